@@ -1,0 +1,53 @@
+"""The plain contract: any machine; everything the launcher must know is said by variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cloudtrain.contracts.launch import Launch
+from cloudtrain.planning import Plan
+from cloudtrain.source import PAYLOAD_FOLDER
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Where things lie for the nodes of one run. `{node}` stands for the node's rank."""
+
+    python: str
+    job_file: str
+    source: str
+    output: str
+    model: str
+    checkpoints: str
+    inputs: Mapping[str, str]
+
+
+def launches(
+    plan: Plan, layout: Layout, *, addresses: tuple[str, ...], interface: str, threads: int | None
+) -> tuple[Launch, ...]:
+    """One launch per node; the node at `addresses[0]` is the one its peers meet at."""
+    spec = plan.spec
+    found = []
+    for node, address in enumerate(addresses):
+        cwd = layout.source.replace("{node}", str(node))
+        env = {
+            **({"OMP_NUM_THREADS": str(threads)} if threads else {}),
+            **spec.env,
+            "CLOUDTRAIN_PLATFORM": "plain",
+            "CLOUDTRAIN_JOB_FILE": layout.job_file,
+            "CLOUDTRAIN_NODE_RANK": str(node),
+            "CLOUDTRAIN_NODES": str(len(addresses)),
+            "CLOUDTRAIN_NODE_ADDR": address,
+            "CLOUDTRAIN_MASTER_ADDR": addresses[0],
+            "CLOUDTRAIN_MASTER_PORT": "{port}",
+            "CLOUDTRAIN_INTERFACE": interface,
+            "CLOUDTRAIN_OUTPUT_DIR": layout.output,
+            "CLOUDTRAIN_MODEL_DIR": layout.model,
+            "CLOUDTRAIN_CHECKPOINT_DIR": layout.checkpoints,
+            **{f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}": path for name, path in layout.inputs.items()},
+        }
+        secrets = {name: places[plan.provider] for name, places in spec.secrets.items()}
+        argv = (layout.python, "-u", f"{cwd}/{PAYLOAD_FOLDER}")
+        found.append(Launch(node=node, hostname=f"node-{node}", argv=argv, cwd=cwd, env=env, secrets=secrets))
+    return tuple(found)

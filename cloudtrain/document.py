@@ -1,0 +1,245 @@
+"""A YAML file as plain values plus the place each of them came from.
+
+YAML is read by the rules of its version 1.2 (core schema): `yes`, `off` and `1:30` are strings, `1e-3` is a
+number, `007` is seven. A number remembers how it was written, so that an argument arrives as it was typed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cloudtrain.errors import Mistake, SpecError, UsageError
+
+MAX_BYTES = 1_000_000
+MAX_NODES = 100_000
+MAX_DEPTH = 50
+
+Keys = tuple[str | int, ...]
+"""Path of a value: `("resources", "gpu", 0)`."""
+
+
+class WrittenInt(int):
+    """A whole number that remembers its text, such as `007`."""
+
+    text: str
+
+
+class WrittenFloat(float):
+    """A number that remembers its text, such as `1.10`."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """Values and origins. `origins` names the place of every value and key: `job.yaml:7:3`, `--set a.b=c`."""
+
+    values: dict[str, Any]
+    origins: dict[Keys, str] = field(default_factory=dict)
+    name: str = "job.yaml"
+    text: str = ""
+    """What was read, before any override."""
+    overrides: tuple[str, ...] = ()
+    """The `--set` texts laid over it."""
+
+    def origin(self, keys: Keys) -> str:
+        """The place of the value at `keys`, or of the nearest value around it."""
+        while keys and keys not in self.origins:
+            keys = keys[:-1]
+        return self.origins.get(keys, self.name)
+
+
+def dotted(keys: Keys) -> str:
+    """`resources.gpu[0]` for `("resources", "gpu", 0)`."""
+    return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys).lstrip(".")
+
+
+def read_document(path: Path, *, what: str = "spec") -> Document:
+    """Read one YAML file. UsageError when it cannot be read, SpecError when it is no mapping of plain values."""
+    try:
+        if path.is_dir():
+            raise UsageError(f"{path}: is a folder, not a {what} file", hint=f"name the file: {path / 'job.yaml'}")
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise UsageError(f"{path}: {size:,} bytes is no job spec (at most {MAX_BYTES:,})")
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file", hint="cloudtrain init writes a commented starter") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise SpecError([Mistake(where=f"{path}:{line}:1", path="", message="is not UTF-8 text")]) from None
+    return parse_document(text, name=str(path))
+
+
+def parse_document(text: str, *, name: str) -> Document:
+    """The document in `text`; SpecError lists everything that is no plain YAML mapping."""
+    try:
+        root = yaml.compose(text, Loader=_Loader)  # noqa: S506  (a safe loader; nothing is constructed)
+    except yaml.MarkedYAMLError as error:
+        raise SpecError([_syntax_mistake(error, text, name)]) from None
+    except (yaml.YAMLError, ValueError) as error:
+        message = f"is not YAML: {str(error).splitlines()[0]}"
+        raise SpecError([Mistake(where=f"{name}:1:1", path="", message=message)]) from None
+    except RecursionError:
+        raise SpecError([Mistake(where=f"{name}:1:1", path="", message="is nested too deeply")]) from None
+    if root is None:
+        hint = "cloudtrain init writes a commented starter"
+        raise SpecError([Mistake(where=f"{name}:1:1", path="", message="is empty", hint=hint)])
+    walk = _Walk(name)
+    values = walk.value(root, ())
+    if not walk.mistakes and not isinstance(values, dict):
+        where = f"{name}:{root.start_mark.line + 1}:{root.start_mark.column + 1}"
+        message = f"expected a mapping (key: value), got {kind_of(values)}"
+        walk.mistakes.append(Mistake(where=where, path="", message=message))
+    if walk.mistakes:
+        raise SpecError(walk.mistakes)
+    return Document(values=values, origins=walk.origins, name=name, text=text)
+
+
+def parse_scalar(text: str) -> Any:
+    """The value of `--set key=TEXT` or of an environment variable: YAML on one line (`4`, `[a, b]`, `6 h`)."""
+    try:
+        root = yaml.compose(text, Loader=_Loader)  # noqa: S506
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+    if root is None:
+        return ""
+    walk = _Walk("")
+    value = walk.value(root, ())
+    return text if walk.mistakes else value
+
+
+def kind_of(value: Any) -> str:
+    """A value as an error message names it: `'two'`, `a list`, `a mapping`, `nothing`."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = getattr(value, "text", None) or repr(value)
+    return text if len(text) <= 60 else text[:57] + "…" + text[-1]
+
+
+class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
+    """Composes nodes whose tags follow YAML 1.2's core schema."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
+
+
+class _Walk:
+    """One pass over the nodes that collects values, places and mistakes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.origins: dict[Keys, str] = {}
+        self.mistakes: list[Mistake] = []
+        self.nodes = 0
+
+    def value(self, node: yaml.Node, keys: Keys) -> Any:
+        self.nodes += 1
+        self.origins[keys] = self._place(node)
+        if self.nodes > MAX_NODES or len(keys) > MAX_DEPTH:
+            return self._refuse(node, (), "holds more or deeper values than any job needs (or an endless alias)")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, keys)
+        if isinstance(node, yaml.SequenceNode):
+            return self._sequence(node, keys)
+        return self._scalar(node, keys)
+
+    def _mapping(self, node: yaml.MappingNode, keys: Keys) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        first: dict[str, yaml.Node] = {}
+        for key_node, value_node in node.value:
+            if self._exhausted():
+                break
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._refuse(key_node, keys, "a key must be a plain word")
+                continue
+            key = str(key_node.value)
+            if key in first:
+                line = first[key].start_mark.line + 1
+                self._refuse(key_node, (*keys, key), f"is given twice (first on line {line})")
+                continue
+            first[key] = key_node
+            values[key] = self.value(value_node, (*keys, key))
+            # A key's own place is where a reader looks for "unknown key" and for a missing value alike.
+            self.origins[(*keys, key)] = self._place(key_node)
+        return values
+
+    def _sequence(self, node: yaml.SequenceNode, keys: Keys) -> list[Any]:
+        values: list[Any] = []
+        for index, item in enumerate(node.value):
+            if self._exhausted():
+                break
+            values.append(self.value(item, (*keys, index)))
+        return values
+
+    def _scalar(self, node: yaml.Node, keys: Keys) -> Any:
+        tag, text = node.tag.rpartition(":")[2], node.value
+        if tag == "null":
+            return None
+        if tag == "bool":
+            return text.lower() == "true"
+        if tag == "int":
+            return _written_int(text)
+        if tag == "float":
+            number = WrittenFloat(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+            number.text = text
+            return number
+        if tag == "str":
+            return text
+        return self._refuse(node, keys, f"a tag such as {node.tag!r} is not allowed here; write a plain value")
+
+    def _exhausted(self) -> bool:
+        return len(self.mistakes) > 100 or self.nodes > MAX_NODES
+
+    def _refuse(self, node: yaml.Node, keys: Keys, message: str) -> None:
+        self.mistakes.append(Mistake(where=self._place(node), path=dotted(keys), message=message))
+
+    def _place(self, node: yaml.Node) -> str:
+        return f"{self.name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+
+
+def _written_int(text: str) -> Any:
+    try:
+        number = WrittenInt(int(text, 0) if text[:2] in ("0x", "0o") else int(text))
+    except ValueError:  # more digits than Python reads; no field takes such a number
+        return text
+    number.text = text
+    return number
+
+
+def _syntax_mistake(error: yaml.MarkedYAMLError, text: str, name: str) -> Mistake:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line, mark.column) if mark else (0, 0)
+    lines = text.splitlines()
+    if line < len(lines) and "\t" in lines[line][: len(lines[line]) - len(lines[line].lstrip())]:
+        message, hint = "a tab in the indentation; YAML takes spaces only", "replace the tab by two spaces"
+    else:
+        message, hint = f"is not YAML: {error.problem or 'syntax error'}", None
+    return Mistake(where=f"{name}:{line + 1}:{column + 1}", path="", message=message, hint=hint)

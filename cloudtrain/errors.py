@@ -1,0 +1,118 @@
+"""Every error a user can meet, with its exit code.
+
+    CloudtrainError            1
+     ├─ UsageError             2   a wrong command, flag or setting
+     │   ├─ SpecError          2   mistakes in job.yaml, all of them, each with its place
+     │   └─ SourceError        2   a source folder that cannot travel
+     ├─ RunNotFound            2   no run of that name
+     ├─ RefusedError           3   a check said no before anything was spent
+     ├─ RunExists              3   that run id is taken: nothing was started
+     ├─ StorageError           4   the disk: full, read-only, not ours
+     ├─ CloudError             4   the cloud or the network
+     └─ JobFailed              1   the job itself (Run.result raises it)
+
+A message says what, where and why; `hint` says what to do next. Anything that is not a `CloudtrainError` is a
+bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class CloudtrainError(Exception):
+    """Base of all errors that are not bugs. `hint` is the user's next step, in one or a few lines."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def render(self) -> str:
+        """The text a user reads: the message, then the hint on a line of its own."""
+        return self.message + (f"\nhint: {self.hint}" if self.hint else "")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mistake:
+    """One mistake in a spec or a settings file."""
+
+    where: str
+    """`job.yaml:7:3`, `--set resources.nodes=x`, `environment CLOUDTRAIN_DATA_DIR`."""
+    path: str
+    """Dotted path of the field, `resources.gpu`; empty for the file as a whole."""
+    message: str
+    hint: str | None = None
+
+    def render(self) -> str:
+        """`job.yaml:7:3: resources.gpu: unknown GPU 'A100-80' (did you mean 'A100-80GB'?)`, then the hint."""
+        line = ": ".join(part for part in (self.where, self.path, self.message) if part)
+        return line + (f"\n  hint: {self.hint}" if self.hint else "")
+
+
+class UsageError(CloudtrainError):
+    """A wrong command, flag or setting."""
+
+    exit_code = 2
+
+
+class SpecError(UsageError):
+    """All mistakes of a spec (or of a settings file) at once."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(m.render() for m in self.mistakes))
+
+
+class SourceError(UsageError):
+    """The source folder holds something that cannot travel, or changed while it was packed."""
+
+
+class RunNotFound(CloudtrainError):
+    """No run has that id, or a prefix fits several."""
+
+    exit_code = 2
+
+
+class RefusedError(CloudtrainError):
+    """A check refused the job before anything was started or spent."""
+
+    exit_code = 3
+
+
+class RunExists(RefusedError):
+    """The run id is taken; nothing was started a second time."""
+
+
+class StorageError(CloudtrainError):
+    """The local disk would not take or give what was asked: full, read-only, not ours."""
+
+    exit_code = 4
+
+
+class CloudError(CloudtrainError):
+    """The cloud or the network failed, or refused us."""
+
+    exit_code = 4
+
+
+class JobFailed(CloudtrainError):
+    """The job ran and failed. The message is the root cause: rank, exception, place."""
+
+
+for _error in (
+    CloudtrainError,
+    UsageError,
+    SpecError,
+    SourceError,
+    RunNotFound,
+    RefusedError,
+    RunExists,
+    StorageError,
+    CloudError,
+    JobFailed,
+):
+    _error.__module__ = "cloudtrain"

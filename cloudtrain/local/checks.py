@@ -1,0 +1,62 @@
+"""Whether this machine can run a plan: asked before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from cloudtrain.bundle import bundled
+from cloudtrain.planning import Plan
+from cloudtrain.provider import Finding
+
+
+def machine_checks(plan: Plan) -> list[Finding]:
+    """Everything that stands in the way, at once."""
+    spec, findings = plan.spec, []
+    python = plan.target.facts["python"]
+    findings += _torch(python)
+    wanted = spec.resources.gpus
+    found = _gpus(python) if wanted and not findings else wanted
+    if found < wanted:
+        processes = min(spec.resources.processes_per_node, 2)
+        findings.append(
+            Finding(
+                severity="error",
+                message=f"this machine shows {found} GPUs, the spec asks for {wanted} per node",
+                hint=f"to rehearse on the CPU: --set resources.gpus=0 --set resources.processes={processes}",
+            )
+        )
+    for name, item in spec.inputs.items():
+        place = Path(plan.facts.folder) / Path(item.on("local") or "").expanduser()
+        if not place.exists():
+            origin = plan.origins.get(f"inputs.{name}", "")
+            findings.append(Finding(severity="error", message=f"{origin}: inputs.{name}: no such file or folder: {place}"))
+    for name, places in spec.secrets.items():
+        variable = places["local"].partition(":")[2]
+        if variable not in os.environ:
+            message = f"secret {name}: the environment variable {variable} is not set"
+            findings.append(Finding(severity="error", message=message, hint=f"export {variable}=… and submit again"))
+    return findings
+
+
+def _torch(python: str) -> list[Finding]:
+    hint = 'pip install "cloudtrain[train]", or set CLOUDTRAIN_PYTHON to a Python that has torch'
+    if python == sys.executable:
+        has_torch = importlib.util.find_spec("torch") is not None
+    else:
+        probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+        try:
+            has_torch = subprocess.run([python, "-c", probe], timeout=30, check=False, capture_output=True).returncode == 0
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return [Finding(severity="error", message=f"{python} cannot be run: {error}", hint=hint)]
+    return [] if has_torch else [Finding(severity="error", message=f"torch is not installed for {python}", hint=hint)]
+
+
+def _gpus(python: str) -> int:
+    """GPUs that CUDA would show here, by the same question that the launcher asks in the job."""
+    question = [python, str(bundled("entrypoints") / "devices.py")]
+    answer = subprocess.run(question, timeout=60, check=False, capture_output=True, text=True)
+    return int(answer.stdout or 0)

@@ -1,0 +1,65 @@
+"""Where a local run keeps what, and how its log lines are stamped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaths:
+    """The places of one run."""
+
+    run: Path
+
+    @property
+    def job_file(self) -> Path:
+        """The job document."""
+        return self.run / "job.json"
+
+    @property
+    def output(self) -> Path:
+        """What the job writes besides the model."""
+        return self.run / "output"
+
+    @property
+    def model(self) -> Path:
+        """The trained model."""
+        return self.run / "model"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints, found again after a restart."""
+        return self.run / "checkpoints"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the supervisor as long as it lives; holds its process id."""
+        return self.run / "supervisor.lock"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """What the supervisor itself has to say: nothing, unless it breaks."""
+        return self.run / "logs" / "supervisor.log"
+
+    def source(self, node: int | str) -> Path:
+        """The working folder of one node: its own copy of the source."""
+        return self.run / "nodes" / str(node) / "source"
+
+    def log(self, node: int) -> Path:
+        """All that one node printed."""
+        return self.run / "logs" / f"node-{node}.log"
+
+
+def stamp(seconds: float) -> str:
+    """`2026-11-21T02:04:34.447Z`, 24 characters."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")[:23] + "Z"
+
+
+def parse_stamp(text: str) -> float:
+    """Seconds since 1970 of a stamp; 0 when it is none."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,73 @@
+"""Whether a run's supervisor lives, and the end of whatever a dead one left running."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from pathlib import Path
+
+from cloudtrain.local.folders import RunPaths
+
+PATIENCE_SECONDS = 5
+
+
+def supervisor_pid(run: Path) -> int | None:
+    """The process id of a living supervisor. The lock tells, so a reused process id deceives nobody."""
+    try:
+        file = os.open(RunPaths(run).lock, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(file, 32, 0).decode() or "0"
+        return int(text)
+    finally:
+        os.close(file)
+    return None
+
+
+MARK = "CLOUDTRAIN_RUN_DIR"
+"""The variable that every process of a run inherits; the folder tells runs of the same id apart."""
+
+
+def end_leftovers(run: Path) -> int:
+    """Kill every process that carries this run's mark in its environment; returns how many there were.
+
+    Finds those too that left their process group or session. Linux tells their environment in /proc; elsewhere
+    the process groups are all there is, and the supervisor ends those itself.
+    """
+    mark = f"{MARK}={run}".encode()
+    ended: set[int] = set()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        alive = [pid for pid in _carriers(mark) if pid != os.getpid()]
+        for pid in alive:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                ended.add(pid)
+            except (ProcessLookupError, PermissionError):
+                continue
+        if not alive:
+            break
+        time.sleep(0.02)
+    return len(ended)
+
+
+def _carriers(mark: bytes) -> list[int]:
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if mark in file.read().split(b"\0"):
+                        found.append(int(name))
+            except OSError:
+                continue
+    return found

@@ -1,0 +1,274 @@
+"""The supervisor of one local run: starts a launcher per node, keeps their words, and ends them all together.
+
+`python -m cloudtrain.local.supervisor RUN_FOLDER ARCHIVE`, in a session of its own. It outlives the client; when it
+is killed itself, its launchers stop, and the next look at the run says so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.local.folders import RunPaths, stamp
+from cloudtrain.local.liveness import MARK, end_leftovers
+from cloudtrain.local.ports import free_port
+from cloudtrain.runs.store import RunFolder, parse_events
+
+EVENT_MARK = b"::cloudtrain:: "
+PEERS_SECONDS = 8
+"""How long the other nodes may take to end after one has failed; most then sit in a collective without an end."""
+NOT_THE_JOBS = ("submitting", "submitted", "stop_requested", "ended")
+"""Events that only we may write; a job that prints one is not believed."""
+
+
+@dataclass(kw_only=True)
+class Node:
+    """One launcher and what it has said."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    rest: bytes = b""
+    code: int | None = None
+    error: dict[str, Any] | None = field(default=None)
+    """The root cause by its launcher's own account."""
+
+
+class Supervisor:
+    """One run, from the launchers' start to the event that ends it."""
+
+    def __init__(self, run: Path, archive: Path, asked: list[int]) -> None:
+        self.asked = asked
+        """The stop signals that have come; only looked at where an event may be written."""
+        self.folder = RunFolder(run)
+        self.paths = RunPaths(run)
+        self.archive = archive
+        self.request = self.folder.document("request.json")
+        self.nodes: list[Node] = []
+        self.stop_reason = ""
+        self.first_failed: Node | None = None
+        self.deadline: float | None = None
+        """Monotonic time at which what still runs is killed."""
+
+    def run(self) -> None:
+        """Everything, in order; whatever happens, the run gets its end and nothing is left running."""
+        started = time.monotonic()
+        try:
+            self._prepare()
+            if self.asked:
+                self.stop("stop was asked")
+            else:
+                self._start()
+                self._watch(started)
+            ended = self._verdict()
+        except CloudtrainError as error:
+            ended = {"state": "failed", "reason": error.message}
+        except Exception:  # noqa: BLE001  (a bug of ours: the run must still end, the traceback is kept)
+            traceback.print_exc()
+            ended = {"state": "failed", "reason": f"the supervisor broke; see {self.paths.supervisor_log}"}
+        end_leftovers(self.paths.run)
+        for node in self.nodes:
+            node.log.close()
+        self._append({"type": "ended", "time": time.time(), **ended}, durable=True)
+
+    def stop(self, reason: str) -> None:
+        """Ask every node to stop; the grace period begins."""
+        if self.stop_reason:
+            return
+        self.stop_reason = reason
+        self.deadline = time.monotonic() + self.request["grace_seconds"]
+        self._append({"type": "stop_requested", "time": time.time(), "reason": reason})
+        self._signal_all(signal.SIGTERM)
+
+    def _prepare(self) -> None:
+        from cloudtrain.source import unpack
+
+        for folder in (self.paths.output, self.paths.model, self.paths.checkpoints):
+            folder.mkdir(exist_ok=True)
+        if self.request["resume_from"]:
+            _link_tree(Path(self.request["resume_from"]), self.paths.checkpoints)
+        for launch in self.request["launches"]:
+            unpack(self.archive, Path(launch["cwd"]))
+
+    def _start(self) -> None:
+        port = str(free_port())
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("CLOUDTRAIN_")}
+        for launch in self.request["launches"]:
+            env = {
+                **inherited,
+                **{key: value.replace("{port}", port) for key, value in launch["env"].items()},
+                **{name: os.environ[place.partition(":")[2]] for name, place in launch["secrets"].items()},
+                "CLOUDTRAIN_SUPERVISOR_PID": str(os.getpid()),
+                MARK: str(self.paths.run),
+            }
+            process = subprocess.Popen(
+                launch["argv"],
+                cwd=launch["cwd"],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            log = self.paths.log(launch["node"]).open("ab", buffering=0)
+            self.nodes.append(Node(rank=launch["node"], process=process, log=log))
+
+    def _watch(self, started: float) -> None:
+        limit = self.request["max_runtime_seconds"]
+        with selectors.DefaultSelector() as selector:
+            self._register(selector)
+            while any(node.code is None for node in self.nodes):
+                now = time.monotonic()
+                if self.asked:
+                    self.stop("stop was asked")
+                if limit and now > started + limit and not self.stop_reason:
+                    self.stop(f"max_runtime of {limit} s is over")
+                if self.deadline is not None and now > self.deadline:
+                    self._signal_all(signal.SIGKILL)
+                for key, _ in selector.select(timeout=self._patience(now, started, limit)):
+                    if isinstance(key.data, Node):
+                        if not self._read(key.data):
+                            selector.unregister(key.fd)
+                    else:
+                        os.read(key.fd, 4096)
+                self._collect()
+
+    def _register(self, selector: selectors.BaseSelector) -> None:
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        selector.register(reader, selectors.EVENT_READ)
+        for node in self.nodes:
+            stdout = _stdout(node)
+            os.set_blocking(stdout, False)
+            selector.register(stdout, selectors.EVENT_READ, node)
+
+    def _patience(self, now: float, started: float, limit: int | None) -> float:
+        ends = [self.deadline] if self.deadline is not None else []
+        if limit and not self.stop_reason:
+            ends.append(started + limit)
+        return max(0.05, min([end - now for end in ends], default=5.0))
+
+    def _collect(self) -> None:
+        """Take leave of launchers that have ended; when one failed, the others are ended too."""
+        for node in self.nodes:
+            if node.code is None and node.process.poll() is not None:
+                while self._read(node):
+                    pass
+                node.code = node.process.returncode
+                if node.code != 0 and self.deadline is None:
+                    self.first_failed = node
+                    self.deadline = time.monotonic() + PEERS_SECONDS
+                    self._signal_all(signal.SIGTERM)
+
+    def _read(self, node: Node) -> bool:
+        """Keep what a node has said; False when there is nothing more for now or for good."""
+        try:
+            chunk = os.read(_stdout(node), 1 << 16)
+        except BlockingIOError:
+            return node.process.poll() is None
+        *lines, node.rest = (node.rest + chunk).split(b"\n")
+        if not chunk and node.rest:
+            lines, node.rest = [node.rest], b""
+        told = parse_events(b"\n".join(line[len(EVENT_MARK) :] for line in lines if line.startswith(EVENT_MARK)))
+        events = [{**event, "node": node.rank} for event in told if event["type"] not in NOT_THE_JOBS]
+        for event in events:
+            if event["type"] == "node_ended":
+                node.error = event.get("error")
+        if events:
+            self._append(*events)
+        # After the events: a reader that knows a line then knows of the error that it tells of.
+        now = stamp(time.time()).encode()
+        said = [line for line in lines if not line.startswith(EVENT_MARK)]
+        if said:
+            with suppress(OSError):  # a full disk loses log lines, not the training
+                node.log.write(b"".join(now + b" " + line + b"\n" for line in said))
+        return bool(chunk)
+
+    def _verdict(self) -> dict[str, Any]:
+        errors = [node.error for node in self.nodes if node.error]
+        if self.nodes and all(node.code == 0 for node in self.nodes):
+            return {"state": "succeeded"}
+        if errors:
+            error = min(errors, key=lambda e: (bool(e.get("consequence")), e["time"]))
+            return {"state": "failed", "reason": f"rank {error['rank']} (node {error['node']}) failed", "error": error}
+        if self.stop_reason:
+            forced = any(node.code is not None and node.code < 0 for node in self.nodes)
+            return {"state": "stopped", "reason": self.stop_reason + (" (by force, after the grace period)" if forced else "")}
+        node = self.first_failed
+        if node is None or node.code is None:
+            raise RuntimeError("no launcher failed, none was stopped, and yet not all succeeded")
+        if node.code == STOPPED:
+            return {"state": "stopped", "reason": f"node {node.rank} was told to stop"}
+        how = f"was killed by {signal.Signals(-node.code).name}" if node.code < 0 else f"exited with code {node.code}"
+        return {"state": "failed", "reason": f"the launcher of node {node.rank} {how}; see its log"}
+
+    def _signal_all(self, signum: int) -> None:
+        for node in self.nodes:
+            if node.process.poll() is None:
+                node.process.send_signal(signum)
+
+    def _append(self, *events: dict[str, Any], durable: bool = False) -> None:
+        try:
+            self.folder.append(*events, durable=durable)
+        except CloudtrainError as error:
+            print(f"{stamp(time.time())} events lost: {error.message}", file=sys.stderr, flush=True)
+
+
+STOPPED = 5
+"""The launcher's exit code after a stop."""
+
+
+def main(argv: list[str]) -> int:
+    """Hold the run's lock for life and run it; 1 when another supervisor has it already."""
+    run, archive = Path(argv[0]), Path(argv[1])
+    lock = os.open(RunPaths(run).lock, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 1
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda signum, _: asked.append(signum))
+    # A handler that does nothing, rather than SIG_IGN, which the launchers would inherit.
+    for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(signum, lambda *_: None)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    Supervisor(run, archive, asked).run()
+    return 0
+
+
+def _stdout(node: Node) -> int:
+    if node.process.stdout is None:
+        raise RuntimeError("a launcher was started without a pipe")
+    return node.process.stdout.fileno()
+
+
+def _link_tree(source: Path, target: Path) -> None:
+    """The same files in another folder, by hard links where the disk has them: checkpoints are never rewritten."""
+    import shutil
+
+    def link(origin: str, copy: str) -> str:
+        try:
+            os.link(origin, copy)
+        except OSError:
+            shutil.copy2(origin, copy)
+        return copy
+
+    if source.is_dir():
+        shutil.copytree(source, target, copy_function=link, dirs_exist_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,188 @@
+"""The plan: spec, facts and target put together into one frozen value. No network, no process, no SDK."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.document import Document, Keys, dotted
+from cloudtrain.errors import Mistake, SpecError
+from cloudtrain.spec import JobSpec
+
+VERSION = "0.1.0"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """Where a plan is to run: a provider with its account facts and what it can do, as data."""
+
+    provider: str
+    contract: str = "plain"
+    where: str
+    """In words: `this machine`, `us-east-1`."""
+    max_nodes: int
+    grace_seconds: int
+    """From the platform's SIGTERM to its SIGKILL."""
+    schemes: tuple[str, ...]
+    """Where inputs may lie: `s3`, `https`; empty text for a folder on this machine."""
+    unused: tuple[str, ...] = ()
+    """Fields of the spec, dotted, that mean nothing here; a plan says so when they are set."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else this provider needs to render: folders, role, bucket."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceFacts:
+    """The source folder at the time of planning."""
+
+    root: str
+    digest: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What disk, git and clock say: all that a plan knows besides spec and target."""
+
+    run_id: str
+    time: float
+    """Seconds since 1970."""
+    folder: str
+    """The job's folder; relative places in the spec count from it."""
+    data_dir: str
+    """Where runs are kept on this machine."""
+    source: SourceFacts
+    git_commit: str = ""
+    resume_from: str = ""
+    """The run whose checkpoints this one starts from."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Everything that is decided before anything is done."""
+
+    run_id: str
+    spec: JobSpec
+    spec_digest: str
+    target: Target
+    facts: Facts
+    unused: tuple[str, ...]
+    """Fields that the spec sets and this provider has no use for."""
+    origins: Mapping[str, str]
+    """Where each field of the spec was set, by dotted path."""
+    spec_text: str = ""
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def provider(self) -> str:
+        """The provider's name."""
+        return self.target.provider
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; the run folder keeps it beside the spec's own text."""
+        return {
+            "version": VERSION,
+            "run_id": self.run_id,
+            "spec": spec_values(self.spec),
+            "spec_digest": self.spec_digest,
+            "overrides": list(self.overrides),
+            "target": asdict(self.target),
+            "facts": asdict(self.facts),
+            "unused": list(self.unused),
+            "origins": dict(self.origins),
+        }
+
+
+def make_plan(spec: JobSpec, document: Document, facts: Facts, target: Target) -> Plan:
+    """Put spec, facts and target together. SpecError lists what this target cannot do, each at its line."""
+    mistakes = [
+        Mistake(where=document.origin(keys), path=dotted(keys), message=message, hint=hint)
+        for keys, message, hint in _impossible(spec, target)
+    ]
+    if mistakes:
+        raise SpecError(mistakes)
+    return Plan(
+        run_id=facts.run_id,
+        spec=spec,
+        spec_digest=digest_of(spec_values(spec)),
+        target=target,
+        facts=facts,
+        unused=tuple(name for name in target.unused if _is_set(document.values, name)),
+        origins={dotted(keys): origin for keys, origin in document.origins.items() if keys},
+        spec_text=document.text,
+        overrides=document.overrides,
+    )
+
+
+def spec_values(spec: JobSpec) -> dict[str, Any]:
+    """The spec as plain JSON, defaults left out."""
+    values: dict[str, Any] = json.loads(json.dumps(spec.model_dump(exclude_defaults=True), default=list))
+    return values
+
+
+def digest_of(value: Any) -> str:
+    """sha256 of a JSON value, independent of the order of its keys."""
+    return sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def git_commit(folder: Path) -> str:
+    """The commit checked out around a folder, read from .git itself (no process is started); empty outside git."""
+    for place in (folder, *folder.parents):
+        git = place / ".git"
+        try:
+            if git.is_file():
+                git = (place / git.read_text().partition(":")[2].strip()).resolve()
+            head = (git / "HEAD").read_text().strip()
+            if not head.startswith("ref: "):
+                return head
+            name = head[5:]
+            common = git / "commondir"
+            base = (git / common.read_text().strip()).resolve() if common.is_file() else git
+            if (base / name).is_file():
+                return (base / name).read_text().strip()
+            packed = (base / "packed-refs").read_text().splitlines()
+            return next((line.split()[0] for line in packed if line.endswith(f" {name}")), "")
+        except (OSError, UnicodeDecodeError):
+            continue
+    return ""
+
+
+def _impossible(spec: JobSpec, target: Target) -> list[tuple[Keys, str, str | None]]:
+    """What the target cannot do, before anything is spent."""
+    found: list[tuple[Keys, str, str | None]] = []
+    name, resources = target.provider, spec.resources
+    if resources.nodes > target.max_nodes:
+        message = f"{resources.nodes} nodes are more than {name} runs at once ({target.max_nodes})"
+        found.append((("resources", "nodes"), message, None))
+    for key, item in spec.inputs.items():
+        place = item.on(name)
+        if place is None:
+            found.append((("inputs", key), f"says no place for {name}", f"add {name}: …"))
+            continue
+        scheme = place.partition("://")[0] if "://" in place else ""
+        if scheme not in target.schemes:
+            hint = f"give a folder for it: {{{name}: ./data, {_owner(scheme)}: '{place}'}}" if "" in target.schemes else None
+            found.append((("inputs", key), f"{place} cannot be read by the {name} provider", hint))
+    for key, places in spec.secrets.items():
+        if name not in places:
+            hint = f"add {name}: 'env:{key}'" if name in ("local", "docker") else f"add {name}: …"
+            found.append((("secrets", key), f"says no place for {name}", hint))
+    return found
+
+
+def _owner(scheme: str) -> str:
+    return {"s3": "aws", "azureml": "azure"}.get(scheme, "uri")
+
+
+def _is_set(values: Mapping[str, Any], path: str) -> bool:
+    value: Any = values
+    for key in path.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            return False
+        value = value[key]
+    return True

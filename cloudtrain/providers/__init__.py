@@ -1,0 +1,1 @@
+"""The providers, one file each; the file's name is the provider's name."""

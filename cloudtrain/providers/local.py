@@ -1,0 +1,191 @@
+"""The local provider: N nodes are N launchers on this machine, watched by a supervisor that outlives the client."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.contracts import job_document
+from cloudtrain.contracts.plain import Layout, launches
+from cloudtrain.local.folders import RunPaths, parse_stamp
+from cloudtrain.local.liveness import end_leftovers, supervisor_pid
+from cloudtrain.planning import Plan, Target
+from cloudtrain.provider import Finding, LogLine, Request, log_line
+from cloudtrain.runs import RunFolder, RunState
+from cloudtrain.runs.store import storing
+from cloudtrain.settings import Settings
+
+_SUPERVISE = (
+    "import sys; sys.path[0] = sys.argv.pop(1); from cloudtrain.local.supervisor import main; sys.exit(main(sys.argv[1:]))"
+)
+"""The supervisor runs this very package, wherever it lies, and leaves no trace of that in the job's environment."""
+
+START_DEADLINE_SECONDS = 20
+"""A supervisor that has not reported by then never will."""
+
+UNUSED = (
+    "image",
+    "resources.gpu",
+    "resources.instance",
+    "resources.spot",
+    "resources.disk",
+    "resources.shm",
+    "limits.max_wait",
+    "limits.max_cost",
+    "limits.retries",
+    "checkpoints.uri",
+    "tags",
+    "aws",
+    "azure",
+)
+
+
+class Provider:
+    """This machine, under the plain contract."""
+
+    name = "local"
+
+    def target(self, settings: Settings) -> Target:
+        """This machine: its Python and its cores."""
+        return Target(
+            provider=self.name,
+            where="this machine",
+            max_nodes=99,
+            grace_seconds=settings["stop_grace"],
+            schemes=("",),
+            unused=UNUSED,
+            facts={
+                "python": settings.get("python") or sys.executable,
+                "cores": os.cpu_count() or 1,
+                "system": sys.platform,
+            },
+        )
+
+    def checks(self, plan: Plan) -> list[Finding]:
+        """Whether this machine can run the plan: torch, GPUs, inputs, secrets."""
+        from cloudtrain.local.checks import machine_checks
+
+        return machine_checks(plan)
+
+    def render(self, plan: Plan) -> Request:
+        """The launches, one per node, with every path of the run."""
+        spec, facts = plan.spec, plan.target.facts
+        paths = RunPaths(Path(plan.facts.data_dir) / "runs" / plan.run_id)
+        layout = Layout(
+            python=facts["python"],
+            job_file=str(paths.job_file),
+            source=str(paths.source("{node}")),
+            output=str(paths.output),
+            model=str(paths.model),
+            checkpoints=str(paths.checkpoints),
+            inputs={name: _input_path(item.on(self.name) or "", plan) for name, item in spec.inputs.items()},
+        )
+        nodes, per_node = spec.resources.nodes, spec.resources.processes_per_node
+        # Linux answers on all of 127/8: an address of its own keeps each node apart, and in order, under c10d.
+        linux = facts["system"] == "linux"
+        addresses = tuple(f"127.0.0.{101 + node}" if linux and nodes > 1 else "127.0.0.1" for node in range(nodes))
+        document = {
+            "run_id": plan.run_id,
+            "source": plan.facts.source.digest,
+            "launches": [
+                launch.to_json()
+                for launch in launches(
+                    plan,
+                    layout,
+                    addresses=addresses,
+                    interface="lo" if linux else "lo0",
+                    threads=max(1, facts["cores"] // (nodes * per_node)),
+                )
+            ],
+            "max_runtime_seconds": spec.limits.max_runtime,
+            "grace_seconds": plan.target.grace_seconds,
+            "resume_from": str(RunPaths(paths.run.parent / plan.facts.resume_from).checkpoints)
+            if plan.facts.resume_from
+            else None,
+        }
+        return Request(provider=self.name, document=document, files={"job.json": job_document(plan)})
+
+    def start(self, request: Request, run: RunFolder, archive: Path) -> dict[str, Any]:
+        """Start the supervisor, in a session of its own: closing the terminal does not reach it."""
+        paths = RunPaths(run.path)
+        argv = [sys.executable, "-c", _SUPERVISE, str(Path(__file__).parents[2]), str(run.path), str(archive)]
+        with storing(paths.supervisor_log), paths.supervisor_log.open("wb") as log:
+            process = subprocess.Popen(
+                argv,
+                cwd=run.path,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        _reap(process)
+        return {"pid": process.pid}
+
+    def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+        """The end of a run whose supervisor is gone; its processes, if any are left, are ended first."""
+        now = time.time()
+        if state.has_ended or supervisor_pid(run.path) is not None:
+            return []
+        if not RunPaths(run.path).lock.exists() and now - state.created < START_DEADLINE_SECONDS:
+            return []
+        # It may have written its last word and gone between the reading of the events and this look.
+        if any(event["type"] == "ended" for event in run.events()):
+            return []
+        left = end_leftovers(run.path)
+        reason = "its supervisor is gone (killed, or this machine was restarted)"
+        if not RunPaths(run.path).lock.exists():
+            reason = "submit was interrupted before anything started"
+        if left:
+            reason += f"; {left} processes that were left have been ended"
+        return [{"type": "ended", "time": now, "state": "failed", "reason": reason}]
+
+    def logs(self, run: RunFolder, cursor: Mapping[str, Any]) -> tuple[list[LogLine], Mapping[str, Any]]:
+        """New lines of all nodes, merged by time."""
+        lines: list[LogLine] = []
+        offsets = dict(cursor)
+        for path in sorted((run.path / "logs").glob("node-*.log")):
+            node = int(path.stem.removeprefix("node-"))
+            with path.open("rb") as file:
+                file.seek(offsets.get(path.name, 0))
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            offsets[path.name] = offsets.get(path.name, 0) + len(whole)
+            for raw in whole.decode("utf-8", "replace").split("\n")[:-1]:
+                lines.append(log_line(parse_stamp(raw[:24]), node, raw[25:]))
+        lines.sort(key=lambda line: line.time)
+        return lines, offsets
+
+    def stop(self, run: RunFolder, state: RunState) -> None:  # noqa: ARG002
+        """SIGTERM to the supervisor, which passes it to every node."""
+        pid = supervisor_pid(run.path)
+        if pid:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+    def results(self, run: RunFolder, state: RunState) -> Mapping[str, Path]:  # noqa: ARG002
+        """The run's own folders: nothing needs to be brought."""
+        paths = RunPaths(run.path)
+        return {"model": paths.model, "output": paths.output, "checkpoints": paths.checkpoints}
+
+
+def _input_path(place: str, plan: Plan) -> str:
+    return os.path.normpath(Path(plan.facts.folder) / Path(place).expanduser())
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Leave the supervisor to itself: collect it when it ends while we still live, and do not wait for it."""
+
+    def collect() -> None:
+        with suppress(ChildProcessError):
+            os.waitpid(process.pid, 0)
+
+    threading.Thread(target=collect, daemon=True).start()
+    process.returncode = 0

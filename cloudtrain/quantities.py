@@ -1,0 +1,92 @@
+"""Durations, sizes and money, read as people write them and written back the same way."""
+
+from __future__ import annotations
+
+import re
+
+_DURATIONS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+_DURATION_WORDS = {
+    **{word: "s" for word in ("s", "sec", "secs", "second", "seconds")},
+    **{word: "min" for word in ("m", "min", "mins", "minute", "minutes")},
+    **{word: "h" for word in ("h", "hr", "hrs", "hour", "hours")},
+    **{word: "d" for word in ("d", "day", "days")},
+}
+_SIZES = {
+    **{unit: 1000**power for power, unit in enumerate(("b", "kb", "mb", "gb", "tb"))},
+    **{unit: 1024**power for power, unit in enumerate(("b", "kib", "mib", "gib", "tib"))},
+}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*")
+_MONEY = re.compile(r"\$\s*([0-9]+(?:\.[0-9]+)?)|([0-9]+(?:\.[0-9]+)?)\s*(usd|\$)", re.IGNORECASE)
+
+DURATION_FORMS = "90 s, 10 min, 6 h, 1 h 30 min, 2 d"
+SIZE_FORMS = "512 MiB, 200 GiB, 1 TB"
+MONEY_FORMS = "50 USD"
+
+
+def parse_duration(text: str) -> int:
+    """Seconds of "6 h", "1 h 30 min" or "90 s"; a fraction of a second is rounded up. ValueError otherwise."""
+    parts = _parts(text)
+    units = [_DURATION_WORDS.get(unit) for _, unit in parts]
+    if not parts or None in units or len(set(units)) != len(units):
+        raise ValueError(f"cannot read {text!r} as a duration; write for example {DURATION_FORMS}")
+    seconds = sum(number * _DURATIONS[unit] for (number, _), unit in zip(parts, units, strict=True) if unit)
+    if not 0 < seconds <= 10**9:
+        raise ValueError(f"a duration must be longer than nothing and shorter than 30 years, got {text!r}")
+    return -int(-seconds // 1)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "200 GiB" (1024-based) or "1 TB" (1000-based). ValueError otherwise."""
+    parts = _parts(text)
+    if len(parts) != 1 or parts[0][1] not in _SIZES:
+        raise ValueError(f"cannot read {text!r} as a size; write for example {SIZE_FORMS}")
+    size = int(parts[0][0] * _SIZES[parts[0][1]])
+    if not 0 < size < 2**63:
+        raise ValueError(f"a size must be more than nothing and fit a disk, got {text!r}")
+    return size
+
+
+def parse_money(text: str) -> float:
+    """US dollars of "50 USD", "$50" or "12.50 USD". ValueError otherwise."""
+    match = _MONEY.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"cannot read {text!r} as an amount of money; write for example {MONEY_FORMS}")
+    amount = float(match[1] or match[2])
+    if not 0 < amount < 1e9:
+        raise ValueError(f"an amount must be more than nothing and below a billion, got {text!r}")
+    return amount
+
+
+def format_duration(seconds: float) -> str:
+    """`14 s`, `2 min 5 s`, `1 h 30 min`, `2 d 3 h`: the two largest units that matter."""
+    rest = round(seconds)
+    if rest < 1:
+        return f"{seconds:.1f} s"
+    parts = []
+    for unit in ("d", "h", "min", "s"):
+        count, rest = divmod(rest, _DURATIONS[unit])
+        if count:
+            parts.append(f"{count} {unit}")
+        elif parts:
+            break
+    return " ".join(parts[:2])
+
+
+def format_size(size: float) -> str:
+    """`0 B`, `34 kB`, `1.2 GB`: decimal units, two figures below ten."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _parts(text: str) -> list[tuple[float, str]]:
+    rest, parts = text.strip().lower(), []
+    while rest:
+        match = _PART.match(rest)
+        if match is None:
+            return []
+        parts.append((float(match[1]), match[2]))
+        rest = rest[match.end() :]
+    return parts

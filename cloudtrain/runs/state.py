@@ -1,0 +1,179 @@
+"""state = fold(events): what a run's events add up to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+ENDED = ("succeeded", "failed", "stopped")
+"""The states that a run never leaves."""
+
+KEPT_POINTS = 500
+"""Points of the learning curve that are kept; beyond it every second one is dropped, again and again."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RunState:
+    """A run as its events tell it. Times are seconds since 1970, 0 when not yet known."""
+
+    run_id: str
+    state: str = "submitting"
+    """submitting, pending, running, stopping, then one of succeeded, failed, stopped."""
+    reason: str = ""
+    """Why it ended, in words, when it did not simply succeed."""
+    error: dict[str, Any] | None = None
+    """The root cause: rank, node, exception, message, file, line, code, traceback."""
+    name: str = ""
+    provider: str = ""
+    contract: str = ""
+    nodes: int = 0
+    processes: int = 0
+    created: float = 0
+    started: float = 0
+    ended: float = 0
+    ref: dict[str, Any] | None = None
+    stop_requested: float = 0
+    restarts: int = 0
+    ranks: set[int] = field(default_factory=set)
+    """Ranks that have reported in."""
+    progress: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """The latest value of each metric."""
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    """Metrics events, thinned: step, epoch, values."""
+    checkpoint: dict[str, Any] | None = None
+    resumed: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    seen: set[tuple[int, int, int]] = field(default_factory=set)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has reached a state that it never leaves."""
+        return self.state in ENDED
+
+    def seconds(self, now: float) -> float:
+        """How long it has run, or ran."""
+        begin = self.started or self.created
+        return max(0.0, (self.ended or now) - begin) if begin else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, for `--json` and for scripts."""
+        return {
+            "run": self.run_id,
+            "name": self.name,
+            "state": self.state,
+            "reason": self.reason,
+            "error": self.error,
+            "provider": self.provider,
+            "contract": self.contract,
+            "nodes": self.nodes,
+            "processes": self.processes,
+            "created": self.created,
+            "started": self.started or None,
+            "ended": self.ended or None,
+            "restarts": self.restarts,
+            "ranks": len(self.ranks),
+            "progress": self.progress,
+            "metrics": self.metrics,
+            "checkpoint": self.checkpoint,
+            "resumed": self.resumed,
+            "result": self.result,
+        }
+
+
+def fold(run_id: str, events: Iterable[Mapping[str, Any]], state: RunState | None = None) -> RunState:
+    """Apply events, in order, to a state (a new one by default). An event met twice counts once."""
+    state = state or RunState(run_id=run_id)
+    for event in events:
+        if "seq" in event:
+            key = (event.get("node", -1), event.get("rank", -1), event["seq"])
+            if key in state.seen:
+                continue
+            state.seen.add(key)
+        apply = _APPLY.get(event["type"])
+        if apply is not None:
+            try:
+                apply(state, event)
+            except (KeyError, TypeError, ValueError):
+                continue  # any program may print an event line, and get it wrong
+    return state
+
+
+def _submitting(state: RunState, event: Mapping[str, Any]) -> None:
+    state.created = event["time"]
+    state.name, state.provider, state.contract = event["name"], event["provider"], event["contract"]
+    state.nodes, state.processes = event["nodes"], event["processes"]
+
+
+def _submitted(state: RunState, event: Mapping[str, Any]) -> None:
+    state.ref = event["ref"]
+    _advance(state, "pending")
+
+
+def _node_started(state: RunState, event: Mapping[str, Any]) -> None:
+    state.started = state.started or event["time"]
+    _advance(state, "running")
+
+
+def _stop_requested(state: RunState, event: Mapping[str, Any]) -> None:
+    state.stop_requested = state.stop_requested or event["time"]
+    if not state.has_ended:
+        state.state, state.reason = "stopping", event.get("reason", "")
+
+
+def _ended(state: RunState, event: Mapping[str, Any]) -> None:
+    if state.has_ended:
+        return
+    state.state, state.ended = event["state"], event["time"]
+    state.reason = event.get("reason", "")
+    cause = event.get("error")
+    if cause:
+        same = (e for e in state.errors if (e["node"], e["rank"], e["time"]) == (cause["node"], cause["rank"], cause["time"]))
+        state.error = {**cause, "traceback": next((e.get("traceback", "") for e in same), "")}
+
+
+def _rank_started(state: RunState, event: Mapping[str, Any]) -> None:
+    state.ranks.add(event["rank"])
+
+
+def _restarted(state: RunState, event: Mapping[str, Any]) -> None:
+    state.restarts = max(state.restarts, event["attempt"])
+
+
+def _metrics(state: RunState, event: Mapping[str, Any]) -> None:
+    state.metrics |= event["values"]
+    state.curve.append({key: event.get(key) for key in ("step", "epoch", "values")})
+    if len(state.curve) > KEPT_POINTS:
+        del state.curve[1::2]
+
+
+def _advance(state: RunState, to: str) -> None:
+    order = ("submitting", "pending", "running")
+    if state.state in order and order.index(to) > order.index(state.state):
+        state.state = to
+
+
+def _keep(attribute: str, *fields: str) -> Any:
+    def apply(state: RunState, event: Mapping[str, Any]) -> None:
+        setattr(state, attribute, {key: event[key] for key in fields if event.get(key) is not None})
+
+    return apply
+
+
+_APPLY: dict[str, Any] = {
+    "submitting": _submitting,
+    "submitted": _submitted,
+    "node_started": _node_started,
+    "stop_requested": _stop_requested,
+    "ended": _ended,
+    "rank_started": _rank_started,
+    "restarted": _restarted,
+    "metrics": _metrics,
+    "error": lambda state, event: state.errors.append(dict(event)),
+    "progress": _keep("progress", "epoch", "epochs", "step", "steps", "loss", "samples_per_s", "time"),
+    "checkpoint": _keep("checkpoint", "step", "path", "seconds", "time"),
+    "resumed": _keep("resumed", "step", "epoch"),
+    "result": _keep("result", "outcome", "step", "parameters_sha256", "time"),
+}

@@ -1,0 +1,148 @@
+"""Settings: flags > environment `CLOUDTRAIN_*` > `cloudtrain.toml` beside the job > the user's config folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.errors import Mistake, SpecError
+from cloudtrain.quantities import parse_duration, parse_size
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"expected text, got {value!r}")
+    return value
+
+
+def _path(value: Any) -> str:
+    return str(Path(_text(value)).expanduser())
+
+
+def _quantity(parse: Callable[[str], int]) -> Callable[[Any], int]:
+    return lambda value: parse(_text(value))
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(_text(item) for item in (value.split(",") if isinstance(value, str) else value))
+
+
+KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "provider": (_text, "the provider when --provider is not given"),
+    "data_dir": (_path, "where runs are kept"),
+    "python": (_path, "the Python that local runs use; it must have torch"),
+    "source_warn": (_quantity(parse_size), "warn when the source folder is larger"),
+    "source_limit": (_quantity(parse_size), "refuse when the source folder is larger"),
+    "stop_grace": (_quantity(parse_duration), "local runs: time from the stop signal to the kill"),
+    "aws.region": (_text, "AWS region"),
+    "aws.role": (_text, "execution role of SageMaker jobs"),
+    "aws.bucket": (_text, "bucket for source, checkpoints and models"),
+    "aws.subnets": (_texts, "subnets of the job's network"),
+    "aws.security_groups": (_texts, "security groups of the job's network"),
+    "aws.kms_key": (_text, "key that encrypts what the job writes"),
+    "azure.subscription": (_text, "Azure subscription"),
+    "azure.resource_group": (_text, "resource group"),
+    "azure.workspace": (_text, "Azure ML workspace"),
+    "azure.compute": (_text, "compute cluster; none: serverless"),
+}
+"""Every setting: its reader and its meaning."""
+
+DEFAULTS: dict[str, Any] = {
+    "provider": "local",
+    "source_warn": 100_000_000,
+    "source_limit": 1_000_000_000,
+    "stop_grace": 30,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The settings in force and where each comes from; a key that nobody set is absent."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.values[key]
+
+    def get(self, key: str) -> Any:
+        """The value, or None when nobody set it."""
+        return self.values.get(key)
+
+
+def load_settings(
+    folder: Path, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """The settings for a job in `folder`. SpecError lists every mistake with its file or variable."""
+    environ = os.environ if environ is None else environ
+    values: dict[str, Any] = {**DEFAULTS, "data_dir": str(_xdg(environ, "XDG_DATA_HOME", ".local/share"))}
+    origins = dict.fromkeys(values, "default")
+    mistakes: list[Mistake] = []
+    for given in (
+        _file(_xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml", mistakes),
+        _file(folder / "cloudtrain.toml", mistakes),
+        _environment(environ),
+        {key: (value, f"--{key.replace('_', '-')}") for key, value in (flags or {}).items() if value is not None},
+    ):
+        for key, (value, origin) in given.items():
+            if key not in KEYS:
+                mistakes.append(Mistake(where=origin, path=key, message=f"unknown setting{_near(key)}"))
+                continue
+            try:
+                values[key], origins[key] = KEYS[key][0](value), origin
+            except (ValueError, TypeError) as error:
+                mistakes.append(Mistake(where=origin, path=key, message=str(error), hint=KEYS[key][1]))
+    if mistakes:
+        raise SpecError(mistakes)
+    return Settings(values=values, origins=origins)
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+    given = {}
+    for key in KEYS:
+        variable = f"CLOUDTRAIN_{key.upper().replace('.', '_')}"
+        if environ.get(variable):
+            given[key] = (environ[variable], f"environment {variable}")
+    return given
+
+
+def _file(path: Path, mistakes: list[Mistake]) -> dict[str, tuple[Any, str]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        mistakes.append(Mistake(where=str(path), path="", message=f"cannot be read: {error}"))
+        return {}
+    import tomllib
+
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"line (\d+), column (\d+)", str(error))
+        where = f"{path}:{place[1]}:{place[2]}" if place else str(path)
+        mistakes.append(Mistake(where=where, path="", message=f"is not TOML: {error}"))
+        return {}
+    given = {}
+    for key, value in table.items():
+        for name, item in value.items() if isinstance(value, dict) else [("", value)]:
+            dotted = f"{key}.{name}" if name else key
+            line = next((n for n, t in enumerate(text.splitlines(), 1) if t.split("=")[0].strip() == (name or key)), 1)
+            given[dotted] = (item, f"{path}:{line}")
+    return given
+
+
+def _xdg(environ: Mapping[str, str], variable: str, below_home: str) -> Path:
+    base = environ.get(variable) or str(Path(environ.get("HOME") or "~").expanduser() / below_home)
+    return Path(base) / "cloudtrain"
+
+
+def _near(key: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(key, KEYS, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

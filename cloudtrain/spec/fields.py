@@ -1,0 +1,296 @@
+"""Readers of single fields: each takes what YAML gave and returns our value, or raises `Wrong`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cloudtrain.catalog import gpu_names
+from cloudtrain.document import Keys, kind_of
+
+PROVIDERS = ("local", "docker", "aws", "azure")
+"""The providers a spec may speak of; which of them are installed is the registry's business."""
+
+NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,49}")
+"""SageMaker's pattern for a job name (63 characters), less the room for a run's own ending."""
+
+_ENV_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_INPUT_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
+_SECRET_STORES = {"local": ("env",), "docker": ("env",), "aws": ("secretsmanager", "ssm"), "azure": ("keyvault",)}
+
+
+class Wrong(ValueError):
+    """What is wrong with a field's value; `at` leads from the field to the part that is wrong."""
+
+    def __init__(self, message: str, hint: str | None = None, at: Keys = ()) -> None:
+        super().__init__(message)
+        self.message, self.hint, self.at = message, hint, at
+
+
+class SeveralWrong(ValueError):
+    """Several parts of one field are wrong."""
+
+    def __init__(self, parts: list[Wrong]) -> None:
+        super().__init__("; ".join(part.message for part in parts))
+        self.parts = parts
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The program's arguments: `argv` exactly as it will arrive, `values` with their types kept."""
+
+    argv: tuple[str, ...] = ()
+    values: Mapping[str, Any] | tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input: where it lies for each provider ("*": for all), and whether it is copied or streamed."""
+
+    uri: Mapping[str, str]
+    mode: Literal["copy", "stream"] = "copy"
+
+    def on(self, provider: str) -> str | None:
+        """Where it lies for one provider, None when the spec does not say."""
+        return self.uri.get(provider, self.uri.get("*"))
+
+
+def did_you_mean(word: str, known: tuple[str, ...]) -> str:
+    """` (did you mean 'nodes'?)`, or nothing when no known word is near."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, known, n=1, cutoff=0.6)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def expect(value: Any, kind: type | tuple[type, ...], name: str) -> Any:
+    """The value if it is of that kind; `Wrong` says what was expected and what is there."""
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise Wrong(f"expected {name}, got {kind_of(value)}")
+    return value
+
+
+def read_quantity(value: Any, parse: Callable[[str], Any], what: str, forms: str) -> Any:
+    """A duration, a size or an amount of money; a bare number has no unit and is refused."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise Wrong(f"{kind_of(value)} has no unit; write for example {forms}")
+    expect(value, str, what)
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise Wrong(str(error)) from None
+
+
+def read_text(value: Any) -> str:
+    """A scalar as it was written: numbers and booleans are welcome where text is wanted."""
+    if value is None:
+        raise Wrong("has no value", "write '' for an empty text")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return str(getattr(value, "text", value))
+    expect(value, str, "one value")
+    if "\0" in value:
+        raise Wrong("holds a NUL character, which no program can be given")
+    return str(value)
+
+
+def read_name(value: Any) -> str:
+    """A job's name."""
+    if not NAME.fullmatch(read_text(value)):
+        rule = "up to 50 letters, digits and single hyphens inside, the rule that SageMaker sets"
+        raise Wrong(f"{read_text(value)!r} is no valid job name", rule)
+    return read_text(value)
+
+
+def read_arguments(value: Any) -> Arguments:
+    """A mapping becomes `--key value` pairs (true: a bare flag, false: left out, a list: several values)."""
+    if isinstance(value, Arguments):
+        return value
+    if isinstance(value, (list, tuple)):
+        argv = tuple(_each(dict(enumerate(value)), read_text).values())
+        return Arguments(argv, argv)
+    pairs = _each(expect(value, dict, "a mapping (name: value) or a list, verbatim"), _argument)
+    argv = tuple(
+        word
+        for key, words in pairs.items()
+        if words is not None
+        for word in (key if key.startswith("-") else f"--{key}", *words)
+    )
+    return Arguments(argv, plain(value))
+
+
+def _argument(value: Any) -> tuple[str, ...] | None:
+    if value is False:
+        return None
+    if value is True:
+        return ()
+    if isinstance(value, (list, tuple)):
+        return tuple(_each(dict(enumerate(value)), read_text).values())
+    if value is None:
+        raise Wrong("has no value", "write true for a bare flag, '' for an empty text")
+    return (read_text(value),)
+
+
+def read_env(value: Any) -> Mapping[str, str]:
+    """Environment variables; `CLOUDTRAIN_*` is the contract's own."""
+    expect(value, dict, "a mapping (NAME: value)")
+    return _each(value, read_text, _variable)
+
+
+def read_secrets(value: Any) -> Mapping[str, Mapping[str, str]]:
+    """Where each secret is kept, per provider. A spec never holds the secret itself."""
+
+    def read(sources: Any) -> Mapping[str, str]:
+        if isinstance(sources, str):
+            hint = "never write the secret itself here; for example {local: 'env:HF_TOKEN'}"
+            raise Wrong("expected a mapping from provider to where the secret is kept", hint)
+        expect(sources, dict, "a mapping from provider to where the secret is kept")
+        return {provider: _each({provider: s}, _secret_of(provider))[provider] for provider, s in sources.items()}
+
+    expect(value, dict, "a mapping (NAME: where it is kept)")
+    return _each(value, read, _variable)
+
+
+def _secret_of(provider: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        _provider(provider)
+        store, _, name = expect(value, str, "text").partition(":")
+        if store not in _SECRET_STORES[provider] or not name:
+            forms = " or ".join(f"'{store}:NAME'" for store in _SECRET_STORES[provider])
+            raise Wrong(f"expected {forms}", "a spec names where a secret is kept, it never holds it")
+        return str(value)
+
+    return read
+
+
+def read_tags(value: Any) -> Mapping[str, str]:
+    """Labels: any text."""
+    return _each(expect(value, dict, "a mapping (name: value)"), read_text)
+
+
+def read_gpus(value: Any) -> tuple[str, ...]:
+    """GPU models, in order of preference, that the catalog knows."""
+    names = (value,) if isinstance(value, str) else expect(value, (list, tuple), "a GPU name or a list of them")
+    if not names:
+        raise Wrong("names no GPU", "leave it out, or name at least one")
+    if isinstance(value, str):
+        return (_gpu(value),)
+    return tuple(_each(dict(enumerate(names)), _gpu).values())
+
+
+def _gpu(name: Any) -> str:
+    if expect(name, str, "a GPU name") not in gpu_names():
+        raise Wrong(f"unknown GPU {name!r}{did_you_mean(name, gpu_names())}", f"known: {', '.join(gpu_names())}")
+    return str(name)
+
+
+def read_instances(value: Any) -> Mapping[str, tuple[str, ...]]:
+    """Instance types per provider, in order of preference."""
+    expect(value, dict, "a mapping from provider to instance types")
+    return _each(value, read_strings, _provider)
+
+
+def read_strings(value: Any) -> tuple[str, ...]:
+    """One text, or a list of texts."""
+    if isinstance(value, str):
+        return (value,)
+    expect(value, (list, tuple), "a text or a list of texts")
+    return tuple(_each(dict(enumerate(value)), lambda item: str(expect(item, str, "text"))).values())
+
+
+def read_inputs(value: Any) -> Mapping[str, Input]:
+    """The inputs, each with a name that makes a variable of its own."""
+    inputs = _each(expect(value, dict, "a mapping (name: where it lies)"), _input, _input_name)
+    seen: dict[str, str] = {}
+    for name in inputs:
+        variable = name.upper().replace("-", "_")
+        if variable in seen:
+            shared = f"and {seen[variable]!r} would share the variable CLOUDTRAIN_INPUT_{variable}"
+            raise Wrong(shared, at=(name,))
+        seen[variable] = name
+    return inputs
+
+
+def _input(value: Any) -> Input:
+    if isinstance(value, (str, Input)):
+        return value if isinstance(value, Input) else Input({"*": value})
+    rest = dict(expect(value, dict, "a place, or a mapping"))
+    mode = rest.pop("mode", "copy")
+    if mode not in ("copy", "stream"):
+        raise Wrong(f"expected copy or stream, got {kind_of(mode)}", at=("mode",))
+    if not rest:
+        raise Wrong("says no place", "write uri: …, or one place per provider")
+    places = _each(rest, lambda item: str(expect(item, str, "a place")), lambda k: k if k == "uri" else _provider(k))
+    return Input({"*" if key == "uri" else key: place for key, place in places.items()}, mode)
+
+
+def read_image(value: Any) -> str | Mapping[str, str]:
+    """An image: `auto`, an address, one per provider, or the Dockerfile to build it from."""
+    if isinstance(value, str) and value.strip():
+        return value
+    mapping = expect(value, dict, "auto, an image's address, or a mapping")
+    known = (lambda key: key) if set(mapping) == {"build"} else _provider
+    return _each(mapping, lambda item: str(expect(item, str, "text")), known)
+
+
+def read_processes(value: Any) -> int | Literal["auto"]:
+    """Processes per node: auto or a count."""
+    if value == "auto":
+        return "auto"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Wrong(f"expected auto or a whole number, got {kind_of(value)}")
+    if not 1 <= value <= 1024:
+        raise Wrong(f"must be between 1 and 1024, got {value}")
+    return int(value)
+
+
+def plain(value: Any) -> Any:
+    """Plain JSON types: a number that remembers its text forgets it."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (bool, str)) or value is None:
+        return value
+    return int(value) if isinstance(value, int) else float(value)
+
+
+def _each(value: dict[Any, Any], read: Callable[[Any], Any], key: Callable[[str], str] = str) -> dict[Any, Any]:
+    """Every item read, and all that is wrong with them raised together, each with its key."""
+    good: dict[Any, Any] = {}
+    wrong: list[Wrong] = []
+    for name, item in value.items():
+        try:
+            if isinstance(name, str):
+                key(name)
+            good[name] = read(item)
+        except Wrong as error:
+            wrong.append(Wrong(error.message, error.hint, (name, *error.at)))
+        except SeveralWrong as error:
+            wrong += [Wrong(part.message, part.hint, (name, *part.at)) for part in error.parts]
+    if wrong:
+        raise SeveralWrong(wrong)
+    return good
+
+
+def _variable(name: str) -> str:
+    if not _ENV_NAME.fullmatch(name):
+        raise Wrong("is no valid variable name", "letters, digits and _, not starting with a digit")
+    if name.startswith("CLOUDTRAIN_"):
+        raise Wrong("belongs to cloudtrain's own contract with the job", "choose another name")
+    return name
+
+
+def _input_name(name: str) -> str:
+    if not _INPUT_NAME.fullmatch(name):
+        raise Wrong("is no valid input name", "letters, digits, - and _, starting with a letter")
+    return name
+
+
+def _provider(name: str) -> str:
+    if name not in PROVIDERS:
+        raise Wrong(f"unknown provider{did_you_mean(name, PROVIDERS)}", f"one of {', '.join(PROVIDERS)}")
+    return name

@@ -1,0 +1,240 @@
+"""job.yaml -> JobSpec: strict, with every mistake at once, each at its place.
+
+Three readings of the same values add up: the models (types, unknown keys), what contradicts what, and what the
+disk says (entrypoint, source, local inputs).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from cloudtrain.document import (
+    Document,
+    Keys,
+    dotted,
+    kind_of,
+    parse_scalar,
+    read_document,
+)
+from cloudtrain.errors import Mistake, SpecError
+from cloudtrain.quantities import parse_duration
+from cloudtrain.spec.fields import NAME, SeveralWrong, Wrong, did_you_mean
+from cloudtrain.spec.model import JobSpec
+
+Found = tuple[Keys, str, str | None]
+"""A mistake before it has its place: keys, message, hint."""
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+
+
+def load_spec(path: Path, overrides: Sequence[str] = ()) -> tuple[JobSpec, Document]:
+    """Read a spec file, with `--set` overrides such as `resources.nodes=4` laid over it.
+
+    Returns the spec and the document with every value's origin. SpecError lists all mistakes; UsageError when the
+    file itself cannot be read.
+    """
+    return spec_from_document(override(read_document(path), overrides), path.resolve().parent)
+
+
+def spec_from_values(values: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()) -> tuple[JobSpec, Document]:
+    """The same for a spec written in Python as plain dicts; relative places count from `folder`."""
+    try:
+        text = json.dumps(dict(values), ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise SpecError([Mistake(where="spec", path="", message=f"holds what no job.yaml can say: {error}")]) from None
+    document = Document(values=json.loads(text), name="spec", text=text)
+    return spec_from_document(override(document, overrides), folder.resolve())
+
+
+def override(document: Document, overrides: Sequence[str]) -> Document:
+    """Lay `key.path=value` texts over a document; their origin is the flag."""
+    values = _copy(document.values)
+    origins = dict(document.origins)
+    mistakes = []
+    for text in overrides:
+        path, equals, value = text.partition("=")
+        keys: Keys = tuple(part.strip() for part in path.split("."))
+        if not equals or not all(keys):
+            hint = "--set resources.nodes=4"
+            mistakes.append(Mistake(where=f"--set {text}", path="", message="expected KEY.PATH=VALUE", hint=hint))
+            continue
+        inner = values
+        for depth, key in enumerate(keys[:-1], 1):
+            if not isinstance(inner.get(str(key)), dict):
+                inner[str(key)] = {}
+                origins[keys[:depth]] = f"--set {text}"
+            inner = inner[str(key)]
+        inner[str(keys[-1])] = parse_scalar(value)
+        origins = {k: v for k, v in origins.items() if k[: len(keys)] != keys} | {keys: f"--set {text}"}
+    if mistakes:
+        raise SpecError(mistakes)
+    applied = (*document.overrides, *overrides)
+    return Document(values=values, origins=origins, name=document.name, text=document.text, overrides=applied)
+
+
+def spec_from_document(document: Document, folder: Path, *, look: bool = True) -> tuple[JobSpec, Document]:
+    """The spec that a document says, relative places counted from `folder`.
+
+    `look`: whether the disk must hold what the spec names; a rerun brings its source along instead.
+    """
+    values = document.values
+    found: list[Found] = []
+    if "name" not in values:
+        values = {"name": name_from_folder(folder), **values}
+    spec = None
+    try:
+        spec = JobSpec.model_validate(values)
+    except ValidationError as error:
+        for item in error.errors(include_url=False):
+            found += _from_pydantic(item)
+    found += _contradictions(values)
+    found += _on_disk(values, folder) if look else []
+    if found or spec is None:
+        mistakes = [
+            Mistake(where=document.origin(keys), path=dotted(keys), message=message, hint=hint)
+            for keys, message, hint in dict.fromkeys(found)
+        ]
+        raise SpecError(sorted(mistakes, key=_by_place))
+    return spec, document
+
+
+def name_from_folder(folder: Path) -> str:
+    """A job name out of a folder's name: `My data (2)` -> `My-data-2`; `job` when nothing is left."""
+    name = "-".join(re.findall(r"[a-zA-Z0-9]+", folder.resolve().name))[:50].strip("-")
+    return name if NAME.fullmatch(name) else "job"
+
+
+def _copy(value: Any) -> Any:
+    """Fresh containers; numbers stay the objects that remember their text."""
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
+
+
+def _by_place(mistake: Mistake) -> tuple[str, list[int], str]:
+    name, *numbers = re.split(r":(?=\d+)", mistake.where)
+    return name, [int(number) for number in numbers if number.isdigit()], mistake.path
+
+
+def _from_pydantic(item: Any) -> list[Found]:
+    keys, kind, given = tuple(item["loc"]), item["type"], item["input"]
+    context = item.get("ctx", {})
+    if kind == "extra_forbidden":
+        message = f"unknown key{did_you_mean(str(keys[-1]), _known_keys(keys[:-1]))}"
+        return [(keys, message, None)]
+    if kind == "value_error" and isinstance(context["error"], SeveralWrong):
+        return [((*keys, *part.at), part.message, part.hint) for part in context["error"].parts]
+    if kind == "value_error" and isinstance(context["error"], Wrong):
+        return [((*keys, *context["error"].at), context["error"].message, context["error"].hint)]
+    if kind in _EXPECTED:
+        return [(keys, f"expected {_EXPECTED[kind]}, got {kind_of(given)}", None)]
+    if kind == "greater_than_equal":
+        return [(keys, f"must be at least {context['ge']}, got {kind_of(given)}", None)]
+    if kind == "less_than_equal":
+        return [(keys, f"must be at most {context['le']}, got {kind_of(given)}", None)]
+    return [(keys, f"{item['msg'][:1].lower()}{item['msg'][1:]}, got {kind_of(given)}", None)]
+
+
+def _known_keys(keys: Keys) -> tuple[str, ...]:
+    model: Any = JobSpec
+    for key in keys:
+        field = model.model_fields.get(key) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        model = field.annotation if field else None
+    return tuple(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else ()
+
+
+def _contradictions(values: Mapping[str, Any]) -> list[Found]:
+    """What is right each by itself but impossible together. Looks at raw values, so that it works beside other mistakes."""
+    found: list[Found] = []
+    resources, limits, aws = (_mapping(values, key) for key in ("resources", "limits", "aws"))
+    if resources.get("gpu") and resources.get("instance"):
+        hint = "keep gpu (any cloud picks a machine) or instance (you pick it), not both"
+        found.append((("resources", "instance"), "stands beside gpu: both choose the machine", hint))
+    if resources.get("gpu") and "gpus" not in resources:
+        found.append((("resources", "gpu"), "asks for a GPU model, but not how many", "add gpus: how many per node"))
+    if resources.get("spot") is True and aws.get("keep_alive"):
+        hint = "leave one of them out"
+        found.append((("aws", "keep_alive"), "cannot go with spot: SageMaker keeps no interruptible machine", hint))
+    runtime, wait = (_seconds(limits.get(key)) for key in ("max_runtime", "max_wait"))
+    if runtime and wait and wait < runtime and resources.get("spot") is True:
+        hint = "max_wait counts from submission to the end, running included"
+        found.append((("limits", "max_wait"), "is shorter than max_runtime", hint))
+    secrets, env = _mapping(values, "secrets"), _mapping(values, "env")
+    found += [(("secrets", name), "is set by env too", "keep one of them") for name in secrets if name in env]
+    return found
+
+
+def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Found]:
+    """What the spec says of files: source and entrypoint must be there, and the one inside the other."""
+    source_name, entrypoint = values.get("source", "."), values.get("entrypoint")
+    if not isinstance(source_name, str) or not source_name or "\0" in source_name:
+        return []
+    source = folder / source_name
+    if not source.is_dir():
+        word = "is a file, not a folder" if source.exists() else "no such folder"
+        return [(("source",), f"{word}: {source_name}", "the folder whose content travels with the job")]
+    if not isinstance(entrypoint, str):
+        return []
+    try:
+        problem = _entrypoint_problem(entrypoint.strip(), source.resolve())
+    except (OSError, ValueError) as error:
+        problem = (f"cannot be looked up: {error}", None)
+    return [(("entrypoint",), *problem)] if problem else []
+
+
+def _entrypoint_problem(entrypoint: str, source: Path) -> tuple[str, str | None] | None:
+    if not entrypoint:
+        return "is empty", "name a script, '-m package.module' or a notebook; leave it out for the shared trainer"
+    if entrypoint.split()[0] == "-m":
+        return _module_problem(entrypoint.split()[1:], source)
+    target = source / entrypoint
+    if not target.resolve().is_relative_to(source):
+        return f"{entrypoint!r} lies outside source, so it would not travel", "move it into the source folder"
+    if target.is_dir():
+        return f"{entrypoint!r} is a folder", "name the script in it"
+    if not target.is_file():
+        names = tuple(str(p.relative_to(source)) for p in sorted(source.glob("*")) if p.suffix in (".py", ".ipynb"))
+        return f"no such file in the source folder: {entrypoint}{did_you_mean(entrypoint, names)}", None
+    if target.suffix not in (".py", ".ipynb"):
+        return f"{entrypoint!r} is neither a .py script nor an .ipynb notebook", "arguments go into args"
+    return None
+
+
+def _module_problem(words: list[str], source: Path) -> tuple[str, str | None] | None:
+    if len(words) != 1 or not re.fullmatch(r"\w+(\.\w+)*", words[0]):
+        return "expected '-m package.module'", "arguments go into args"
+    first, *rest = words[0].split(".")
+    if not (source / first).is_dir():
+        return None  # a single file, or an installed module: only the image can tell
+    place = source.joinpath(first, *rest)
+    if place.with_suffix(".py").is_file() or (place / "__main__.py").is_file():
+        return None
+    return f"no module {words[0]} in the source folder", f"expected {place.relative_to(source)}.py or its __main__.py"
+
+
+def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = values.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _seconds(value: Any) -> int | None:
+    try:
+        return parse_duration(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

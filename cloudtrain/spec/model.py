@@ -1,0 +1,177 @@
+"""The sections of job.yaml as frozen pydantic models, each field with its meaning and its JSON Schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from cloudtrain.quantities import (
+    DURATION_FORMS,
+    MONEY_FORMS,
+    SIZE_FORMS,
+    parse_duration,
+    parse_money,
+    parse_size,
+)
+from cloudtrain.spec import fields
+from cloudtrain.spec.fields import PROVIDERS, Arguments, Input
+
+_TEXT = {"type": ["string", "number", "boolean"]}
+_TEXT_MAP = {"type": "object", "additionalProperties": _TEXT}
+_STRINGS = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+
+
+def _for_providers(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {p: schema for p in PROVIDERS}, "additionalProperties": False}
+
+
+_INPUT = {
+    "oneOf": [
+        {"type": "string"},
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                **{place: {"type": "string"} for place in ("uri", *PROVIDERS)},
+                "mode": {"enum": ["copy", "stream"]},
+            },
+        },
+    ]
+}
+
+
+def _quantity(kind: type, parse: Callable[[str], Any], what: str, forms: str) -> Any:
+    return Annotated[
+        kind | None,
+        BeforeValidator(lambda v: v if v is None else fields.read_quantity(v, parse, what, forms)),
+        WithJsonSchema({"type": ["string", "null"], "examples": forms.split(", ")}),
+    ]
+
+
+Duration = _quantity(int, parse_duration, "a duration", DURATION_FORMS)
+Size = _quantity(int, parse_size, "a size", SIZE_FORMS)
+Money = _quantity(float, parse_money, "an amount of money", MONEY_FORMS)
+Strings = Annotated[tuple[str, ...], BeforeValidator(fields.read_strings), WithJsonSchema(_STRINGS)]
+
+
+class Section(BaseModel):
+    """What all parts of a spec share: strict, frozen, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+
+
+class Resources(Section):
+    """The machines: how many, with what."""
+
+    nodes: int = Field(1, ge=1, le=1000, description="how many machines")
+    gpus: int = Field(0, ge=0, le=64, description="GPUs per node; 0 = CPU")
+    gpu: Annotated[tuple[str, ...], BeforeValidator(fields.read_gpus), WithJsonSchema(_STRINGS)] = Field(
+        (), description="GPU models in order of preference, resolved through the catalog"
+    )
+    instance: Annotated[
+        Mapping[str, tuple[str, ...]],
+        BeforeValidator(fields.read_instances),
+        WithJsonSchema(_for_providers(_STRINGS)),
+    ] = Field({}, description="instance types per provider, in order of preference, instead of gpu")
+    processes: Annotated[
+        int | Literal["auto"],
+        BeforeValidator(fields.read_processes),
+        WithJsonSchema({"oneOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
+    ] = Field("auto", description="processes per node; auto = one per GPU, else 1")
+    spot: bool = Field(False, description="interruptible capacity at a lower price")
+    disk: Size = Field(None, description="disk per node, such as 200 GiB")
+    shm: Size = Field(None, description="shared memory per node, such as 16 GiB")
+
+    @property
+    def processes_per_node(self) -> int:
+        """`processes`, with auto resolved."""
+        return self.processes if isinstance(self.processes, int) else max(1, self.gpus)
+
+
+class Checkpoints(Section):
+    """How often checkpoints are asked for, how many are kept, and where."""
+
+    every: Duration = Field(600, description="time between two checkpoints, such as 10 min")
+    keep: int = Field(3, ge=1, description="how many are kept")
+    uri: str | None = Field(None, description="a durable place of your own; else the provider's, for this run")
+
+
+class Limits(Section):
+    """What ends a job, and what brings it back."""
+
+    max_runtime: Duration = Field(None, description="stop after this long, such as 6 h")
+    max_wait: Duration = Field(None, description="give up waiting for capacity after this long")
+    max_cost: Money = Field(None, description="stop before more than this is spent, such as 50 USD")
+    retries: int = Field(0, ge=0, le=30, description="fresh starts of the whole job after a platform's failure")
+    restarts: int = Field(0, ge=0, le=100, description="restarts in place after a process died")
+
+
+class Aws(Section):
+    """Account facts for SageMaker; they may live in settings instead."""
+
+    region: str | None = None
+    role: str | None = None
+    bucket: str | None = None
+    subnets: Strings = ()
+    security_groups: Strings = ()
+    kms_key: str | None = None
+    keep_alive: Duration = None
+
+
+class Azure(Section):
+    """Account facts for Azure ML; they may live in settings instead."""
+
+    subscription: str | None = None
+    resource_group: str | None = None
+    workspace: str | None = None
+    compute: str | None = None
+
+
+class JobSpec(Section):
+    """One job, for any cloud. The file it is read from is job.yaml."""
+
+    name: Annotated[str, BeforeValidator(fields.read_name)] = Field(description="default: the folder's name")
+    entrypoint: str | None = Field(
+        None, description='a torchrun script, "-m package.module" or a notebook.ipynb; default: the shared trainer'
+    )
+    args: Annotated[
+        Arguments,
+        BeforeValidator(fields.read_arguments),
+        WithJsonSchema({"oneOf": [{"type": "object"}, {"type": "array", "items": _TEXT}]}),
+    ] = Field(Arguments(), description="a mapping (--key value; true = bare flag) or a list, verbatim")
+    source: str = Field(".", min_length=1, description="the folder shipped with the job")
+    image: Annotated[
+        str | Mapping[str, str],
+        BeforeValidator(fields.read_image),
+        WithJsonSchema({"oneOf": [{"type": "string"}, {"type": "object"}]}),
+    ] = Field("auto", description="auto, an address, one per provider, {build: Dockerfile} or dlc:…")
+    resources: Resources = Resources()
+    inputs: Annotated[
+        Mapping[str, Input],
+        BeforeValidator(fields.read_inputs),
+        WithJsonSchema({"type": "object", "additionalProperties": _INPUT}),
+    ] = Field({}, description="data, each a folder or file that the job finds in CLOUDTRAIN_INPUT_<NAME>")
+    checkpoints: Checkpoints = Checkpoints()
+    limits: Limits = Limits()
+    env: Annotated[Mapping[str, str], BeforeValidator(fields.read_env), WithJsonSchema(_TEXT_MAP)] = Field(
+        {}, description="environment variables of the job"
+    )
+    secrets: Annotated[
+        Mapping[str, Mapping[str, str]],
+        BeforeValidator(fields.read_secrets),
+        WithJsonSchema({"type": "object", "additionalProperties": _for_providers({"type": "string"})}),
+    ] = Field({}, description="environment variables whose values are kept elsewhere, per provider")
+    tags: Annotated[Mapping[str, str], BeforeValidator(fields.read_tags), WithJsonSchema(_TEXT_MAP)] = Field(
+        {}, description="labels of the job"
+    )
+    aws: Aws = Aws()
+    azure: Azure = Azure()
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of job.yaml, from which editors complete it."""
+    schema = JobSpec.model_json_schema()
+    del schema["title"], schema["required"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "cloudtrain job", **schema}

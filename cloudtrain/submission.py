@@ -1,0 +1,150 @@
+"""Submitting: the effects, in order, each recorded before the next: pack, record, start.
+
+Safe to interrupt anywhere: the run id is chosen first and `submitting` is on disk before the start, so that what
+became of the job can always be asked by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from cloudtrain.bundle import payload_files
+from cloudtrain.document import Document, parse_document
+from cloudtrain.errors import CloudtrainError, SourceError, StorageError
+from cloudtrain.planning import Facts, Plan, SourceFacts, git_commit, make_plan
+from cloudtrain.preflight import preflight, refuse_errors
+from cloudtrain.provider import Finding, get_provider
+from cloudtrain.runs import RunFolder, RunStore
+from cloudtrain.runs.store import storing
+from cloudtrain.settings import Settings, load_settings
+from cloudtrain.source import SourceTree, check_size, pack, scan
+from cloudtrain.spec import JobSpec, spec_from_document
+from cloudtrain.spec.load import override
+
+Progress = Callable[[int, int], None]
+
+
+def read_facts(
+    spec: JobSpec, folder: Path, settings: Settings, run_id: str | None = None, progress: Progress | None = None
+) -> tuple[Facts, str | None]:
+    """What disk, git and clock say of a job, and a warning when its source is large."""
+    data_dir = Path(settings["data_dir"]).absolute()
+    tree = _scan(folder / spec.source, data_dir, progress)
+    warning = check_size(tree, settings["source_warn"], settings["source_limit"])
+    facts = Facts(
+        run_id=run_id or RunStore(data_dir).new_id(spec.name),
+        time=time.time(),
+        folder=str(folder),
+        data_dir=str(data_dir),
+        source=SourceFacts(
+            root=str(tree.root), digest=tree.digest, files=tree.files_count - len(tree.payload), bytes=tree.total_bytes
+        ),
+        git_commit=git_commit(folder),
+    )
+    return facts, warning
+
+
+def submit(plan: Plan, *, archive: Path | None = None, progress: Progress | None = None) -> RunFolder:
+    """Start a plan. RefusedError when a check says no, RunExists when its run id is taken: nothing was started then.
+
+    `archive`: the source as another run packed it; by default it is packed now, and must be what was planned.
+    """
+    provider = get_provider(plan.provider)
+    refuse_errors(preflight(plan))
+    store = RunStore(Path(plan.facts.data_dir))
+    request = provider.render(plan)
+    archive = archive or _pack(plan, progress)
+    folder = store.create(
+        plan.run_id,
+        {
+            "spec.yaml": plan.spec_text,
+            "plan.json": _text(plan.to_json()),
+            "request.json": _text(dict(request.document)),
+            **{name: _text(document) for name, document in request.files.items()},
+        },
+    )
+    resources = plan.spec.resources
+    folder.append(
+        {
+            "type": "submitting",
+            "time": time.time(),
+            "name": plan.spec.name,
+            "provider": plan.provider,
+            "contract": plan.target.contract,
+            "nodes": resources.nodes,
+            "processes": resources.processes_per_node,
+        },
+        durable=True,
+    )
+    try:
+        ref = provider.start(request, folder, archive)
+    except CloudtrainError as error:
+        folder.append({"type": "ended", "time": time.time(), "state": "failed", "reason": error.message})
+        raise
+    folder.append({"type": "submitted", "time": time.time(), "ref": ref})
+    return folder
+
+
+def plan_again(run: RunFolder, settings_flags: dict[str, str | None], overrides: tuple[str, ...], *, resume: bool) -> Plan:
+    """The plan of an earlier run, with its source as it was, under a new run id; from its checkpoints if `resume`."""
+    old = run.document("plan.json")
+    facts = old["facts"]
+    folder = Path(facts["folder"])
+    text = (run.path / "spec.yaml").read_text(encoding="utf-8")
+    document: Document = override(parse_document(text, name=f"{run.run_id}/spec.yaml"), (*old["overrides"], *overrides))
+    if "name" not in document.values:
+        document = replace(document, values={"name": old["spec"]["name"], **document.values})
+    spec, document = spec_from_document(document, folder, look=False)
+    settings = load_settings(folder, settings_flags)
+    data_dir = run.path.parents[1]
+    new = Facts(
+        run_id=RunStore(data_dir).new_id(spec.name),
+        time=time.time(),
+        folder=facts["folder"],
+        data_dir=str(data_dir),
+        source=SourceFacts(**facts["source"]),
+        git_commit=facts["git_commit"],
+        resume_from=run.run_id if resume else "",
+    )
+    target = get_provider(old["target"]["provider"]).target(settings)
+    return make_plan(spec, document, new, target)
+
+
+def archive_of(plan: Plan) -> Path:
+    """The stored archive of a plan's source. StorageError when it is not there (any more)."""
+    path = _store(plan) / f"{plan.facts.source.digest}.tar.gz"
+    if not path.is_file():
+        raise StorageError(f"{path}: the source of the earlier run is gone", hint="cloudtrain submit packs the present one")
+    return path
+
+
+def warnings(plan: Plan, findings: list[Finding]) -> list[str]:
+    """What a user should know before a start, though it does not forbid it."""
+    notes = [f.message + (f" ({f.hint})" if f.hint else "") for f in findings if f.severity != "error"]
+    if plan.unused:
+        notes.append(f"not used by the {plan.provider} provider: {', '.join(plan.unused)}")
+    return notes
+
+
+def _pack(plan: Plan, progress: Progress | None) -> Path:
+    tree = _scan(Path(plan.facts.source.root), Path(plan.facts.data_dir), None)
+    if tree.digest != plan.facts.source.digest:
+        raise SourceError(f"the source folder {tree.root} changed after it was planned", hint="run the command again")
+    with storing(_store(plan)):
+        return pack(tree, _store(plan), progress)
+
+
+def _scan(root: Path, data_dir: Path, progress: Progress | None) -> SourceTree:
+    return scan(root, payload_files(), data_dir / "cache", progress)
+
+
+def _store(plan: Plan) -> Path:
+    return Path(plan.facts.data_dir) / "sources"
+
+
+def _text(document: object) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,11 @@
+"""`python FOLDER` starts this node's launcher: run as a folder, so that a user's module of the same name never wins."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parent / "job"))
+
+from launch import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main())

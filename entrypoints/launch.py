@@ -1,0 +1,233 @@
+"""The launcher: the first thing that runs on each node. Standard library only.
+
+Reads where it is, waits for its peers' names, starts torchrun as a child, gathers what the ranks print, forwards
+SIGTERM, finds the first cause of a failure, and owns the exit code: 0 succeeded, 1 failed, 5 stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import failure
+from cloudtrain_job import event_line
+from contract import JOB_FILE, PAYLOAD, Job, Place, job_environment, read_job
+from devices import visible_gpus
+from lifeline import die_with
+from platforms import find_place, wait_for_name
+from streams import Streams, write_line
+
+SUCCEEDED, FAILED, STOPPED = 0, 1, 5
+SUPERVISOR_PID = "CLOUDTRAIN_SUPERVISOR_PID"
+JOIN_TIMEOUT_SECONDS = 900
+"""How long nodes wait for each other: images are pulled at different speeds."""
+
+
+def main() -> int:
+    """Run this node's part of the job; the exit code says how it ended."""
+    if SUPERVISOR_PID in os.environ:
+        die_with(int(os.environ[SUPERVISOR_PID]), signal.SIGTERM)
+    place = find_place(os.environ)
+    os.environ["CLOUDTRAIN_NODE_RANK"] = str(place.node_rank)
+    job = read_job(os.environ[JOB_FILE])
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-") as scratch:
+        return Launcher(job, place, Path(scratch)).run()
+
+
+class Launcher:
+    """One node's torchrun, from start to exit code."""
+
+    def __init__(self, job: Job, place: Place, scratch: Path) -> None:
+        self.job, self.place, self.scratch = job, place, scratch
+        self.errors: list[failure.Error] = []
+        self.deaths: list[dict[str, Any]] = []
+        self.attempt = 0
+        self.ranks: dict[int, int] = {}
+        self.done: set[int] = set()
+        self.stop_asked = 0.0
+        self.stop_time = 0.0
+        self.torchrun: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Everything, in order."""
+        started = time.monotonic()
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        _say("node_started", pid=os.getpid(), host=os.uname().nodename)
+        try:
+            self._check_gpus()
+            wait_for_name(self.place.master_addr)
+            code = self._run_torchrun()
+        except (RuntimeError, TimeoutError, OSError) as error:
+            self._add_error(
+                {"rank": -1, "time": time.time(), "exception": type(error).__name__, "message": str(error)}
+            )
+            code = 1
+        return self._conclude(code, time.monotonic() - started)
+
+    def _check_gpus(self) -> None:
+        found = visible_gpus() if self.job.gpus else 0
+        if found < self.job.gpus:
+            raise RuntimeError(f"this node shows {found} GPUs, the plan says {self.job.gpus}")
+
+    def _run_torchrun(self) -> int:
+        wakeup, woken = os.pipe()
+        os.set_blocking(woken, False)
+        os.set_blocking(wakeup, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        streams = Streams(self.scratch, self.job.processes, self._on_event)
+        if self.stop_asked:
+            return STOPPED
+        env = job_environment(self.job, self.place, self.scratch, os.environ)
+        argv = [sys.executable, "-u", str(PAYLOAD / "agent.py"), *torchrun_arguments(self.job, self.place)]
+        self.torchrun = subprocess.Popen(
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        if self.stop_asked:  # asked while the child was being born
+            self.torchrun.terminate()
+        assert self.torchrun.stdout is not None  # noqa: S101  (asked for above)
+        streams.add_torchrun(self.torchrun.stdout.fileno())
+        streams.add_wakeup(wakeup)
+        while self.torchrun.poll() is None:
+            streams.pump(timeout=1.0)
+            self._count_deaths(streams)
+            if self.stop_asked and time.monotonic() > self.stop_asked + self.job.grace_seconds - 2:
+                self.torchrun.kill()  # its workers follow: each is tied to it
+        streams.drain()
+        self._count_deaths(streams)
+        return self.torchrun.returncode
+
+    def _on_sigterm(self, *_: object) -> None:
+        if not self.stop_asked:
+            self.stop_asked, self.stop_time = time.monotonic(), time.time()
+            if self.torchrun is not None and self.torchrun.poll() is None:
+                self.torchrun.terminate()
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        kind = event["type"]
+        if kind == "error":
+            self.errors.append(event)
+        elif kind == "rank_failed":
+            self.deaths.append(event)
+        elif kind == "rank_ended" and event.get("exitcode") == 0:
+            self.done.add(event["rank"])
+        elif kind == "rank_started":
+            self.ranks[event["local_rank"]] = event["rank"]
+            if event["attempt"] > self.attempt:
+                cause = failure.root_cause(self.errors)
+                self.attempt = event["attempt"]
+                self.done.clear()
+                why = failure.one_line(cause) if cause else "another node asked for it"
+                _say("restarted", attempt=self.attempt, why=why)
+                self._log(f"restart {self.attempt} of {self.job.restarts}: {why}")
+
+    def _count_deaths(self, streams: Streams) -> None:
+        """Turn deaths into errors, once all that the dead had to say has been read."""
+        if self.deaths:
+            streams.pump(timeout=0)
+        for death in self.deaths:
+            rank = self.ranks.get(death["local_rank"], -1)
+            known = any(e["rank"] == rank and e.get("attempt", 0) == self.attempt for e in self.errors)
+            if not known and not self.stop_asked:
+                self._add_error(failure.death(rank, death["exitcode"], death["time"], done=rank in self.done))
+        self.deaths.clear()
+
+    def _add_error(self, error: failure.Error) -> None:
+        error = {**error, "node": self.place.node_rank, "attempt": self.attempt}
+        self.errors.append(error)
+        _say("error", **error)
+
+    def _conclude(self, code: int, seconds: float) -> int:
+        outcome, error = self._outcome(code)
+        _say("node_ended", outcome=outcome, seconds=round(seconds, 3), error=_brief(error))
+        if error is not None:
+            if self.place.failure_file:
+                failure.write_failure_file(self.place.failure_file, error)
+            self._log(f"failed: {failure.one_line(error)}")
+        else:
+            self._log(f"{outcome} after {seconds:.1f} s")
+        return {"succeeded": SUCCEEDED, "stopped": STOPPED}.get(outcome, FAILED)
+
+    def _outcome(self, code: int) -> tuple[str, failure.Error | None]:
+        """How it ended: rank 0's own word counts more than torchrun's exit code, which is 1 after every stop."""
+        told = _read_result(self.scratch / "result.json")
+        cause = failure.root_cause(self.errors)
+        if told in ("succeeded", "stopped") and (code == 0 or self.stop_asked):
+            return told, None
+        if self.stop_asked and (cause is None or cause.get("consequence") or cause["time"] >= self.stop_time):
+            return "stopped", None
+        if code == 0:
+            return "succeeded", None
+        if cause is None:
+            message = f"torchrun exited with code {code} and no rank gave a reason; its last lines are above"
+            self._add_error({"rank": -1, "time": time.time(), "exception": "exit", "message": message})
+            cause = self.errors[-1]
+        return "failed", cause
+
+    def _log(self, text: str) -> None:
+        write_line(f"[node {self.place.node_rank}] {text}".encode())
+
+
+def torchrun_arguments(job: Job, place: Place) -> list[str]:
+    """torchrun's arguments: a static rendezvous keeps ranks in node order; restarts need the c10d one.
+
+    After a restart, the static rendezvous hands the workers the dead workers' addresses.
+    """
+    arguments = [
+        f"--nnodes={place.nodes}",
+        f"--nproc-per-node={job.processes}",
+        f"--max-restarts={job.restarts}",
+        "--monitor-interval=0.1",
+        f"--shutdown-timeout={max(5, job.grace_seconds - 5)}",
+    ]
+    if job.restarts == 0:
+        arguments += [
+            f"--node-rank={place.node_rank}",
+            f"--master-addr={place.master_addr}",
+            f"--master-port={place.master_port}",
+            f"--rdzv-conf=timeout={JOIN_TIMEOUT_SECONDS}",
+        ]
+    else:
+        host = "true" if place.node_rank == 0 else "false"
+        arguments += [
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={place.master_addr}:{place.master_port}",
+            f"--rdzv-id={job.run_id}",
+            f"--rdzv-conf=is_host={host},join_timeout={JOIN_TIMEOUT_SECONDS}",
+        ]
+        # c10d orders the nodes by their addresses: given in node order they keep the platform's ranks.
+        if place.address:
+            arguments.append(f"--local-addr={place.address}")
+    return [*arguments, str(PAYLOAD / "worker.py")]
+
+
+def _brief(error: failure.Error | None) -> dict[str, Any] | None:
+    """The root cause for `node_ended`: all but the traceback, which its own event carries."""
+    return (
+        {key: value for key, value in error.items() if key not in ("type", "traceback", "seq")}
+        if error
+        else None
+    )
+
+
+def _read_result(path: Path) -> str:
+    try:
+        return str(json.loads(path.read_text())["outcome"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def _say(kind: str, **fields: Any) -> None:
+    write_line(event_line(kind, **{"rank": -1, **fields}).rstrip(b"\n"))

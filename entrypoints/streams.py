@@ -1,0 +1,114 @@
+"""What the ranks print, gathered: one named pipe per rank in, one stream of whole, marked lines out.
+
+A line of a rank leaves as `[rank 3] text`, one of the launcher as `[node 0] text`, an event as it is. Each is
+written in one go, so that ranks never tear each other's lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+from pathlib import Path
+from typing import Any, Callable
+
+from cloudtrain_job import MARKER
+
+_MARKER = MARKER.encode()
+_LONGEST = 64 * 1024
+"""Bytes after which an unfinished line is passed on as it is."""
+
+
+class Streams:
+    """The pipes of one node's ranks. `on_event` sees every event that passes through."""
+
+    def __init__(self, folder: Path, processes: int, on_event: Callable[[dict[str, Any]], None]) -> None:
+        self._on_event = on_event
+        self._selector = selectors.DefaultSelector()
+        self._unfinished: dict[int, bytes] = {}
+        self._labels: dict[int, str] = {}
+        for local_rank in range(processes):
+            path = folder / f"rank-{local_rank}"
+            os.mkfifo(path, 0o600)
+            # Read and write: so the pipe never reports its end while ranks come and go.
+            self._add(os.open(path, os.O_RDWR | os.O_NONBLOCK), f"local rank {local_rank}")
+
+    def add_torchrun(self, fd: int) -> None:
+        """Gather what torchrun itself prints as well."""
+        os.set_blocking(fd, False)
+        self._add(fd, "torchrun")
+
+    def add_wakeup(self, fd: int) -> None:
+        """A descriptor that only ends the waiting."""
+        self._selector.register(fd, selectors.EVENT_READ, None)
+
+    def pump(self, timeout: float) -> None:
+        """Pass on what has arrived; wait at most `timeout` seconds for something to arrive."""
+        for key, _ in self._selector.select(timeout):
+            if key.data is None:
+                os.read(key.fd, 4096)
+            else:
+                self._read(key.fd)
+
+    def drain(self) -> None:
+        """Pass on all that is left, unfinished lines included."""
+        for fd in self._labels:
+            while self._read(fd):
+                pass
+        for fd, rest in self._unfinished.items():
+            if rest:
+                self._line(fd, rest)
+        self._unfinished = dict.fromkeys(self._unfinished, b"")
+
+    def _add(self, fd: int, label: str) -> None:
+        self._labels[fd], self._unfinished[fd] = label, b""
+        self._selector.register(fd, selectors.EVENT_READ, label)
+
+    def _read(self, fd: int) -> bool:
+        try:
+            chunk = os.read(fd, _LONGEST)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            if fd in self._selector.get_map():
+                self._selector.unregister(fd)
+            return False
+        *lines, rest = (self._unfinished[fd] + chunk).split(b"\n")
+        for line in lines:
+            self._line(fd, line)
+        if len(rest) > _LONGEST:
+            self._line(fd, rest)
+            rest = b""
+        self._unfinished[fd] = rest
+        return True
+
+    def _line(self, fd: int, line: bytes) -> None:
+        if line.startswith(_MARKER):
+            event = _parse(line)
+            if event is not None:
+                if event.get("type") == "rank_started":
+                    self._labels[fd] = f"rank {event['rank']}"
+                self._on_event(event)
+                write_line(line)
+                return
+        # A progress bar redraws its line by carriage returns: what stands there at the end is what one saw.
+        seen = line.rstrip(b"\r").rpartition(b"\r")[2]
+        write_line(b"[" + self._labels[fd].encode() + b"] " + seen)
+
+
+def write_line(line: bytes) -> None:
+    """One whole line on standard output; a reader that is gone is no reason to stop training."""
+    data = memoryview(line + b"\n")
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except BrokenPipeError:
+        pass
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line[len(_MARKER) :])
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None

@@ -1,0 +1,158 @@
+"""One rank: runs the user's program as `python program` would, and tells how it began and how it ended.
+
+torchrun starts this file in place of the program. Standard library only: torch is the program's own business.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import runpy
+import sys
+import threading
+import types
+from pathlib import Path
+from typing import NoReturn
+
+from contract import JOB_FILE, PAYLOAD, STREAM_DIR, Job, read_job
+from failure import is_consequence
+from lifeline import die_with
+from notebook import run_notebook
+
+sys.path.insert(1, str(PAYLOAD / "job"))
+
+from cloudtrain_job import emit  # noqa: E402
+
+FOLDER = Path.cwd()
+"""The job's working folder, whatever folder the program changes to."""
+
+EXIT_DEADLINE_SECONDS = 5
+"""A failed rank leaves within this time: its peers wait in a collective until it is gone."""
+
+
+def main() -> NoReturn:
+    """Run the job's program as this rank and leave with its exit code."""
+    die_with(os.getppid())
+    job = read_job(os.environ[JOB_FILE])
+    _join_stream(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]))
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    emit("rank_started", local_rank=int(os.environ["LOCAL_RANK"]), attempt=attempt, pid=os.getpid())
+    try:
+        _check_world(job)
+        run(job)
+        code = 0
+    except SystemExit as error:
+        code = _exit_code(error)
+        if code:
+            emit("error", attempt=attempt, exception="SystemExit", message=f"exited with code {code}")
+    except BaseException as error:
+        code = 1
+        _report(error, attempt)
+    _leave(code)
+
+
+def run(job: Job) -> None:
+    """Run the program in this process, as its `__main__`."""
+    if job.kind == "module":
+        sys.argv, sys.path[0] = [job.target, *job.argv], str(Path.cwd())
+        runpy.run_module(job.target, run_name="__main__", alter_sys=True)
+        return
+    path = PAYLOAD / "train.py" if job.kind == "trainer" else Path(job.target)
+    sys.argv, sys.path[0] = [str(path), *job.argv], str(path.resolve().parent)
+    program = types.ModuleType("__main__")
+    program.__dict__.update(__file__=str(path), __builtins__=__builtins__)
+    # For good, not for the time of the call: threads and processes it leaves behind look it up by this name.
+    sys.modules["__main__"] = program
+    if job.kind == "notebook":
+        run_notebook(path, program.__dict__)
+    else:
+        exec(compile(path.read_bytes(), str(path), "exec"), program.__dict__)  # noqa: S102
+
+
+def _join_stream(folder: str, local_rank: int) -> None:
+    """Print into this rank's own pipe to the launcher from now on, C++ libraries and child processes included."""
+    pipe = os.open(os.path.join(folder, f"rank-{local_rank}"), os.O_WRONLY)  # noqa: PTH118
+    os.dup2(pipe, 1)
+    os.dup2(pipe, 2)
+    os.close(pipe)
+
+
+def _check_world(job: Job) -> None:
+    """A world of its own on every node trains as many models, and nobody notices: refuse it."""
+    expected, world = job.nodes * job.processes, int(os.environ["WORLD_SIZE"])
+    if world != expected:
+        raise RuntimeError(
+            f"the world has {world} ranks, the plan says {job.nodes} nodes x {job.processes} processes = {expected}"
+        )
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _report(error: BaseException, attempt: int) -> None:
+    """Print the traceback as Python would, without our own frames, and send it as an event."""
+    import traceback
+
+    if isinstance(error, SyntaxError):
+        frames = None
+    else:
+        frames = error.__traceback__
+        while (
+            frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_code.co_filename)
+        ):
+            frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    stack = traceback.extract_tb(frames)
+    here = next(
+        (frame for frame in reversed(stack) if _is_users(frame.filename)), stack[-1] if stack else None
+    )
+    exception = type(error).__name__
+    emit(
+        "error",
+        attempt=attempt,
+        exception=exception,
+        message=str(error)[:1000],
+        file=os.path.relpath(FOLDER / here.filename, FOLDER) if here else getattr(error, "filename", None),
+        line=here.lineno if here else getattr(error, "lineno", None),
+        code=(here.line or "")[:200] if here else (getattr(error, "text", "") or "").strip()[:200],
+        traceback=text[-2500:],
+        consequence=is_consequence(exception, str(error)),
+    )
+
+
+def _is_ours(filename: str) -> bool:
+    return filename in (__file__, str(PAYLOAD / "notebook.py")) or filename.startswith("<frozen runpy")
+
+
+def _is_users(filename: str) -> bool:
+    """In the job's working folder, and not in an environment installed inside it."""
+    return str(FOLDER / filename).startswith(f"{FOLDER}{os.sep}") and "site-packages" not in filename
+
+
+def _leave(code: int) -> NoReturn:
+    """End as the interpreter would (threads joined, exit handlers run), but skip the teardown of C++ statics.
+
+    There a rank that did all its work dies now and then by SIGABRT (pytorch/pytorch#190489), and the job with it.
+    """
+    if code:
+        watch = threading.Timer(EXIT_DEADLINE_SECONDS, os._exit, [code])
+        watch.daemon = True
+        watch.start()
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    finally:
+        emit("rank_ended", exitcode=code)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
