@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from cloudtrain.api import Job, Run, find_run, list_runs, load, plan, render, submit
     from cloudtrain.errors import CloudtrainError

@@ -1,9 +1,9 @@
 """The same nouns and verbs in Python as on the command line.
 
-    import cloudtrain
-    job = cloudtrain.load("job.yaml")
-    run = cloudtrain.submit(cloudtrain.plan(job, "local"))
-    print(run.wait().metrics)
+import cloudtrain
+job = cloudtrain.load("job.yaml")
+run = cloudtrain.submit(cloudtrain.plan(job, "local"))
+print(run.wait().metrics)
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def plan(
 ) -> Plan:
     """Decide everything, do nothing: no network, no process. SpecError where the provider cannot do what is asked."""
     if isinstance(job, JobSpec):
-        raise UsageError("plan() takes what load() returned", hint='cloudtrain.plan(cloudtrain.load("job.yaml"), "local")')
+        raise UsageError(
+            "plan() takes what load() returned", hint='cloudtrain.plan(cloudtrain.load("job.yaml"), "local")'
+        )
     settings = load_settings(job.folder, {"provider": provider, "data_dir": data_dir})
     target = get_provider(settings["provider"]).target(settings)
     if run_id is not None and not re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", run_id):
@@ -220,7 +222,7 @@ class Run:
         return target
 
     def rerun(self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None) -> Run:
-        """Run the same source and spec again, under a new id; a run that did not succeed goes on from its checkpoints."""
+        """Run the same source and spec again, under a new id; what did not succeed goes on from its checkpoints."""
         state = self.status()
         if not state.has_ended:
             raise UsageError(f"run {self.id} is still {state.state}", hint=f"cloudtrain stop {self.id}")

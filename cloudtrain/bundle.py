@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+
 def bundled(name: str) -> Path:
     """One of those folders: inside an installed package, or beside it in a checkout."""
     package = Path(__file__).parent

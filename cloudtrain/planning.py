@@ -9,11 +9,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from cloudtrain import __version__
 from cloudtrain.document import Document, Keys, dotted
 from cloudtrain.errors import Mistake, SpecError
 from cloudtrain.spec import JobSpec
-
-VERSION = "0.1.0"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +85,7 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; the run folder keeps it beside the spec's own text."""
         return {
-            "version": VERSION,
+            "version": __version__,
             "run_id": self.run_id,
             "spec": spec_values(self.spec),
             "spec_digest": self.spec_digest,
@@ -166,7 +165,11 @@ def _impossible(spec: JobSpec, target: Target) -> list[tuple[Keys, str, str | No
             continue
         scheme = place.partition("://")[0] if "://" in place else ""
         if scheme not in target.schemes:
-            hint = f"give a folder for it: {{{name}: ./data, {_owner(scheme)}: '{place}'}}" if "" in target.schemes else None
+            hint = (
+                f"give a folder for it: {{{name}: ./data, {_owner(scheme)}: '{place}'}}"
+                if "" in target.schemes
+                else None
+            )
             found.append((("inputs", key), f"{place} cannot be read by the {name} provider", hint))
     for key, places in spec.secrets.items():
         if name not in places:

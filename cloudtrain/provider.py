@@ -21,8 +21,6 @@ class Request:
 
     provider: str
     document: Mapping[str, Any]
-    files: Mapping[str, Mapping[str, Any]]
-    """JSON files that travel beside it, by name, such as the job document."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

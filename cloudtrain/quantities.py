@@ -6,10 +6,10 @@ import re
 
 _DURATIONS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _DURATION_WORDS = {
-    **{word: "s" for word in ("s", "sec", "secs", "second", "seconds")},
-    **{word: "min" for word in ("m", "min", "mins", "minute", "minutes")},
-    **{word: "h" for word in ("h", "hr", "hrs", "hour", "hours")},
-    **{word: "d" for word in ("d", "day", "days")},
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "s"),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), "min"),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), "h"),
+    **dict.fromkeys(("d", "day", "days"), "d"),
 }
 _SIZES = {
     **{unit: 1000**power for power, unit in enumerate(("b", "kb", "mb", "gb", "tb"))},

@@ -11,15 +11,36 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         r"out of memory|can't allocate memory|OutOfMemoryError",
         "make the batch smaller (with gradient accumulation the result stays the same) or take a GPU with more memory",
     ),
-    (r"SIGKILL", "most likely the machine ran out of memory: fewer DataLoader workers, a smaller batch, or a larger machine"),
-    (r"ModuleNotFoundError|torch cannot be imported", "install it in the image, or locally in the Python that runs the job"),
-    (r"SIGABRT.*while leaving|died by .* while leaving", "all work was done; call destroy_process_group() at the end of the script"),
-    (r"shows \d+ GPUs", "ask for fewer GPUs, or look whether the driver is visible in the container (--gpus all)"),
+    (
+        r"SIGKILL",
+        "most likely the machine ran out of memory: fewer DataLoader workers, a smaller batch, or a larger machine",
+    ),
+    (
+        r"ModuleNotFoundError|torch cannot be imported",
+        "install it in the image, or locally in the Python that runs the job",
+    ),
+    (
+        r"SIGABRT.*while leaving|died by .* while leaving",
+        "all work was done; call destroy_process_group() at the end of the script",
+    ),
+    (
+        r"shows \d+ GPUs",
+        "ask for fewer GPUs, or look whether the driver is visible in the container (--gpus all)",
+    ),
     (r"the world has \d+ ranks", "start the processes through the launcher, not with a torchrun of your own"),
-    (r"Address already in use|EADDRINUSE", "the port was taken in that very moment; cloudtrain rerun tries another"),
-    (r"FileNotFoundError|No such file", "files travel only inside the source folder; data is an input (CLOUDTRAIN_INPUT_<NAME>)"),
+    (
+        r"Address already in use|EADDRINUSE",
+        "the port was taken in that very moment; cloudtrain rerun tries another",
+    ),
+    (
+        r"FileNotFoundError|No such file",
+        "files travel only inside the source folder; data is an input (CLOUDTRAIN_INPUT_<NAME>)",
+    ),
     (r"No space left", "free some disk space, or ask for more: resources.disk"),
-    (r"unrecognized arguments|SystemExit.*code 2", "the script refused its arguments: see args in job.yaml, and the log"),
+    (
+        r"unrecognized arguments|SystemExit.*code 2",
+        "the script refused its arguments: see args in job.yaml, and the log",
+    ),
 )
 
 

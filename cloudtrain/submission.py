@@ -6,7 +6,6 @@ became of the job can always be asked by its name.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +18,7 @@ from cloudtrain.planning import Facts, Plan, SourceFacts, git_commit, make_plan
 from cloudtrain.preflight import preflight, refuse_errors
 from cloudtrain.provider import Finding, get_provider
 from cloudtrain.runs import RunFolder, RunStore
-from cloudtrain.runs.store import storing
+from cloudtrain.runs.store import as_text, storing
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.source import SourceTree, check_size, pack, scan
 from cloudtrain.spec import JobSpec, spec_from_document
@@ -29,19 +28,24 @@ Progress = Callable[[int, int], None]
 
 
 def read_facts(
-    spec: JobSpec, folder: Path, settings: Settings, run_id: str | None = None, progress: Progress | None = None
+    spec: JobSpec,
+    folder: Path,
+    settings: Settings,
+    run_id: str | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Facts, str | None]:
     """What disk, git and clock say of a job, and a warning when its source is large."""
     data_dir = Path(settings["data_dir"]).absolute()
     tree = _scan(folder / spec.source, data_dir, progress)
     warning = check_size(tree, settings["source_warn"], settings["source_limit"])
+    own = [entry for entry in tree.files if entry.path not in tree.payload]
     facts = Facts(
         run_id=run_id or RunStore(data_dir).new_id(spec.name),
         time=time.time(),
         folder=str(folder),
         data_dir=str(data_dir),
         source=SourceFacts(
-            root=str(tree.root), digest=tree.digest, files=tree.files_count - len(tree.payload), bytes=tree.total_bytes
+            root=str(tree.root), digest=tree.digest, files=len(own), bytes=sum(entry.size for entry in own)
         ),
         git_commit=git_commit(folder),
     )
@@ -62,9 +66,8 @@ def submit(plan: Plan, *, archive: Path | None = None, progress: Progress | None
         plan.run_id,
         {
             "spec.yaml": plan.spec_text,
-            "plan.json": _text(plan.to_json()),
-            "request.json": _text(dict(request.document)),
-            **{name: _text(document) for name, document in request.files.items()},
+            "plan.json": as_text(plan.to_json()),
+            "request.json": as_text(dict(request.document)),
         },
     )
     resources = plan.spec.resources
@@ -89,7 +92,9 @@ def submit(plan: Plan, *, archive: Path | None = None, progress: Progress | None
     return folder
 
 
-def plan_again(run: RunFolder, settings_flags: dict[str, str | None], overrides: tuple[str, ...], *, resume: bool) -> Plan:
+def plan_again(
+    run: RunFolder, settings_flags: dict[str, str | None], overrides: tuple[str, ...], *, resume: bool
+) -> Plan:
     """The plan of an earlier run, with its source as it was, under a new run id; from its checkpoints if `resume`."""
     old = run.document("plan.json")
     facts = old["facts"]
@@ -118,7 +123,9 @@ def archive_of(plan: Plan) -> Path:
     """The stored archive of a plan's source. StorageError when it is not there (any more)."""
     path = _store(plan) / f"{plan.facts.source.digest}.tar.gz"
     if not path.is_file():
-        raise StorageError(f"{path}: the source of the earlier run is gone", hint="cloudtrain submit packs the present one")
+        raise StorageError(
+            f"{path}: the source of the earlier run is gone", hint="cloudtrain submit packs the present one"
+        )
     return path
 
 
@@ -142,9 +149,10 @@ def _scan(root: Path, data_dir: Path, progress: Progress | None) -> SourceTree:
     return scan(root, payload_files(), data_dir / "cache", progress)
 
 
+def is_packed(plan: Plan) -> bool:
+    """Whether an earlier submission has stored this very source already."""
+    return (_store(plan) / f"{plan.facts.source.digest}.tar.gz").is_file()
+
+
 def _store(plan: Plan) -> Path:
     return Path(plan.facts.data_dir) / "sources"
-
-
-def _text(document: object) -> str:
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

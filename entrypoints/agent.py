@@ -21,9 +21,7 @@ class _FailureHandler(logging.Handler):
     """Tells of a dead rank when torchrun sees it, long before it has wound up the others."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if str(record.msg).startswith("failed (exitcode: %s) local_rank: %s") and isinstance(
-            record.args, tuple
-        ):
+        if str(record.msg).startswith("failed (exitcode: %s) local_rank: %s") and isinstance(record.args, tuple):
             exitcode, local_rank = record.args[:2]
             if isinstance(exitcode, int) and isinstance(local_rank, int):
                 emit("rank_failed", local_rank=local_rank, exitcode=exitcode)
@@ -37,9 +35,7 @@ def main(argv: list[str]) -> int:
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     except ImportError as error:
-        emit(
-            "error", exception="ImportError", message=f"torch cannot be imported by {sys.executable}: {error}"
-        )
+        emit("error", exception="ImportError", message=f"torch cannot be imported by {sys.executable}: {error}")
         return 1
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").addHandler(_FailureHandler())
     parser = run.get_args_parser()
@@ -47,7 +43,7 @@ def main(argv: list[str]) -> int:
     # An older torch has fewer options; what it lacks it decides itself.
     arguments = [word for word in argv if not word.startswith("--") or word.partition("=")[0] in known]
     try:
-        run.run(parser.parse_args(arguments))
+        run.run(parser.parse_args(arguments))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         for failure in error.failures.values():
             emit("rank_failed", local_rank=failure.local_rank, exitcode=failure.exitcode)

@@ -36,7 +36,7 @@ def death(rank: int, exitcode: int, time: float, *, done: bool) -> Error:
     `done`: its script had already ended well; the interpreter died afterwards (pytorch/pytorch#190489).
     """
     if exitcode < 0:
-        name = signal.Signals(-exitcode).name if -exitcode in iter(signal.Signals) else f"signal {-exitcode}"
+        name = _signal_name(-exitcode)
         message = f"was killed by {name}"
         if name == "SIGKILL":
             message += " (out of host memory?)"
@@ -51,6 +51,13 @@ def death(rank: int, exitcode: int, time: float, *, done: bool) -> Error:
         "message": message,
         "consequence": exitcode == -signal.SIGTERM,
     }
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def one_line(error: Error) -> str:

@@ -65,9 +65,7 @@ class Launcher:
             wait_for_name(self.place.master_addr)
             code = self._run_torchrun()
         except (RuntimeError, TimeoutError, OSError) as error:
-            self._add_error(
-                {"rank": -1, "time": time.time(), "exception": type(error).__name__, "message": str(error)}
-            )
+            self._add_error({"rank": -1, "time": time.time(), "exception": type(error).__name__, "message": str(error)})
             code = 1
         return self._conclude(code, time.monotonic() - started)
 
@@ -215,11 +213,7 @@ def torchrun_arguments(job: Job, place: Place) -> list[str]:
 
 def _brief(error: failure.Error | None) -> dict[str, Any] | None:
     """The root cause for `node_ended`: all but the traceback, which its own event carries."""
-    return (
-        {key: value for key, value in error.items() if key not in ("type", "traceback", "seq")}
-        if error
-        else None
-    )
+    return {key: value for key, value in error.items() if key not in ("type", "traceback", "seq")} if error else None
 
 
 def _read_result(path: Path) -> str:

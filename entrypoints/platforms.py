@@ -47,8 +47,6 @@ def wait_for_name(host: str, deadline_seconds: float = 900) -> None:
             return
         except OSError as error:
             if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"{host} did not resolve within {deadline_seconds:.0f} s: {error}"
-                ) from None
+                raise TimeoutError(f"{host} did not resolve within {deadline_seconds:.0f} s: {error}") from None
         time.sleep(pause)
         pause = min(pause * 2, 10)

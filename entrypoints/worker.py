@@ -21,7 +21,7 @@ from notebook import run_notebook
 
 sys.path.insert(1, str(PAYLOAD / "job"))
 
-from cloudtrain_job import emit  # noqa: E402
+from cloudtrain_job import emit
 
 FOLDER = Path.cwd()
 """The job's working folder, whatever folder the program changes to."""
@@ -45,7 +45,7 @@ def main() -> NoReturn:
         code = _exit_code(error)
         if code:
             emit("error", attempt=attempt, exception="SystemExit", message=f"exited with code {code}")
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  (whatever ends the program is reported)
         code = 1
         _report(error, attempt)
     _leave(code)
@@ -101,17 +101,13 @@ def _report(error: BaseException, attempt: int) -> None:
         frames = None
     else:
         frames = error.__traceback__
-        while (
-            frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_code.co_filename)
-        ):
+        while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_code.co_filename):
             frames = frames.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames))
     sys.stderr.write(text)
     sys.stderr.flush()
     stack = traceback.extract_tb(frames)
-    here = next(
-        (frame for frame in reversed(stack) if _is_users(frame.filename)), stack[-1] if stack else None
-    )
+    here = next((frame for frame in reversed(stack) if _is_users(frame.filename)), stack[-1] if stack else None)
     exception = type(error).__name__
     emit(
         "error",

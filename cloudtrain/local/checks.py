@@ -33,7 +33,9 @@ def machine_checks(plan: Plan) -> list[Finding]:
         place = Path(plan.facts.folder) / Path(item.on("local") or "").expanduser()
         if not place.exists():
             origin = plan.origins.get(f"inputs.{name}", "")
-            findings.append(Finding(severity="error", message=f"{origin}: inputs.{name}: no such file or folder: {place}"))
+            findings.append(
+                Finding(severity="error", message=f"{origin}: inputs.{name}: no such file or folder: {place}")
+            )
     for name, places in spec.secrets.items():
         variable = places["local"].partition(":")[2]
         if variable not in os.environ:
@@ -49,7 +51,9 @@ def _torch(python: str) -> list[Finding]:
     else:
         probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
         try:
-            has_torch = subprocess.run([python, "-c", probe], timeout=30, check=False, capture_output=True).returncode == 0
+            has_torch = (
+                subprocess.run([python, "-c", probe], timeout=30, check=False, capture_output=True).returncode == 0
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             return [Finding(severity="error", message=f"{python} cannot be run: {error}", hint=hint)]
     return [] if has_torch else [Finding(severity="error", message=f"torch is not installed for {python}", hint=hint)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 
@@ -54,7 +54,7 @@ class RunPaths:
 
 def stamp(seconds: float) -> str:
     """`2026-11-21T02:04:34.447Z`, 24 characters."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")[:23] + "Z"
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:23] + "Z"
 
 
 def parse_stamp(text: str) -> float:

@@ -57,17 +57,11 @@ def end_leftovers(run: Path) -> int:
 
 
 def _carriers(mark: bytes) -> list[int]:
-    try:
-        names = os.listdir("/proc")
-    except OSError:
-        return []
     found = []
-    for name in names:
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/environ", "rb") as file:
-                    if mark in file.read().split(b"\0"):
-                        found.append(int(name))
-            except OSError:
-                continue
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in file.read_bytes().split(b"\0"):
+                found.append(int(file.parent.name))
+        except OSError:
+            continue
     return found

@@ -203,10 +203,17 @@ class Supervisor:
             return {"state": "succeeded"}
         if errors:
             error = min(errors, key=lambda e: (bool(e.get("consequence")), e["time"]))
-            return {"state": "failed", "reason": f"rank {error['rank']} (node {error['node']}) failed", "error": error}
+            return {
+                "state": "failed",
+                "reason": f"rank {error['rank']} (node {error['node']}) failed",
+                "error": error,
+            }
         if self.stop_reason:
             forced = any(node.code is not None and node.code < 0 for node in self.nodes)
-            return {"state": "stopped", "reason": self.stop_reason + (" (by force, after the grace period)" if forced else "")}
+            return {
+                "state": "stopped",
+                "reason": self.stop_reason + (" (by force, after the grace period)" if forced else ""),
+            }
         node = self.first_failed
         if node is None or node.code is None:
             raise RuntimeError("no launcher failed, none was stopped, and yet not all succeeded")

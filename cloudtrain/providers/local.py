@@ -20,12 +20,15 @@ from cloudtrain.local.liveness import end_leftovers, supervisor_pid
 from cloudtrain.planning import Plan, Target
 from cloudtrain.provider import Finding, LogLine, Request, log_line
 from cloudtrain.runs import RunFolder, RunState
-from cloudtrain.runs.store import storing
+from cloudtrain.runs.store import as_text, storing
 from cloudtrain.settings import Settings
 
-_SUPERVISE = (
-    "import sys; sys.path[0] = sys.argv.pop(1); from cloudtrain.local.supervisor import main; sys.exit(main(sys.argv[1:]))"
-)
+_SUPERVISE = """
+import sys
+sys.path[0] = sys.argv.pop(1)
+from cloudtrain.local.supervisor import main
+sys.exit(main(sys.argv[1:]))
+"""
 """The supervisor runs this very package, wherever it lies, and leaves no trace of that in the job's environment."""
 
 START_DEADLINE_SECONDS = 20
@@ -94,6 +97,7 @@ class Provider:
         addresses = tuple(f"127.0.0.{101 + node}" if linux and nodes > 1 else "127.0.0.1" for node in range(nodes))
         document = {
             "run_id": plan.run_id,
+            "job": job_document(plan),
             "source": plan.facts.source.digest,
             "launches": [
                 launch.to_json()
@@ -111,12 +115,14 @@ class Provider:
             if plan.facts.resume_from
             else None,
         }
-        return Request(provider=self.name, document=document, files={"job.json": job_document(plan)})
+        return Request(provider=self.name, document=document)
 
     def start(self, request: Request, run: RunFolder, archive: Path) -> dict[str, Any]:
         """Start the supervisor, in a session of its own: closing the terminal does not reach it."""
         paths = RunPaths(run.path)
         argv = [sys.executable, "-c", _SUPERVISE, str(Path(__file__).parents[2]), str(run.path), str(archive)]
+        with storing(paths.job_file):
+            paths.job_file.write_text(as_text(request.document["job"]), encoding="utf-8")
         with storing(paths.supervisor_log), paths.supervisor_log.open("wb") as log:
             process = subprocess.Popen(
                 argv,

@@ -13,7 +13,19 @@ from typing import Any
 from cloudtrain.runs.state import RunState, fold
 from cloudtrain.runs.store import RunFolder, RunStore
 
-_FIELDS = ("run", "name", "state", "reason", "provider", "contract", "nodes", "processes", "created", "started", "ended")
+_FIELDS = (
+    "run",
+    "name",
+    "state",
+    "reason",
+    "provider",
+    "contract",
+    "nodes",
+    "processes",
+    "created",
+    "started",
+    "ended",
+)
 
 
 def summaries(store: RunStore) -> list[dict[str, Any]]:
@@ -45,7 +57,7 @@ def _read(store: RunStore) -> list[dict[str, Any]]:
         return []
     lines = data[: data.rfind(b"\n")]
     try:
-        return json.loads(b"[" + lines.replace(b"\n", b",") + b"]") if lines else []  # type: ignore[no-any-return]
+        return json.loads(b"[" + lines.replace(b"\n", b",") + b"]") if lines else []
     except ValueError:
         (store.data_dir / "index.jsonl").unlink(missing_ok=True)  # only a cache: made anew from the folders
         return []

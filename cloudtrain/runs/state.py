@@ -130,7 +130,11 @@ def _ended(state: RunState, event: Mapping[str, Any]) -> None:
     state.reason = event.get("reason", "")
     cause = event.get("error")
     if cause:
-        same = (e for e in state.errors if (e["node"], e["rank"], e["time"]) == (cause["node"], cause["rank"], cause["time"]))
+        same = (
+            e
+            for e in state.errors
+            if (e["node"], e["rank"], e["time"]) == (cause["node"], cause["rank"], cause["time"])
+        )
         state.error = {**cause, "traceback": next((e.get("traceback", "") for e in same), "")}
 
 

@@ -1,8 +1,8 @@
 """The run folders: created once, documents written once, events appended under a lock.
 
-    runs/digits-k2x9/   spec.yaml  plan.json  request.json  job.json     written once
-                        events.jsonl                                     appended only
-                        logs/  model/  output/  checkpoints/             what the job left
+runs/digits-k2x9/   spec.yaml  plan.json  request.json               written once
+                    events.jsonl                                     appended only
+                    logs/  model/  output/  checkpoints/             what the job left
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -159,6 +159,11 @@ def parse_events(data: bytes) -> Iterator[dict[str, Any]]:
             yield event
 
 
+def as_text(document: object) -> str:
+    """A JSON document as the run folder keeps it: for people too."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
     """Turn the disk's refusals into StorageError, with what to do about them."""
@@ -178,16 +183,3 @@ def _remove(folder: Path) -> None:
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def last_lines(path: Path, count: int) -> Iterable[bytes]:
-    """The last lines of a file, read from its end."""
-    with path.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        data = b""
-        while end > 0 and data.count(b"\n") <= count:
-            step = min(64 * 1024, end)
-            end -= step
-            file.seek(end)
-            data = file.read(step) + data
-    return data.splitlines()[-count:] if count else []

@@ -18,7 +18,12 @@ NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,49}")
 
 _ENV_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _INPUT_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
-_SECRET_STORES = {"local": ("env",), "docker": ("env",), "aws": ("secretsmanager", "ssm"), "azure": ("keyvault",)}
+_SECRET_STORES = {
+    "local": ("env",),
+    "docker": ("env",),
+    "aws": ("secretsmanager", "ssm"),
+    "azure": ("keyvault",),
+}
 
 
 class Wrong(ValueError):

@@ -52,7 +52,9 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> tuple[JobSpec, Docum
     return spec_from_document(override(read_document(path), overrides), path.resolve().parent)
 
 
-def spec_from_values(values: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()) -> tuple[JobSpec, Document]:
+def spec_from_values(
+    values: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()
+) -> tuple[JobSpec, Document]:
     """The same for a spec written in Python as plain dicts; relative places count from `folder`."""
     try:
         text = json.dumps(dict(values), ensure_ascii=False)
@@ -154,13 +156,13 @@ def _from_pydantic(item: Any) -> list[Found]:
 def _known_keys(keys: Keys) -> tuple[str, ...]:
     model: Any = JobSpec
     for key in keys:
-        field = model.model_fields.get(key) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        field = model.model_fields.get(str(key)) if isinstance(model, type) and issubclass(model, BaseModel) else None
         model = field.annotation if field else None
     return tuple(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else ()
 
 
 def _contradictions(values: Mapping[str, Any]) -> list[Found]:
-    """What is right each by itself but impossible together. Looks at raw values, so that it works beside other mistakes."""
+    """What is right each by itself but impossible together. Of raw values, so that it works beside other mistakes."""
     found: list[Found] = []
     resources, limits, aws = (_mapping(values, key) for key in ("resources", "limits", "aws"))
     if resources.get("gpu") and resources.get("instance"):
@@ -200,7 +202,10 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Found]:
 
 def _entrypoint_problem(entrypoint: str, source: Path) -> tuple[str, str | None] | None:
     if not entrypoint:
-        return "is empty", "name a script, '-m package.module' or a notebook; leave it out for the shared trainer"
+        return (
+            "is empty",
+            "name a script, '-m package.module' or a notebook; leave it out for the shared trainer",
+        )
     if entrypoint.split()[0] == "-m":
         return _module_problem(entrypoint.split()[1:], source)
     target = source / entrypoint
@@ -225,7 +230,10 @@ def _module_problem(words: list[str], source: Path) -> tuple[str, str | None] | 
     place = source.joinpath(first, *rest)
     if place.with_suffix(".py").is_file() or (place / "__main__.py").is_file():
         return None
-    return f"no module {words[0]} in the source folder", f"expected {place.relative_to(source)}.py or its __main__.py"
+    return (
+        f"no module {words[0]} in the source folder",
+        f"expected {place.relative_to(source)}.py or its __main__.py",
+    )
 
 
 def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ _STRINGS = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "s
 
 
 def _for_providers(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": {p: schema for p in PROVIDERS}, "additionalProperties": False}
+    return {"type": "object", "properties": dict.fromkeys(PROVIDERS, schema), "additionalProperties": False}
 
 
 _INPUT = {
@@ -42,17 +42,26 @@ _INPUT = {
 }
 
 
-def _quantity(kind: type, parse: Callable[[str], Any], what: str, forms: str) -> Any:
-    return Annotated[
-        kind | None,
-        BeforeValidator(lambda v: v if v is None else fields.read_quantity(v, parse, what, forms)),
-        WithJsonSchema({"type": ["string", "null"], "examples": forms.split(", ")}),
-    ]
+def _reader(parse: Callable[[str], Any], what: str, forms: str) -> BeforeValidator:
+    return BeforeValidator(lambda value: value if value is None else fields.read_quantity(value, parse, what, forms))
 
 
-Duration = _quantity(int, parse_duration, "a duration", DURATION_FORMS)
-Size = _quantity(int, parse_size, "a size", SIZE_FORMS)
-Money = _quantity(float, parse_money, "an amount of money", MONEY_FORMS)
+def _examples(forms: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": ["string", "null"], "examples": forms.split(", ")})
+
+
+Duration = Annotated[int | None, _reader(parse_duration, "a duration", DURATION_FORMS), _examples(DURATION_FORMS)]
+"""Seconds, or nothing."""
+Interval = Annotated[
+    int,
+    BeforeValidator(lambda v: fields.read_quantity(v, parse_duration, "a duration", DURATION_FORMS)),
+    WithJsonSchema({"type": "string", "examples": DURATION_FORMS.split(", ")}),
+]
+"""Seconds."""
+Size = Annotated[int | None, _reader(parse_size, "a size", SIZE_FORMS), _examples(SIZE_FORMS)]
+"""Bytes."""
+Money = Annotated[float | None, _reader(parse_money, "an amount of money", MONEY_FORMS), _examples(MONEY_FORMS)]
+"""US dollars."""
 Strings = Annotated[tuple[str, ...], BeforeValidator(fields.read_strings), WithJsonSchema(_STRINGS)]
 
 
@@ -93,7 +102,7 @@ class Resources(Section):
 class Checkpoints(Section):
     """How often checkpoints are asked for, how many are kept, and where."""
 
-    every: Duration = Field(600, description="time between two checkpoints, such as 10 min")
+    every: Interval = Field(600, description="time between two checkpoints, such as 10 min")
     keep: int = Field(3, ge=1, description="how many are kept")
     uri: str | None = Field(None, description="a durable place of your own; else the provider's, for this run")
 
@@ -134,7 +143,8 @@ class JobSpec(Section):
 
     name: Annotated[str, BeforeValidator(fields.read_name)] = Field(description="default: the folder's name")
     entrypoint: str | None = Field(
-        None, description='a torchrun script, "-m package.module" or a notebook.ipynb; default: the shared trainer'
+        None,
+        description='a torchrun script, "-m package.module" or a notebook.ipynb; default: the shared trainer',
     )
     args: Annotated[
         Arguments,

@@ -1,0 +1,59 @@
+# The two commands of a newcomer: `make demo` trains on this machine, `make test` runs every test.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# For build environments too; a relative path, since pip splits this at spaces.
+PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --quiet --disable-pip-version-check install
+WORKERS ?= auto
+
+.PHONY: help demo test check lint types imports bench clean
+
+help:
+	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
+	@echo "make test    run every test"
+	@echo "make check   what CI runs: lint, types, imports, tests"
+	@echo "make bench   measure the speed bars (some minutes)"
+	@echo "make clean   remove .venv and caches"
+
+demo: $(VENV)/.train
+	@$(BIN)/cloudtrain submit examples/digits/job.yaml --provider local
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
+
+check: lint types imports test
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+imports: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	@for bench in tests/bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+
+$(VENV)/.venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "cloudtrain needs Python 3.11 or newer; say which: make demo PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "no venv module here; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@touch $@
+
+$(VENV)/.train: $(VENV)/.venv pyproject.toml constraints.txt
+	@echo "installing into $(VENV) (some minutes the first time, torch is large) ..."
+	@$(PIP) torch
+	@$(PIP) --editable '.[train]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.train
+	@echo "installing what the tests need ..."
+	@$(PIP) --editable '.[dev]'
+	@touch $@

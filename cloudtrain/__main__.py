@@ -1,0 +1,5 @@
+"""`python -m cloudtrain` is the command line too."""
+
+from cloudtrain.cli import main
+
+main()

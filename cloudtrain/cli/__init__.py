@@ -1,0 +1,126 @@
+"""The command line: a thin shell over the API. Each command is imported when it is called, not before."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from cloudtrain import __version__
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("job", "Write a commented starter job.yaml."),
+    "check": ("job", "Report every mistake in a spec, each at its line."),
+    "plan": ("job", "Show the request and what it would do; nothing is started."),
+    "submit": ("job", "Start a job and follow it."),
+    "list": ("run", "List all runs."),
+    "status": ("run", "Show how a run stands."),
+    "logs": ("run", "Print a run's log lines."),
+    "wait": ("run", "Wait until a run has ended."),
+    "stop": ("run", "Stop a run, with a checkpoint."),
+    "fetch": ("run", "Copy what a run left: model and output."),
+    "rerun": ("run", "Run again; a run that did not succeed goes on from its checkpoint."),
+    "schema": ("job", "Print the JSON Schema of job.yaml."),
+    "completion": ("shell", "Print the completion script of a shell."),
+}
+"""Every command: the module it lives in and the line that --help shows."""
+
+BUG = "This is a bug in cloudtrain, not a mistake of yours. Please report it with the lines above."
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports one when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The commands in the order in which one meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(
+            import_module(f"cloudtrain.cli.{COMMANDS[cmd_name][0]}"), f"{cmd_name}_command"
+        )
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The list in --help, without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with a word on what may have been meant."""
+        if args and args[0] not in COMMANDS:
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            near = f" (did you mean {close[0]!r}?)" if close else ""
+            ctx.fail(f"there is no command {args[0]!r}{near}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  cloudtrain init                      write a starter job.yaml here
+  cloudtrain check                     find every mistake in it
+  cloudtrain submit --provider local   train on this machine and follow
+  cloudtrain logs last --rank 1        what rank 1 of the last run printed
+
+Exit codes: 0 succeeded, 1 the job failed, 2 bad usage or bad spec, 3 refused by a check,
+4 cloud, network or disk trouble, 5 stopped or timed out, 130 interrupted.""",
+)
+@click.option("--data-dir", metavar="DIR", help="Where runs are kept (default: ~/.local/share/cloudtrain).")
+@click.version_option(__version__, prog_name="cloudtrain", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context, data_dir: str | None) -> None:
+    """One job spec, trained on SageMaker, Azure ML or the machine in front of you."""
+    ctx.obj = data_dir
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit by the codes that --help lists."""
+    try:
+        code = cli.main(args=argv, prog_name="cloudtrain", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Abort:
+        code = 130
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has left; nothing more to say to it
+        code = 141
+    except Exception as error:  # noqa: BLE001  (the one place where all errors end)
+        code = _fail(error, sys.argv[1:] if argv is None else argv)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(error: Exception, argv: list[str]) -> int:
+    from cloudtrain.errors import CloudtrainError, SpecError
+
+    if not isinstance(error, CloudtrainError):
+        import traceback
+
+        traceback.print_exc()
+        click.echo(BUG, err=True)
+        return 1
+    click.echo(f"error: {error.render()}" if not isinstance(error, SpecError) else error.render(), err=True)
+    if "--json" in argv:
+        import json
+
+        detail: dict[str, Any] = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+        if isinstance(error, SpecError):
+            detail["mistakes"] = [
+                {"where": m.where, "path": m.path, "message": m.message, "hint": m.hint} for m in error.mistakes
+            ]
+        click.echo(json.dumps({"error": detail}, indent=2))
+    return error.exit_code

@@ -1,0 +1,179 @@
+"""Following a run: one progress line that redraws itself on a terminal, plain lines elsewhere, and the end's report."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from typing import Any
+
+import click
+
+from cloudtrain.api import Run, Update, explain
+from cloudtrain.cli.output import command, home, learning_curve, number, paint, say
+from cloudtrain.provider import LogLine
+from cloudtrain.quantities import format_duration
+from cloudtrain.remedies import remedy
+from cloudtrain.runs import RunState
+
+EXIT_CODES = {"succeeded": 0, "failed": 1, "stopped": 5}
+
+
+def follow(run: Run) -> RunState:
+    """Show a run until it has ended. Ctrl-C leaves it running, and says so."""
+    view = _View(run)
+    try:
+        for update in run.watch():
+            view.show(update)
+    except KeyboardInterrupt:
+        view.clear()
+        say(f"\n{run.id} goes on without you")
+        say(f"  follow   {command('logs', run.id, '-f')}\n  stop     {command('stop', run.id)}")
+        raise click.exceptions.Exit(130) from None
+    return update.state
+
+
+class _View:
+    """The screen while a run goes on. Rank 0 speaks for all ranks; the others are counted."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self.drawn = False
+        self.others = 0
+        self.error_time = 0.0
+
+    def show(self, update: Update) -> None:
+        """What is new."""
+        for event in update.events:
+            if event["type"] == "error":
+                self.error_time = self.error_time or float(event.get("time", 0))
+            elif event["type"] == "restarted":
+                self.error_time = 0.0
+                self._line(f"restarted ({event.get('attempt')}): {event.get('why', '')}")
+            elif event["type"] == "resumed":
+                self._line(f"resumed from the checkpoint of step {event.get('step')}")
+            elif event["type"] == "stop_requested":
+                self._line(f"stopping: {event.get('reason', '')}")
+            elif event["type"] == "metrics" and not self.live:
+                self._line(_metrics(event))
+        for line in update.lines:
+            self._log(line)
+        if self.live and not update.state.has_ended:
+            self._draw(update.state)
+        if update.state.has_ended:
+            self.clear()
+            if self.others:
+                say(f"  ({self.others} more lines from other ranks: {command('logs', self.run.id)})")
+
+    def clear(self) -> None:
+        """Take the progress line away."""
+        if self.drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self.drawn = False
+
+    def _log(self, line: LogLine) -> None:
+        # After an error the other ranks' complaints follow; the report names the cause first, so they wait in the log.
+        if self.error_time and line.time >= self.error_time:
+            return
+        if line.rank == 0 or (not line.source and line.text):
+            self._line(line.text)
+        elif line.rank is not None:
+            self.others += 1
+
+    def _line(self, text: str) -> None:
+        self.clear()
+        say(f"  {text}")
+
+    def _draw(self, state: RunState) -> None:
+        width = shutil.get_terminal_size().columns
+        text = _progress(state, time.time())[: max(10, width - 3)]
+        sys.stderr.write(f"\r\x1b[K  {text}")
+        sys.stderr.flush()
+        self.drawn = True
+
+
+def _progress(state: RunState, now: float) -> str:
+    progress, parts = state.progress, []
+    elapsed = format_duration(state.seconds(now))
+    total = state.nodes * state.processes
+    if not progress:
+        ready = f"{len(state.ranks)} of {total} ranks up" if state.state == "running" else state.state
+        return f"{ready}  {elapsed}"
+    if "epoch" in progress:
+        parts.append(f"epoch {progress['epoch']}/{progress.get('epochs', '?')}")
+    if "step" in progress:
+        parts.append(f"step {progress['step']}/{progress.get('steps', '?')}")
+    for name, value in {"loss": progress.get("loss"), **_validation(state)}.items():
+        if value is not None:
+            parts.append(f"{name} {number(value)}")
+    if "samples_per_s" in progress:
+        parts.append(f"{number(progress['samples_per_s'])} samples/s")
+    if isinstance(progress.get("steps"), int) and progress["steps"]:
+        done = round(16 * min(1.0, progress.get("step", 0) / progress["steps"]))
+        parts.append("━" * done + "─" * (16 - done))
+    return "  ".join([*parts, elapsed])
+
+
+def _validation(state: RunState) -> dict[str, Any]:
+    return {name: value for name, value in state.metrics.items() if name.startswith("val_acc")}
+
+
+def _metrics(event: dict[str, Any]) -> str:
+    where = [f"{key} {event[key]}" for key in ("epoch", "step") if event.get(key) is not None]
+    values = event.get("values") if isinstance(event.get("values"), dict) else {}
+    return "  ".join([*where, *(f"{name} {number(value)}" for name, value in (values or {}).items())])
+
+
+def report(run: Run, state: RunState, next_command: str | None = None) -> None:
+    """The end of a run, in words: what became of it, where things are, what to type next."""
+    took = format_duration(state.seconds(time.time()))
+    if state.state == "failed":
+        _report_failure(run, state, took)
+        return
+    say(
+        f"{paint(state.state)} {'in' if state.state == 'succeeded' else 'after'} {took}"
+        + (f": {state.reason}" if state.reason else "")
+    )
+    for line in learning_curve(state.curve):
+        say(f"  {line}")
+    rows = [(name, home(path) + "/") for name, path in results(run, state).items()]
+    if state.checkpoint and state.state == "stopped":
+        rows.append(("at step", str(state.checkpoint["step"])))
+    rows.append(("logs", command("logs", run.id)))
+    if state.state == "stopped":
+        rows.append(
+            (
+                "next",
+                command("rerun", run.id) + ("   goes on from the checkpoint" if state.checkpoint else ""),
+            )
+        )
+    elif next_command:
+        rows.append(("next", next_command))
+    for name, text in rows:
+        say(f"  {name:<11} {text}")
+
+
+def _report_failure(run: Run, state: RunState, took: str) -> None:
+    error = state.error or {}
+    say(f"{run.id} {paint('failed')} after {took}: {explain(state)}")
+    if error.get("file"):
+        say(f"  {error['file']}:{error.get('line')}  {error.get('code', '')}")
+    cure = remedy(error) if error else None
+    if cure:
+        say(f"  hint: {cure}")
+    where = ("--rank", str(error["rank"])) if error.get("rank", -1) >= 0 else ()
+    say(f"  {'logs':<11} {command('logs', run.id, *where)}")
+    if state.checkpoint:
+        step = state.checkpoint["step"]
+        say(f"  {'next':<11} {command('rerun', run.id)}   goes on from the checkpoint of step {step}")
+
+
+def results(run: Run, state: RunState) -> dict[str, str]:
+    """The folders in which the run left something, by name."""
+    from cloudtrain.provider import get_provider
+
+    found = get_provider(state.provider).results(run.folder, state) if state.provider else {}
+    return {name: str(path) for name, path in found.items() if path.is_dir() and any(path.iterdir())}

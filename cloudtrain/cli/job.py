@@ -1,0 +1,168 @@
+"""The commands about a job that has not run yet: init, check, plan, submit, schema."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cloudtrain.cli.options import (
+    data_dir,
+    job_argument,
+    json_option,
+    progress_bar,
+    provider_option,
+    set_option,
+)
+from cloudtrain.cli.output import command, print_json, say, tell
+
+
+@click.command("init", epilog="Example:\n\n  cloudtrain init my-job && cd my-job && cloudtrain submit")
+@click.argument("folder", default=".", metavar="[DIR]", type=click.Path(path_type=Path))
+@json_option
+def init_command(folder: Path, as_json: bool) -> None:
+    """Write a commented starter job.yaml, and a train.py, into DIR (default: here). Nothing is overwritten."""
+    from cloudtrain.errors import UsageError
+    from cloudtrain.runs.store import storing
+
+    names = ("job.yaml", "train.py")
+    taken = [str(folder / name) for name in names if (folder / name).exists()]
+    if taken:
+        raise UsageError(
+            f"{' and '.join(taken)} exist already; nothing was written",
+            hint=command("init", "ANOTHER_FOLDER"),
+        )
+    with storing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (folder / name).write_text((files("cloudtrain") / "starter" / name).read_text())
+    written = [str(folder / name) for name in names]
+    if as_json:
+        print_json({"written": written})
+        return
+    say(f"wrote {' and '.join(written)}")
+    arguments = () if folder == Path() else (str(folder / "job.yaml"),)
+    say(f"  next     {command('submit', *arguments)}")
+
+
+@click.command("check", epilog="Example:\n\n  cloudtrain check --set resources.nodes=2")
+@job_argument
+@provider_option
+@set_option
+@json_option
+@data_dir
+def check_command(
+    folder: str | None, /, job: Path, provider: str | None, overrides: tuple[str, ...], as_json: bool
+) -> None:
+    """Report every mistake in JOB (default: job.yaml), and what stands in the way of running it here."""
+    from cloudtrain import api
+    from cloudtrain.preflight import preflight, refuse_errors
+    from cloudtrain.submission import warnings
+
+    plan = api.plan(api.load(job, overrides), provider, data_dir=folder)
+    findings = preflight(plan)
+    refuse_errors(findings)
+    if as_json:
+        notes = warnings(plan, findings)
+        print_json({"ok": True, "name": plan.spec.name, "provider": plan.provider, "warnings": notes})
+        return
+    for note in warnings(plan, findings):
+        say(f"note: {note}")
+    tell(f"{job}: no mistakes; {plan.spec.name} can run on {plan.target.where}")
+
+
+@click.command("plan", epilog="Example:\n\n  cloudtrain plan --json > request.json")
+@job_argument
+@provider_option
+@set_option
+@click.option("--diff", "against", metavar="RUN|FILE", help="Compare the request with that of a run, or with a file.")
+@json_option
+@data_dir
+def plan_command(
+    folder: str | None,
+    job: Path,
+    provider: str | None,
+    overrides: tuple[str, ...],
+    against: str | None,
+    as_json: bool,
+) -> None:
+    """Show what JOB would run, and the exact request. Offline; nothing is started."""
+    from cloudtrain import api
+    from cloudtrain.cli.plan_view import difference, overview
+
+    plan = api.plan(api.load(job, overrides), provider, data_dir=folder, progress=progress_bar("reading source"))
+    request = api.render(plan)
+    if against is not None:
+        tell(difference(request.document, plan.run_id, against, folder))
+    elif as_json:
+        print_json(dict(request.document))
+    else:
+        tell(overview(plan))
+
+
+@click.command("submit", epilog="Example:\n\n  cloudtrain submit --provider local --set args.epochs=1")
+@job_argument
+@provider_option
+@set_option
+@click.option("--run-id", metavar="ID", help="Name the run yourself; a second submit of the same id starts nothing.")
+@click.option("--detach", "-d", is_flag=True, help="Start and return at once; the run goes on.")
+@click.option("--dry-run", is_flag=True, help="Do all the checks, show the plan, start nothing.")
+@json_option
+@data_dir
+def submit_command(
+    folder: str | None, /, job: Path, as_json: bool, dry_run: bool, detach: bool, **options: Any
+) -> None:
+    """Start JOB (default: job.yaml) and follow it. Ctrl-C stops following, not the job."""
+    from cloudtrain import api
+    from cloudtrain.cli.plan_view import headline, overview
+    from cloudtrain.preflight import preflight, refuse_errors
+    from cloudtrain.submission import warnings
+
+    loaded = api.load(job, options["overrides"])
+    bar = progress_bar("reading source")
+    plan = api.plan(loaded, options["provider"], run_id=options["run_id"], data_dir=folder, progress=bar)
+    if dry_run:
+        refuse_errors(preflight(plan))
+        if as_json:
+            print_json(dict(api.render(plan).document))
+        else:
+            tell(overview(plan))
+        return
+    run = api.submit(plan, progress=progress_bar("packing source"))
+    say(f"{run.id}  {headline(plan)}")
+    for note in warnings(plan, []):
+        say(f"  note: {note}")
+    if detach:
+        _detached(run, as_json)
+    else:
+        _followed(run, as_json)
+
+
+def _detached(run: Any, as_json: bool) -> None:
+    if as_json:
+        print_json({"run": run.id, "folder": str(run.folder.path)})
+    else:
+        tell(run.id)
+        say(f"  follow   {command('logs', run.id, '-f')}\n  wait     {command('wait', run.id)}")
+
+
+def _followed(run: Any, as_json: bool) -> None:
+    from cloudtrain.cli.follow import EXIT_CODES, follow, report, results
+
+    state = follow(run)
+    report(run, state, command("fetch", run.id))
+    if as_json:
+        print_json({**state.to_json(), "results": results(run, state)})
+    raise click.exceptions.Exit(EXIT_CODES[state.state])
+
+
+@click.command("schema", epilog="Example:\n\n  cloudtrain schema > job.schema.json")
+@json_option
+def schema_command(as_json: bool) -> None:  # noqa: ARG001  (it is JSON either way)
+    """Print the JSON Schema of job.yaml, from which editors complete and check it."""
+    from cloudtrain.spec import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))

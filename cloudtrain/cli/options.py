@@ -1,0 +1,65 @@
+"""Options and arguments that several commands share, and the completion of run ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+Command = Callable[..., Any]
+
+
+def _run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    from cloudtrain.api import list_runs
+
+    found = ["last", *(run["run"] for run in list_runs(data_dir=ctx.find_root().params.get("data_dir")))]
+    return [run_id for run_id in found if run_id.startswith(incomplete)]
+
+
+def _providers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    from cloudtrain.provider import provider_names
+
+    return [name for name in provider_names() if name.startswith(incomplete)]
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout.")
+job_argument = click.argument("job", default="job.yaml", metavar="[JOB]", type=click.Path(path_type=Path))
+run_argument = click.argument("run", metavar="RUN", shell_complete=_run_ids)
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a field, e.g. resources.nodes=4; repeatable.",
+)
+provider_option = click.option(
+    "--provider",
+    metavar="NAME",
+    shell_complete=_providers,
+    help="Where to run: local (default; more to come).",
+)
+data_dir = click.pass_obj
+
+
+def progress_bar(label: str) -> Callable[[int, int], None]:
+    """A callback that draws a bar on stderr when there is much to do; silent for small jobs and without a terminal."""
+    import sys
+    import time
+
+    started = time.monotonic()
+    shown = False
+
+    def draw(done: int, total: int) -> None:
+        nonlocal shown
+        if not sys.stderr.isatty() or not total or (time.monotonic() - started < 0.5 and not shown):
+            return
+        shown = True
+        filled = round(24 * done / total)
+        sys.stderr.write(f"\r\x1b[K  {label} {'━' * filled}{'─' * (24 - filled)} {done}/{total} files")
+        if done >= total:
+            sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+    return draw

@@ -1,0 +1,132 @@
+"""What a user sees: times, tables, sparklines, colours, JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+_COLOURS = {
+    "succeeded": "green",
+    "failed": "red",
+    "stopped": "yellow",
+    "running": "cyan",
+    "stopping": "yellow",
+}
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def print_json(value: Any) -> None:
+    """JSON on stdout and nothing else; numbers that JSON cannot hold become null."""
+    click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False))
+
+
+def say(text: str = "") -> None:
+    """Talk, on stderr: stdout is for data."""
+    click.echo(text, err=True, color=_coloured(sys.stderr))
+
+
+def tell(text: str = "") -> None:
+    """Data for people, on stdout."""
+    click.echo(text, color=_coloured(sys.stdout))
+
+
+def paint(state: str) -> str:
+    """A state in its colour."""
+    return click.style(state, fg=_COLOURS.get(state))
+
+
+def command(*words: str) -> str:
+    """A command to type next, spelled so that it works from here."""
+    return shlex.join([_program(), *words])
+
+
+def _program() -> str:
+    """`cloudtrain` when that is on the PATH, else how it was called."""
+    from shutil import which
+
+    called = sys.argv[0]
+    if which("cloudtrain") or not called.endswith("cloudtrain"):
+        return "cloudtrain"
+    return called
+
+
+def home(path: str | Path) -> str:
+    """A path with the home folder as `~`."""
+    text, own = str(path), str(Path.home())
+    return "~" + text[len(own) :] if text.startswith(own + os.sep) else text
+
+
+def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
+    """Columns as wide as their widest cell."""
+    cells = [tuple(header), *(tuple(row) for row in rows)]
+    widths = [max(len(click.unstyle(row[column])) for row in cells) for column in range(len(header))]
+    lines = []
+    for row in cells:
+        padded = (cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def ago(seconds: float, now: float | None = None) -> str:
+    """`3 min ago`."""
+    from cloudtrain.quantities import format_duration
+
+    passed = max(0.0, (time.time() if now is None else now) - seconds)
+    # The larger unit alone: nobody asks how many seconds beyond three days.
+    return f"{' '.join(format_duration(passed).split()[:2])} ago"
+
+
+def number(value: Any) -> str:
+    """A metric, three figures or so: `0.0712`, `1.9k`."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return str(value)
+    if not math.isfinite(value):
+        return str(value)
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{value / {'G': 1e9, 'M': 1e6, 'k': 1e3}[suffix]:.3g}{suffix}"
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+def sparkline(values: Sequence[float], width: int = 32) -> str:
+    """Values as a line of blocks, the lowest lowest: `▇▅▃▂▁`."""
+    points = [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
+    if len(points) > width:
+        points = [points[round(i * (len(points) - 1) / (width - 1))] for i in range(width)]
+    if not points:
+        return ""
+    low, span = min(points), max(points) - min(points)
+    return "".join(_BARS[round((value - low) / span * 7) if span else 0] for value in points)
+
+
+def learning_curve(curve: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line per metric: its first value, its course, its last value."""
+    names = list(dict.fromkeys(name for point in curve for name in point.get("values") or {}))
+    rows = []
+    for name in names[:6]:
+        values = [point["values"][name] for point in curve if name in (point.get("values") or {})]
+        if len(values) > 1:
+            rows.append((name, number(values[0]), sparkline(values), number(values[-1])))
+    width = max((len(row[0]) for row in rows), default=0)
+    return [f"{name:<{width}}  {first:>6} {line} {last}" for name, first, line, last in rows]
+
+
+def _coloured(stream: Any) -> bool:
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

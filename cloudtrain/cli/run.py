@@ -1,0 +1,250 @@
+"""The commands about runs: list, status, logs, wait, stop, fetch, rerun."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cloudtrain import api
+from cloudtrain.cli.follow import EXIT_CODES, follow, report, results
+from cloudtrain.cli.options import (
+    data_dir,
+    json_option,
+    provider_option,
+    run_argument,
+    set_option,
+)
+from cloudtrain.cli.output import (
+    ago,
+    command,
+    home,
+    learning_curve,
+    number,
+    paint,
+    print_json,
+    say,
+    table,
+    tell,
+)
+from cloudtrain.errors import UsageError
+from cloudtrain.quantities import format_duration, parse_duration
+from cloudtrain.runs import RunState
+
+SHOWN = 20
+
+
+@click.command("list", epilog="Example:\n\n  cloudtrain list --state failed --json")
+@click.option("--all", "everything", is_flag=True, help=f"All runs, not only the last {SHOWN}.")
+@click.option("--state", metavar="STATE", help="Only runs in this state, e.g. running or failed.")
+@json_option
+@data_dir
+def list_command(folder: str | None, /, everything: bool, state: str | None, as_json: bool) -> None:
+    """List runs, the newest first."""
+    runs = [run for run in api.list_runs(data_dir=folder) if state in (None, run["state"])]
+    if as_json:
+        print_json(runs)
+        return
+    if not runs:
+        say(f"no runs{f' in state {state}' if state else ''} yet; {command('submit')} starts one")
+        return
+    shown = runs if everything else runs[:SHOWN]
+    now = time.time()
+    rows = []
+    for run in shown:
+        begin = run["started"] or run["created"]
+        took = format_duration(max(0.0, (run["ended"] or now) - begin))
+        rows.append(
+            (
+                run["run"],
+                paint(run["state"]),
+                run["provider"],
+                f"{run['nodes']}x{run['processes']}",
+                took,
+                ago(run["created"]),
+            )
+        )
+    tell(table(rows, ("RUN", "STATE", "PROVIDER", "NODES", "TOOK", "SUBMITTED")))
+    if len(shown) < len(runs):
+        say(f"({len(runs) - len(shown)} older ones: {command('list', '--all')})")
+
+
+@click.command("status", epilog="Example:\n\n  cloudtrain status last --json")
+@run_argument
+@json_option
+@data_dir
+def status_command(folder: str | None, /, run: str, as_json: bool) -> None:
+    """Show how RUN stands: an id, a unique beginning of one, or `last`."""
+    found = api.find_run(run, data_dir=folder)
+    state = found.status()
+    if as_json:
+        print_json({**state.to_json(), "folder": str(found.folder.path), "results": results(found, state)})
+        return
+    tell(f"{found.id}  {paint(state.state)}  {state.nodes} x {state.processes} processes, {state.provider}")
+    for name, text in _status_rows(found, state):
+        tell(f"  {name:<11} {text}")
+
+
+def _status_rows(run: api.Run, state: RunState) -> list[tuple[str, str]]:
+    rows = [
+        ("submitted", ago(state.created)),
+        ("runs" if not state.ended else "took", format_duration(state.seconds(time.time()))),
+    ]
+    why = api.explain(state)
+    if why:
+        rows.append(("because", why))
+    if state.error and state.error.get("file"):
+        rows.append(("at", f"{state.error['file']}:{state.error.get('line')}  {state.error.get('code', '')}"))
+    if state.progress and not state.has_ended:
+        rows.append(("step", f"{state.progress.get('step')}/{state.progress.get('steps', '?')}"))
+    if state.metrics:
+        rows.append(("metrics", "  ".join(f"{name} {number(value)}" for name, value in state.metrics.items())))
+    rows += [("", line) for line in learning_curve(state.curve)]
+    if state.restarts:
+        rows.append(("restarts", str(state.restarts)))
+    if state.checkpoint:
+        rows.append(("checkpoint", f"step {state.checkpoint['step']}"))
+    rows += [(name, home(path) + "/") for name, path in results(run, state).items()]
+    rows.append(("logs", command("logs", run.id)))
+    if state.state in ("failed", "stopped"):
+        rows.append(("next", command("rerun", run.id)))
+    return rows
+
+
+@click.command("logs", epilog="Example:\n\n  cloudtrain logs last -f --rank 0 --grep loss")
+@run_argument
+@click.option("--follow", "-f", "following", is_flag=True, help="Go on until the run has ended.")
+@click.option("--node", type=click.IntRange(0), metavar="N", help="Only this node.")
+@click.option("--rank", type=click.IntRange(0), metavar="R", help="Only this rank.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines (before following).")
+@click.option(
+    "--since",
+    metavar="T",
+    help="Only lines younger than a duration (10 min) or after a time (2026-11-21T10:00).",
+)
+@click.option("--grep", metavar="RE", help="Only lines that this regular expression matches.")
+@json_option
+@data_dir
+def logs_command(
+    folder: str | None, /, run: str, following: bool, since: str | None, as_json: bool, **options: Any
+) -> None:
+    """Print the log lines of RUN: all nodes and ranks together, or some of them apart."""
+    found = api.find_run(run, data_dir=folder)
+    moment = None if since is None else _moment(since)
+    try:
+        for line in found.logs(follow=following, since=moment, **options):
+            if as_json:
+                item = {
+                    "time": line.time,
+                    "node": line.node,
+                    "rank": line.rank,
+                    "source": line.source,
+                    "text": line.text,
+                }
+                click.echo(json.dumps(item, ensure_ascii=False))
+            else:
+                mark = "" if options["rank"] is not None else f"[{line.source or f'node {line.node}'}] "
+                click.echo(f"{mark}{line.text}")
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(130) from None
+
+
+def _moment(text: str) -> float:
+    try:
+        return time.time() - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        hint = "a duration such as 10 min, or a time such as 2026-11-21T10:00"
+        raise UsageError(f"--since {text!r} is neither a duration nor a time", hint=hint) from None
+
+
+@click.command("wait", epilog="Example:\n\n  cloudtrain wait last && cloudtrain fetch last")
+@run_argument
+@click.option("--timeout", metavar="T", help="Give up waiting after this long, e.g. 10 min; the run goes on.")
+@json_option
+@data_dir
+def wait_command(folder: str | None, /, run: str, timeout: str | None, as_json: bool) -> None:
+    """Wait until RUN has ended; the exit code is that of the run."""
+    found = api.find_run(run, data_dir=folder)
+    try:
+        seconds = None if timeout is None else parse_duration(timeout)
+    except ValueError as error:
+        raise UsageError(f"--timeout: {error}") from None
+    try:
+        state = found.wait(seconds)
+    except TimeoutError as error:
+        say(str(error))
+        raise click.exceptions.Exit(5) from None
+    _conclude(found, state, as_json)
+
+
+@click.command("stop", epilog="Example:\n\n  cloudtrain stop last")
+@run_argument
+@json_option
+@data_dir
+def stop_command(folder: str | None, /, run: str, as_json: bool) -> None:
+    """Stop RUN: all ranks at one step, with a checkpoint if the program writes one; `rerun` goes on from there."""
+    found = api.find_run(run, data_dir=folder)
+    if found.status().has_ended:
+        say(f"{found.id} had ended already")
+    else:
+        say(f"stopping {found.id} …")
+    state = found.stop()
+    if as_json:
+        print_json(state.to_json())
+    else:
+        report(found, state)
+    raise click.exceptions.Exit(EXIT_CODES[state.state] if state.state != "failed" else 1)
+
+
+@click.command("fetch", epilog="Example:\n\n  cloudtrain fetch last ./result --checkpoints")
+@run_argument
+@click.argument("target", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@click.option("--checkpoints", is_flag=True, help="Checkpoints too, not only model and output.")
+@json_option
+@data_dir
+def fetch_command(folder: str | None, /, run: str, target: Path | None, checkpoints: bool, as_json: bool) -> None:
+    """Copy model and output of RUN into DIR (default: a folder named like the run)."""
+    found = api.find_run(run, data_dir=folder)
+    path = found.fetch(target, checkpoints=checkpoints)
+    copied = sorted(str(file) for file in path.rglob("*") if file.is_file())
+    if as_json:
+        print_json({"run": found.id, "folder": str(path), "files": copied})
+    else:
+        tell("\n".join(copied))
+
+
+@click.command("rerun", epilog="Example:\n\n  cloudtrain rerun last --set limits.max_runtime='2 h'")
+@run_argument
+@set_option
+@provider_option
+@click.option("--fresh", is_flag=True, help="From the beginning, even when there is a checkpoint.")
+@click.option("--detach", "-d", is_flag=True, help="Start and return at once.")
+@json_option
+@data_dir
+def rerun_command(folder: str | None, /, run: str, as_json: bool, detach: bool, **options: Any) -> None:
+    """Run the same source and spec again, under a new id. What did not succeed goes on from its last checkpoint."""
+    old = api.find_run(run, data_dir=folder)
+    new = old.rerun(options["overrides"], fresh=options["fresh"], provider=options["provider"])
+    say(f"{new.id}  again after {old.id}")
+    if detach:
+        if as_json:
+            print_json({"run": new.id, "after": old.id, "folder": str(new.folder.path)})
+        else:
+            tell(new.id)
+        return
+    _conclude(new, follow(new), as_json)
+
+
+def _conclude(run: api.Run, state: RunState, as_json: bool) -> None:
+    report(run, state, command("fetch", run.id))
+    if as_json:
+        print_json({**state.to_json(), "results": results(run, state)})
+    raise click.exceptions.Exit(EXIT_CODES[state.state])

@@ -1,0 +1,171 @@
+"""Packs a scan into one .tar.gz named by its digest: the same bytes for the same tree, or an error."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+import zlib
+from pathlib import Path
+from typing import BinaryIO
+
+from cloudtrain.errors import SourceError, StorageError
+from cloudtrain.source.content import read_content
+from cloudtrain.source.links import read_link
+from cloudtrain.source.tree import Progress, SourceEntry, SourceTree
+
+# 32 MB of source code: level 4 takes 0.4 s; level 6, gzip's own default, 1.1 s for 8 % fewer bytes; level 1
+# takes 0.2 s for 18 % more bytes.
+_LEVEL = 4
+# No name, no time, no flags, and "unknown" for the system, whatever this Python's zlib would write.
+_GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+_TAR_BLOCK = 512
+_TAR_RECORD = 20 * _TAR_BLOCK
+_USTAR_MAX_SIZE = 8**11 - 1
+_USTAR_MAX_NAME = 100
+
+
+def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Path:
+    """Writes `store/<digest>.tar.gz` unless it is there already, and tells where it is.
+
+    SourceError if a file is not what the scan saw, StorageError if the store cannot be written: the store
+    holds the whole archive or nothing.
+    """
+    target = store / f"{tree.digest}.tar.gz"
+    count = tree.files_count
+    if target.exists():
+        if progress is not None:
+            progress(count, count)
+        return target
+    temporary = store / f".{tree.digest}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("xb") as stream:
+                _write(tree, stream, progress)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_folder(store)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write the source archive {target}: {error.strerror or error}",
+            hint="free some space there, or make the folder writable",
+        ) from error
+    return target
+
+
+def _write(tree: SourceTree, stream: BinaryIO, progress: Progress | None) -> None:
+    archive = _Gzip(stream)
+    step = max(1, tree.files_count // 100)
+    for done, entry in enumerate(tree.files):
+        if progress is not None and done % step == 0:
+            progress(done, tree.files_count)
+        archive.write(_header(entry))
+        if entry.link is None:
+            _copy(tree, entry, archive)
+        elif _current_link(tree, entry) != entry.link:
+            raise _changed(entry)
+    # tar ends with two empty blocks, filled up to a whole record.
+    archive.write(bytes(2 * _TAR_BLOCK + -(archive.size + 2 * _TAR_BLOCK) % _TAR_RECORD))
+    archive.finish()
+    if progress is not None:
+        progress(tree.files_count, tree.files_count)
+
+
+class _Gzip:
+    """Compresses onto a stream with a header of our own."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.size = 0
+        self.failure: OSError | None = None
+        """What the stream refused: never to be taken for trouble with the file that is being copied."""
+        self._crc = 0
+        self._stream = stream
+        self._deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
+        stream.write(_GZIP_HEADER)
+
+    def write(self, data: bytes) -> None:
+        self.size += len(data)
+        self._crc = zlib.crc32(data, self._crc)
+        try:
+            self._stream.write(self._deflate.compress(data))
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def finish(self) -> None:
+        self._stream.write(self._deflate.flush() + struct.pack("<LL", self._crc, self.size & 0xFFFFFFFF))
+
+
+def _copy(tree: SourceTree, entry: SourceEntry, archive: _Gzip) -> None:
+    extra = tree.payload.get(entry.path)
+    source = str(extra) if extra else f"{tree.root}/{entry.path}"
+    try:
+        digest = read_content(source, entry.size, archive.write, follow=extra is not None)
+    except OSError as error:
+        if archive.failure is error:
+            raise
+        raise _changed(entry, error.strerror) from error
+    if digest != entry.sha256:
+        raise _changed(entry)
+    if padding := -entry.size % _TAR_BLOCK:
+        archive.write(bytes(padding))
+
+
+def _current_link(tree: SourceTree, entry: SourceEntry) -> str | None:
+    try:
+        return read_link(str(tree.root), entry.path)
+    except OSError:
+        return None
+
+
+def _changed(entry: SourceEntry, detail: str | None = None) -> SourceError:
+    return SourceError(
+        f"{entry.path} changed after the source folder was scanned{f' ({detail})' if detail else ''}",
+        hint="run again",
+    )
+
+
+def _header(entry: SourceEntry) -> bytes:
+    """The tar header of an entry: the very bytes that tarfile writes, faster for the usual names."""
+    name, link = entry.path.encode(), (entry.link or "").encode()
+    plain = entry.path.isascii() and (entry.link is None or entry.link.isascii())
+    if not plain or max(len(name), len(link)) > _USTAR_MAX_NAME or entry.size > _USTAR_MAX_SIZE:
+        return _long_header(entry)
+    start = b"%s%07o\0%s%011o\0%011o\0" % (
+        name.ljust(100, b"\0"),
+        _mode(entry),
+        b"0000000\0" * 2,
+        entry.size,
+        0,
+    )
+    end = (b"0" if entry.link is None else b"2") + link.ljust(100, b"\0") + b"ustar\x0000"
+    checksum = sum(start) + sum(end) + 8 * ord(" ")
+    return (start + b"%06o\0 " % checksum + end).ljust(_TAR_BLOCK, b"\0")
+
+
+def _long_header(entry: SourceEntry) -> bytes:
+    import tarfile
+
+    info = tarfile.TarInfo(entry.path)
+    info.size = entry.size
+    info.mode = _mode(entry)
+    if entry.link is not None:
+        info.type = tarfile.SYMTYPE
+        info.linkname = entry.link
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+
+
+def _mode(entry: SourceEntry) -> int:
+    return 0o755 if entry.executable or entry.link is not None else 0o644
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

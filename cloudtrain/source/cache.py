@@ -1,0 +1,105 @@
+"""Remembers the sha256 of unchanged files, and translated ignore patterns, between two scans of a folder.
+
+One file per folder. It is only a shortcut: missing, damaged or unwritable means that files are read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# A file that changed this shortly before it was read may change again and keep its timestamps: file systems
+# tick every few milliseconds, some of them every two seconds.
+_RACY_NS = 2_000_000_000
+_VERSION = 1
+
+
+def stamp(info: os.stat_result) -> str:
+    """What has to be the same for a file to count as unchanged."""
+    return f"{info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino} {info.st_dev}"
+
+
+@dataclass(kw_only=True, slots=True)
+class HashCache:
+    """Answers of the last scan and of this one."""
+
+    file: Path | None
+    started: int
+    """The clock, in ns, before this scan read anything."""
+    known: dict[str, str] = field(default_factory=dict)
+    """Path -> stamp and sha256, as `stamp(...) + " " + digest`."""
+    fresh: dict[str, str] = field(default_factory=dict)
+    patterns: dict[str, str | None] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, cache_dir: Path | None, root: str, started: int) -> HashCache:
+        """The cache of `root`, empty if there is none that is whole."""
+        if cache_dir is None:
+            return cls(file=None, started=started)
+        cache = cls(file=cache_dir / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json", started=started)
+        content = _read(cache.file)
+        if content.get("head") == _head(root):
+            cache.known = content["files"]
+            cache.patterns = content["patterns"]
+        return cache
+
+    def get(self, path: str, now: str) -> str | None:
+        """sha256 of the file at `path` if its stamp is still `now`."""
+        before, _, digest = self.known.get(path, "").rpartition(" ")
+        return digest if before == now else None
+
+    def put(self, path: str, now: str, info: os.stat_result, digest: str) -> None:
+        """Remembers a file for the next scan, unless it is too young to be told from a later change."""
+        if max(info.st_mtime_ns, info.st_ctime_ns) + _RACY_NS < self.started:
+            self.fresh[path] = f"{now} {digest}"
+
+    def save(self, root: str, patterns: dict[str, str | None]) -> None:
+        """Writes what this scan learned, if anything. A folder that cannot be written is no error."""
+        if self.file is None or (self.fresh == self.known and patterns == self.patterns):
+            return
+        import json
+
+        content = {"head": _head(root), "files": self.fresh, "patterns": patterns}
+        body = json.dumps(content, separators=(",", ":")).encode()
+        temporary = self.file.with_name(f"{self.file.name}.{secrets.token_hex(8)}.tmp")
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                temporary.write_bytes(_seal(body) + body)
+                temporary.replace(self.file)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError:
+            pass
+
+
+def _read(file: Path | None) -> dict[str, Any]:
+    """The content of a cache file; empty unless it is byte for byte what was written."""
+    try:
+        data = file.read_bytes() if file else b""
+    except OSError:
+        return {}
+    seal, body = data[:65], data[65:]
+    if not body or seal != _seal(body):
+        return {}
+    import json
+
+    content: dict[str, Any] = json.loads(body)
+    return content
+
+
+def _seal(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode() + b"\n"
+
+
+def _head(root: str) -> list[object]:
+    """What a cache must have been written for. Another pathspec may translate a pattern differently."""
+    from importlib.util import find_spec
+
+    spec = find_spec("pathspec")
+    origin = spec.origin if spec and spec.origin else ""
+    return [_VERSION, os.fsencode(root).hex(), origin, os.stat(origin).st_mtime_ns if origin else 0]  # noqa: PTH116

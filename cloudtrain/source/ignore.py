@@ -1,0 +1,146 @@
+"""One ignore file: its patterns, translated by pathspec, asked about one entry at a time during the walk.
+
+git decides about a folder first and never looks into an ignored one, so a pattern has to match the entry
+itself, not one of its parents. pathspec's own matcher answers for whole paths and cannot tell the two apart.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+Translate = Callable[[str], str | None]
+"""A pattern that starts with "/" -> regular expression (text); None if git would never match it."""
+
+# What git knows and pathspec does not: POSIX classes, and (in `_rule`) that `***` is `**`.
+_CLASSES = {
+    "alpha": "a-zA-Z",
+    "digit": "0-9",
+    "alnum": "a-zA-Z0-9",
+    "upper": "A-Z",
+    "lower": "a-z",
+    "xdigit": "0-9A-Fa-f",
+    "space": " \t-\r",
+}
+_POSIX_CLASS = re.compile(r"\[:(" + "|".join(_CLASSES) + r"):\]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rule:
+    regex: re.Pattern[str]
+    by_name: bool
+    """Matched against the name in any folder; else against the path from the ignore file's folder."""
+    folders_only: bool
+    ignores: bool
+    reach: tuple[str, ...]
+    """The leading parts of the pattern that are plain names."""
+
+
+class IgnoreFile:
+    """The rules of one file. `base` is its folder, "" or "a/b/"; paths and base start at the same folder."""
+
+    __slots__ = ("_any_name", "_any_path", "_cut", "_rules")
+
+    def __init__(self, lines: Iterable[str], translate: Translate, *, base: str = "") -> None:
+        self._cut = len(base)
+        # The last rule that matches decides, so the last one is asked first.
+        self._rules = [rule for line in lines if (rule := _rule(line, translate))][::-1]
+        self._any_name = _any(rule for rule in self._rules if rule.by_name)
+        self._any_path = _any(rule for rule in self._rules if not rule.by_name)
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def ignores(self, path: str, name: str, folder: bool) -> bool | None:
+        """True: ignored. False: brought back by a `!` rule. None: this file says nothing about the entry."""
+        relative = path[self._cut :]
+        by_name = self._any_name is not None and self._any_name(name)
+        by_path = self._any_path is not None and self._any_path(relative)
+        if by_name or by_path:
+            for rule in self._rules:
+                if (folder or not rule.folders_only) and rule.regex.fullmatch(name if rule.by_name else relative):
+                    return rule.ignores
+        return None
+
+    def may_bring_back_below(self, folder: str) -> bool:
+        """Whether a `!` rule could match something inside this folder."""
+        parts = folder[self._cut :].split("/")
+        return any(
+            rule.by_name or all(a == b for a, b in zip(parts, rule.reach, strict=False))
+            for rule in self._rules
+            if not rule.ignores
+        )
+
+
+class Patterns:
+    """Translates patterns by pathspec; `known` are earlier answers, which save importing it."""
+
+    def __init__(self, known: dict[str, str | None]) -> None:
+        self.known = known
+        self.used: dict[str, str | None] = {}
+
+    def translate(self, pattern: str) -> str | None:
+        """See `Translate`."""
+        if pattern not in self.used:
+            self.used[pattern] = self.known[pattern] if pattern in self.known else _translate(pattern)
+        return self.used[pattern]
+
+
+def _translate(pattern: str) -> str | None:
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+    try:
+        # git lets `a/**` match what is in a, pathspec also a itself, where a `!a/keep` would come too late.
+        text, _ = GitIgnoreSpecPattern.pattern_to_regex(pattern + "/*" if pattern.endswith("/**") else pattern)
+        if text is None or text == ".":
+            return text and ".+"
+        # A negated class never matches a slash in git. Group names must go, for `_any` to join the rules.
+        text = re.sub(r"\[\^(?!/)", "[^/", re.sub(r"\?P<\w+>", "?:", text)).removeprefix("^")
+        _compile(text)
+    except (ValueError, re.error):
+        return None
+    return text
+
+
+def _rule(line: str, translate: Translate) -> _Rule | None:
+    line = line.removesuffix("\r")
+    text = line.rstrip(" ")
+    if (len(text) - len(text.rstrip("\\"))) % 2:
+        text = line[: len(text) + 1]
+    if text.startswith("#"):
+        return None
+    ignores = not text.startswith("!")
+    text = text.removeprefix("!")
+    folders_only = text.endswith("/")
+    text = _POSIX_CLASS.sub(lambda found: _CLASSES[found[1]], text.removesuffix("/"))
+    text = re.sub(r"\*{3,}", "**", text)
+    regex = translate("/" + text.removeprefix("/")) if text else None
+    if regex is None:
+        return None
+    reach = []
+    for part in text.removeprefix("/").split("/"):
+        if re.search(r"[*?\[\\]", part):
+            break
+        reach.append(part)
+    return _Rule(
+        regex=_compile(regex),
+        by_name="/" not in text,
+        folders_only=folders_only,
+        ignores=ignores,
+        reach=tuple(reach),
+    )
+
+
+def _any(rules: Iterable[_Rule]) -> Callable[[str], object] | None:
+    """One search that tells whether any of the rules may match: most entries match none of them."""
+    text = "|".join(f"(?:{rule.regex.pattern})" for rule in rules)
+    return _compile(text).fullmatch if text else None
+
+
+def _compile(text: str) -> re.Pattern[str]:
+    with warnings.catch_warnings():
+        # `[[]` is fine in git, and Python warns of what it may mean one day.
+        warnings.simplefilter("ignore", FutureWarning)
+        return re.compile(text, re.DOTALL)

@@ -1,0 +1,68 @@
+"""Symbolic links of a tree: where they lead, told from the tree's own names, as its copy will see it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Mapping
+
+_MAX_HOPS = 40
+
+
+def read_link(root: str, path: str) -> str:
+    """Target of the link at `path` below `root`; an absolute one that lies below `root` is made relative.
+
+    OSError if it is no link (any more).
+    """
+    target = os.readlink(f"{root}/{path}")  # noqa: PTH115
+    if target.startswith("/"):
+        plain = os.path.normpath(target)
+        for top in (root, os.path.realpath(root)):
+            if plain == top or plain.startswith(top.rstrip("/") + "/"):
+                return os.path.relpath(plain, os.path.dirname(f"{top}/{path}"))  # noqa: PTH120
+    return target
+
+
+def link_trouble(path: str, links: Mapping[str, str], files: Container[str], folders: Container[str]) -> str | None:
+    """Why the link `path` leads to no file or folder of the tree; None when it does."""
+    here = path.split("/")[:-1]
+    todo = _parts(links[path])
+    hops = 0
+    while todo:
+        part = todo.pop()
+        if part in (".", ""):
+            continue
+        if part == "/" or (part == ".." and not here):
+            return f"a link that leads out of the source folder ({links[path]})"
+        if part == "..":
+            here.pop()
+            continue
+        name = "/".join((*here, part))
+        if name in links:
+            hops += 1
+            if hops > _MAX_HOPS:
+                return f"a link that leads in a circle ({links[path]})"
+            todo += _parts(links[name])
+        elif name in folders or (name in files and not todo):
+            here.append(part)
+        else:
+            return f"a broken link: {name} does not exist or does not travel"
+    return None
+
+
+def folders_of(paths: Mapping[str, object]) -> set[str]:
+    """Every folder that holds one of the paths, at any depth."""
+    folders: set[str] = set()
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    return folders
+
+
+def _parts(target: str) -> list[str]:
+    """Last part first; an absolute target has "/" as its first part."""
+    parts = target.split("/")
+    if target.startswith("/"):
+        parts[0] = "/"
+    return parts[::-1]

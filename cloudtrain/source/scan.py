@@ -1,0 +1,149 @@
+"""Scans the source folder: walk, hash (or remember), refuse what cannot travel, all of it at once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from cloudtrain.errors import SourceError
+from cloudtrain.source.cache import HashCache, stamp
+from cloudtrain.source.content import read_content
+from cloudtrain.source.ignore import Patterns
+from cloudtrain.source.links import folders_of, link_trouble, read_link
+from cloudtrain.source.tree import PAYLOAD_FOLDER, Progress, SourceEntry, SourceTree, digest_entries
+from cloudtrain.source.walk import Found, Problem, unreadable, walk
+
+_Listed = list[tuple[str, os.stat_result]]
+
+
+def scan(
+    root: Path,
+    payload: Mapping[str, Path] | None = None,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> SourceTree:
+    """The tree that would travel; starts no process, needs no network.
+
+    `payload`: name below `.cloudtrain/` -> file added under it. `cache_dir`: where hashes are remembered.
+    SourceError lists everything below `root` that cannot travel.
+    """
+    if not root.is_dir():
+        raise SourceError(
+            f"the source folder {root} {'is not a folder' if root.exists() else 'does not exist'}",
+            hint="name the folder that holds your code as `source`",
+        )
+    started = time.time_ns()
+    top = os.path.abspath(root)  # noqa: PTH100
+    if not top.strip("/"):
+        raise SourceError("the source folder cannot be the whole file system", hint="name the folder of your code")
+    cache = HashCache.open(cache_dir, top, started)
+    patterns = Patterns(cache.patterns)
+    found = walk(top, patterns)
+    added = _payload_paths(payload or {})
+    listed = found.files + _payload_files(added, found)
+    entries = _hash(top, added, listed, cache, found, progress)
+    entries += _links(top, found)
+    cache.save(top, patterns.used)
+    if found.problems:
+        raise SourceError(_refusal(root, found.problems), hint="correct these and run again")
+    entries.sort(key=lambda entry: entry.path)
+    return SourceTree(
+        root=Path(top),
+        files=tuple(entries),
+        payload=added,
+        digest=digest_entries(entries),
+        total_bytes=sum(entry.size for entry in entries),
+    )
+
+
+def _payload_paths(payload: Mapping[str, Path]) -> dict[str, Path]:
+    for name in payload:
+        if name != str(PurePosixPath(name)) or name.startswith("/") or not {".", ".."}.isdisjoint(name.split("/")):
+            raise SourceError(f"payload name {name!r} is not a plain relative path")
+    return {f"{PAYLOAD_FOLDER}/{name}": file.absolute() for name, file in payload.items()}
+
+
+def _payload_files(added: Mapping[str, Path], found: Found) -> _Listed:
+    files = []
+    for path, file in added.items():
+        try:
+            info = file.stat()
+        except OSError as error:
+            why = f"cannot be read ({error.strerror or error})"
+            found.problems.append(Problem(path=str(file), why=why, remedy="name a readable file as the payload"))
+            continue
+        if stat.S_ISREG(info.st_mode):
+            files.append((path, info))
+        else:
+            found.problems.append(Problem(path=str(file), why="not a file", remedy="name a file as the payload"))
+    return files
+
+
+def _hash(
+    top: str,
+    added: Mapping[str, Path],
+    listed: _Listed,
+    cache: HashCache,
+    found: Found,
+    progress: Progress | None,
+) -> list[SourceEntry]:
+    entries = []
+    step = max(1, len(listed) // 100)
+    for done, (path, info) in enumerate(listed):
+        if progress is not None and done % step == 0:
+            progress(done, len(listed))
+        now = stamp(info)
+        digest = cache.get(path, now)
+        if digest is None:
+            file = added.get(path)
+            try:
+                digest = read_content(str(file or f"{top}/{path}"), info.st_size, follow=file is not None)
+            except OSError as error:
+                found.problems.append(unreadable(path, error))
+                continue
+        if digest is None:
+            found.problems.append(Problem(path=path, why="changed while it was read", remedy="run again"))
+            continue
+        cache.put(path, now, info, digest)
+        executable = info.st_mode & stat.S_IXUSR != 0
+        entries.append(SourceEntry(path=path, size=info.st_size, executable=executable, sha256=digest))
+    if progress is not None:
+        progress(len(listed), len(listed))
+    return entries
+
+
+def _links(top: str, found: Found) -> list[SourceEntry]:
+    targets = {}
+    for path in found.links:
+        try:
+            targets[path] = read_link(top, path)
+            targets[path].encode()
+        except OSError as error:
+            found.problems.append(unreadable(path, error))
+        except UnicodeEncodeError:
+            del targets[path]
+            why = "a link to a name that is not valid UTF-8"
+            found.problems.append(Problem(path=path, why=why, remedy="rename the target"))
+    if not targets:
+        return []
+    files = {path: None for path, _ in found.files}
+    folders = folders_of(files | dict.fromkeys(targets))
+    entries = []
+    for path, target in targets.items():
+        if trouble := link_trouble(path, targets, files, folders):
+            remedy = "replace it by what it points to, or add it to .cloudtrainignore"
+            found.problems.append(Problem(path=path, why=trouble, remedy=remedy))
+        else:
+            digest = hashlib.sha256(target.encode()).hexdigest()
+            entries.append(SourceEntry(path=path, size=0, executable=False, sha256=digest, link=target))
+    return entries
+
+
+def _refusal(root: Path, problems: list[Problem]) -> str:
+    count = "1 thing" if len(problems) == 1 else f"{len(problems)} things"
+    lines = [problem.render() for problem in sorted(problems, key=lambda problem: problem.path)]
+    return "\n  ".join([f"{count} in the source folder {root} cannot travel:", *lines])

@@ -1,0 +1,81 @@
+"""What a scan found: the files that travel, the digest that names them, whether they are too many bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from heapq import nlargest
+from pathlib import Path
+
+from cloudtrain.errors import SourceError
+from cloudtrain.quantities import format_size
+
+Progress = Callable[[int, int], None]
+"""Called with (files done, files in all): about a hundred times for a large tree, the last time when done."""
+
+PAYLOAD_FOLDER = ".cloudtrain"
+"""Top-level folder of the archive that is ours; a folder of that name in the source never travels."""
+
+WARN_BYTES = 100_000_000
+LIMIT_BYTES = 1_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceEntry:
+    """One file or symbolic link of the archive."""
+
+    path: str
+    """Path in the archive, relative, `/` between its parts."""
+    size: int
+    """Bytes; 0 for a link."""
+    executable: bool
+    sha256: str
+    """Of the content, as hex digits; of the target for a link."""
+    link: str | None = None
+    """Target of a symbolic link, relative to the link's folder; None for a file."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceTree:
+    """The files of one scan, sorted by path."""
+
+    root: Path
+    files: tuple[SourceEntry, ...]
+    payload: Mapping[str, Path]
+    """Archive path -> file on disk, for the entries that do not lie below `root`."""
+    digest: str
+    """sha256 over path, mode and content of every entry: the same wherever the folder is copied to."""
+    total_bytes: int
+
+    @property
+    def files_count(self) -> int:
+        """Files and links, the payload included."""
+        return len(self.files)
+
+    def largest(self, n: int) -> tuple[SourceEntry, ...]:
+        """The n largest files, the largest first."""
+        return tuple(nlargest(n, self.files, key=lambda entry: entry.size))
+
+
+def digest_entries(entries: Iterable[SourceEntry]) -> str:
+    """The digest of entries that are already sorted by path."""
+    lines = ["cloudtrain source 1\n"]
+    for entry in entries:
+        kind = "link" if entry.link is not None else "exec" if entry.executable else "file"
+        lines.append(f"{kind} {entry.sha256} {entry.path}\n")
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def check_size(tree: SourceTree, warn_bytes: int = WARN_BYTES, limit_bytes: int = LIMIT_BYTES) -> str | None:
+    """A warning text above `warn_bytes`, None below; SourceError above `limit_bytes`."""
+    if tree.total_bytes <= min(warn_bytes, limit_bytes):
+        return None
+    biggest = ", ".join(f"{entry.path} ({format_size(entry.size)})" for entry in tree.largest(3))
+    what = f"the source folder {tree.root} is {format_size(tree.total_bytes)} in {tree.files_count} files"
+    advice = "add what the job does not need to .cloudtrainignore, and hand data over as an input"
+    if tree.total_bytes > limit_bytes:
+        raise SourceError(
+            f"{what}, more than the limit of {format_size(limit_bytes)}; the largest: {biggest}", hint=advice
+        )
+    return f"{what}; the largest: {biggest}; {advice}"

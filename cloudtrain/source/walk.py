@@ -1,0 +1,231 @@
+"""Walks the source folder and decides what travels: .gitignore, .cloudtrainignore, what always stays out."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+from cloudtrain.source.ignore import IgnoreFile, Patterns
+from cloudtrain.source.tree import PAYLOAD_FOLDER
+
+Chain = tuple[IgnoreFile, ...]
+"""Ignore files that apply to a folder, the nearest first: it decides."""
+
+
+class _Say(IntEnum):
+    """How a folder's contents are judged, where .cloudtrainignore itself says nothing."""
+
+    NOTHING = 0
+    """Ignored; walked only because .cloudtrainignore may bring something back."""
+    GIT = 1
+    """By .gitignore and by what is left out anyway."""
+    CACHES = 2
+    """Brought back from .gitignore: only caches and virtual environments stay out."""
+    ALL = 3
+    """A cache or virtual environment that was itself brought back."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One thing that cannot travel."""
+
+    path: str
+    why: str
+    remedy: str
+
+    def render(self) -> str:
+        """One line, whatever the path holds."""
+        path = self.path if self.path.isprintable() else ascii(self.path)
+        return f"{path}: {self.why}; {self.remedy}"
+
+
+@dataclass(kw_only=True, slots=True)
+class Found:
+    """What a walk found, in no order."""
+
+    files: list[tuple[str, os.stat_result]] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Folder:
+    path: str
+    """Relative, "" or "a/b/"."""
+    say: _Say
+    wanted: bool
+    """.cloudtrainignore brings back this very folder."""
+    git: Chain
+    ours: Chain
+
+
+def walk(root: str, patterns: Patterns) -> Found:
+    """Every file and link below `root` that travels. Problems are collected, nothing is raised."""
+    lead, git = _rules_above(root, patterns)
+    walker = _Walker(root=root, lead=lead, patterns=patterns, found=Found())
+    todo = [_Folder(path="", say=_Say.GIT, wanted=True, git=git, ours=())]
+    while todo:
+        folder = todo.pop()
+        try:
+            with os.scandir(f"{root}/{folder.path}") as listing:
+                entries = list(listing)
+        except OSError as error:
+            if folder.say:
+                walker.found.problems.append(unreadable(folder.path or ".", error))
+        else:
+            todo += walker.visit(folder, entries)
+    return walker.found
+
+
+def unreadable(path: str, error: OSError) -> Problem:
+    """The problem of a file or folder that the system does not let us read."""
+    if isinstance(error, FileNotFoundError):
+        return Problem(path=path, why="vanished while it was read", remedy="run again")
+    why = f"cannot be read ({error.strerror or error})"
+    return Problem(path=path, why=why, remedy="change its permissions or add it to .cloudtrainignore")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Walker:
+    root: str
+    lead: str
+    """Path from the repository's top to `root`, "" or "a/b/": ignore rules see paths from the top."""
+    patterns: Patterns
+    found: Found
+
+    def visit(self, folder: _Folder, entries: list[os.DirEntry[str]]) -> Iterator[_Folder]:
+        """Takes what travels of one folder and yields the folders to look into."""
+        entered = self._enter(folder, {entry.name for entry in entries})
+        if entered is None:
+            return
+        say, git, ours, prefix = entered.say, entered.git, entered.ours, entered.path
+        for entry in entries:
+            name = entry.name
+            if name == ".git" or (not prefix and name == PAYLOAD_FOLDER):
+                continue
+            path = prefix + name
+            place = self.lead + path
+            is_folder = entry.is_dir(follow_symlinks=False)
+            verdict = _verdict(ours, place, name, is_folder)
+            cache = say < _Say.ALL and _is_cache(name, is_folder)
+            if verdict or (cache and verdict is None):
+                continue
+            if verdict is False:
+                inner = _Say.ALL if cache else max(say, _Say.CACHES)
+            elif say == _Say.GIT and _verdict(git, place, name, is_folder):
+                inner = _Say.NOTHING
+            else:
+                inner = say
+            if inner == _Say.NOTHING:
+                if not is_folder or not any(rules.may_bring_back_below(place) for rules in ours):
+                    continue
+            elif not _name_travels(path, name, self.found):
+                continue
+            if is_folder:
+                yield _Folder(path=path + "/", say=inner, wanted=verdict is False, git=git, ours=ours)
+            else:
+                _take(entry, path, self.found)
+
+    def _enter(self, folder: _Folder, names: set[str]) -> _Folder | None:
+        """The folder with its own ignore files added; None if it is a virtual environment that stays out."""
+        say, prefix, git, ours = folder.say, folder.path, folder.git, folder.ours
+        if prefix and "pyvenv.cfg" in names and say < _Say.ALL:
+            if not folder.wanted:
+                return None
+            say = _Say.ALL
+        base = self.lead + prefix
+        # Below what is brought back .gitignore has no say, and below what is ignored no file has.
+        if say == _Say.GIT and ".gitignore" in names:
+            git = (*_read_rules(f"{self.root}/{prefix}.gitignore", self.patterns, base), *git)
+        if say and ".cloudtrainignore" in names:
+            ours = (*_read_rules(f"{self.root}/{prefix}.cloudtrainignore", self.patterns, base), *ours)
+        return _Folder(path=prefix, say=say, wanted=folder.wanted, git=git, ours=ours)
+
+
+def _verdict(chain: Chain, path: str, name: str, is_folder: bool) -> bool | None:
+    for rules in chain:
+        if (verdict := rules.ignores(path, name, is_folder)) is not None:
+            return verdict
+    return None
+
+
+def _is_cache(name: str, is_folder: bool) -> bool:
+    return name in ("__pycache__", ".venv") if is_folder else name.endswith(".pyc")
+
+
+def _take(entry: os.DirEntry[str], path: str, found: Found) -> None:
+    try:
+        info = entry.stat(follow_symlinks=False)
+    except OSError as error:
+        found.problems.append(unreadable(path, error))
+        return
+    if stat.S_ISREG(info.st_mode):
+        found.files.append((path, info))
+    elif stat.S_ISLNK(info.st_mode):
+        found.links.append(path)
+    else:
+        kinds = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}
+        why = kinds.get(stat.S_IFMT(info.st_mode), "a device") + ", not a file"
+        found.problems.append(Problem(path=path, why=why, remedy="remove it or add it to .cloudtrainignore"))
+
+
+def _name_travels(path: str, name: str, found: Found) -> bool:
+    if name.isascii() and name.isprintable():
+        return True
+    try:
+        name.encode()
+        bad = any(char < " " or "\x7f" <= char < "\xa0" for char in name)
+        why = "a name with a newline or control character"
+    except UnicodeEncodeError:
+        bad, why = True, "a name that is not valid UTF-8"
+    if bad:
+        remedy = "rename it, or leave it out by a pattern with ? for each such character in .cloudtrainignore"
+        found.problems.append(Problem(path=path, why=why, remedy=remedy))
+    return not bad
+
+
+def _read_rules(file: str, patterns: Patterns, base: str) -> Chain:
+    """The rules of an ignore file; none if it cannot be read (as a file that travels it is then refused)."""
+    try:
+        # git does not follow a .gitignore that is a link either.
+        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, encoding="utf-8-sig", errors="surrogateescape", newline="\n") as stream:
+            lines = stream.read().split("\n")
+    except OSError:
+        return ()
+    rules = IgnoreFile(lines, patterns.translate, base=base)
+    return (rules,) if rules else ()
+
+
+def _rules_above(root: str, patterns: Patterns) -> tuple[str, Chain]:
+    """Path from the repository's top to `root`, and what info/exclude and the .gitignore files above say.
+
+    Where those ignore `root` itself, the user has overruled them by naming it, and they have no say.
+    """
+    folder = Path(os.path.realpath(root))
+    top = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+    if top is None:
+        return "", ()
+    chain = _read_rules(f"{_git_folder(top)}/info/exclude", patterns, "")
+    lead = ""
+    for part in folder.relative_to(top).parts:
+        chain = (*_read_rules(f"{top}/{lead}.gitignore", patterns, lead), *chain)
+        if _verdict(chain, lead + part, part, True):
+            return "", ()
+        lead += part + "/"
+    return lead, chain
+
+
+def _git_folder(top: Path) -> Path:
+    """The repository's own folder; `.git` is a file that names it in a worktree or submodule."""
+    try:
+        named = (top / ".git").read_text(errors="surrogateescape").removeprefix("gitdir:").strip()
+        folder = top / named
+        common = folder / "commondir"
+        return folder / common.read_text().strip() if common.exists() else folder
+    except OSError:
+        return top / ".git"

@@ -1,0 +1,71 @@
+"""A small torchrun script: learns a straight line on as many processes as there are, and survives a restart.
+
+Nothing in it needs cloudtrain: `torchrun --nproc-per-node 2 train.py` runs it as well.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+try:
+    from cloudtrain_job import log_metrics  # there in every cloudtrain job
+except ImportError:
+
+    def log_metrics(**values: object) -> None:
+        print(values, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--lr", type=float, default=0.05)
+    args = parser.parse_args()
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(1, 1).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), args.lr)
+    # Kept by the platform, and back after a restart; without cloudtrain, a folder beside the script.
+    checkpoint = Path(os.environ.get("CLOUDTRAIN_CHECKPOINT_DIR", "checkpoints")) / "latest.pt"
+    first = 0
+    if checkpoint.exists():
+        state = torch.load(checkpoint, map_location=device, weights_only=True)
+        model.module.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = state["epoch"] + 1
+
+    generator = torch.Generator().manual_seed(1000 * first + rank)
+    for epoch in range(first, args.epochs):
+        for _ in range(50):
+            x = torch.rand(32, 1, generator=generator).to(device)
+            loss = nn.functional.mse_loss(model(x), 3 * x + 1)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        log_metrics(step=50 * (epoch + 1), epoch=epoch + 1, loss=loss.item())
+        if rank == 0:
+            checkpoint.parent.mkdir(parents=True, exist_ok=True)
+            temporary = checkpoint.with_suffix(".tmp")
+            torch.save(
+                {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch},
+                temporary,
+            )
+            temporary.replace(checkpoint)  # whole or not at all
+
+    if rank == 0:
+        folder = Path(os.environ.get("CLOUDTRAIN_MODEL_DIR", "."))
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(model.module.state_dict(), folder / "model.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The numbers of a run: how fast it goes, and the mean loss."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+REPORT_SECONDS = 0.5
+"""At most two progress events a second."""
+
+
+class Meter:
+    """Samples per second between two reports."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since = self.started = clock()
+        self._samples = 0
+        self.total = 0
+        """Samples of the whole run, over all ranks, since this process started."""
+        self._reported = False
+
+    def count(self, samples: int) -> None:
+        """One step is done, with so many samples over all ranks."""
+        self._samples += samples
+        self.total += samples
+
+    def due(self) -> bool:
+        """Whether it is time for a report; the first step is worth one at once: people wait for it."""
+        return not self._reported or self._clock() - self._since >= REPORT_SECONDS
+
+    def rate(self) -> float:
+        """Samples per second since the last call."""
+        now = self._clock()
+        rate = self._samples / max(now - self._since, 1e-9)
+        self._since, self._samples, self._reported = now, 0, True
+        return rate
+
+    def mean_rate(self) -> float:
+        """Samples per second since the start, evaluation and checkpoints included."""
+        return self.total / max(self.seconds(), 1e-9)
+
+    def seconds(self) -> float:
+        """Since the start."""
+        return self._clock() - self.started
+
+
+class LossMean:
+    """The mean loss over samples. It stays on the device: reading it at every step would stall a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.total = torch.zeros((), dtype=torch.float64, device=device)
+        self.samples = 0
+
+    def add(self, loss: Tensor, samples: int) -> None:
+        """`loss` is a mean over `samples`."""
+        self.total += loss.detach() * samples
+        self.samples += samples
+
+    def value(self) -> float:
+        return float(self.total) / max(self.samples, 1)
+
+    def state(self) -> tuple[float, int]:
+        return float(self.total), self.samples
+
+    def restore(self, state: tuple[float, int]) -> None:
+        self.total.fill_(state[0])
+        self.samples = state[1]

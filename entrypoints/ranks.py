@@ -1,0 +1,132 @@
+"""The processes that train together: who this one is, on which device, and how all of them agree."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from arguments import Refused
+from torch._C._distributed_c10d import HashStore
+
+
+class Ranks:
+    """This process among its peers. Until `form` is called it is alone, and agreeing costs nothing."""
+
+    def __init__(self) -> None:
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self.device = _device(self.local_rank, self.local_size)
+        self._control: Any = None
+
+    def form(self) -> None:
+        """Join the process group. On GPUs a gloo group beside NCCL carries what must not wait for them."""
+        alone: dict[str, Any] = {}
+        if "MASTER_ADDR" not in os.environ:  # not under torchrun: a group of one
+            alone = {"store": HashStore(), "rank": 0, "world_size": 1}
+        if self.device.type == "cuda":
+            dist.init_process_group("nccl", device_id=self.device, **alone)
+            self._control = dist.new_group(backend="gloo")
+        else:
+            dist.init_process_group("gloo", **alone)
+            self._control = dist.group.WORLD
+
+    def check_size(self) -> None:
+        """A world split into one per node trains each part apart and reports success: refuse it."""
+        size = dist.get_world_size() if dist.is_initialized() else self.size
+        nodes, processes = os.environ.get("CLOUDTRAIN_NODES"), os.environ.get("CLOUDTRAIN_PROCESSES")
+        if nodes and processes and int(nodes) * int(processes) != size:
+            raise Refused(
+                f"{size} ranks found each other, but the job has {nodes} nodes x {processes} processes = "
+                f"{int(nodes) * int(processes)}: each part would train alone. Start torchrun with --nnodes, "
+                "--node-rank, --master-addr and --nproc-per-node (the launcher does)"
+            )
+
+    def agree(self, *flags: bool) -> Callable[[], list[bool]]:
+        """Start telling all ranks; call what comes back to learn which flags ANY rank had set.
+
+        Asking is apart from learning so that the answer travels while the step computes.
+        """
+        if self._control is None:
+            return lambda: list(flags)
+        shared = torch.tensor(flags, dtype=torch.int32)
+        work = dist.all_reduce(shared, op=dist.ReduceOp.MAX, group=self._control, async_op=True)
+
+        def learn() -> list[bool]:
+            work.wait()
+            return [bool(x) for x in shared.tolist()]
+
+        return learn
+
+    def sum(self, *values: float) -> list[float]:
+        """The sums over all ranks, in double precision."""
+        if self._control is None:
+            return list(values)
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total, group=self._control)
+        return [float(x) for x in total.tolist()]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value, by rank, on every rank."""
+        if self._control is None:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self._control)
+        return values
+
+    def barrier(self) -> None:
+        if self._control is not None:
+            dist.barrier(group=self._control)
+
+    def say(self, text: str) -> None:
+        """A line for people, from rank 0 only, whole in one write."""
+        if self.rank == 0:
+            sys.stdout.flush()
+            os.write(1, (text + "\n").encode())
+
+    def leave(self) -> NoReturn:
+        """The end of a run that went well. `os._exit`: torch's own teardown aborts now and then (SIGABRT)."""
+        self.barrier()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def exit_at_once_on_errors() -> None:
+    """Print an uncaught error and be gone: until then the peers wait in their collective."""
+    before = sys.excepthook
+
+    def hook(*error: Any) -> None:
+        before(*error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+    sys.excepthook = hook
+
+
+def use_threads(ranks: Ranks) -> None:
+    """Share the cores between the node's ranks; too many threads cost factors, not percents."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or max(1, cores // ranks.local_size)))
+    if ranks.device.type == "cpu":  # on a GPU some operations have no deterministic form and would raise
+        torch.use_deterministic_algorithms(True)
+
+
+def _device(local_rank: int, local_size: int) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if torch.cuda.device_count() < local_size:
+        raise Refused(
+            f"{local_size} processes on this node, but {torch.cuda.device_count()} GPUs are visible: start "
+            "one process per GPU (--nproc-per-node), or set CUDA_VISIBLE_DEVICES= to train on the CPU"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)

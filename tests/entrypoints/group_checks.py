@@ -1,0 +1,131 @@
+"""Run by test_training.py under torchrun on three ranks: what needs a real group, checked in one launch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints" / "job"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints"))
+
+import tasks
+import torch
+from arguments import parse
+from checkpoint import Checkpoints
+from loop import Loop, Stop
+from ranks import Ranks, exit_at_once_on_errors
+from strategies.ddp import DistributedData
+from tasks import Draw, Task
+from torch import nn
+from torch.nn import functional as F
+
+
+def plain_model() -> nn.Module:
+    """Without batch norm and dropout: its gradients do not depend on how the batch is cut."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+def loop(strategy: DistributedData, folder: Path, task: Task, *argv: str) -> Loop:
+    checkpoints = Checkpoints(folder, keep=3, ranks=strategy.ranks)
+    return Loop(task, strategy, parse(["--strategy", "ddp", *argv]), checkpoints, Stop())
+
+
+def check_accumulation(strategy: DistributedData, folder: Path, task: Task) -> None:
+    """32 samples in 3 ranks x 3 parts of 3 or 4: the gradient is that of the whole batch."""
+    one = loop(strategy, folder, replace(task, model=plain_model), "--accumulate", "3", "--batch-size", "32")
+    start = {name: value.clone() for name, value in one.model.state_dict().items()}
+    found: list[torch.Tensor] = []
+
+    def keep_gradients(*_: object) -> None:
+        found.extend(p.grad.clone() for p in one.model.parameters() if p.grad is not None)
+
+    one.optimizer.register_step_pre_hook(keep_gradients)
+    one._step(one.batches.load(epoch=0, skip=0))
+
+    reference = plain_model()
+    reference.load_state_dict(start)
+    batch = sorted(i for part in strategy.ranks.gather(_first_step(one)) for i in part)
+    assert len(set(batch)) == 32
+    inputs, labels = task.train[Draw(0, batch)]
+    F.cross_entropy(reference(inputs), labels).backward()  # type: ignore[no-untyped-call]
+    wanted = [p.grad for p in reference.parameters()]
+    assert len(found) == len(wanted) == 4
+    for mine, right in zip(found, wanted, strict=True):
+        assert right is not None
+        torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-7)
+
+
+def _first_step(one: Loop) -> list[int]:
+    draws = one.batches.draws(epoch=0, skip=0)
+    return [i for _ in range(one.options.accumulate) for i in next(draws).indices]
+
+
+def check_evaluation(strategy: DistributedData, folder: Path, task: Task) -> None:
+    """360 samples on three ranks, and 7 on three: the same figures as in one process."""
+    one = loop(strategy, folder, task)
+    for samples in (len(task.validation), 7, 1):
+        part = tasks.build("digits", seed=0).validation
+        part.images, part.labels = part.images[:samples], part.labels[:samples]  # type: ignore[attr-defined]
+        one.task = replace(task, validation=part)
+        values = one.evaluate()
+        assert values is not None
+        with torch.no_grad():
+            inputs, labels = part[Draw(0, list(range(samples)))]
+            outputs = one.model(inputs)
+        assert values["val_accuracy"] == float((outputs.argmax(1) == labels).sum()) / samples
+        assert abs(values["val_loss"] - float(F.cross_entropy(outputs, labels))) < 1e-5
+
+
+def check_agreement(ranks: Ranks, folder: Path) -> None:
+    """What one rank finds torn, no rank loads; the partial folder of a death in mid-save is not seen."""
+    checkpoints = Checkpoints(folder, keep=3, ranks=ranks)
+    for step in (10, 20, 30):
+        checkpoints.save(step, 0, {"step": step}, {"rank": ranks.rank})
+    newest = folder / "step-00000030" / "rank-2.pt"
+    if ranks.rank == 2:
+        newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+        (folder / "step-00000020" / "rank-2.pt").unlink()
+        (folder / "step-00000040.partial").mkdir()
+    ranks.barrier()
+    found = Checkpoints(folder, keep=3, ranks=ranks).newest()
+    assert found is not None
+    assert (found.step, found.ranks) == (10, 3)
+    assert Checkpoints(folder, keep=3, ranks=ranks).load(found) == ({"step": 10}, {"rank": ranks.rank})
+    assert not (folder / "step-00000040.partial").exists()
+
+
+def check_private_disks(ranks: Ranks, folder: Path) -> None:
+    """Rank 2 plays a second node with a disk of its own: all it needs to go on lies there."""
+    local_rank = ranks.local_rank
+    ranks.local_rank = 0 if ranks.rank == 2 else ranks.rank
+    own = folder / ("node-1" if ranks.rank == 2 else "node-0")
+    checkpoints = Checkpoints(own, keep=3, ranks=ranks)
+    checkpoints.save(10, 0, {"step": 10}, {"rank": ranks.rank})
+    found = checkpoints.newest()
+    assert found is not None
+    assert checkpoints.load(found) == ({"step": 10}, {"rank": ranks.rank})
+    names = {entry.name for entry in found.folder.iterdir()}
+    mine = {"rank-2.pt"} if ranks.rank == 2 else {"rank-0.pt", "rank-1.pt"}
+    assert names == {"manifest.json", "shared.pt"} | mine
+    ranks.local_rank = local_rank
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    strategy = DistributedData(Ranks())
+    strategy.start()
+    exit_at_once_on_errors()
+    torch.set_num_threads(1)
+    task = tasks.build("digits", seed=0)
+    check_accumulation(strategy, folder / "a", task)
+    check_evaluation(strategy, folder / "b", task)
+    check_agreement(strategy.ranks, folder / "c")
+    check_private_disks(strategy.ranks, folder / "d")
+    os.write(1, f"all checks passed on rank {strategy.ranks.rank}\n".encode())
+    strategy.ranks.leave()
+
+
+if __name__ == "__main__":
+    main()

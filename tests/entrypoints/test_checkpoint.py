@@ -1,0 +1,120 @@
+"""Checkpoints of one rank: whole or not there, pruned, and skipped when torn."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints" / "job"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints"))
+
+import state
+from checkpoint import Checkpoints, Found
+from ranks import Ranks
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path, keep=2, ranks=Ranks())
+
+
+def save(checkpoints: Checkpoints, *steps: int) -> None:
+    for step in steps:
+        checkpoints.save(step, 0, {"weights": torch.full((4,), float(step))}, {"step": step})
+
+
+def newest(checkpoints: Checkpoints) -> Found:
+    found = checkpoints.newest()
+    assert found is not None
+    return found
+
+
+def visible(checkpoints: Checkpoints) -> list[str]:
+    return sorted(entry.name for entry in checkpoints.folder.iterdir())
+
+
+def test_what_was_saved_comes_back(checkpoints: Checkpoints) -> None:
+    assert checkpoints.newest() is None
+    save(checkpoints, 120)
+    shared, own = checkpoints.load(newest(checkpoints))
+    assert torch.equal(shared["weights"], torch.full((4,), 120.0))
+    assert own == {"step": 120}
+
+
+def test_only_the_newest_are_kept(checkpoints: Checkpoints) -> None:
+    save(checkpoints, 10, 20, 30)
+    assert visible(checkpoints) == ["step-00000020", "step-00000030"]
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "remove", "manifest"])
+def test_a_torn_newest_is_skipped_with_a_warning(
+    checkpoints: Checkpoints, harm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(checkpoints, 10, 20)
+    file = checkpoints.folder / "step-00000020" / ("manifest.json" if harm == "manifest" else "shared.pt")
+    content = file.read_bytes()
+    if harm == "remove":
+        file.unlink()
+    elif harm == "flip":
+        file.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
+    else:
+        file.write_bytes(content[: len(content) // 2])
+    assert newest(checkpoints).step == 10
+    assert "step-00000020 is not whole (rank 0:" in capsys.readouterr().err
+
+
+def test_a_torn_later_step_neither_counts_nor_stays(checkpoints: Checkpoints) -> None:
+    save(checkpoints, 10, 30)
+    (checkpoints.folder / "step-00000030" / "shared.pt").unlink()
+    save(checkpoints, 20)
+    assert visible(checkpoints) == ["step-00000010", "step-00000020"]
+
+
+def test_a_death_before_the_rename_leaves_the_one_before(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(checkpoints, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(OSError("died")))
+        with pytest.raises(OSError, match="died"):
+            save(checkpoints, 20)
+    assert "step-00000020.partial" in visible(checkpoints)
+    again = Checkpoints(checkpoints.folder, keep=2, ranks=Ranks())
+    assert newest(again).step == 10
+    assert visible(again) == ["step-00000010"]
+
+
+def test_starting_anew_sets_earlier_ones_aside(checkpoints: Checkpoints) -> None:
+    save(checkpoints, 10, 20)
+    checkpoints.set_aside()
+    assert checkpoints.newest() is None
+    (aside,) = checkpoints.folder.iterdir()
+    assert sorted(p.name for p in aside.iterdir()) == ["step-00000010", "step-00000020"]
+
+
+def test_another_number_of_ranks_gets_the_shared_part_only(checkpoints: Checkpoints) -> None:
+    save(checkpoints, 10)
+    found = newest(checkpoints)._replace(ranks=4)
+    assert checkpoints.load(found)[1] is None
+
+
+def draws() -> tuple[float, float, float]:
+    return float(torch.rand(())), float(np.random.rand()), random.random()
+
+
+def test_generators_go_on_where_they_were(checkpoints: Checkpoints) -> None:
+    cpu = torch.device("cpu")
+    state.seed_generators(5)
+    draws()
+    checkpoints.save(1, 0, {}, {"generators": state.generators(cpu)})
+    wanted = draws()
+    _, own = checkpoints.load(newest(checkpoints))
+    assert own is not None
+    assert draws() != wanted
+    state.restore_generators(own["generators"], cpu)
+    assert draws() == wanted

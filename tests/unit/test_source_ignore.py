@@ -1,0 +1,232 @@
+"""What travels is what git would not ignore, plus what .cloudtrainignore says after it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudtrain.source import scan
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def write(root: Path, files: Mapping[str, str]) -> Path:
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+def travelling(root: Path) -> list[str]:
+    return [entry.path for entry in scan(root, None, None).files]
+
+
+def git(folder: Path, *arguments: str) -> str:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+    }
+    done = subprocess.run(["git", *arguments], cwd=folder, env=environment, capture_output=True, check=True)
+    return done.stdout.decode()
+
+
+def git_sees(folder: Path) -> list[str]:
+    listed = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    return sorted(path for path in listed.split("\0") if path)
+
+
+FOLDERS = ("", "a/", "b/", "a/b/", "a/a/", "b/data/", "a/b/data/")
+FILES = ("a", "k.csv", "b.csv", "ab", " s", "[x]", "éé", "#h", "!n", "data", "d/k.csv")
+TREE = tuple(
+    dict.fromkeys(
+        folder + file for folder in FOLDERS for file in FILES if folder + file not in {f.strip("/") for f in FOLDERS}
+    )
+)
+SEGMENTS = (
+    "a",
+    "b",
+    "data",
+    "*",
+    "**",
+    "*.csv",
+    "?",
+    "[ab]",
+    "[!a]",
+    "[^b]",
+    "a*",
+    "*b",
+    "k.*",
+    "d",
+    "***",
+    "éé",
+    "**b",
+)
+ODD = (
+    "", "#a", r"\#h", r"\!n", "!", "!/", "/", "//", "a//b", "a ", r"a\ ", "  ", " s", "a\r", "a\\", "[", "[a", "[]a]", "!#h",
+    "[z-a]", "[[]x]", r"\[x\]", "[[:alpha:]]", "[[:alpha:]]*", "![[:digit:]]", "*/", "**/", "/**", "/*", "!/*/", "a/**", "!a/**/", "**/b/**",
+    "a**", "a/*/*", "!*/", "!*.csv", "*", "!*", r"\a", "a/b", "./a", "../a", "a/../b", "a/[!x]", "a[/]b", "a?b", "\ufeffa", "!!n",
+)  # fmt: skip
+
+
+@st.composite
+def patterns(draw: st.DrawFn) -> str:
+    if draw(st.integers(0, 3)) == 0:
+        return draw(st.sampled_from(ODD))
+    body = "/".join(draw(st.lists(st.sampled_from(SEGMENTS), min_size=1, max_size=3)))
+    start = draw(st.sampled_from(("", "", "!", "/", "!/")))
+    return start + body + draw(st.sampled_from(("", "", "/")))
+
+
+@st.composite
+def ignore_files(draw: st.DrawFn) -> dict[str, str]:
+    folders = draw(st.lists(st.sampled_from(("", "", "a/", "b/", "a/b/")), min_size=1, max_size=3, unique=True))
+    places = [folder + ".gitignore" for folder in folders]
+    if draw(st.booleans()):
+        places.append(".git/info/exclude")
+    return {place: "\n".join(draw(st.lists(patterns(), max_size=5))) for place in places}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = write(tmp_path_factory.mktemp("repository"), dict.fromkeys(TREE, ""))
+    (root / ".git/info").mkdir(parents=True)
+    git(root, "init", "--quiet", "--template=")
+    return root
+
+
+@needs_git
+@settings(max_examples=200, deadline=None)
+@given(rules=ignore_files())
+def test_the_files_that_travel_are_the_files_git_sees(repository: Path, rules: dict[str, str]) -> None:
+    write(repository, rules)
+    try:
+        assert travelling(repository) == git_sees(repository)
+    finally:
+        for place in rules:
+            (repository / place).unlink()
+
+
+@needs_git
+def test_a_folder_inside_a_repository_obeys_the_rules_above_it(tmp_path: Path) -> None:
+    write(tmp_path, {
+        ".gitignore": "*.ckpt\n/jobs/digits/out/\nsecret.env\n",
+        "jobs/.gitignore": "!keep.ckpt\n/digits/notes\n",
+        "jobs/digits/.gitignore": "!secret.env\n",
+        "jobs/digits/train.py": "", "jobs/digits/a.ckpt": "", "jobs/digits/keep.ckpt": "", "jobs/digits/out/x": "",
+        "jobs/digits/secret.env": "", "jobs/digits/notes/n": "", "jobs/digits/sub/notes/n": "",
+    })  # fmt: skip
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / ".git/info/exclude").write_text("jobs/digits/sub\n")
+    expected = [".gitignore", "keep.ckpt", "secret.env", "train.py"]
+    assert travelling(tmp_path / "jobs/digits") == git_sees(tmp_path / "jobs/digits") == expected
+
+
+def test_a_source_folder_that_the_repository_ignores_travels_by_its_own_rules(tmp_path: Path) -> None:
+    write(
+        tmp_path, {".git/HEAD": "", ".gitignore": "*\n", "job/.gitignore": "*.log\n", "job/a.py": "", "job/a.log": ""}
+    )
+    assert travelling(tmp_path / "job") == [".gitignore", "a.py"]
+
+
+def test_a_worktree_obeys_the_exclude_file_of_its_repository(tmp_path: Path) -> None:
+    write(tmp_path, {
+        "main/.git/info/exclude": "*.tmp\n", "main/.git/worktrees/side/commondir": "../..\n",
+        "side/.git": f"gitdir: {tmp_path}/main/.git/worktrees/side\n", "side/a.py": "", "side/a.tmp": "",
+    })  # fmt: skip
+    assert travelling(tmp_path / "side") == ["a.py"]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        pytest.param(
+            {".gitignore": "data/\n", ".cloudtrainignore": "!data/\n", "data/a.csv": "", "x/data/b.csv": ""},
+            ["data/a.csv", "x/data/b.csv"],
+            id="a folder comes back whole",
+        ),
+        pytest.param(
+            {".gitignore": "data/\n*.csv\n", ".cloudtrainignore": "!data/\n", "data/a.csv": "", "b.csv": "", "data/.gitignore": "*\n"},
+            ["data/.gitignore", "data/a.csv"],
+            id="whatever other .gitignore rules say inside it",
+        ),
+        pytest.param(
+            {".gitignore": "out/\n", ".cloudtrainignore": "!out/a/data/\n", "out/a/data/k": "", "out/a/x": "", "out/b/data/k": ""},
+            ["out/a/data/k"],
+            id="from inside an ignored folder by path",
+        ),
+        pytest.param(
+            {".gitignore": "out/\n", ".cloudtrainignore": "!data/\n", "out/a/data/k": "", "out/a/x": ""},
+            ["out/a/data/k"],
+            id="from inside an ignored folder by name",
+        ),
+        pytest.param(
+            {".gitignore": "out/\n", ".cloudtrainignore": "!*.json\n", "out/a/m.json": "", "out/x": "", "out/.venv/p.json": "", "out/env/pyvenv.cfg": "", "out/env/p.json": ""},
+            ["out/a/m.json"],
+            id="but not out of environments inside it",
+        ),
+        pytest.param(
+            {".cloudtrainignore": "!data/\n*.tmp\n", ".gitignore": "data/\n", "data/a": "", "data/a.tmp": ""},
+            ["data/a"],
+            id="minus what .cloudtrainignore itself leaves out",
+        ),
+        pytest.param(
+            {".cloudtrainignore": "*.bin\n", "sub/.cloudtrainignore": "!keep.bin\n", "a.bin": "", "keep.bin": "", "sub/keep.bin": ""},
+            ["sub/.cloudtrainignore", "sub/keep.bin"],
+            id="nested .cloudtrainignore",
+        ),
+        pytest.param(
+            {".cloudtrainignore": "data/\n!data/keep\n", "data/keep": "", "a": ""},
+            ["a"],
+            id="as in git, nothing comes back from a folder that the same file leaves out",
+        ),
+    ],
+)  # fmt: skip
+def test_cloudtrainignore_has_the_last_word(tmp_path: Path, files: dict[str, str], expected: list[str]) -> None:
+    rules = {".gitignore", ".cloudtrainignore"}
+    assert [path for path in travelling(write(tmp_path, files)) if path not in rules] == expected
+
+
+STAYS_OUT = {
+    ".git/HEAD": "", ".cloudtrain/launch.py": "", "pkg/.git/HEAD": "", "__pycache__/a.pyc": "", "pkg/__pycache__/b.pyc": "",
+    "old.pyc": "", ".venv/bin/x": "", "env/pyvenv.cfg": "", "env/lib/y.py": "", "train.py": "", "pkg/.cloudtrain/ok": "",
+}  # fmt: skip
+
+
+def test_caches_environments_and_git_stay_out(tmp_path: Path) -> None:
+    assert travelling(write(tmp_path, STAYS_OUT)) == ["pkg/.cloudtrain/ok", "train.py"]
+
+
+def test_cloudtrainignore_brings_back_caches_and_environments_but_never_git_or_our_own_folder(tmp_path: Path) -> None:
+    write(tmp_path, STAYS_OUT)
+    (tmp_path / ".cloudtrainignore").write_text("!__pycache__/\n!*.pyc\n!.venv\n!env/\n!.git/\n!.cloudtrain/\n")
+    hidden = (".git/", ".cloudtrain/launch", "pkg/.git/")
+    expected = sorted(path for path in STAYS_OUT if not path.startswith(hidden))
+    assert travelling(tmp_path) == [".cloudtrainignore", *expected]
+
+
+def test_a_folder_that_is_brought_back_does_not_bring_its_caches(tmp_path: Path) -> None:
+    write(
+        tmp_path, {".gitignore": "src/\n", ".cloudtrainignore": "!src/\n", "src/a.py": "", "src/__pycache__/a.pyc": ""}
+    )
+    assert travelling(tmp_path) == [".cloudtrainignore", ".gitignore", "src/a.py"]
+
+
+def test_a_link_to_a_folder_is_no_folder_to_a_pattern(tmp_path: Path) -> None:
+    write(tmp_path, {".gitignore": "link/\n", "real/a": ""})
+    (tmp_path / "link").symlink_to("real")
+    assert travelling(tmp_path) == [".gitignore", "link", "real/a"]
+
+
+def test_patterns_that_git_never_matches_are_no_error(tmp_path: Path) -> None:
+    write(tmp_path, {".gitignore": "a\\\n[\n[z-a]\n!\n/\n[[]\n", "a": "", "[": ""})
+    assert travelling(tmp_path) == [".gitignore", "a"]

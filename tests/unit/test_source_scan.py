@@ -1,0 +1,349 @@
+"""A scan names the folder by its content, refuses what cannot travel, and remembers what has not changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.errors import SourceError
+from cloudtrain.source import SourceEntry, SourceTree, check_size, scan
+
+
+def write(root: Path, files: Mapping[str, str]) -> Path:
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write(tmp_path / "source", {"train.py": "print(1)\n", "pkg/model.py": "x = 1\n", "pkg/data.txt": "1 2 3"})
+
+
+def refusal(root: Path) -> str:
+    with pytest.raises(SourceError) as caught:
+        scan(root, None, None)
+    assert caught.value.exit_code == 2
+    return caught.value.message
+
+
+def test_the_digest_is_of_paths_modes_and_contents_only(root: Path, tmp_path: Path) -> None:
+    before = scan(root, None, None)
+    copy = shutil.copytree(root, tmp_path / "elsewhere" / "copy", copy_function=shutil.copy)
+    for file in copy.rglob("*"):
+        os.utime(file, (1, 1))
+    assert scan(copy, None, None).digest == before.digest
+    assert before.files_count == 3
+    assert before.total_bytes == 20
+    assert [entry.path for entry in before.files] == ["pkg/data.txt", "pkg/model.py", "train.py"]
+
+
+@pytest.mark.parametrize("change", ["content", "name", "mode", "link", "extra"])
+def test_the_digest_changes_with(root: Path, change: str) -> None:
+    before = scan(root, None, None).digest
+    file = root / "pkg/data.txt"
+    if change == "content":
+        file.write_text("1 2 4")
+    elif change == "name":
+        file.rename(root / "pkg/data2.txt")
+    elif change == "mode":
+        file.chmod(0o755)
+    elif change == "link":
+        file.unlink()
+        file.symlink_to("model.py")
+    else:
+        (root / "empty").touch()
+    assert scan(root, None, None).digest != before
+
+
+def test_group_and_other_permissions_do_not_count(root: Path) -> None:
+    before = scan(root, None, None).digest
+    (root / "train.py").chmod(0o600)
+    assert scan(root, None, None).digest == before
+
+
+def test_payload_files_are_added_below_the_reserved_folder(root: Path, tmp_path: Path) -> None:
+    write(root, {".cloudtrain/stale.py": ""})
+    launcher = write(tmp_path / "installed", {"launch.py": "launch"}) / "launch.py"
+    tree = scan(root, {"job/launch.py": launcher}, None)
+    assert [entry.path for entry in tree.files if entry.path.startswith(".")] == [".cloudtrain/job/launch.py"]
+    assert tree.digest != scan(root, None, None).digest
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../b", "a//b", "."])
+def test_payload_names_are_plain(root: Path, name: str) -> None:
+    with pytest.raises(SourceError, match="plain relative path"):
+        scan(root, {name: root / "train.py"}, None)
+
+
+def test_everything_that_cannot_travel_is_refused_at_once(root: Path, tmp_path: Path) -> None:
+    write(tmp_path, {"outside.txt": ""})
+    (root / "broken").symlink_to("nowhere")
+    (root / "absolute").symlink_to("/etc/passwd")
+    (root / "pkg/up").symlink_to("../../outside.txt")
+    (root / "around").symlink_to("../source/train.py")
+    (root / "circle").symlink_to("circle2")
+    (root / "circle2").symlink_to("circle")
+    os.mkfifo(root / "fifo")
+    (root / "new\nline").touch()
+    Path(os.fsdecode(os.fsencode(root) + b"/latin\xe9")).touch()
+    (root / "tab\tfolder").mkdir()
+    message = refusal(root)
+    lines = message.splitlines()
+    assert lines[0] == f"10 things in the source folder {root} cannot travel:"
+    assert len(lines) == 11
+    told = dict(line.strip().split(": ", 1) for line in lines[1:])
+    assert "a broken link: nowhere does not exist or does not travel" in told["broken"]
+    assert "leads out of the source folder (/etc/passwd)" in told["absolute"]
+    assert "leads out of the source folder" in told["pkg/up"]
+    assert "leads out of the source folder" in told["around"]
+    assert "in a circle" in told["circle"]
+    assert "a FIFO" in told["fifo"]
+    assert "control character" in told["'new\\nline'"]
+    assert "not valid UTF-8" in told["'latin\\udce9'"]
+    assert "control character" in told["'tab\\tfolder'"]
+    assert all(".cloudtrainignore" in line for line in told.values())
+
+
+def test_what_cannot_travel_is_no_trouble_once_it_is_ignored(root: Path) -> None:
+    (root / "broken").symlink_to("nowhere")
+    os.mkfifo(root / "fifo")
+    (root / "new\nline").touch()
+    write(root, {".cloudtrainignore": "broken\nfifo\nnew?line\n"})
+    assert scan(root, None, None).files_count == 4
+
+
+def test_a_socket_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("s")
+        assert "s: a socket" in refusal(root)
+
+
+def test_unreadable_files_are_refused_together(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def locked(path: str, flags: int, mode: int = 0o777) -> int:
+        if path.endswith(".py"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", locked)
+    message = refusal(root)
+    assert "pkg/model.py: cannot be read (Permission denied); change its permissions" in message
+    assert "train.py: cannot be read" in message
+
+
+def test_a_file_that_changes_while_it_is_scanned_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def growing(path: str, flags: int, mode: int = 0o777) -> int:
+        if path.endswith("train.py"):
+            Path(path).write_text("much longer than before")
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", growing)
+    assert "train.py: changed while it was read; run again" in refusal(root)
+
+
+def test_links_inside_the_tree_stay_links(root: Path) -> None:
+    (root / "model").symlink_to("pkg/model.py")
+    (root / "pkg/again").symlink_to("../model")
+    (root / "folder").symlink_to("pkg")
+    (root / "through").symlink_to("folder/../train.py")
+    (root / "whole").symlink_to(".")
+    (root / "pkg/absolute").symlink_to(root / "train.py")
+    tree = scan(root, None, None)
+    assert {entry.path: entry.link for entry in tree.files if entry.link is not None} == {
+        "folder": "pkg",
+        "model": "pkg/model.py",
+        "pkg/absolute": "../train.py",
+        "pkg/again": "../model",
+        "through": "folder/../train.py",
+        "whole": ".",
+    }
+
+
+def test_a_link_to_something_that_stays_behind_is_refused(root: Path) -> None:
+    write(root, {".gitignore": "*.bin\n", "weights.bin": ""})
+    (root / "weights").symlink_to("weights.bin")
+    assert "weights: a broken link: weights.bin does not exist or does not travel" in refusal(root)
+
+
+@pytest.mark.parametrize("name", ["missing", "train.py"])
+def test_the_source_must_be_a_folder(root: Path, name: str) -> None:
+    with pytest.raises(SourceError, match=r"does not exist|is not a folder"):
+        scan(root / name, None, None)
+
+
+class Clock:
+    """Turns the scan's clock ahead, so that files written just now are old."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._now = time.time_ns
+        monkeypatch.setattr("time.time_ns", lambda: self._now() + self.ahead)
+        self.ahead = 10_000_000_000
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths whose content was read."""
+    from cloudtrain.source.content import read_content
+
+    seen: list[str] = []
+
+    def counted(path: str, size: int, follow: bool = False) -> str | None:
+        seen.append(Path(path).name)
+        return read_content(path, size, follow=follow)
+
+    monkeypatch.setattr(sys.modules["cloudtrain.source.scan"], "read_content", counted)
+    return seen
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def rescan(root: Path, tmp_path: Path, reads: list[str]) -> tuple[SourceTree, list[str]]:
+    reads.clear()
+    tree = scan(root, None, tmp_path / "cache")
+    return tree, sorted(reads)
+
+
+def test_unchanged_files_are_not_read_again(root: Path, tmp_path: Path, reads: list[str], clock: Clock) -> None:
+    first, read = rescan(root, tmp_path, reads)
+    assert read == ["data.txt", "model.py", "train.py"]
+    (root / "train.py").write_text("print(2)\n")
+    (root / "new.py").touch()
+    second, read = rescan(root, tmp_path, reads)
+    assert read == ["new.py", "train.py"]
+    third, read = rescan(root, tmp_path, reads)
+    assert read == []
+    assert third == second != first
+    assert third == scan(root, None, None)
+
+
+def test_a_change_that_keeps_size_and_mtime_is_seen(root: Path, tmp_path: Path, reads: list[str], clock: Clock) -> None:
+    before, _ = rescan(root, tmp_path, reads)
+    file = root / "train.py"
+    info = file.stat()
+    file.write_text("print(7)\n")
+    os.utime(file, ns=(info.st_atime_ns, info.st_mtime_ns))
+    after, read = rescan(root, tmp_path, reads)
+    assert read == ["train.py"]
+    assert after.digest != before.digest
+
+
+@pytest.mark.parametrize("age_ms", [0, 100, 1900])
+def test_a_file_too_young_to_be_trusted_is_read_again(
+    root: Path, tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch, age_ms: int
+) -> None:
+    newest = max(file.stat().st_ctime_ns for file in root.rglob("*"))
+    monkeypatch.setattr("time.time_ns", lambda: newest + age_ms * 1_000_000)
+    for _ in range(2):
+        _, read = rescan(root, tmp_path, reads)
+        assert "train.py" in read
+    monkeypatch.setattr("time.time_ns", lambda: newest + 2_100_000_000)
+    rescan(root, tmp_path, reads)
+    _, read = rescan(root, tmp_path, reads)
+    assert read == []
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "one byte", "not JSON", "folder"])
+def test_a_damaged_cache_is_ignored(root: Path, tmp_path: Path, reads: list[str], clock: Clock, damage: str) -> None:
+    expected, _ = rescan(root, tmp_path, reads)
+    (file,) = (tmp_path / "cache").iterdir()
+    data = file.read_bytes()
+    if damage == "folder":
+        file.unlink()
+        file.mkdir()
+    else:
+        middle = bytes([data[200] ^ 1])
+        broken = {"empty": b"", "cut": data[:-9], "one byte": data[:200] + middle + data[201:], "not JSON": b"[" * 9000}
+        file.write_bytes(broken[damage])
+    tree, read = rescan(root, tmp_path, reads)
+    assert tree == expected
+    assert len(read) == 3
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(root: Path, tmp_path: Path) -> None:
+    blocked = write(tmp_path, {"file": ""}) / "file"
+    assert scan(root, None, blocked / "cache") == scan(root, None, None)
+
+
+def test_the_cache_leaves_one_file_per_folder_and_no_temporary_one(root: Path, tmp_path: Path, clock: Clock) -> None:
+    for _ in range(3):
+        scan(root, None, tmp_path / "cache")
+        (root / "train.py").write_text("changed")
+    scan(root / "pkg", None, tmp_path / "cache")
+    assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".json", ".json"]
+
+
+def test_changed_ignore_rules_are_seen_in_spite_of_the_cache(root: Path, tmp_path: Path, clock: Clock) -> None:
+    for pattern, count in (("*.txt", 3), ("*.txt", 3), ("*.nothing", 4), ("*.py", 2)):
+        write(root, {".gitignore": pattern})
+        assert scan(root, None, tmp_path / "cache").files_count == count
+
+
+def test_progress_is_told_often_but_not_for_each_of_10_000_files(tmp_path: Path) -> None:
+    for folder in range(10):
+        (tmp_path / f"f{folder}").mkdir()
+        for file in range(1000):
+            os.close(os.open(f"{tmp_path}/f{folder}/{file}", os.O_CREAT | os.O_WRONLY))
+    calls: list[tuple[int, int]] = []
+    scan(tmp_path, None, None, progress=lambda done, total: calls.append((done, total)))
+    assert 50 <= len(calls) <= 200
+    assert calls == sorted(calls)
+    assert calls[-1] == (10_000, 10_000)
+
+
+def tree_of(sizes: Mapping[str, int]) -> SourceTree:
+    entries = tuple(SourceEntry(path=p, size=n, executable=False, sha256="") for p, n in sizes.items())
+    return SourceTree(root=Path("/job"), files=entries, payload={}, digest="", total_bytes=sum(sizes.values()))
+
+
+def test_a_small_source_gets_no_warning() -> None:
+    assert check_size(tree_of({"a": 100_000_000})) is None
+
+
+def test_a_large_source_gets_a_warning_with_its_three_largest_files_and_the_remedy() -> None:
+    warning = check_size(tree_of({"a.bin": 60_000_000, "b": 5, "c.bin": 70_000_000, "d.bin": 9_000_000}))
+    assert warning == (
+        "the source folder /job is 139 MB in 4 files; the largest: c.bin (70 MB), a.bin (60 MB), d.bin (9.0 MB); "
+        "add what the job does not need to .cloudtrainignore, and hand data over as an input"
+    )
+
+
+@pytest.mark.parametrize(("size", "limit"), [(1_000_000_001, 1_000_000_000), (11, 10)])
+def test_a_source_above_the_limit_is_refused(size: int, limit: int) -> None:
+    with pytest.raises(SourceError, match=r"more than the limit of .*; the largest: big") as caught:
+        check_size(tree_of({"big": size}), limit_bytes=limit)
+    assert caught.value.hint
+    assert ".cloudtrainignore" in caught.value.hint
+
+
+def test_importing_and_a_warm_scan_load_no_pathspec_and_no_tarfile(root: Path, tmp_path: Path, clock: Clock) -> None:
+    write(root, {".gitignore": "*.log\n!keep.log\n"})
+    scan(root, None, tmp_path / "cache")
+    program = """
+import json, sys
+from pathlib import Path
+from cloudtrain.source import scan
+files = scan(Path(sys.argv[1]), None, Path(sys.argv[2])).files_count
+print(json.dumps([files, [m for m in ("pathspec", "tarfile", "gzip", "tempfile", "subprocess") if m in sys.modules]]))
+"""
+    arguments = [sys.executable, "-c", program, str(root), str(tmp_path / "cache")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [4, []]
