@@ -18,9 +18,17 @@ from cloudtrain.errors import Mistake, SpecError, UsageError
 MAX_BYTES = 1_000_000
 MAX_NODES = 100_000
 MAX_DEPTH = 50
+MAX_SAFE_TEXT = 5_000
+"""A text this short cannot nest so deeply that it does harm."""
 
 Keys = tuple[str | int, ...]
 """Path of a value: `("resources", "gpu", 0)`."""
+
+
+_TOO_MUCH = "holds more or deeper values than any job needs (or an endless alias)"
+_PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_REFUSED = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that YAML does not allow to be written as they are."""
 
 
 class WrittenInt(int):
@@ -64,10 +72,10 @@ def read_document(path: Path, *, what: str = "spec") -> Document:
     try:
         if path.is_dir():
             raise UsageError(f"{path}: is a folder, not a {what} file", hint=f"name the file: {path / 'job.yaml'}")
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise UsageError(f"{path}: {size:,} bytes is no job spec (at most {MAX_BYTES:,})")
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise UsageError(f"{path}: more than {MAX_BYTES:,} bytes is no {what}", hint="hand data over as an input")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file", hint="cloudtrain init writes a commented starter") from None
     except OSError as error:
@@ -83,14 +91,11 @@ def read_document(path: Path, *, what: str = "spec") -> Document:
 def parse_document(text: str, *, name: str) -> Document:
     """The document in `text`; SpecError lists everything that is no plain YAML mapping."""
     try:
-        root = yaml.compose(text, Loader=_Loader)
+        root = _compose(text)
     except yaml.MarkedYAMLError as error:
         raise SpecError([_syntax_mistake(error, text, name)]) from None
-    except (yaml.YAMLError, ValueError) as error:
-        message = f"is not YAML: {str(error).splitlines()[0]}"
-        raise SpecError([Mistake(where=f"{name}:1:1", path="", message=message)]) from None
-    except RecursionError:
-        raise SpecError([Mistake(where=f"{name}:1:1", path="", message="is nested too deeply")]) from None
+    except yaml.YAMLError:
+        raise SpecError([_character_mistake(text, name)]) from None
     if root is None:
         hint = "cloudtrain init writes a commented starter"
         raise SpecError([Mistake(where=f"{name}:1:1", path="", message="is empty", hint=hint)])
@@ -108,11 +113,11 @@ def parse_document(text: str, *, name: str) -> Document:
 def parse_scalar(text: str) -> Any:
     """The value of `--set key=TEXT` or of an environment variable: YAML on one line (`4`, `[a, b]`, `6 h`)."""
     try:
-        root = yaml.compose(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        root = _compose(text)
+    except yaml.YAMLError:
         return text
-    if root is None:
-        return ""
+    if root is None or (isinstance(root, yaml.ScalarNode) and not root.style and root.value != text.strip()):
+        return text.strip()  # what YAML would drop, such as the comment in `#fff` or `a #1`, was typed to be kept
     walk = _Walk("")
     value = walk.value(root, ())
     return text if walk.mistakes else value
@@ -138,17 +143,31 @@ class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
-for _tag, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
-    (
-        "float",
+_CORE = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    "float": (
         r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
         list("-+.0123456789"),
     ),
-):
+}
+"""What a plain word must look like to be more than text, and the letters it may begin with."""
+
+for _tag, (_pattern, _first) in _CORE.items():
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
+
+
+def _compose(text: str) -> yaml.Node | None:
+    """The node tree. libyaml's composer recurses on the C stack: what nests too deeply must not reach it."""
+    if len(text) > MAX_SAFE_TEXT:
+        depth = 0
+        for event in yaml.parse(text, Loader=_Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                mark: Any = event.start_mark
+                raise yaml.MarkedYAMLError(problem=_TOO_MUCH, problem_mark=mark)
+    return yaml.compose(text, Loader=_Loader)
 
 
 class _Walk:
@@ -164,7 +183,9 @@ class _Walk:
         self.nodes += 1
         self.origins[keys] = self._place(node)
         if self.nodes > MAX_NODES or len(keys) > MAX_DEPTH:
-            return self._refuse(node, (), "holds more or deeper values than any job needs (or an endless alias)")
+            return self._refuse(node, (), _TOO_MUCH)
+        if isinstance(node, yaml.CollectionNode) and node.tag not in _PLAIN_TAGS:
+            return self._refuse_tag(node, keys)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, keys)
         if isinstance(node, yaml.SequenceNode):
@@ -200,7 +221,9 @@ class _Walk:
         return values
 
     def _scalar(self, node: yaml.Node, keys: Keys) -> Any:
-        tag, text = node.tag.rpartition(":")[2], node.value
+        tag, text = node.tag.removeprefix("tag:yaml.org,2002:"), node.value
+        if tag in _CORE and not re.fullmatch(_CORE[tag][0], text):
+            return self._refuse(node, keys, f"{kind_of(text)} is tagged as {tag}, which it is not")
         if tag == "null":
             return None
         if tag == "bool":
@@ -213,10 +236,13 @@ class _Walk:
             return number
         if tag == "str":
             return text
-        return self._refuse(node, keys, f"a tag such as {node.tag!r} is not allowed here; write a plain value")
+        return self._refuse_tag(node, keys)
 
     def _exhausted(self) -> bool:
         return len(self.mistakes) > 100 or self.nodes > MAX_NODES
+
+    def _refuse_tag(self, node: yaml.Node, keys: Keys) -> None:
+        self._refuse(node, keys, f"a tag such as {node.tag!r} is not allowed here; write a plain value")
 
     def _refuse(self, node: yaml.Node, keys: Keys, message: str) -> None:
         self.mistakes.append(Mistake(where=self._place(node), path=dotted(keys), message=message))
@@ -240,6 +266,18 @@ def _syntax_mistake(error: yaml.MarkedYAMLError, text: str, name: str) -> Mistak
     lines = text.splitlines()
     if line < len(lines) and "\t" in lines[line][: len(lines[line]) - len(lines[line].lstrip())]:
         message, hint = "a tab in the indentation; YAML takes spaces only", "replace the tab by two spaces"
+    elif error.problem == _TOO_MUCH:
+        message, hint = _TOO_MUCH, None
+    elif error.problem == "but found another document":
+        message, hint = "a second document begins here (---)", "one job file holds one job"
     else:
         message, hint = f"is not YAML: {error.problem or 'syntax error'}", None
     return Mistake(where=f"{name}:{line + 1}:{column + 1}", path="", message=message, hint=hint)
+
+
+def _character_mistake(text: str, name: str) -> Mistake:
+    found = _REFUSED.search(text)
+    before = text[: found.start()] if found else ""
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    what = f"holds the control character U+{ord(found[0]):04X}" if found else "holds a character that is no text"
+    return Mistake(where=f"{name}:{line}:{column}", path="", message=f"is not YAML: {what}")

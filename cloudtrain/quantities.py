@@ -28,10 +28,10 @@ def parse_duration(text: str) -> int:
     parts = _parts(text)
     units = [_DURATION_WORDS.get(unit) for _, unit in parts]
     if not parts or None in units or len(set(units)) != len(units):
-        raise ValueError(f"cannot read {text!r} as a duration; write for example {DURATION_FORMS}")
+        raise ValueError(f"cannot read {_shown(text)} as a duration; write for example {DURATION_FORMS}")
     seconds = sum(number * _DURATIONS[unit] for (number, _), unit in zip(parts, units, strict=True) if unit)
     if not 0 < seconds <= 10**9:
-        raise ValueError(f"a duration must be longer than nothing and shorter than 30 years, got {text!r}")
+        raise ValueError(f"a duration must be longer than nothing and shorter than 30 years, got {_shown(text)}")
     return -int(-seconds // 1)
 
 
@@ -39,10 +39,10 @@ def parse_size(text: str) -> int:
     """Bytes of "200 GiB" (1024-based) or "1 TB" (1000-based). ValueError otherwise."""
     parts = _parts(text)
     if len(parts) != 1 or parts[0][1] not in _SIZES:
-        raise ValueError(f"cannot read {text!r} as a size; write for example {SIZE_FORMS}")
+        raise ValueError(f"cannot read {_shown(text)} as a size; write for example {SIZE_FORMS}")
     size = int(parts[0][0] * _SIZES[parts[0][1]])
     if not 0 < size < 2**63:
-        raise ValueError(f"a size must be more than nothing and fit a disk, got {text!r}")
+        raise ValueError(f"a size must be more than nothing and fit a disk, got {_shown(text)}")
     return size
 
 
@@ -50,10 +50,10 @@ def parse_money(text: str) -> float:
     """US dollars of "50 USD", "$50" or "12.50 USD". ValueError otherwise."""
     match = _MONEY.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"cannot read {text!r} as an amount of money; write for example {MONEY_FORMS}")
+        raise ValueError(f"cannot read {_shown(text)} as an amount of money; write for example {MONEY_FORMS}")
     amount = float(match[1] or match[2])
     if not 0 < amount < 1e9:
-        raise ValueError(f"an amount must be more than nothing and below a billion, got {text!r}")
+        raise ValueError(f"an amount must be more than nothing and below a billion, got {_shown(text)}")
     return amount
 
 
@@ -79,6 +79,10 @@ def format_size(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:59] + "…")
 
 
 def _parts(text: str) -> list[tuple[float, str]]:

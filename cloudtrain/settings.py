@@ -20,7 +20,10 @@ def _text(value: Any) -> str:
 
 
 def _path(value: Any) -> str:
-    return str(Path(_text(value)).expanduser())
+    try:
+        return str(Path(_text(value)).expanduser())
+    except RuntimeError:
+        raise ValueError(f"there is no such user: {value}") from None
 
 
 def _quantity(parse: Callable[[str], int]) -> Callable[[Any], int]:
@@ -28,7 +31,9 @@ def _quantity(parse: Callable[[str], int]) -> Callable[[Any], int]:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(_text(item) for item in (value.split(",") if isinstance(value, str) else value))
+    if not isinstance(value, (str, list)):
+        raise ValueError(f"expected a list of texts, got {value!r}")
+    return tuple(_text(item) for item in ([v.strip() for v in value.split(",")] if isinstance(value, str) else value))
 
 
 KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -94,7 +99,7 @@ def load_settings(
                 continue
             try:
                 values[key], origins[key] = KEYS[key][0](value), origin
-            except (ValueError, TypeError) as error:
+            except ValueError as error:
                 mistakes.append(Mistake(where=origin, path=key, message=str(error), hint=KEYS[key][1]))
     if mistakes:
         raise SpecError(mistakes)
@@ -127,13 +132,21 @@ def _file(path: Path, mistakes: list[Mistake]) -> dict[str, tuple[Any, str]]:
         where = f"{path}:{place[1]}:{place[2]}" if place else str(path)
         mistakes.append(Mistake(where=where, path="", message=f"is not TOML: {error}"))
         return {}
+    except RecursionError:
+        mistakes.append(Mistake(where=str(path), path="", message="is nested too deeply"))
+        return {}
     given = {}
     for key, value in table.items():
         for name, item in value.items() if isinstance(value, dict) else [("", value)]:
             dotted = f"{key}.{name}" if name else key
-            line = next((n for n, t in enumerate(text.splitlines(), 1) if t.split("=")[0].strip() == (name or key)), 1)
-            given[dotted] = (item, f"{path}:{line}")
+            given[dotted] = (item, f"{path}:{_line(text, dotted, name or key, key)}")
     return given
+
+
+def _line(text: str, *names: str) -> int:
+    """The line on which the first of these names is given a value."""
+    words = [line.split("=")[0].strip() for line in text.splitlines()]
+    return next((words.index(name) + 1 for name in names if name in words), 1)
 
 
 def _xdg(environ: Mapping[str, str], variable: str, below_home: str) -> Path:

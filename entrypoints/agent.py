@@ -6,9 +6,9 @@ Here its failures leave as `rank_failed` events, as they happen, and a stop leav
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
+from typing import Any, Callable
 
 from cloudtrain_job import emit
 from contract import LAUNCHER_PID
@@ -17,14 +17,41 @@ from lifeline import die_with
 STOPPED = 143
 
 
-class _FailureHandler(logging.Handler):
-    """Tells of a dead rank when torchrun sees it, long before it has wound up the others."""
+class _Deaths:
+    """Tells of the ranks that died by themselves, in the moment in which torchrun begins to end the others.
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if str(record.msg).startswith("failed (exitcode: %s) local_rank: %s") and isinstance(record.args, tuple):
-            exitcode, local_rank = record.args[:2]
-            if isinstance(exitcode, int) and isinstance(local_rank, int):
-                emit("rank_failed", local_rank=local_rank, exitcode=exitcode)
+    torchrun names one dead rank only, after the others have ended, which may take minutes; and of two that died
+    between two of its looks it does not always name the one that took the other along.
+    """
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, Any] = {}
+        self._told = False
+
+    def watch(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        """torchrun's own starter of a rank's process, listening for its end."""
+
+        def start_and_listen(*args: Any, **kwargs: Any) -> Any:
+            handler = start(*args, **kwargs)
+            close = handler.close
+
+            def tell_and_close(*args: Any, **kwargs: Any) -> Any:
+                self._tell()
+                return close(*args, **kwargs)
+
+            handler.close = tell_and_close
+            self._ranks[handler.local_rank_id] = handler
+            self._told = False
+            return handler
+
+        return start_and_listen
+
+    def _tell(self) -> None:
+        if not self._told:
+            self._told = True
+            for local_rank, handler in self._ranks.items():
+                if handler.proc.returncode:
+                    emit("rank_failed", local_rank=local_rank, exitcode=handler.proc.returncode)
 
 
 def main(argv: list[str]) -> int:
@@ -32,12 +59,13 @@ def main(argv: list[str]) -> int:
     die_with(int(os.environ[LAUNCHER_PID]))
     try:
         from torch.distributed import run
-        from torch.distributed.elastic.multiprocessing.api import SignalException
+        from torch.distributed.elastic.multiprocessing import api
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     except ImportError as error:
         emit("error", exception="ImportError", message=f"torch cannot be imported by {sys.executable}: {error}")
         return 1
-    logging.getLogger("torch.distributed.elastic.multiprocessing.api").addHandler(_FailureHandler())
+    if hasattr(api, "get_subprocess_handler"):
+        api.get_subprocess_handler = _Deaths().watch(api.get_subprocess_handler)
     parser = run.get_args_parser()
     known = parser._option_string_actions
     # An older torch has fewer options; what it lacks it decides itself.
@@ -45,10 +73,10 @@ def main(argv: list[str]) -> int:
     try:
         run.run(parser.parse_args(arguments))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
-        for failure in error.failures.values():
-            emit("rank_failed", local_rank=failure.local_rank, exitcode=failure.exitcode)
+        _, first = error.get_first_failure()
+        emit("rank_failed", local_rank=first.local_rank, exitcode=first.exitcode)
         return 1
-    except SignalException:
+    except api.SignalException:
         return STOPPED
     return 0
 

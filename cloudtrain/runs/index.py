@@ -26,12 +26,13 @@ _FIELDS = (
     "started",
     "ended",
 )
+_WHOLE = frozenset(_FIELDS)
 
 
 def summaries(store: RunStore) -> list[dict[str, Any]]:
     """A summary of every run, newest first; those that have not ended are read from their own events."""
     ids = set(store.ids())
-    known = {summary["run"]: summary for summary in _read(store) if summary["run"] in ids}
+    known = {line["run"]: line for line in _read(store) if _is_whole(line) and line["run"] in ids}
     fresh = []
     for run_id in ids - known.keys():
         folder = RunFolder(store.runs_dir / run_id)
@@ -50,7 +51,16 @@ def summary(state: RunState) -> dict[str, Any]:
     return {field: whole[field] for field in _FIELDS}
 
 
-def _read(store: RunStore) -> list[dict[str, Any]]:
+def _is_whole(line: Any) -> bool:
+    return (
+        isinstance(line, dict)
+        and line.keys() >= _WHOLE
+        and isinstance(line["run"], str)
+        and isinstance(line["created"], (int, float))
+    )
+
+
+def _read(store: RunStore) -> list[Any]:
     try:
         data = (store.data_dir / "index.jsonl").read_bytes()
     except OSError:

@@ -87,18 +87,22 @@ def fold(run_id: str, events: Iterable[Mapping[str, Any]], state: RunState | Non
     """Apply events, in order, to a state (a new one by default). An event met twice counts once."""
     state = state or RunState(run_id=run_id)
     for event in events:
-        if "seq" in event:
-            key = (event.get("node", -1), event.get("rank", -1), event["seq"])
-            if key in state.seen:
-                continue
-            state.seen.add(key)
-        apply = _APPLY.get(event["type"])
-        if apply is not None:
-            try:
+        try:
+            if "seq" in event:
+                key = (event.get("node", -1), event.get("rank", -1), event["seq"])
+                if key in state.seen:
+                    continue
+                state.seen.add(key)
+            apply = _APPLY.get(event["type"])
+            if apply is not None and _is_number(event.get("time", 0)):
                 apply(state, event)
-            except (KeyError, TypeError, ValueError):
-                continue  # any program may print an event line, and get it wrong
+        except (KeyError, TypeError, ValueError):
+            continue  # any program may print an event line, and get it wrong
     return state
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _submitting(state: RunState, event: Mapping[str, Any]) -> None:
@@ -124,17 +128,14 @@ def _stop_requested(state: RunState, event: Mapping[str, Any]) -> None:
 
 
 def _ended(state: RunState, event: Mapping[str, Any]) -> None:
-    if state.has_ended:
+    if state.has_ended or event["state"] not in ENDED:
         return
     state.state, state.ended = event["state"], event["time"]
     state.reason = event.get("reason", "")
     cause = event.get("error")
-    if cause:
-        same = (
-            e
-            for e in state.errors
-            if (e["node"], e["rank"], e["time"]) == (cause["node"], cause["rank"], cause["time"])
-        )
+    if isinstance(cause, Mapping):
+        which = ("node", "rank", "time")
+        same = (e for e in state.errors if all(e.get(key) == cause.get(key) for key in which))
         state.error = {**cause, "traceback": next((e.get("traceback", "") for e in same), "")}
 
 
@@ -147,10 +148,17 @@ def _restarted(state: RunState, event: Mapping[str, Any]) -> None:
 
 
 def _metrics(state: RunState, event: Mapping[str, Any]) -> None:
+    if not isinstance(event["values"], Mapping):
+        return
     state.metrics |= event["values"]
     state.curve.append({key: event.get(key) for key in ("step", "epoch", "values")})
     if len(state.curve) > KEPT_POINTS:
         del state.curve[1::2]
+
+
+def _progress(state: RunState, event: Mapping[str, Any]) -> None:
+    fields = ("epoch", "epochs", "step", "steps", "loss", "samples_per_s", "time")
+    state.progress = {key: event[key] for key in fields if _is_number(event.get(key))}
 
 
 def _advance(state: RunState, to: str) -> None:
@@ -159,8 +167,12 @@ def _advance(state: RunState, to: str) -> None:
         state.state = to
 
 
-def _keep(attribute: str, *fields: str) -> Any:
+def _keep(attribute: str, *fields: str, numbers: tuple[str, ...] = ("step",)) -> Any:
+    """Keep the latest such event; one that lacks a number it lives by, or has a word there, is passed over."""
+
     def apply(state: RunState, event: Mapping[str, Any]) -> None:
+        if not all(_is_number(event[key]) for key in numbers):
+            return
         setattr(state, attribute, {key: event[key] for key in fields if event.get(key) is not None})
 
     return apply
@@ -176,8 +188,8 @@ _APPLY: dict[str, Any] = {
     "restarted": _restarted,
     "metrics": _metrics,
     "error": lambda state, event: state.errors.append(dict(event)),
-    "progress": _keep("progress", "epoch", "epochs", "step", "steps", "loss", "samples_per_s", "time"),
+    "progress": _progress,
     "checkpoint": _keep("checkpoint", "step", "path", "seconds", "time"),
     "resumed": _keep("resumed", "step", "epoch"),
-    "result": _keep("result", "outcome", "step", "parameters_sha256", "time"),
+    "result": _keep("result", "outcome", "step", "parameters_sha256", "time", numbers=()),
 }

@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from cloudtrain.errors import CloudtrainError, RunExists, RunNotFound, StorageEr
 
 _LETTERS = "23456789abcdefghjkmnpqrstvwxyz"
 """What is easily told apart when read aloud or copied by hand."""
+
+_DATA_DIR_HINT = "set CLOUDTRAIN_DATA_DIR to a folder that can be written"
 
 
 class RunStore:
@@ -40,13 +42,14 @@ class RunStore:
     def create(self, run_id: str, documents: Mapping[str, str]) -> RunFolder:
         """A new run folder with its documents, whole or not at all. RunExists when the id is taken."""
         folder = RunFolder(self.runs_dir / run_id)
-        draft = self.runs_dir / f".{run_id}.{os.getpid()}"
+        draft = self.runs_dir / f".{run_id}.{secrets.token_hex(4)}"
         with storing(folder.path):
             draft.mkdir(parents=True)
             try:
                 for name, text in documents.items():
-                    (draft / name).write_text(text, encoding="utf-8")
+                    (draft / name).write_bytes(_encoded(text))
                 (draft / "logs").mkdir()
+                self._forget(run_id)
                 draft.rename(folder.path)
             except OSError as error:
                 _remove(draft)
@@ -56,13 +59,22 @@ class RunStore:
                 raise
         return folder
 
+    def _forget(self, run_id: str) -> None:
+        """Drop the index when it still speaks of a run of that id, whose folder was removed: it is made anew."""
+        index = self.data_dir / "index.jsonl"
+        with suppress(OSError):
+            if f'"run":"{run_id}"'.encode() in index.read_bytes() and not (self.runs_dir / run_id).exists():
+                index.unlink()
+
     def ids(self) -> list[str]:
         """All run ids, in no order."""
         try:
             with os.scandir(self.runs_dir) as entries:
-                return [entry.name for entry in entries if not entry.name.startswith(".")]
+                return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise StorageError(f"{self.runs_dir}: {error.strerror}", hint=_DATA_DIR_HINT) from None
 
     def open(self, name: str) -> RunFolder:
         """The run of that id, of that unique beginning, or the `last` one. RunNotFound otherwise."""
@@ -120,7 +132,7 @@ class RunFolder:
                 size = os.fstat(file).st_size
                 # A writer that died in mid-line leaves a stump: it must not swallow the next event.
                 torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
-                data = (b"\n" if torn else b"") + lines.encode()
+                data = (b"\n" if torn else b"") + _encoded(lines)
                 if os.write(file, data) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 if durable:
@@ -144,6 +156,8 @@ class RunFolder:
                 data = file.read()
         except FileNotFoundError:
             return b"", offset
+        except OSError as error:
+            raise StorageError(f"{self.events_file}: cannot be read: {error.strerror}") from None
         whole = data[: data.rfind(b"\n") + 1]
         return whole, offset + len(whole)
 
@@ -173,10 +187,15 @@ def storing(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         where = error.filename or path
-        hint = "set CLOUDTRAIN_DATA_DIR to a folder that can be written"
+        hint = _DATA_DIR_HINT
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             hint = f"free some space there, or {hint}"
         raise StorageError(f"{where}: {error.strerror}", hint=hint) from None
+
+
+def _encoded(text: str) -> bytes:
+    # Half a surrogate pair, which JSON may hold and UTF-8 may not, stays the escape that JSON has for it.
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _remove(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import struct
 import zlib
 from pathlib import Path
@@ -37,7 +36,7 @@ def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Pat
         if progress is not None:
             progress(count, count)
         return target
-    temporary = store / f".{tree.digest}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    temporary = store / f".{tree.digest}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
     try:
         store.mkdir(parents=True, exist_ok=True)
         try:

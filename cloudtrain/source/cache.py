@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,64 +21,58 @@ def stamp(info: os.stat_result) -> str:
     return f"{info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino} {info.st_dev}"
 
 
-@dataclass(kw_only=True, slots=True)
 class HashCache:
-    """Answers of the last scan and of this one."""
+    """Answers of the last scan and of this one. `started` is the clock, in ns, before this scan read anything."""
 
-    file: Path | None
-    started: int
-    """The clock, in ns, before this scan read anything."""
-    known: dict[str, str] = field(default_factory=dict)
-    """Path -> stamp and sha256, as `stamp(...) + " " + digest`."""
-    fresh: dict[str, str] = field(default_factory=dict)
-    patterns: dict[str, str | None] = field(default_factory=dict)
-
-    @classmethod
-    def open(cls, cache_dir: Path | None, root: str, started: int) -> HashCache:
-        """The cache of `root`, empty if there is none that is whole."""
-        if cache_dir is None:
-            return cls(file=None, started=started)
-        cache = cls(file=cache_dir / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json", started=started)
-        content = _read(cache.file)
-        if content.get("head") == _head(root):
-            cache.known = content["files"]
-            cache.patterns = content["patterns"]
-        return cache
+    def __init__(self, cache_dir: Path | None, root: str, started: int) -> None:
+        self._root = root
+        self._started = started
+        self._file = None
+        self._known: dict[str, str] = {}
+        self._fresh: dict[str, str] = {}
+        """Path -> stamp and sha256, as `stamp(...) + " " + digest`."""
+        self.patterns: dict[str, str | None] = {}
+        """Ignore pattern -> its translation, as of the last scan."""
+        if cache_dir is not None:
+            self._file = cache_dir / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json"
+            content = _read(self._file)
+            if content.get("head") == _head(root):
+                self._known, self.patterns = content["files"], content["patterns"]
 
     def get(self, path: str, now: str) -> str | None:
         """sha256 of the file at `path` if its stamp is still `now`."""
-        before, _, digest = self.known.get(path, "").rpartition(" ")
+        before, _, digest = self._known.get(path, "").rpartition(" ")
         return digest if before == now else None
 
     def put(self, path: str, now: str, info: os.stat_result, digest: str) -> None:
         """Remembers a file for the next scan, unless it is too young to be told from a later change."""
-        if max(info.st_mtime_ns, info.st_ctime_ns) + _RACY_NS < self.started:
-            self.fresh[path] = f"{now} {digest}"
+        if max(info.st_mtime_ns, info.st_ctime_ns) + _RACY_NS < self._started:
+            self._fresh[path] = f"{now} {digest}"
 
-    def save(self, root: str, patterns: dict[str, str | None]) -> None:
+    def save(self, patterns: dict[str, str | None]) -> None:
         """Writes what this scan learned, if anything. A folder that cannot be written is no error."""
-        if self.file is None or (self.fresh == self.known and patterns == self.patterns):
+        if self._file is None or (self._fresh == self._known and patterns == self.patterns):
             return
         import json
 
-        content = {"head": _head(root), "files": self.fresh, "patterns": patterns}
+        content = {"head": _head(self._root), "files": self._fresh, "patterns": patterns}
         body = json.dumps(content, separators=(",", ":")).encode()
-        temporary = self.file.with_name(f"{self.file.name}.{secrets.token_hex(8)}.tmp")
+        temporary = self._file.with_name(f"{self._file.name}.{os.urandom(8).hex()}.tmp")
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self._file.parent.mkdir(parents=True, exist_ok=True)
             try:
                 temporary.write_bytes(_seal(body) + body)
-                temporary.replace(self.file)
+                temporary.replace(self._file)
             finally:
                 temporary.unlink(missing_ok=True)
         except OSError:
             pass
 
 
-def _read(file: Path | None) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, Any]:
     """The content of a cache file; empty unless it is byte for byte what was written."""
     try:
-        data = file.read_bytes() if file else b""
+        data = file.read_bytes()
     except OSError:
         return {}
     seal, body = data[:65], data[65:]

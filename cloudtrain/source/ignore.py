@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 
 Translate = Callable[[str], str | None]
 """A pattern that starts with "/" -> regular expression (text); None if git would never match it."""
@@ -24,12 +25,12 @@ _CLASSES = {
     "xdigit": "0-9A-Fa-f",
     "space": " \t-\r",
 }
-_POSIX_CLASS = re.compile(r"\[:(" + "|".join(_CLASSES) + r"):\]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Rule:
-    regex: re.Pattern[str]
+    regex: str
+    """Compiled when it is needed: most rules match nothing, and compiling is what takes time."""
     by_name: bool
     """Matched against the name in any folder; else against the path from the ignore file's folder."""
     folders_only: bool
@@ -60,7 +61,8 @@ class IgnoreFile:
         by_path = self._any_path is not None and self._any_path(relative)
         if by_name or by_path:
             for rule in self._rules:
-                if (folder or not rule.folders_only) and rule.regex.fullmatch(name if rule.by_name else relative):
+                asked = name if rule.by_name else relative
+                if (folder or not rule.folders_only) and _compile(rule.regex).fullmatch(asked):
                     return rule.ignores
         return None
 
@@ -114,8 +116,12 @@ def _rule(line: str, translate: Translate) -> _Rule | None:
     ignores = not text.startswith("!")
     text = text.removeprefix("!")
     folders_only = text.endswith("/")
-    text = _POSIX_CLASS.sub(lambda found: _CLASSES[found[1]], text.removesuffix("/"))
-    text = re.sub(r"\*{3,}", "**", text)
+    text = text.removesuffix("/")
+    if "[:" in text:
+        for name, members in _CLASSES.items():
+            text = text.replace(f"[:{name}:]", members)
+    if "***" in text:
+        text = re.sub(r"\*{3,}", "**", text)
     regex = translate("/" + text.removeprefix("/")) if text else None
     if regex is None:
         return None
@@ -125,7 +131,7 @@ def _rule(line: str, translate: Translate) -> _Rule | None:
             break
         reach.append(part)
     return _Rule(
-        regex=_compile(regex),
+        regex=regex,
         by_name="/" not in text,
         folders_only=folders_only,
         ignores=ignores,
@@ -135,10 +141,11 @@ def _rule(line: str, translate: Translate) -> _Rule | None:
 
 def _any(rules: Iterable[_Rule]) -> Callable[[str], object] | None:
     """One search that tells whether any of the rules may match: most entries match none of them."""
-    text = "|".join(f"(?:{rule.regex.pattern})" for rule in rules)
+    text = "|".join(f"(?:{rule.regex})" for rule in rules)
     return _compile(text).fullmatch if text else None
 
 
+@cache
 def _compile(text: str) -> re.Pattern[str]:
     with warnings.catch_warnings():
         # `[[]` is fine in git, and Python warns of what it may mean one day.

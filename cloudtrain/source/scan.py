@@ -40,14 +40,14 @@ def scan(
     top = os.path.abspath(root)  # noqa: PTH100
     if not top.strip("/"):
         raise SourceError("the source folder cannot be the whole file system", hint="name the folder of your code")
-    cache = HashCache.open(cache_dir, top, started)
+    cache = HashCache(cache_dir, top, started)
     patterns = Patterns(cache.patterns)
     found = walk(top, patterns)
     added = _payload_paths(payload or {})
     listed = found.files + _payload_files(added, found)
     entries = _hash(top, added, listed, cache, found, progress)
     entries += _links(top, found)
-    cache.save(top, patterns.used)
+    cache.save(patterns.used)
     if found.problems:
         raise SourceError(_refusal(root, found.problems), hint="correct these and run again")
     entries.sort(key=lambda entry: entry.path)

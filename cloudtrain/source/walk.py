@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
@@ -43,13 +43,13 @@ class Problem:
         return f"{path}: {self.why}; {self.remedy}"
 
 
-@dataclass(kw_only=True, slots=True)
 class Found:
     """What a walk found, in no order."""
 
-    files: list[tuple[str, os.stat_result]] = field(default_factory=list)
-    links: list[str] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.files: list[tuple[str, os.stat_result]] = []
+        self.links: list[str] = []
+        self.problems: list[Problem] = []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class _Folder:
 def walk(root: str, patterns: Patterns) -> Found:
     """Every file and link below `root` that travels. Problems are collected, nothing is raised."""
     lead, git = _rules_above(root, patterns)
-    walker = _Walker(root=root, lead=lead, patterns=patterns, found=Found())
+    walker = _Walker(root, lead, patterns)
     todo = [_Folder(path="", say=_Say.GIT, wanted=True, git=git, ours=())]
     while todo:
         folder = todo.pop()
@@ -89,13 +89,14 @@ def unreadable(path: str, error: OSError) -> Problem:
     return Problem(path=path, why=why, remedy="change its permissions or add it to .cloudtrainignore")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Walker:
-    root: str
-    lead: str
-    """Path from the repository's top to `root`, "" or "a/b/": ignore rules see paths from the top."""
-    patterns: Patterns
-    found: Found
+    """`lead` is the path from the repository's top to `root`, "" or "a/b/": ignore rules see paths from the top."""
+
+    def __init__(self, root: str, lead: str, patterns: Patterns) -> None:
+        self.root = root
+        self.lead = lead
+        self.patterns = patterns
+        self.found = Found()
 
     def visit(self, folder: _Folder, entries: list[os.DirEntry[str]]) -> Iterator[_Folder]:
         """Takes what travels of one folder and yields the folders to look into."""

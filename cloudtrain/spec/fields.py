@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from cloudtrain.catalog import gpu_names
@@ -24,6 +25,7 @@ _SECRET_STORES = {
     "aws": ("secretsmanager", "ssm"),
     "azure": ("keyvault",),
 }
+_NO_SECRETS = "a spec names where a secret is kept, it never holds it; for example {local: 'env:HF_TOKEN'}"
 
 
 class Wrong(ValueError):
@@ -99,6 +101,8 @@ def read_text(value: Any) -> str:
     expect(value, str, "one value")
     if "\0" in value:
         raise Wrong("holds a NUL character, which no program can be given")
+    if re.search("[\ud800-\udfff]", value):
+        raise Wrong("is not UTF-8 text")
     return str(value)
 
 
@@ -148,27 +152,25 @@ def read_env(value: Any) -> Mapping[str, str]:
 def read_secrets(value: Any) -> Mapping[str, Mapping[str, str]]:
     """Where each secret is kept, per provider. A spec never holds the secret itself."""
 
+    # No message repeats a value: it may be the secret.
     def read(sources: Any) -> Mapping[str, str]:
-        if isinstance(sources, str):
-            hint = "never write the secret itself here; for example {local: 'env:HF_TOKEN'}"
-            raise Wrong("expected a mapping from provider to where the secret is kept", hint)
-        expect(sources, dict, "a mapping from provider to where the secret is kept")
-        return {provider: _each({provider: s}, _secret_of(provider))[provider] for provider, s in sources.items()}
+        if not isinstance(sources, dict):
+            raise Wrong("expected a mapping from provider to where the secret is kept", _NO_SECRETS)
+        pairs = {provider: (provider, place) for provider, place in sources.items()}
+        return _each(pairs, _secret_place)
 
-    expect(value, dict, "a mapping (NAME: where it is kept)")
+    if not isinstance(value, dict):
+        raise Wrong("expected a mapping (NAME: where it is kept)", _NO_SECRETS)
     return _each(value, read, _variable)
 
 
-def _secret_of(provider: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        _provider(provider)
-        store, _, name = expect(value, str, "text").partition(":")
-        if store not in _SECRET_STORES[provider] or not name:
-            forms = " or ".join(f"'{store}:NAME'" for store in _SECRET_STORES[provider])
-            raise Wrong(f"expected {forms}", "a spec names where a secret is kept, it never holds it")
-        return str(value)
-
-    return read
+def _secret_place(pair: tuple[str, Any]) -> str:
+    provider, place = _provider(pair[0]), pair[1]
+    store, _, name = place.partition(":") if isinstance(place, str) else ("", "", "")
+    if store not in _SECRET_STORES[provider] or not name.strip() or "\0" in name:
+        forms = " or ".join(f"'{store}:NAME'" for store in _SECRET_STORES[provider])
+        raise Wrong(f"expected {forms}", _NO_SECRETS)
+    return str(place)
 
 
 def read_tags(value: Any) -> Mapping[str, str]:
@@ -188,7 +190,7 @@ def read_gpus(value: Any) -> tuple[str, ...]:
 
 def _gpu(name: Any) -> str:
     if expect(name, str, "a GPU name") not in gpu_names():
-        raise Wrong(f"unknown GPU {name!r}{did_you_mean(name, gpu_names())}", f"known: {', '.join(gpu_names())}")
+        raise Wrong(f"unknown GPU {kind_of(name)}{did_you_mean(name, gpu_names())}", f"known: {', '.join(gpu_names())}")
     return str(name)
 
 
@@ -213,23 +215,34 @@ def read_inputs(value: Any) -> Mapping[str, Input]:
     for name in inputs:
         variable = name.upper().replace("-", "_")
         if variable in seen:
-            shared = f"and {seen[variable]!r} would share the variable CLOUDTRAIN_INPUT_{variable}"
-            raise Wrong(shared, at=(name,))
+            shared = f"shares the variable CLOUDTRAIN_INPUT_{variable} with {seen[variable]!r}"
+            raise Wrong(shared, "give one of them another name", at=(name,))
         seen[variable] = name
     return inputs
 
 
 def _input(value: Any) -> Input:
     if isinstance(value, (str, Input)):
-        return value if isinstance(value, Input) else Input({"*": value})
+        return value if isinstance(value, Input) else Input({"*": _place(value)})
     rest = dict(expect(value, dict, "a place, or a mapping"))
     mode = rest.pop("mode", "copy")
     if mode not in ("copy", "stream"):
         raise Wrong(f"expected copy or stream, got {kind_of(mode)}", at=("mode",))
     if not rest:
         raise Wrong("says no place", "write uri: …, or one place per provider")
-    places = _each(rest, lambda item: str(expect(item, str, "a place")), lambda k: k if k == "uri" else _provider(k))
+    places = _each(rest, _place, lambda k: k if k == "uri" else _provider(k))
     return Input({"*" if key == "uri" else key: place for key, place in places.items()}, mode)
+
+
+def _place(value: Any) -> str:
+    place = read_text(expect(value, str, "a place"))
+    if not place.strip():
+        raise Wrong("says no place", "an address such as s3://bucket/data/, or a folder such as ./data")
+    try:
+        Path(place).expanduser()
+    except RuntimeError:
+        raise Wrong(f"there is no such user: {kind_of(place)}", "write ./~name for a folder of that name") from None
+    return place
 
 
 def read_image(value: Any) -> str | Mapping[str, str]:
@@ -237,6 +250,8 @@ def read_image(value: Any) -> str | Mapping[str, str]:
     if isinstance(value, str) and value.strip():
         return value
     mapping = expect(value, dict, "auto, an image's address, or a mapping")
+    if not mapping:
+        raise Wrong("names no image", "leave it out, or write auto")
     known = (lambda key: key) if set(mapping) == {"build"} else _provider
     return _each(mapping, lambda item: str(expect(item, str, "text")), known)
 

@@ -58,7 +58,7 @@ def spec_from_values(
     """The same for a spec written in Python as plain dicts; relative places count from `folder`."""
     try:
         text = json.dumps(dict(values), ensure_ascii=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise SpecError([Mistake(where="spec", path="", message=f"holds what no job.yaml can say: {error}")]) from None
     document = Document(values=json.loads(text), name="spec", text=text)
     return spec_from_document(override(document, overrides), folder.resolve())
@@ -71,19 +71,28 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
     mistakes = []
     for text in overrides:
         path, equals, value = text.partition("=")
+        flag = f"--set {path}=…" if path.strip().startswith("secrets") else f"--set {text}"  # it may hold the secret
         keys: Keys = tuple(part.strip() for part in path.split("."))
         if not equals or not all(keys):
             hint = "--set resources.nodes=4"
-            mistakes.append(Mistake(where=f"--set {text}", path="", message="expected KEY.PATH=VALUE", hint=hint))
+            mistakes.append(Mistake(where=flag, path="", message="expected KEY.PATH=VALUE", hint=hint))
+            continue
+        if re.search("[\ud800-\udfff]", text):
+            mistakes.append(Mistake(where=f"--set {path}", path="", message="is not UTF-8 text"))
             continue
         inner = values
         for depth, key in enumerate(keys[:-1], 1):
+            if isinstance(inner.get(str(key)), list):
+                message, hint = "is a list, which has no named parts", f"--set {dotted(keys[:depth])}='[…]' replaces it"
+                mistakes.append(Mistake(where=flag, path=dotted(keys[:depth]), message=message, hint=hint))
+                break
             if not isinstance(inner.get(str(key)), dict):
                 inner[str(key)] = {}
-                origins[keys[:depth]] = f"--set {text}"
+                origins[keys[:depth]] = flag
             inner = inner[str(key)]
-        inner[str(keys[-1])] = parse_scalar(value)
-        origins = {k: v for k, v in origins.items() if k[: len(keys)] != keys} | {keys: f"--set {text}"}
+        else:
+            inner[str(keys[-1])] = parse_scalar(value)
+            origins = {k: v for k, v in origins.items() if k[: len(keys)] != keys} | {keys: flag}
     if mistakes:
         raise SpecError(mistakes)
     applied = (*document.overrides, *overrides)
@@ -131,7 +140,7 @@ def _copy(value: Any) -> Any:
 
 def _by_place(mistake: Mistake) -> tuple[str, list[int], str]:
     name, *numbers = re.split(r":(?=\d+)", mistake.where)
-    return name, [int(number) for number in numbers if number.isdigit()], mistake.path
+    return name, [int(number) for number in numbers if number.isdecimal()], mistake.path
 
 
 def _from_pydantic(item: Any) -> list[Found]:
@@ -185,19 +194,21 @@ def _contradictions(values: Mapping[str, Any]) -> list[Found]:
 def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Found]:
     """What the spec says of files: source and entrypoint must be there, and the one inside the other."""
     source_name, entrypoint = values.get("source", "."), values.get("entrypoint")
-    if not isinstance(source_name, str) or not source_name or "\0" in source_name:
+    if not isinstance(source_name, str) or not source_name:
         return []
-    source = folder / source_name
-    if not source.is_dir():
-        word = "is a file, not a folder" if source.exists() else "no such folder"
-        return [(("source",), f"{word}: {source_name}", "the folder whose content travels with the job")]
-    if not isinstance(entrypoint, str):
-        return []
+    at = "source"
     try:
-        problem = _entrypoint_problem(entrypoint.strip(), source.resolve())
-    except (OSError, ValueError) as error:
+        source = (folder / source_name).resolve()
+        if not source.is_dir():
+            word = "is a file, not a folder" if source.exists() else "no such folder"
+            return [((at,), f"{word}: {source_name}", "the folder whose content travels with the job")]
+        at = "entrypoint"
+        problem = _entrypoint_problem(entrypoint.strip(), source) if isinstance(entrypoint, str) else None
+    except OSError as error:
+        problem = (f"cannot be looked up: {error.strerror}", None)
+    except ValueError as error:  # a NUL character
         problem = (f"cannot be looked up: {error}", None)
-    return [(("entrypoint",), *problem)] if problem else []
+    return [((at,), *problem)] if problem else []
 
 
 def _entrypoint_problem(entrypoint: str, source: Path) -> tuple[str, str | None] | None:
@@ -208,6 +219,8 @@ def _entrypoint_problem(entrypoint: str, source: Path) -> tuple[str, str | None]
         )
     if entrypoint.split()[0] == "-m":
         return _module_problem(entrypoint.split()[1:], source)
+    if Path(entrypoint).is_absolute():
+        return f"{entrypoint!r} is an absolute path", "write it as it lies in the source folder, which is what travels"
     target = source / entrypoint
     if not target.resolve().is_relative_to(source):
         return f"{entrypoint!r} lies outside source, so it would not travel", "move it into the source folder"
@@ -215,7 +228,8 @@ def _entrypoint_problem(entrypoint: str, source: Path) -> tuple[str, str | None]
         return f"{entrypoint!r} is a folder", "name the script in it"
     if not target.is_file():
         names = tuple(str(p.relative_to(source)) for p in sorted(source.glob("*")) if p.suffix in (".py", ".ipynb"))
-        return f"no such file in the source folder: {entrypoint}{did_you_mean(entrypoint, names)}", None
+        hint = "arguments go into args" if (source / entrypoint.split()[0]).is_file() else None
+        return f"no such file in the source folder: {entrypoint}{did_you_mean(entrypoint, names)}", hint
     if target.suffix not in (".py", ".ipynb"):
         return f"{entrypoint!r} is neither a .py script nor an .ipynb notebook", "arguments go into args"
     return None

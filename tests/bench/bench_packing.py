@@ -1,7 +1,7 @@
 """Packing 10,000 small files against `tar | gzip`: `python tests/bench/bench_packing.py [--json]`.
 
-Rounds alternate between the two. "first time" is scan without a cache + pack into an empty store;
-"unchanged" is scan with a warm cache + the archive already there. CPU counts this process; for the reference, both children.
+Rounds alternate between the two. "first time" is scan without a cache + pack into an empty store; "unchanged" is
+scan with a warm cache + the archive already there. CPU counts this process; for the reference, both children.
 """
 
 from __future__ import annotations

@@ -64,9 +64,7 @@ def test_evaluation_counts_each_sample_once_in_equally_many_passes(samples: int,
 @pytest.mark.parametrize(
     ("ranks", "parts", "batch_size", "hint"), [(4, 2, 7, "use at least 8"), (1, 1, 1438, "use 1437 or less")]
 )
-def test_a_batch_that_cannot_be_shared_out_is_refused(
-    ranks: int, parts: int, batch_size: int, hint: str
-) -> None:
+def test_a_batch_that_cannot_be_shared_out_is_refused(ranks: int, parts: int, batch_size: int, hint: str) -> None:
     with pytest.raises(Refused, match=hint):
         batches(0, ranks, parts, batch_size)
 
@@ -248,7 +246,5 @@ def test_help_and_bad_arguments_need_no_torch() -> None:
         "print(json.dumps(sorted(sys.modules)))"
     )
     argv = [sys.executable, "-c", code, str(ENTRYPOINTS), str(ENTRYPOINTS / "job")]
-    loaded = set(
-        json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout)
-    )
+    loaded = set(json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout))
     assert not loaded & {"torch", "numpy", "sklearn"}

@@ -29,9 +29,7 @@ class Launch:
 
     def __init__(self, folder: Path, *argv: str, **env: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        clean = {
-            k: v for k, v in os.environ.items() if not k.startswith(("CLOUDTRAIN_", "PET_", "TORCHELASTIC_"))
-        }
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("CLOUDTRAIN_", "PET_", "TORCHELASTIC_"))}
         self.process = subprocess.Popen(
             [sys.executable, *argv],
             cwd=folder,
@@ -188,10 +186,7 @@ def test_what_needs_a_group_of_three(tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_one_line_from_rank_0_and_exit_code_2(tmp_path: Path) -> None:
-    ranks = [
-        Launch(tmp_path, str(TRAIN), "--strategy", "single", RANK=str(rank), WORLD_SIZE="2")
-        for rank in (0, 1)
-    ]
+    ranks = [Launch(tmp_path, str(TRAIN), "--strategy", "single", RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]
     for rank in ranks:
         rank.finish()
     assert [rank.process.returncode for rank in ranks] == [2, 2]

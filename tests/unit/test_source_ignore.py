@@ -53,28 +53,13 @@ TREE = tuple(
     )
 )
 SEGMENTS = (
-    "a",
-    "b",
-    "data",
-    "*",
-    "**",
-    "*.csv",
-    "?",
-    "[ab]",
-    "[!a]",
-    "[^b]",
-    "a*",
-    "*b",
-    "k.*",
-    "d",
-    "***",
-    "éé",
-    "**b",
-)
+    "a", "b", "data", "*", "**", "*.csv", "?", "[ab]", "[!a]", "[^b]", "a*", "*b", "k.*", "d", "***", "éé", "**b",
+)  # fmt: skip
 ODD = (
-    "", "#a", r"\#h", r"\!n", "!", "!/", "/", "//", "a//b", "a ", r"a\ ", "  ", " s", "a\r", "a\\", "[", "[a", "[]a]", "!#h",
-    "[z-a]", "[[]x]", r"\[x\]", "[[:alpha:]]", "[[:alpha:]]*", "![[:digit:]]", "*/", "**/", "/**", "/*", "!/*/", "a/**", "!a/**/", "**/b/**",
-    "a**", "a/*/*", "!*/", "!*.csv", "*", "!*", r"\a", "a/b", "./a", "../a", "a/../b", "a/[!x]", "a[/]b", "a?b", "\ufeffa", "!!n",
+    "", "#a", r"\#h", "!", "!/", "/", "//", "a//b", "a ", r"a\ ", "  ", " s", "a\r", "a\\", "[", "[a",
+    "[]a]", "!#h", "[z-a]", "[[]x]", r"\[x\]", "[[:alpha:]]", "[[:alpha:]]*", "![[:digit:]]", "*/", "**/", "/**", "/*",
+    "!/*/", "a/**", "!a/**/", "**/b/**", "a**", "a/*/*", "!*/", "!*.csv", "*", "!*", r"\a", "a/b", "./a", "../a",
+    "a/../b", r"\!n", "a/[!x]", "a[/]b", "a?b", "\ufeffa", "!!n",
 )  # fmt: skip
 
 
@@ -117,6 +102,20 @@ def test_the_files_that_travel_are_the_files_git_sees(repository: Path, rules: d
 
 
 @needs_git
+@settings(max_examples=100, deadline=None)
+@given(rules=ignore_files())
+def test_cloudtrainignore_alone_reads_as_gitignore_would(repository: Path, rules: dict[str, str]) -> None:
+    seen = []
+    for name, files in ((".gitignore", git_sees), (".cloudtrainignore", travelling)):
+        places = {place.replace(".gitignore", name): text for place, text in rules.items() if "exclude" not in place}
+        write(repository, places)
+        seen.append({path for path in files(repository) if path in TREE})
+        for place in places:
+            (repository / place).unlink()
+    assert seen[0] == seen[1]
+
+
+@needs_git
 def test_a_folder_inside_a_repository_obeys_the_rules_above_it(tmp_path: Path) -> None:
     write(tmp_path, {
         ".gitignore": "*.ckpt\n/jobs/digits/out/\nsecret.env\n",
@@ -155,12 +154,24 @@ def test_a_worktree_obeys_the_exclude_file_of_its_repository(tmp_path: Path) -> 
             id="a folder comes back whole",
         ),
         pytest.param(
-            {".gitignore": "data/\n*.csv\n", ".cloudtrainignore": "!data/\n", "data/a.csv": "", "b.csv": "", "data/.gitignore": "*\n"},
+            {
+                ".gitignore": "data/\n*.csv\n",
+                ".cloudtrainignore": "!data/\n",
+                "data/a.csv": "",
+                "b.csv": "",
+                "data/.gitignore": "*\n",
+            },
             ["data/.gitignore", "data/a.csv"],
             id="whatever other .gitignore rules say inside it",
         ),
         pytest.param(
-            {".gitignore": "out/\n", ".cloudtrainignore": "!out/a/data/\n", "out/a/data/k": "", "out/a/x": "", "out/b/data/k": ""},
+            {
+                ".gitignore": "out/\n",
+                ".cloudtrainignore": "!out/a/data/\n",
+                "out/a/data/k": "",
+                "out/a/x": "",
+                "out/b/data/k": "",
+            },
             ["out/a/data/k"],
             id="from inside an ignored folder by path",
         ),
@@ -170,7 +181,15 @@ def test_a_worktree_obeys_the_exclude_file_of_its_repository(tmp_path: Path) -> 
             id="from inside an ignored folder by name",
         ),
         pytest.param(
-            {".gitignore": "out/\n", ".cloudtrainignore": "!*.json\n", "out/a/m.json": "", "out/x": "", "out/.venv/p.json": "", "out/env/pyvenv.cfg": "", "out/env/p.json": ""},
+            {
+                ".gitignore": "out/\n",
+                ".cloudtrainignore": "!*.json\n",
+                "out/a/m.json": "",
+                "out/x": "",
+                "out/.venv/p.json": "",
+                "out/env/pyvenv.cfg": "",
+                "out/env/p.json": "",
+            },
             ["out/a/m.json"],
             id="but not out of environments inside it",
         ),
@@ -180,7 +199,13 @@ def test_a_worktree_obeys_the_exclude_file_of_its_repository(tmp_path: Path) -> 
             id="minus what .cloudtrainignore itself leaves out",
         ),
         pytest.param(
-            {".cloudtrainignore": "*.bin\n", "sub/.cloudtrainignore": "!keep.bin\n", "a.bin": "", "keep.bin": "", "sub/keep.bin": ""},
+            {
+                ".cloudtrainignore": "*.bin\n",
+                "sub/.cloudtrainignore": "!keep.bin\n",
+                "a.bin": "",
+                "keep.bin": "",
+                "sub/keep.bin": "",
+            },
             ["sub/.cloudtrainignore", "sub/keep.bin"],
             id="nested .cloudtrainignore",
         ),
@@ -190,16 +215,25 @@ def test_a_worktree_obeys_the_exclude_file_of_its_repository(tmp_path: Path) -> 
             id="as in git, nothing comes back from a folder that the same file leaves out",
         ),
     ],
-)  # fmt: skip
+)
 def test_cloudtrainignore_has_the_last_word(tmp_path: Path, files: dict[str, str], expected: list[str]) -> None:
     rules = {".gitignore", ".cloudtrainignore"}
     assert [path for path in travelling(write(tmp_path, files)) if path not in rules] == expected
 
 
 STAYS_OUT = {
-    ".git/HEAD": "", ".cloudtrain/launch.py": "", "pkg/.git/HEAD": "", "__pycache__/a.pyc": "", "pkg/__pycache__/b.pyc": "",
-    "old.pyc": "", ".venv/bin/x": "", "env/pyvenv.cfg": "", "env/lib/y.py": "", "train.py": "", "pkg/.cloudtrain/ok": "",
-}  # fmt: skip
+    ".git/HEAD": "",
+    ".cloudtrain/launch.py": "",
+    "pkg/.git/HEAD": "",
+    "__pycache__/a.pyc": "",
+    "pkg/__pycache__/b.pyc": "",
+    "old.pyc": "",
+    ".venv/bin/x": "",
+    "env/pyvenv.cfg": "",
+    "env/lib/y.py": "",
+    "train.py": "",
+    "pkg/.cloudtrain/ok": "",
+}
 
 
 def test_caches_environments_and_git_stay_out(tmp_path: Path) -> None:

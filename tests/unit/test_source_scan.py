@@ -187,15 +187,6 @@ def test_the_source_must_be_a_folder(root: Path, name: str) -> None:
         scan(root / name, None, None)
 
 
-class Clock:
-    """Turns the scan's clock ahead, so that files written just now are old."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._now = time.time_ns
-        monkeypatch.setattr("time.time_ns", lambda: self._now() + self.ahead)
-        self.ahead = 10_000_000_000
-
-
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths whose content was read."""
@@ -212,8 +203,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns the clock ahead, so that files written just now are old."""
+    now = time.time_ns
+    monkeypatch.setattr("time.time_ns", lambda: now() + 10_000_000_000)
 
 
 def rescan(root: Path, tmp_path: Path, reads: list[str]) -> tuple[SourceTree, list[str]]:
@@ -222,7 +215,7 @@ def rescan(root: Path, tmp_path: Path, reads: list[str]) -> tuple[SourceTree, li
     return tree, sorted(reads)
 
 
-def test_unchanged_files_are_not_read_again(root: Path, tmp_path: Path, reads: list[str], clock: Clock) -> None:
+def test_unchanged_files_are_not_read_again(root: Path, tmp_path: Path, reads: list[str], later: None) -> None:
     first, read = rescan(root, tmp_path, reads)
     assert read == ["data.txt", "model.py", "train.py"]
     (root / "train.py").write_text("print(2)\n")
@@ -235,7 +228,7 @@ def test_unchanged_files_are_not_read_again(root: Path, tmp_path: Path, reads: l
     assert third == scan(root, None, None)
 
 
-def test_a_change_that_keeps_size_and_mtime_is_seen(root: Path, tmp_path: Path, reads: list[str], clock: Clock) -> None:
+def test_a_change_that_keeps_size_and_mtime_is_seen(root: Path, tmp_path: Path, reads: list[str], later: None) -> None:
     before, _ = rescan(root, tmp_path, reads)
     file = root / "train.py"
     info = file.stat()
@@ -262,7 +255,7 @@ def test_a_file_too_young_to_be_trusted_is_read_again(
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "one byte", "not JSON", "folder"])
-def test_a_damaged_cache_is_ignored(root: Path, tmp_path: Path, reads: list[str], clock: Clock, damage: str) -> None:
+def test_a_damaged_cache_is_ignored(root: Path, tmp_path: Path, reads: list[str], later: None, damage: str) -> None:
     expected, _ = rescan(root, tmp_path, reads)
     (file,) = (tmp_path / "cache").iterdir()
     data = file.read_bytes()
@@ -283,7 +276,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(root: Path, tmp_path: Pa
     assert scan(root, None, blocked / "cache") == scan(root, None, None)
 
 
-def test_the_cache_leaves_one_file_per_folder_and_no_temporary_one(root: Path, tmp_path: Path, clock: Clock) -> None:
+def test_the_cache_leaves_one_file_per_folder_and_no_temporary_one(root: Path, tmp_path: Path, later: None) -> None:
     for _ in range(3):
         scan(root, None, tmp_path / "cache")
         (root / "train.py").write_text("changed")
@@ -291,7 +284,7 @@ def test_the_cache_leaves_one_file_per_folder_and_no_temporary_one(root: Path, t
     assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".json", ".json"]
 
 
-def test_changed_ignore_rules_are_seen_in_spite_of_the_cache(root: Path, tmp_path: Path, clock: Clock) -> None:
+def test_changed_ignore_rules_are_seen_in_spite_of_the_cache(root: Path, tmp_path: Path, later: None) -> None:
     for pattern, count in (("*.txt", 3), ("*.txt", 3), ("*.nothing", 4), ("*.py", 2)):
         write(root, {".gitignore": pattern})
         assert scan(root, None, tmp_path / "cache").files_count == count
@@ -334,7 +327,7 @@ def test_a_source_above_the_limit_is_refused(size: int, limit: int) -> None:
     assert ".cloudtrainignore" in caught.value.hint
 
 
-def test_importing_and_a_warm_scan_load_no_pathspec_and_no_tarfile(root: Path, tmp_path: Path, clock: Clock) -> None:
+def test_importing_and_a_warm_scan_load_no_pathspec_and_no_tarfile(root: Path, tmp_path: Path, later: None) -> None:
     write(root, {".gitignore": "*.log\n!keep.log\n"})
     scan(root, None, tmp_path / "cache")
     program = """

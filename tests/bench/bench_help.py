@@ -1,0 +1,58 @@
+"""`cloudtrain --help` against a click program that prints its help: `python tests/bench/bench_help.py`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from cloudtrain.cli import COMMANDS, cli
+from tests.bench.pairs import BIN, Comparison, compare, cost, options, report, workplace
+
+PROGRAM = '''"""A click program with as many commands as ours and the same words, all in one file."""
+
+import click
+
+
+@click.group(epilog={epilog!r})
+@click.option("--data-dir", metavar="DIR", help="Where runs are kept.")
+@click.version_option("1.0", prog_name="program")
+def main(data_dir):
+    """One job spec, trained on SageMaker, Azure ML or the machine in front of you."""
+'''
+COMMAND = '''
+
+@main.command({name!r})
+def {name}_command():
+    """{summary}"""
+'''
+SCRIPT = """import re
+import sys
+from program import main
+if __name__ == '__main__':
+    sys.argv[0] = re.sub(r'(-script\\.pyw|\\.exe)?$', '', sys.argv[0])
+    sys.exit(main())
+"""
+"""What an installer writes for a console script, word for word."""
+
+
+def main() -> None:
+    """Print the row."""
+    given = options(rounds=40)
+    with workplace() as (place, env):
+        text = PROGRAM.format(epilog=cli.epilog)
+        text += "".join(COMMAND.format(name=name, summary=line) for name, (_, line) in COMMANDS.items())
+        (place / "program.py").write_text(text)
+        (place / "program").write_text(SCRIPT)
+        comparison = compare(
+            Comparison("`cloudtrain --help`", "a click program's help", {"wall": 1.6, "cpu": 1.6}),
+            lambda: cost([sys.executable, BIN / "cloudtrain", "--help"], env, place),
+            lambda: cost([sys.executable, place / "program", "--help"], env, place),
+            given.rounds,
+        )
+    report([comparison], given.json)
+
+
+if __name__ == "__main__":
+    main()

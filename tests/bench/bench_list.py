@@ -1,0 +1,97 @@
+"""`cloudtrain list --all` with 10,000 ended runs against reading one file per run: `python tests/bench/bench_list.py`.
+
+The reference is strict: it reads one short line per run (what the list shows of it), imports nothing but json and os,
+and prints nothing. First call: there is no index yet. Later calls: there is one, and all runs are in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from cloudtrain import api
+from cloudtrain.runs import RunStore, fold
+from cloudtrain.runs.index import summary
+from cloudtrain.runs.store import as_text
+from tests.bench.pairs import BIN, Comparison, Cost, compare, cost, options, report, workplace
+
+RUNS = 10_000
+READ = """import json
+import os
+import sys
+
+found = []
+with os.scandir(sys.argv[1]) as entries:
+    for entry in entries:
+        with open(f"{entry.path}/summary.json", "rb") as file:
+            found.append(json.loads(file.read()))
+assert len(found) == int(sys.argv[2])
+"""
+
+
+def fill(data_dir: Path) -> None:
+    """Run folders as a short training of two ranks leaves them, and a one-line file in each for the reference."""
+    job = api.load({"name": "digits", "entrypoint": "-m train", "resources": {"processes": 2}})
+    plan = api.plan(job, "local", run_id="digits-0", data_dir=str(data_dir))
+    store = RunStore(data_dir)
+    documents = {"spec.yaml": plan.spec_text, "plan.json": as_text(plan.to_json())}
+    documents["request.json"] = as_text(dict(api.render(plan).document))
+    for number in range(RUNS):
+        run_id, time = f"digits-{number:05}", 1.7e9 + 60 * number
+        folder = store.create(run_id, documents)
+        start = {"name": "digits", "provider": "local", "contract": "plain", "nodes": 1, "processes": 2}
+        ranks = [{"type": "rank_started", "time": time + 3, "rank": rank, "local_rank": rank} for rank in range(2)]
+        metrics = [
+            {"type": "metrics", "time": time + 4 + step, "rank": 0, "step": step, "values": {"loss": 1 / (step + 1)}}
+            for step in range(5)
+        ]
+        folder.append(
+            {"type": "submitting", "time": time, **start},
+            {"type": "submitted", "time": time + 1, "ref": {"pid": number}},
+            {"type": "node_started", "time": time + 2, "rank": -1, "node": 0},
+            *ranks,
+            *metrics,
+            {"type": "ended", "time": time + 30, "state": ("succeeded", "failed", "stopped")[number % 3]},
+        )
+        line = json.dumps(summary(fold(run_id, folder.events())), separators=(",", ":"))
+        (folder.path / "summary.json").write_text(line + "\n")
+
+
+def measure(place: Path, env: dict[str, str], given: argparse.Namespace) -> list[Comparison]:
+    """The rows: without an index, then with one."""
+    data_dir = place / "data"
+    fill(data_dir)
+    (place / "read.py").write_text(READ)
+    ours: list[str | Path] = [sys.executable, BIN / "cloudtrain", "list", "--all"]
+    theirs: list[str | Path] = [sys.executable, place / "read.py", data_dir / "runs", str(RUNS)]
+
+    def cold() -> Cost:
+        (data_dir / "index.jsonl").unlink(missing_ok=True)
+        return cost(ours, env, place)
+
+    def reference() -> Cost:
+        return cost(theirs, env, place)
+
+    what, bars = f"`cloudtrain list --all`, {RUNS} runs", {"wall": 1.0, "cpu": 1.0}
+    first = Comparison(f"{what}, first call (no index; no bar of its own)", "reading one line per run", bars)
+    later = Comparison(f"{what}, later calls", "reading one line per run", bars)
+    return [
+        compare(later, lambda: cost(ours, env, place), reference, given.rounds),
+        compare(first, cold, reference, max(3, given.rounds // 2), warm_ups=1),
+    ]
+
+
+def main() -> None:
+    """Print the rows."""
+    given = options(rounds=16)
+    with workplace() as (place, env):
+        found = measure(place, env, given)
+    report(found, given.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""`cloudtrain plan` against importing click, pydantic and yaml: `python tests/bench/bench_plan.py`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench.pairs import BIN, Comparison, compare, cost, options, report, workplace
+
+JOB = """name: digits
+entrypoint: train.py
+args: {epochs: 5, lr: 0.05, verbose: true}
+resources: {nodes: 1, processes: 2}
+checkpoints: {every: 10 min, keep: 3}
+limits: {restarts: 1, max_runtime: 1 h}
+env: {NCCL_DEBUG: WARN}
+"""
+IMPORTS = """import click
+import yaml
+from pydantic import BaseModel
+"""
+"""`import pydantic` alone loads nearly nothing: its classes are imported when they are asked for."""
+
+
+def main() -> None:
+    """Print the rows."""
+    given = options(rounds=30)
+    bars = {"wall": 1.6, "cpu": 1.6}
+    with workplace() as (place, env):
+        job = place / "job"
+        job.mkdir()
+        (job / "job.yaml").write_text(JOB)
+        (job / "train.py").write_text("print('hello')\n")
+        (place / "imports.py").write_text(IMPORTS)
+        found = []
+        for words in (["plan", "job.yaml"], ["plan", "job.yaml", "--json"]):
+            argv = [sys.executable, BIN / "cloudtrain", *words]
+            found.append(
+                compare(
+                    Comparison(f"`cloudtrain {' '.join(words)}`", "importing click, pydantic.BaseModel, yaml", bars),
+                    lambda argv=argv: cost(argv, env, job),  # type: ignore[misc]
+                    lambda: cost([sys.executable, place / "imports.py"], env, job),
+                    given.rounds,
+                )
+            )
+    report(found, given.json)
+
+
+if __name__ == "__main__":
+    main()

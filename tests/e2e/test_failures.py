@@ -1,0 +1,175 @@
+"""What goes wrong in a run, and what the user reads first: the rank, its exception, its line."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.workbench import Bench
+
+pytestmark = pytest.mark.torchrun
+
+GROUP = """
+import os, signal, sys, time
+import torch
+import torch.distributed as dist
+from cloudtrain_job import emit
+dist.init_process_group("gloo")
+rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+dist.all_reduce(torch.ones(1))
+emit("training", attempt=attempt, pid=os.getpid())
+"""
+FOREVER = """
+while True:
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.01)
+"""
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_first_thing_read_is_the_failing_rank_with_its_exception_and_line(bench: Bench) -> None:
+    bench.write(
+        job_yaml="name: dog\nentrypoint: train.py\nresources: {nodes: 2, processes: 2}\n",
+        train_py=GROUP + 'if rank == 3:\n    raise ValueError("the dog ate shard 3")\n' + FOREVER,
+    )
+    result = bench.run("submit", "--run-id", "dog-1")
+    assert result.code == 1
+    told = [line for line in result.err.splitlines() if not line.startswith(("dog-1  2 nodes", "  ("))]
+    assert told[0].startswith("dog-1 failed after")
+    assert told[0].endswith("rank 3 (node 1) raised ValueError: the dog ate shard 3")
+    assert told[1].strip() == 'train.py:11  raise ValueError("the dog ate shard 3")'
+    assert "closed" not in result.err
+    state = bench.json("status", "dog-1")
+    assert (state["error"]["rank"], state["error"]["node"], state["error"]["line"]) == (3, 1, 11)
+    assert "ValueError: the dog ate shard 3" in state["error"]["traceback"]
+    assert "worker.py" not in state["error"]["traceback"]
+    assert bench.run("wait", "dog-1").code == 1
+    assert bench.processes() == []
+
+
+def test_ten_kills_of_a_rank_are_ten_restarts_and_then_success(bench: Bench) -> None:
+    bench.write(
+        job_yaml="name: cat\nentrypoint: train.py\nresources: {processes: 2}\nlimits: {restarts: 10}\n",
+        train_py=GROUP
+        + "if attempt < 10 and rank == attempt % 2:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        + "dist.all_reduce(torch.ones(1))\nprint('nine lives and one')\n",
+    )
+    result = bench.run("submit", "--run-id", "cat-1")
+    assert result.code == 0, result.err
+    assert bench.json("status", "cat-1")["restarts"] == 10
+    why = [event["why"] for event in bench.events("cat-1") if event["type"] == "restarted"]
+    assert why == [f"rank {n % 2} (node 0) was killed by SIGKILL (out of host memory?)" for n in range(10)]
+
+
+def test_a_rank_killed_on_one_of_two_nodes_restarts_both(bench: Bench) -> None:
+    bench.write(
+        job_yaml="name: two\nentrypoint: train.py\nresources: {nodes: 2, processes: 1}\nlimits: {restarts: 2}\n",
+        train_py=GROUP
+        + "if not os.path.exists('../../died') and rank == 1:\n    open('../../died', 'w').close()\n"
+        + "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        + "emit('rank_is', node_rank=int(os.environ['CLOUDTRAIN_NODE_RANK']))\ndist.all_reduce(torch.ones(1))\n",
+    )
+    result = bench.run("submit", "--run-id", "two-1")
+    assert result.code == 0, result.err
+    ranks = [(e["rank"], e["node_rank"]) for e in bench.events("two-1") if e["type"] == "rank_is"]
+    assert set(ranks[-2:]) == {(0, 0), (1, 1)}, "ranks keep the order of the nodes under c10d too"
+
+
+def test_a_rank_that_leaves_by_exit_code_is_named(bench: Bench) -> None:
+    bench.write(
+        job_yaml="name: exit\nentrypoint: train.py\nresources: {processes: 2}\n",
+        train_py=GROUP + "if rank == 1:\n    os._exit(7)\n" + FOREVER,
+    )
+    result = bench.run("submit", "--run-id", "exit-1")
+    assert result.code == 1
+    assert "rank 1 (node 0) exited with code 7" in result.err
+
+
+def test_stop_ends_even_a_program_that_ignores_it_and_its_runaway_child(bench: Bench) -> None:
+    bench.write(
+        job_yaml="name: mule\nentrypoint: train.py\nresources: {nodes: 2, processes: 1}\n",
+        train_py="import signal, subprocess, time\nfrom cloudtrain_job import emit\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "emit('training', child=child.pid)\ntime.sleep(600)\n",
+    )
+    submitted = bench.run("submit", "--run-id", "mule-1", "--detach", CLOUDTRAIN_STOP_GRACE="6 s")
+    assert (submitted.code, submitted.out) == (0, "mule-1\n")
+    child = bench.await_event("mule-1", lambda e: e["type"] == "training")["child"]
+    stopped = bench.run("stop", "mule-1")
+    assert stopped.code == 5
+    assert "stop was asked" in stopped.err
+    state = bench.json("status", "mule-1")
+    assert state["state"] == "stopped"
+    assert state["ended"] - state["created"] < 60
+    assert bench.processes() == []
+    assert not is_running(child)
+
+
+def test_max_runtime_stops_a_run_with_its_own_exit_code(bench: Bench) -> None:
+    bench.write(
+        job_yaml="name: slow\nentrypoint: train.py\nlimits: {max_runtime: 4 s}\n",
+        train_py="import time\ntime.sleep(600)\n",
+    )
+    result = bench.run("submit", "--run-id", "slow-1")
+    assert result.code == 5
+    assert "max_runtime of 4 s is over" in result.err
+
+
+def test_a_killed_client_loses_nothing(bench: Bench) -> None:
+    bench.write(
+        job_yaml="name: ghost\nentrypoint: train.py\nresources: {processes: 2}\n",
+        train_py=GROUP + "import pathlib\nwhile not pathlib.Path('../../../go').exists():\n    time.sleep(0.02)\n"
+        "dist.barrier()\nprint('finished without you')\n",
+    )
+    client = bench.begin("submit", "--run-id", "ghost-1")
+    bench.await_event("ghost-1", lambda e: e["type"] == "training")
+    os.killpg(client.pid, signal.SIGKILL)
+    client.wait()
+    (bench.run_folder("ghost-1") / "go").touch()
+    waited = bench.run("wait", "ghost-1")
+    assert waited.code == 0, waited.err
+    assert "finished without you" in bench.run("logs", "ghost-1").out
+
+
+def test_interrupting_the_client_detaches_and_says_how_to_go_on(bench: Bench) -> None:
+    bench.write(
+        job_yaml="name: leave\nentrypoint: train.py\n",
+        train_py="import time, pathlib\nfrom cloudtrain_job import emit\nemit('training')\n"
+        "while not pathlib.Path('../../../go').exists():\n    time.sleep(0.02)\n",
+    )
+    client = bench.begin("submit", "--run-id", "leave-1")
+    bench.await_event("leave-1", lambda e: e["type"] == "training")
+    client.send_signal(signal.SIGINT)
+    _, said = client.communicate(timeout=30)
+    assert client.returncode == 130
+    assert "leave-1 goes on without you" in said
+    assert "cloudtrain stop leave-1" in said
+    assert "Traceback" not in said
+    (bench.run_folder("leave-1") / "go").touch()
+    assert bench.run("wait", "leave-1").code == 0
+
+
+def test_two_runs_at_once_do_not_disturb_each_other(bench: Bench) -> None:
+    bench.write(
+        job_yaml="name: twin\nentrypoint: train.py\nresources: {processes: 2}\n",
+        train_py=GROUP + "print('mine', os.environ['CLOUDTRAIN_RUN_ID'])\ndist.barrier()\n",
+    )
+    for run in ("twin-1", "twin-2"):
+        assert bench.run("submit", "--run-id", run, "--detach").code == 0
+    for run in ("twin-1", "twin-2"):
+        assert bench.run("wait", run).code == 0
+        assert set(bench.run("logs", run, "--grep", "mine").out.splitlines()) == {
+            f"[rank 0] mine {run}",
+            f"[rank 1] mine {run}",
+        }

@@ -1,0 +1,186 @@
+"""One run on two nodes with two processes each: one world, equal parameters, and everything where it was promised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.workbench import Bench, Result
+
+pytestmark = [pytest.mark.torchrun, pytest.mark.xdist_group("two_nodes")]
+
+SECRET = "hunter2-never-write-this-down"
+ARGS = ["it's", "1.10", "007", "a=b", "ünï cödé", "--flag", "two words", "", "-x", "$HOME", "*", "a\tb"]
+
+SCRIPT = """
+import hashlib, json, os, sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from cloudtrain_job import emit, log_metrics
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(rank)
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(5):
+    loss = model(torch.randn(8, 4)).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    log_metrics(step=step, loss=loss.item())
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+names = [n for n in os.environ if n.startswith(("CLOUDTRAIN_", "PET_")) or n in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
+emit("seen", argv=sys.argv, digest=digest, world=dist.get_world_size(), secret=os.environ["TOKEN"][:7],
+     greeting=os.environ["GREETING"], cwd=os.getcwd(), env={n: os.environ[n] for n in names if "DIR" not in n and "FILE" not in n},
+     values=json.loads(Path(os.environ["CLOUDTRAIN_ARGS_FILE"]).read_text()),
+     data=Path(os.environ["CLOUDTRAIN_INPUT_MY_DATA"], "x.txt").read_text())
+print(f"hello from {rank}", flush=True)
+if rank == 0:
+    Path(os.environ["CLOUDTRAIN_MODEL_DIR"], "model.txt").write_text("weights")
+    Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], "notes.txt").write_text("notes")
+dist.barrier(); dist.destroy_process_group()
+"""
+
+JOB = f"""
+name: pair
+entrypoint: deep/train.py
+args: {json.dumps(ARGS)}
+resources: {{nodes: 2, processes: 2}}
+inputs: {{my-data: ../data}}
+env: {{GREETING: "007"}}
+secrets: {{TOKEN: {{local: "env:MY_TOKEN"}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, Result]]:
+    """The workbench with the finished run, and what submit said."""
+    bench = Bench(tmp_path_factory.mktemp("two") / "a folder with spaces")
+    bench.write(job_yaml=JOB, deep__train_py=SCRIPT)
+    (bench.folder / "data").mkdir()
+    (bench.folder / "data" / "x.txt").write_text("input data")
+    result = bench.run("submit", "--run-id", "pair-1", MY_TOKEN=SECRET)
+    yield bench, result
+    bench.close()
+
+
+def seen(bench: Bench) -> dict[int, dict[str, object]]:
+    return {event["rank"]: event for event in bench.events("pair-1") if event["type"] == "seen"}
+
+
+def test_all_four_ranks_are_one_world_with_equal_parameters(pair: tuple[Bench, Result]) -> None:
+    bench, result = pair
+    assert result.code == 0, result.err
+    ranks = seen(bench)
+    assert sorted(ranks) == [0, 1, 2, 3]
+    assert {event["world"] for event in ranks.values()} == {4}
+    assert len({event["digest"] for event in ranks.values()}) == 1
+
+
+def test_arguments_arrive_exactly_as_written(pair: tuple[Bench, Result]) -> None:
+    for event in seen(pair[0]).values():
+        assert event["argv"] == ["deep/train.py", *ARGS]
+        assert event["values"] == ARGS
+
+
+def test_ranks_follow_the_nodes(pair: tuple[Bench, Result]) -> None:
+    assert {rank: event["node"] for rank, event in seen(pair[0]).items()} == {0: 0, 1: 0, 2: 1, 3: 1}
+
+
+def test_the_contract_holds_in_every_rank(pair: tuple[Bench, Result]) -> None:
+    for rank, event in seen(pair[0]).items():
+        env = event["env"]
+        assert isinstance(env, dict)
+        expected = {
+            "CLOUDTRAIN_RUN_ID": "pair-1",
+            "CLOUDTRAIN_JOB_NAME": "pair",
+            "CLOUDTRAIN_PLATFORM": "plain",
+            "CLOUDTRAIN_NODE_RANK": str(rank // 2),
+            "CLOUDTRAIN_NODES": "2",
+            "CLOUDTRAIN_PROCESSES": "2",
+            "PET_NNODES": "2",
+            "PET_NODE_RANK": str(rank // 2),
+            "PET_NPROC_PER_NODE": "2",
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank % 2),
+            "WORLD_SIZE": "4",
+        }
+        assert expected.items() <= env.items()
+        assert env["PET_MASTER_ADDR"] and int(env["PET_MASTER_PORT"]) > 0
+        assert event["greeting"] == "007"
+        assert event["data"] == "input data"
+
+
+def test_each_node_works_in_a_copy_of_its_own(pair: tuple[Bench, Result]) -> None:
+    folders = {event["node"]: event["cwd"] for event in seen(pair[0]).values()}
+    assert len(set(folders.values())) == 2
+
+
+def test_a_secret_reaches_the_job_and_stays_out_of_the_run_folder(pair: tuple[Bench, Result]) -> None:
+    bench, result = pair
+    assert {event["secret"] for event in seen(bench).values()} == {SECRET[:7]}
+    files = [path for path in bench.data.rglob("*") if path.is_file()]
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+    assert SECRET not in result.out + result.err
+
+
+def test_logs_are_read_together_and_apart(pair: tuple[Bench, Result]) -> None:
+    bench, _ = pair
+    together = bench.run("logs", "pair-1", "--grep", "hello").out.splitlines()
+    assert sorted(together) == [f"[rank {rank}] hello from {rank}" for rank in range(4)]
+    assert bench.run("logs", "pair-1", "--rank", "3", "--grep", "hello").out == "hello from 3\n"
+    node = bench.json("logs", "pair-1", "--node", "1", "--grep", "hello", "--tail", "1")
+    assert node["node"] == 1
+    assert node["rank"] in (2, 3)
+    assert len(bench.run("logs", "last", "--tail", "2").out.splitlines()) == 2
+    assert bench.run("logs", "last", "--since", "2001-01-01").out == bench.run("logs", "last", "-f").out
+    assert bench.run("logs", "last", "--since", "3000-01-01").out == ""
+
+
+def test_metrics_are_counted_once_from_rank_zero(pair: tuple[Bench, Result]) -> None:
+    events = [event for event in pair[0].events("pair-1") if event["type"] == "metrics"]
+    assert [event["step"] for event in events] == [0, 1, 2, 3, 4]
+    assert {event["rank"] for event in events} == {0}
+
+
+def test_status_and_list_tell_the_end_in_json_and_in_words(pair: tuple[Bench, Result]) -> None:
+    bench, _ = pair
+    state = bench.json("status", "pair")
+    assert (state["state"], state["nodes"], state["processes"], state["ranks"]) == ("succeeded", 2, 2, 4)
+    assert set(state["results"]) == {"model", "output"}
+    assert [run["run"] for run in bench.json("list")] == ["pair-1"]
+    assert "succeeded" in bench.run("status", "last").out
+    assert "pair-1" in bench.run("list").out
+
+
+def test_fetch_copies_model_and_output_and_never_overwrites(pair: tuple[Bench, Result]) -> None:
+    bench, _ = pair
+    fetched = bench.json("fetch", "pair-1", "../fetched")
+    assert (bench.folder / "fetched" / "model" / "model.txt").read_text() == "weights"
+    assert len(fetched["files"]) == 2
+    again = bench.run("fetch", "pair-1", "../fetched")
+    assert again.code == 2
+    assert "not empty" in again.err
+
+
+def test_the_same_run_id_is_never_started_twice(pair: tuple[Bench, Result]) -> None:
+    bench, _ = pair
+    before = bench.events("pair-1")
+    again = bench.run("submit", "--run-id", "pair-1", MY_TOKEN=SECRET)
+    assert again.code == 3
+    assert "exists already; nothing was started" in again.err
+    assert bench.events("pair-1") == before
+
+
+def test_plan_finds_no_difference_to_the_run_it_made_and_one_to_a_changed_spec(pair: tuple[Bench, Result]) -> None:
+    bench, _ = pair
+    assert "the same request" in bench.run("plan", "--diff", "last").out
+    changed = bench.run("plan", "--diff", "last", "--set", "env.GREETING=bye").out
+    assert '+        "GREETING": "bye",' in changed or '"GREETING": "bye"' in changed
+
+
+def test_nothing_is_left_running(pair: tuple[Bench, Result]) -> None:
+    assert pair[0].processes() == []

@@ -1,0 +1,247 @@
+"""A YAML file becomes plain values by the rules of YAML 1.2, and every value knows its place."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.document import Document, dotted, kind_of, parse_document, parse_scalar, read_document
+from cloudtrain.errors import SpecError, UsageError
+
+
+def read(text: str) -> Document:
+    return parse_document(text, name="job.yaml")
+
+
+def mistakes(text: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        read(text)
+    return [mistake.render() for mistake in caught.value.mistakes]
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("4", 4),
+        ("-3", -3),
+        ("+3", 3),
+        ("007", 7),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("1.10", 1.1),
+        ("1e-3", 0.001),
+        ("1E3", 1000.0),
+        (".5", 0.5),
+        ("5.", 5.0),
+        (".inf", math.inf),
+        ("-.INF", -math.inf),
+        ("true", True),
+        ("FALSE", False),
+        ("~", None),
+        ("null", None),
+        ("", None),
+        # what YAML 1.1 would have made something else of
+        ("yes", "yes"),
+        ("no", "no"),
+        ("on", "on"),
+        ("off", "off"),
+        ("y", "y"),
+        ("1:30", "1:30"),
+        ("1_000", "1_000"),
+        ("0b11", "0b11"),
+        ("2026-11-21", "2026-11-21"),
+        ("1.2.3", "1.2.3"),
+        ("tRue", "tRue"),
+        ("'4'", "4"),
+        ('"true"', "true"),
+        ("6 h", "6 h"),
+        ("é 漢字 🚂", "é 漢字 🚂"),
+    ],
+)
+def test_a_word_means_what_yaml_1_2_says(written: str, value: Any) -> None:
+    found = read(f"a: {written}\n").values["a"]
+    assert (found, isinstance(found, bool)) == (value, isinstance(value, bool))
+
+
+def test_not_a_number_is_a_number() -> None:
+    assert math.isnan(read("a: .nan\n").values["a"])
+
+
+@pytest.mark.parametrize("written", ["007", "1.10", "1e-3", "0x1F", "+3", "5.", "-.inf", "1E5"])
+def test_a_number_remembers_how_it_was_written(written: str) -> None:
+    assert read(f"a: {written}\n").values["a"].text == written
+
+
+def test_a_number_of_ten_thousand_digits_stays_text() -> None:
+    digits = "9" * 10_000
+    assert read(f"a: {digits}\n").values["a"] == digits
+
+
+def test_every_value_knows_its_line_and_column() -> None:
+    document = read("a: 1\nb:\n  c: [x,  {d: 2}]\n")
+    places = {dotted(keys): place for keys, place in document.origins.items()}
+    assert places == {
+        "": "job.yaml:1:1",
+        "a": "job.yaml:1:1",
+        "b": "job.yaml:2:1",
+        "b.c": "job.yaml:3:3",
+        "b.c[0]": "job.yaml:3:7",
+        "b.c[1]": "job.yaml:3:11",
+        "b.c[1].d": "job.yaml:3:12",
+    }
+
+
+def test_a_value_that_is_not_there_has_the_place_of_what_is_around_it() -> None:
+    assert read("a: 1\nb: {c: 2}\n").origin(("b", "x", 3)) == "job.yaml:2:1"
+
+
+def test_a_document_with_no_places_names_itself() -> None:
+    assert Document(values={}, name="spec").origin(("a",)) == "spec"
+
+
+def test_columns_count_characters_and_not_bytes() -> None:
+    assert read("{é漢: 1, b: 2}\n").origin(("b",)) == "job.yaml:1:9"
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_bytes("\ufeffa: 1\n".encode())
+    assert read_document(path).values == {"a": 1}
+
+
+def test_windows_line_ends_are_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_bytes(b"a: 1\r\nb: two\r\n")
+    assert read_document(path).values == {"a": 1, "b": "two"}
+
+
+def test_an_alias_stands_for_what_it_names() -> None:
+    assert read("a: &x [1, 2]\nb: *x\n").values == {"a": [1, 2], "b": [1, 2]}
+
+
+def test_a_merge_key_is_a_key_like_any_other() -> None:
+    assert read("a: &x {k: 1}\nb:\n  <<: *x\n").values["b"] == {"<<": {"k": 1}}
+
+
+def test_keys_are_text() -> None:
+    assert read("1: a\ntrue: b\n~: c\n").values == {"1": "a", "true": "b", "~": "c"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "job.yaml:1:1: is empty\n  hint: cloudtrain init writes a commented starter"),
+        ("# nothing\n", "job.yaml:1:1: is empty\n  hint: cloudtrain init writes a commented starter"),
+        ("- a\n", "job.yaml:1:1: expected a mapping (key: value), got a list"),
+        ("\n\n  word\n", "job.yaml:3:3: expected a mapping (key: value), got 'word'"),
+        ("a: 1\nb: 2\na: 3\n", "job.yaml:3:1: a: is given twice (first on line 1)"),
+        ("x: {a: 1, a: 2}\n", "job.yaml:1:11: x.a: is given twice (first on line 1)"),
+        ("a:\n  b:\n\tc: 1\n", "a tab in the indentation; YAML takes spaces only"),
+        ("a: [1\n", "job.yaml:2:1: is not YAML: did not find expected ',' or ']'"),
+        ("a: 'x\n", "is not YAML: found unexpected end of stream"),
+        ("a: *x\n", "job.yaml:1:4: is not YAML: found undefined alias"),
+        ("? [a, b]\n: 1\n", "job.yaml:1:3: a key must be a plain word"),
+        ("a: 1\n---\nb: 2\n", "job.yaml:2:1: a second document begins here (---)"),
+        ("a: 1\nb: x\0y\n", "job.yaml:2:5: is not YAML: holds the control character U+0000"),
+        ("a: x\x1by\n", "job.yaml:1:5: is not YAML: holds the control character U+001B"),
+        ("a: !!python/object/apply:os.system [ls]\n", "job.yaml:1:4: a: a tag such as"),
+        ("a: !!python/name:os.system x\n", "job.yaml:1:4: a: a tag such as"),
+        ("a: !!set {b}\n", "job.yaml:1:4: a: a tag such as"),
+        ("a: !mine x\n", "job.yaml:1:4: a: a tag such as '!mine' is not allowed here"),
+        ("a: !!float x\n", "job.yaml:1:4: a: 'x' is tagged as float, which it is not"),
+        ("a: !!int x\n", "job.yaml:1:4: a: 'x' is tagged as int, which it is not"),
+        ("a: !!bool x\n", "job.yaml:1:4: a: 'x' is tagged as bool, which it is not"),
+        ("a: &x [*x]\n", "holds more or deeper values than any job needs (or an endless alias)"),
+        ("a: " + "[" * 60 + "]" * 60, "holds more or deeper values than any job needs"),
+        ("a: " + "[" * 300_000, "holds more or deeper values than any job needs"),
+        ("a:\n" + "- " * 200_000, "holds more or deeper values than any job needs"),
+        ("a: " + "{b: " * 20_000, "holds more or deeper values than any job needs"),
+    ],
+    ids=lambda text: text[:24] if len(text) < 100 else f"{text[:8]} x {len(text)}",
+)
+def test_what_is_no_plain_mapping_is_told_with_its_place(text: str, message: str) -> None:
+    assert message in "\n".join(mistakes(text))
+
+
+def test_a_billion_laughs_are_cut_short() -> None:
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
+    assert "more or deeper values" in mistakes("\n".join(lines))[0]
+
+
+def test_several_mistakes_are_told_at_once() -> None:
+    assert len(mistakes("a: !x 1\na: 2\nb: {c: 1, c: 2}\n")) == 3
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"a: 1\nb: \xff\n", "job.yaml:2:1: is not UTF-8 text"),
+        (b"\xff\xfea\x00:\x00", "job.yaml:1:1: is not UTF-8 text"),
+    ],
+    ids=["latin-1", "utf-16"],
+)
+def test_a_file_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path, raw: bytes, message: str) -> None:
+    (tmp_path / "job.yaml").write_bytes(raw)
+    with pytest.raises(SpecError, match=message):
+        read_document(tmp_path / "job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("none.yaml", "no such file"), (".", "is a folder, not a spec file"), ("x" * 300, "cannot be read")],
+)
+def test_a_file_that_cannot_be_read_is_a_usage_error(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_document(tmp_path / name)
+
+
+def test_a_file_without_an_end_is_not_read_to_its_end() -> None:
+    with pytest.raises(UsageError, match="more than 1,000,000 bytes"):
+        read_document(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("4", 4),
+        ("1.10", 1.1),
+        ("true", True),
+        ("[a, 2]", ["a", 2]),
+        ("{a: 1}", {"a": 1}),
+        ("6 h", "6 h"),
+        ("", ""),
+        (" word ", "word"),
+        ("'  kept  '", "  kept  "),
+        ("#fff", "#fff"),
+        ("a #1", "a #1"),
+        ("a\nb", "a\nb"),
+        ("---", "---"),
+        ("&a", "&a"),
+        ("*a", "*a"),
+        ("!a", "!a"),
+        ("@a", "@a"),
+        ("[a", "[a"),
+        ("it's", "it's"),
+        ("a=b", "a=b"),
+        ("[" * 9000, "[" * 9000),
+    ],
+    ids=lambda text: str(text)[:12],
+)
+def test_a_flag_s_value_is_yaml_or_else_the_text_itself(text: str, value: Any) -> None:
+    assert parse_scalar(text) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [(None, "nothing"), ({}, "a mapping"), ([1], "a list"), (True, "true"), ("two", "'two'"), (3, "3")],
+)
+def test_a_value_is_named_as_a_message_needs_it(value: Any, name: str) -> None:
+    assert kind_of(value) == name
+
+
+def test_a_long_value_is_shortened_in_a_message() -> None:
+    assert kind_of("x" * 1000) == "'" + "x" * 56 + "…'"

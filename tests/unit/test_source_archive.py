@@ -1,0 +1,297 @@
+"""Packing gives the same bytes for the same tree, or an error; unpacking lets nothing out of its folder."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import os
+import shutil
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.errors import SourceError, StorageError
+from cloudtrain.source import SourceEntry, pack, scan, unpack
+from cloudtrain.source.archive import _header
+
+
+def write(root: Path, files: Mapping[str, str]) -> Path:
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = write(tmp_path / "source", {"train.py": "print(1)\n", "pkg/model.py": "x = 1\n", "empty": ""})
+    write(root, {"é/ü.txt": "unicode", f"{'long' * 20}/{'name' * 20}.txt": "long"})
+    (root / "run.sh").write_text("echo")
+    (root / "run.sh").chmod(0o750)
+    (root / "pkg/link").symlink_to("../train.py")
+    (root / "folder").symlink_to("pkg")
+    (root / "far").symlink_to(f"{'long' * 20}/{'name' * 20}.txt")
+    return root
+
+
+def test_the_archive_is_named_by_the_digest_and_reproducible_to_the_byte(root: Path, tmp_path: Path) -> None:
+    first = scan(root, None, None)
+    copy = shutil.copytree(root, tmp_path / "elsewhere", symlinks=True)
+    for file in copy.rglob("*"):
+        os.utime(file, (7, 7), follow_symlinks=False)
+    one = pack(first, tmp_path / "one")
+    two = pack(scan(copy, None, None), tmp_path / "two")
+    assert one.name == two.name == f"{first.digest}.tar.gz"
+    assert one.read_bytes() == two.read_bytes()
+    assert list((tmp_path / "one").iterdir()) == [one]
+
+
+def test_the_archive_names_nobody_and_no_time(root: Path, tmp_path: Path) -> None:
+    archive = pack(scan(root, None, None), tmp_path / "store")
+    assert archive.read_bytes()[:10] == b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+    with tarfile.open(archive) as tar:
+        members = tar.getmembers()
+    assert [member.name for member in members] == sorted(member.name for member in members)
+    assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} == {(0, 0, 0, "", "")}
+    modes = {member.name: oct(member.mode) for member in members if member.isreg()}
+    assert modes["run.sh"] == "0o755"
+    assert modes["train.py"] == "0o644"
+    assert gzip.decompress(archive.read_bytes())[-1024:] == bytes(1024)
+
+
+@pytest.mark.parametrize(
+    ("path", "size", "link"),
+    [("a.py", 3, None), ("a" * 100, 8**11 - 1, None), ("pkg/link", 0, "../" + "x" * 97)],
+)
+def test_headers_are_the_ones_tarfile_writes(path: str, size: int, link: str | None) -> None:
+    info = tarfile.TarInfo(path)
+    info.size, info.mode = size, 0o644 if link is None else 0o755
+    info.type, info.linkname = tarfile.REGTYPE if link is None else tarfile.SYMTYPE, link or ""
+    entry = SourceEntry(path=path, size=size, executable=False, sha256="", link=link)
+    assert _header(entry) == info.tobuf(tarfile.PAX_FORMAT)
+
+
+def test_a_round_trip_gives_the_same_tree(root: Path, tmp_path: Path) -> None:
+    tree = scan(root, None, None)
+    unpack(pack(tree, tmp_path / "store"), tmp_path / "new/node-0")
+    copy = scan(tmp_path / "new/node-0", None, None)
+    assert copy.files == tree.files
+    assert copy.digest == tree.digest
+    assert (tmp_path / "new/node-0/pkg/link").readlink() == Path("../train.py")
+
+
+def test_the_payload_travels(root: Path, tmp_path: Path) -> None:
+    target = write(tmp_path / "installed", {"real.py": "launch"}) / "real.py"
+    (tmp_path / "launch.py").symlink_to(target)
+    unpack(pack(scan(root, {"job/launch.py": tmp_path / "launch.py"}, None), tmp_path / "store"), tmp_path / "node")
+    assert (tmp_path / "node/.cloudtrain/job/launch.py").read_text() == "launch"
+
+
+def test_an_archive_that_is_there_is_not_written_again(root: Path, tmp_path: Path) -> None:
+    tree = scan(root, None, None)
+    archive = pack(tree, tmp_path / "store")
+    before = archive.stat()
+    calls: list[tuple[int, int]] = []
+    assert pack(tree, tmp_path / "store", lambda done, total: calls.append((done, total))) == archive
+    assert archive.stat() == before
+    assert calls == [(tree.files_count, tree.files_count)]
+
+
+def grow(file: Path) -> None:
+    file.write_text(file.read_text() + "x")
+
+
+def swap(file: Path) -> None:
+    file.unlink()
+    file.symlink_to("empty")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("train.py", lambda file: file.write_text("print(2)\n")),
+        ("train.py", grow),
+        ("train.py", lambda file: os.truncate(file, 3)),
+        ("train.py", Path.unlink),
+        ("train.py", swap),
+        ("far", lambda file: (file.unlink(), file.symlink_to("train.py"))),
+        ("far", Path.unlink),
+    ],
+    ids=["changed", "grown", "shrunk", "vanished", "turned into a link", "link changed", "link vanished"],
+)
+def test_what_is_not_as_scanned_is_not_packed(
+    root: Path, tmp_path: Path, name: str, change: Callable[[Path], object]
+) -> None:
+    tree = scan(root, None, None)
+    change(root / name)
+    with pytest.raises(SourceError, match=rf"^{name} changed after the source folder was scanned") as caught:
+        pack(tree, tmp_path / "store")
+    assert caught.value.hint == "run again"
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_a_full_disk_is_the_stores_fault(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def compress(self, data: bytes) -> bytes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("zlib.compressobj", lambda *_: Full())
+    with pytest.raises(StorageError, match="No space left"):
+        pack(scan(root, None, None), tmp_path / "store")
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_a_store_that_cannot_be_made_is_a_storage_error(root: Path, tmp_path: Path) -> None:
+    write(tmp_path, {"file": ""})
+    with pytest.raises(StorageError, match="cannot write the source archive"):
+        pack(scan(root, None, None), tmp_path / "file/store")
+
+
+def test_two_at_once_both_succeed(root: Path, tmp_path: Path) -> None:
+    tree = scan(root, None, None)
+    gate = threading.Barrier(4)
+    done: list[Path] = []
+
+    def one() -> None:
+        first = True
+
+        def wait(_done: int, _total: int) -> None:
+            nonlocal first
+            if first:
+                first = False
+                gate.wait(30)
+
+        done.append(pack(tree, tmp_path / "store", wait))
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(done) == 4
+    assert list((tmp_path / "store").iterdir()) == [done[0]]
+    unpack(done[0], tmp_path / "node")
+
+
+def test_progress_is_told_while_packing(root: Path, tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    tree = scan(root, None, None)
+    pack(tree, tmp_path / "store", lambda done, total: calls.append((done, total)))
+    assert calls[0] == (0, tree.files_count)
+    assert calls[-1] == (tree.files_count, tree.files_count)
+
+
+Member = tuple[str, bytes, str]
+"""Name, tar type, content or target."""
+
+FILE, LINK, HARD, FIFO, DEVICE, FOLDER = (
+    tarfile.REGTYPE,
+    tarfile.SYMTYPE,
+    tarfile.LNKTYPE,
+    tarfile.FIFOTYPE,
+    tarfile.CHRTYPE,
+    tarfile.DIRTYPE,
+)
+
+
+def hostile(place: Path, members: list[Member]) -> Path:
+    archive = place / "hostile.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name, kind, text in members:
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            info.size = len(text) if kind == FILE else 0
+            info.linkname = "" if kind == FILE else text
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return archive
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("/evil", FILE, "x")],
+        [("../evil", FILE, "x")],
+        [("a/../../evil", FILE, "x")],
+        [("a//b", FILE, "x")],
+        [("./a", FILE, "x")],
+        [("link", LINK, "/etc/passwd")],
+        [("link", LINK, "../evil")],
+        [("a/link", LINK, "../../evil")],
+        [("link", LINK, "nowhere")],
+        [("one", LINK, "two"), ("two", LINK, "one")],
+        [("up", LINK, "."), ("up/evil", FILE, "x")],
+        [("up/evil", FILE, "x"), ("up", LINK, "..")],
+        [("a", FILE, "x"), ("a/b", FILE, "x")],
+        [("a/b", FILE, "x"), ("a", FILE, "x")],
+        [("a/link", LINK, "../b"), ("b", FILE, ""), ("a", FILE, "x")],
+        [("a", FILE, "x"), ("a", FILE, "y")],
+        [("a", FILE, "x"), ("a", FOLDER, "")],
+        [("a", FILE, "x"), ("hard", HARD, "a")],
+        [("hard", HARD, "/etc/passwd")],
+        [("fifo", FIFO, "")],
+        [("device", DEVICE, "")],
+    ],
+    ids=str,
+)
+def test_hostile_archives_are_refused_and_leave_nothing(tmp_path: Path, members: list[Member]) -> None:
+    archive = hostile(tmp_path, [("innocent/file", FILE, "fine"), *members])
+    with pytest.raises(SourceError, match="damaged or hostile"):
+        unpack(archive, tmp_path / "node")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["hostile.tar.gz", "node"]
+    assert list((tmp_path / "node").iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "no end", "one byte", "checksum", "no gzip"])
+def test_damaged_archives_are_refused(root: Path, tmp_path: Path, damage: str) -> None:
+    archive = pack(scan(root, None, None), tmp_path / "store")
+    data = archive.read_bytes()
+    broken = {
+        "empty": b"",
+        "cut": data[: len(data) // 2],
+        "no end": data[:-8],
+        "one byte": data[:300] + bytes([data[300] ^ 255]) + data[301:],
+        "checksum": data[:-8] + bytes([data[-8] ^ 1]) + data[-7:],
+        "no gzip": gzip.decompress(data),
+    }
+    archive.write_bytes(broken[damage])
+    with pytest.raises(SourceError, match="damaged or hostile"):
+        unpack(archive, tmp_path / "node")
+    assert list((tmp_path / "node").iterdir()) == []
+
+
+def test_an_archive_larger_than_allowed_is_refused(tmp_path: Path) -> None:
+    archive = hostile(tmp_path, [("a", FILE, "x" * 600), ("b", FILE, "x" * 600)])
+    unpack(archive, tmp_path / "enough", limit_bytes=1200)
+    with pytest.raises(SourceError, match="more bytes than it may"):
+        unpack(archive, tmp_path / "node", limit_bytes=1199)
+
+
+def test_a_folder_that_holds_something_is_left_alone(root: Path, tmp_path: Path) -> None:
+    archive = pack(scan(root, None, None), tmp_path / "store")
+    write(tmp_path, {"node/mine": "kept"})
+    with pytest.raises(SourceError, match="not empty"):
+        unpack(archive, tmp_path / "node")
+    assert [file.name for file in (tmp_path / "node").iterdir()] == ["mine"]
+
+
+def test_a_missing_archive_is_a_storage_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="No such file"):
+        unpack(tmp_path / "missing.tar.gz", tmp_path / "node")
+
+
+@pytest.mark.skipif(shutil.which("tar") is None or sys.platform != "linux", reason="GNU tar is not installed")
+def test_the_systems_tar_reads_it(root: Path, tmp_path: Path) -> None:
+    import subprocess
+
+    tree = scan(root, None, None)
+    archive = pack(tree, tmp_path / "store")
+    (tmp_path / "node").mkdir()
+    done = subprocess.run(["tar", "xzf", str(archive), "-C", str(tmp_path / "node")], capture_output=True, check=True)
+    assert done.stderr == b""
+    assert scan(tmp_path / "node", None, None).digest == tree.digest
