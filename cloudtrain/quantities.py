@@ -40,10 +40,10 @@ def parse_size(text: str) -> int:
     parts = _parts(text)
     if len(parts) != 1 or parts[0][1] not in _SIZES:
         raise ValueError(f"cannot read {_shown(text)} as a size; write for example {SIZE_FORMS}")
-    size = int(parts[0][0] * _SIZES[parts[0][1]])
-    if not 0 < size < 2**63:
+    size = parts[0][0] * _SIZES[parts[0][1]]
+    if not 1 <= size < 2**63:
         raise ValueError(f"a size must be more than nothing and fit a disk, got {_shown(text)}")
-    return size
+    return int(size)
 
 
 def parse_money(text: str) -> float:

@@ -6,6 +6,7 @@ Here its failures leave as `rank_failed` events, as they happen, and a stop leav
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Any, Callable
@@ -17,7 +18,7 @@ from lifeline import die_with
 STOPPED = 143
 
 
-class _Deaths:
+class _Deaths(logging.Handler):
     """Tells of the ranks that died by themselves, in the moment in which torchrun begins to end the others.
 
     torchrun names one dead rank only, after the others have ended, which may take minutes; and of two that died
@@ -25,6 +26,7 @@ class _Deaths:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._ranks: dict[int, Any] = {}
         self._told = False
 
@@ -46,6 +48,10 @@ class _Deaths:
 
         return start_and_listen
 
+    def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
+        """Called for what torchrun logs of its processes: all may be dead then, and none left to be ended."""
+        self._tell()
+
     def _tell(self) -> None:
         if not self._told:
             self._told = True
@@ -65,7 +71,9 @@ def main(argv: list[str]) -> int:
         emit("error", exception="ImportError", message=f"torch cannot be imported by {sys.executable}: {error}")
         return 1
     if hasattr(api, "get_subprocess_handler"):
-        api.get_subprocess_handler = _Deaths().watch(api.get_subprocess_handler)
+        deaths = _Deaths()
+        api.get_subprocess_handler = deaths.watch(api.get_subprocess_handler)
+        logging.getLogger(api.__name__).addHandler(deaths)
     parser = run.get_args_parser()
     known = parser._option_string_actions
     # An older torch has fewer options; what it lacks it decides itself.

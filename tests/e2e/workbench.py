@@ -113,8 +113,8 @@ class Bench:
             pid = lock.read_text()
             if pid and Path(f"/proc/{pid}/cmdline").exists() and str(lock.parent) in _cmdline(int(pid)):
                 os.kill(int(pid), signal.SIGKILL)
-        for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+        for left in self.processes():
+            os.kill(left, signal.SIGKILL)
 
 
 @dataclass(frozen=True)

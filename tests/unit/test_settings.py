@@ -1,0 +1,195 @@
+"""Settings: flags before environment before cloudtrain.toml before the user's own file, each with its origin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.errors import SpecError
+from cloudtrain.settings import DEFAULTS, KEYS, Settings, load_settings
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home folder with a place for the user's own settings."""
+    (tmp_path / "home" / ".config" / "cloudtrain").mkdir(parents=True)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job's folder."""
+    (tmp_path / "job").mkdir()
+    return tmp_path / "job"
+
+
+def own(home: Path, text: str) -> Path:
+    path = home / ".config" / "cloudtrain" / "config.toml"
+    path.write_text(text)
+    return path
+
+
+def beside(job: Path, text: str) -> Path:
+    path = job / "cloudtrain.toml"
+    path.write_text(text)
+    return path
+
+
+def load(home: Path, job: Path, flags: dict[str, str] | None = None, **environ: str) -> Settings:
+    return load_settings(job, flags, {"HOME": str(home), **environ})
+
+
+def mistakes(home: Path, job: Path, flags: dict[str, str] | None = None, **environ: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        load(home, job, flags, **environ)
+    return [mistake.render() for mistake in caught.value.mistakes]
+
+
+def test_without_any_setting_the_defaults_hold(home: Path, job: Path) -> None:
+    found = load(home, job)
+    assert found.values == {**DEFAULTS, "data_dir": str(home / ".local/share/cloudtrain")}
+
+
+def test_a_default_says_that_it_is_one(home: Path, job: Path) -> None:
+    assert set(load(home, job).origins.values()) == {"default"}
+
+
+def test_the_four_places_give_way_to_each_other_in_order(home: Path, job: Path) -> None:
+    mine, theirs = own(home, 'provider = "own"\n'), beside(job, '\nprovider = "beside"\n')
+    steps = [
+        load(home, job, {"provider": "flag"}, CLOUDTRAIN_PROVIDER="env"),
+        load(home, job, CLOUDTRAIN_PROVIDER="env"),
+    ]
+    steps.append(load(home, job))
+    theirs.unlink()
+    steps.append(load(home, job))
+    assert [(step["provider"], step.origins["provider"]) for step in steps] == [
+        ("flag", "--provider"),
+        ("env", "environment CLOUDTRAIN_PROVIDER"),
+        ("beside", f"{theirs}:2"),
+        ("own", f"{mine}:1"),
+    ]
+
+
+def test_each_place_may_set_what_the_others_leave_open(home: Path, job: Path) -> None:
+    own(home, '[aws]\nrole = "r"\n')
+    beside(job, 'aws.region = "eu-west-1"\n')
+    found = load(home, job, {"data_dir": "/runs"}, CLOUDTRAIN_AWS_BUCKET="b")
+    assert [found[key] for key in ("aws.role", "aws.region", "aws.bucket", "data_dir")] == [
+        "r",
+        "eu-west-1",
+        "b",
+        "/runs",
+    ]
+
+
+def test_a_flag_that_was_not_given_decides_nothing(home: Path, job: Path) -> None:
+    flags: dict[str, str] = {"provider": None}  # type: ignore[dict-item]
+    assert load(home, job, flags, CLOUDTRAIN_PROVIDER="env")["provider"] == "env"
+
+
+def test_an_empty_variable_counts_as_not_set(home: Path, job: Path) -> None:
+    assert load(home, job, CLOUDTRAIN_PROVIDER="")["provider"] == "local"
+
+
+def test_variables_that_are_no_settings_are_left_alone(home: Path, job: Path) -> None:
+    assert load(home, job, CLOUDTRAIN_RUN_ID="x", CLOUDTRAIN_NO_SUCH="y").get("no_such") is None
+
+
+def test_a_setting_that_nobody_made_is_none(home: Path, job: Path) -> None:
+    assert load(home, job).get("python") is None
+
+
+def test_sizes_and_durations_are_read_once(home: Path, job: Path) -> None:
+    beside(job, 'source_limit = "2 GB"\nstop_grace = "1 min"\n')
+    found = load(home, job)
+    assert (found["source_limit"], found["stop_grace"]) == (2_000_000_000, 60)
+
+
+@pytest.mark.parametrize("text", ['subnets = ["a", "b"]', 'subnets = "a, b"', 'subnets = "a,b"'])
+def test_a_list_may_be_written_as_one_text(home: Path, job: Path, text: str) -> None:
+    beside(job, f"[aws]\n{text}\n")
+    assert load(home, job)["aws.subnets"] == ("a", "b")
+
+
+def test_a_tilde_is_the_home_folder(home: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(home))
+    assert load(home, job, CLOUDTRAIN_DATA_DIR="~/runs")["data_dir"] == str(home / "runs")
+
+
+def test_the_xdg_folders_are_honoured(home: Path, job: Path, tmp_path: Path) -> None:
+    (tmp_path / "xdg" / "cloudtrain").mkdir(parents=True)
+    (tmp_path / "xdg" / "cloudtrain" / "config.toml").write_text('provider = "x"\n')
+    found = load(home, job, XDG_CONFIG_HOME=str(tmp_path / "xdg"), XDG_DATA_HOME="/data")
+    assert (found["provider"], found["data_dir"]) == ("x", "/data/cloudtrain")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('provder = "x"\n', ":1: provder: unknown setting (did you mean 'provider'?)"),
+        ('\n[aws]\nregoin = "x"\n', ":3: aws.regoin: unknown setting (did you mean 'aws.region'?)"),
+        ('zzzzzz = "x"\n', ":1: zzzzzz: unknown setting"),
+        ("provider = 3\n", ":1: provider: expected text, got 3"),
+        ('provider = ""\n', ":1: provider: expected text, got ''"),
+        ('provider = {a = "x"}\n', ":1: provider.a: unknown setting"),
+        ('aws = "x"\n', ":1: aws: unknown setting"),
+        ("aws = {region = 3}\n", ":1: aws.region: expected text, got 3"),
+        ("\naws.region = 3\n", ":2: aws.region: expected text, got 3"),
+        ("[aws]\nsubnets = 3\n", ":2: aws.subnets: expected a list of texts, got 3"),
+        ("[aws]\nsubnets = ['a', 3]\n", ":2: aws.subnets: expected text, got 3"),
+        ("source_warn = 5\n", ":1: source_warn: expected text, got 5"),
+        ("source_warn = '5'\n", ":1: source_warn: cannot read '5' as a size; write for example"),
+        ("stop_grace = '5 hodr'\n", ":1: stop_grace: cannot read '5 hodr' as a duration"),
+        ("data_dir = '~no-such-user/x'\n", ":1: data_dir: there is no such user: ~no-such-user/x"),
+        ("a = = 1\n", ":1:5: is not TOML: Invalid value"),
+        ("a = [\n", ": is not TOML:"),
+        ("a = 1\na = 2\n", ":2:6: is not TOML: Cannot overwrite a value"),
+        ("a = " + "[" * 5000 + "\n", ": is nested too deeply"),
+    ],
+    ids=lambda text: text[:24].strip(),
+)
+def test_a_mistake_in_the_file_is_told_with_its_line(home: Path, job: Path, text: str, message: str) -> None:
+    path = beside(job, text)
+    assert mistakes(home, job)[0].startswith(f"{path}{message}")
+
+
+def test_a_mistake_in_a_variable_names_the_variable(home: Path, job: Path) -> None:
+    found = mistakes(home, job, CLOUDTRAIN_STOP_GRACE="soon")
+    assert found[0].startswith("environment CLOUDTRAIN_STOP_GRACE: stop_grace: cannot read 'soon' as a duration")
+
+
+def test_a_mistake_in_a_flag_names_the_flag(home: Path, job: Path) -> None:
+    assert mistakes(home, job, {"data_dir": ""})[0].startswith("--data-dir: data_dir: expected text, got ''")
+
+
+def test_mistakes_of_all_places_are_told_at_once(home: Path, job: Path) -> None:
+    own(home, "provider = 1\n")
+    beside(job, "nothing = 1\nsource_warn = 2\n")
+    assert len(mistakes(home, job, {"data_dir": ""}, CLOUDTRAIN_STOP_GRACE="x")) == 5
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path.mkdir(), "Is a directory"),
+        (lambda path: path.write_bytes(b"a = '\xff'"), "can't decode byte 0xff"),
+    ],
+    ids=["a folder", "not UTF-8"],
+)
+def test_a_file_that_cannot_be_read_is_told(home: Path, job: Path, make: object, message: str) -> None:
+    path = job / "cloudtrain.toml"
+    make(path)  # type: ignore[operator]
+    (found,) = mistakes(home, job)
+    assert found.startswith(f"{path}: cannot be read")
+    assert message in found
+
+
+def test_every_setting_says_what_it_means() -> None:
+    assert all(meaning for _, meaning in KEYS.values())
+
+
+def test_settings_are_frozen(home: Path, job: Path) -> None:
+    with pytest.raises(AttributeError):
+        load(home, job).values = {}  # type: ignore[misc]

@@ -1,0 +1,231 @@
+"""job.yaml becomes a frozen spec: what is written arrives exactly, what is wrong is told all at once at its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from cloudtrain.document import Document
+from cloudtrain.errors import SpecError
+from cloudtrain.spec import JobSpec, load_spec, spec_from_values
+from cloudtrain.spec.load import name_from_folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A job's folder with a script in it."""
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / "train.py").write_text("print(1)\n")
+    return tmp_path / "digits"
+
+
+def read(folder: Path, text: str, *overrides: str) -> tuple[JobSpec, Document]:
+    (folder / "job.yaml").write_text(text, encoding="utf-8")
+    return load_spec(folder / "job.yaml", overrides)
+
+
+def spec(folder: Path, text: str, *overrides: str) -> JobSpec:
+    return read(folder, text, *overrides)[0]
+
+
+def mistakes(folder: Path, text: str, *overrides: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        read(folder, text, *overrides)
+    return [m.render().replace(f"{folder}/", "") for m in caught.value.mistakes]
+
+
+def argv(**values: Any) -> tuple[str, ...]:
+    return spec_from_values({"args": values}, Path("/"))[0].args.argv
+
+
+@pytest.mark.parametrize(
+    ("written", "arrives"),
+    [
+        ("1.10", "1.10"),
+        ("1e-3", "1e-3"),
+        ("007", "007"),
+        ("0x1F", "0x1F"),
+        ("it's", "it's"),
+        ("a=b", "a=b"),
+        ("yes", "yes"),
+        ("12:30", "12:30"),
+        ("'  two  spaces  '", "  two  spaces  "),
+        ("'true'", "true"),
+        ("''", ""),
+        ("größe 漢字 🚂", "größe 漢字 🚂"),
+        ('"a\\nb"', "a\nb"),
+        ("$HOME `id` ; rm *", "$HOME `id` ; rm *"),
+        ("-1", "-1"),
+        ("--flag", "--flag"),
+    ],
+)
+def test_an_argument_arrives_as_it_was_written(folder: Path, written: str, arrives: str) -> None:
+    assert spec(folder, f"args: {{x: {written}}}\n").args.argv == ("--x", arrives)
+
+
+@pytest.mark.parametrize("written", ["1.10", "007", "it's", "a=b", "a b", "größe", "#fff", "a #1", "x: [", "~/x"])
+def test_an_argument_set_by_a_flag_arrives_as_it_was_typed(folder: Path, written: str) -> None:
+    assert spec(folder, "{}", f"args.x={written}").args.argv == ("--x", written)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{verbose: true}", ("--verbose",)),
+        ("{verbose: false}", ()),
+        ("{layers: [64, 1.50, a b]}", ("--layers", "64", "1.50", "a b")),
+        ("{layers: [true, false]}", ("--layers", "true", "false")),
+        ("{layers: []}", ("--layers",)),
+        ("{-x: 1, --long: 2, plain: 3}", ("-x", "1", "--long", "2", "--plain", "3")),
+        ("{b: 1, a: 2}", ("--b", "1", "--a", "2")),
+        ("[train, --lr, 1.10, true, '']", ("train", "--lr", "1.10", "true", "")),
+        ("{}", ()),
+        ("[]", ()),
+    ],
+)
+def test_args_are_a_mapping_of_flags_or_a_list_verbatim(folder: Path, text: str, expected: tuple[str, ...]) -> None:
+    assert spec(folder, f"args: {text}\n").args.argv == expected
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
+def test_any_text_given_in_python_arrives_exactly(text: str) -> None:
+    assert argv(x=text) == ("--x", text)
+
+
+def test_the_values_of_args_keep_their_types(folder: Path) -> None:
+    values = spec(folder, "args: {a: 007, b: 1.10, c: true, d: x, e: [1, y]}\n").args.values
+    assert values == {"a": 7, "b": 1.1, "c": True, "d": "x", "e": [1, "y"]}
+
+
+def test_a_flag_overrides_a_field_and_leaves_its_neighbours(folder: Path) -> None:
+    found = spec(folder, "resources: {nodes: 1, processes: 2}\n", "resources.nodes=4")
+    assert (found.resources.nodes, found.resources.processes) == (4, 2)
+
+
+def test_the_last_of_several_flags_wins(folder: Path) -> None:
+    assert spec(folder, "{}", "name=a", "name=b").name == "b"
+
+
+def test_a_flag_makes_the_sections_it_needs(folder: Path) -> None:
+    assert spec(folder, "resources:\n", "resources.nodes=4").resources.nodes == 4
+
+
+def test_every_value_remembers_where_it_was_set(folder: Path) -> None:
+    _, document = read(folder, "name: a\nresources:\n  nodes: 1\n", "resources.nodes=4", "limits.retries=1")
+    origins = [
+        document.origin(("name",)),
+        document.origin(("resources", "nodes")),
+        document.origin(("limits", "retries")),
+    ]
+    assert origins == [f"{folder}/job.yaml:1:1", "--set resources.nodes=4", "--set limits.retries=1"]
+
+
+def test_a_flag_that_replaces_a_section_is_the_origin_of_all_of_it(folder: Path) -> None:
+    _, document = read(folder, "resources: {nodes: 1}\n", "resources={nodes: 2}")
+    assert document.origin(("resources", "nodes")) == "--set resources={nodes: 2}"
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("name", "--set name: expected KEY.PATH=VALUE"),
+        ("=x", "--set =x: expected KEY.PATH=VALUE"),
+        ("a..b=x", "--set a..b=x: expected KEY.PATH=VALUE"),
+        ("resources.nodes=two", "--set resources.nodes=two: resources.nodes: expected a whole number, got 'two'"),
+        ("resources.node=2", "--set resources.node=2: resources.node: unknown key (did you mean 'nodes'?)"),
+        ("args.lr=1", "--set args.lr=1: args: is a list, which has no named parts"),
+        ("name=x:3²", "--set name=x:3²: name: 'x:3²' is no valid job name"),
+        ("name=\udcff", "--set name: is not UTF-8 text"),
+    ],
+)
+def test_a_wrong_flag_is_told_as_it_was_typed(folder: Path, flag: str, message: str) -> None:
+    assert mistakes(folder, "args: [a]\n", flag)[0].startswith(message)
+
+
+def test_quantities_are_normalised_once(folder: Path) -> None:
+    text = "checkpoints: {every: 1 h 30 min}\nlimits: {max_cost: $5}\nresources: {disk: 2 GiB, shm: 1 GB}\n"
+    found = spec(folder, text)
+    numbers = (found.checkpoints.every, found.limits.max_cost, found.resources.disk, found.resources.shm)
+    assert numbers == (5400, 5.0, 2 * 2**30, 10**9)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("My data (2)", "My-data-2"), ("é", "job"), ("x" * 80, "x" * 50)])
+def test_a_job_is_named_after_its_folder(name: str, expected: str) -> None:
+    assert name_from_folder(Path("/") / name) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("gpus: 8", 8), ("gpus: 0", 1), ("gpus: 8, processes: 2", 2), ("nodes: 1", 1)]
+)
+def test_processes_follow_the_gpus_unless_they_are_said(folder: Path, text: str, count: int) -> None:
+    assert spec(folder, f"resources: {{{text}}}\n").resources.processes_per_node == count
+
+
+def test_an_input_may_lie_elsewhere_for_each_provider(folder: Path) -> None:
+    inputs = spec(folder, "inputs: {a: ./x, b: {uri: ./all, aws: s3://b/x, mode: stream}, c: {aws: s3://c}}\n").inputs
+    places = [(inputs[name].on("aws"), inputs[name].on("local")) for name in "abc"]
+    assert (places, inputs["b"].mode) == ([("./x", "./x"), ("s3://b/x", "./all"), ("s3://c", None)], "stream")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("resources: {gpus: 1, gpu: H100, instance: {aws: x}}", "resources.instance: stands beside gpu"),
+        ("resources: {gpu: H100}", "resources.gpu: asks for a GPU model, but not how many"),
+        ("resources: {spot: true}\naws: {keep_alive: 5 min}", "aws.keep_alive: cannot go with spot"),
+        ("resources: {spot: true}\nlimits: {max_runtime: 2 h, max_wait: 1 h}", "limits.max_wait: is shorter than"),
+        ("env: {A: b}\nsecrets: {A: {local: 'env:A'}}", "secrets.A: is set by env too"),
+        ("inputs: {a-b: x, a_b: y}", "inputs.a_b: shares the variable CLOUDTRAIN_INPUT_A_B with 'a-b'"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_what_contradicts_itself_is_refused(folder: Path, text: str, message: str) -> None:
+    assert [line for line in mistakes(folder, text) if message in line]
+
+
+def test_both_wrong_places_of_one_secret_are_told_at_once(folder: Path) -> None:
+    assert len(mistakes(folder, "secrets: {A: {local: x, aws: y}}\n")) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["secrets: hunter2", "secrets: {A: hunter2}", "secrets: {A: {local: hunter2}}", "secrets: {A: [hunter2]}"]
+)
+def test_a_secret_written_in_clear_is_not_repeated(folder: Path, text: str) -> None:
+    assert "hunter2" not in "\n".join(mistakes(folder, text))
+
+
+@pytest.mark.parametrize("text", ["secrets: 271828", "secrets: {A: 271828}", "secrets: {A: {local: 271828}}"])
+def test_a_secret_that_is_a_number_is_not_repeated_either(folder: Path, text: str) -> None:
+    assert "271828" not in "\n".join(mistakes(folder, text))
+
+
+def test_a_secret_typed_into_a_flag_is_not_repeated_either(folder: Path) -> None:
+    assert mistakes(folder, "{}", "secrets.A=hunter2")[0].startswith("--set secrets.A=…: secrets.A: expected a mapping")
+
+
+def test_a_spec_may_be_given_as_plain_python_values() -> None:
+    found, document = spec_from_values({"name": "x", "resources": {"nodes": 2}}, Path("/"), ["args.lr=0.10"])
+    assert (found.resources.nodes, found.args.argv, document.name) == (2, ("--lr", "0.10"), "spec")
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, Path("x")])
+def test_python_values_that_no_file_can_say_are_refused(value: object) -> None:
+    with pytest.raises(SpecError, match=r"spec: holds what no job\.yaml can say"):
+        spec_from_values({"args": {"x": value}}, Path("/"))
+
+
+@pytest.mark.parametrize("section", ["resources", "checkpoints", "limits", "aws", "azure"])
+def test_every_section_is_frozen(section: str) -> None:
+    part = getattr(JobSpec(name="x"), section)
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(part, next(iter(type(part).model_fields)), None)
+
+
+def test_the_spec_itself_is_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        JobSpec(name="x").name = "y"  # type: ignore[misc]

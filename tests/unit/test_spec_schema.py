@@ -1,0 +1,139 @@
+"""The JSON Schema from which editors complete job.yaml says what the model says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel
+
+import cloudtrain
+from cloudtrain.document import parse_document
+from cloudtrain.spec import JobSpec, json_schema, spec_from_document
+
+PACKAGE = Path(cloudtrain.__file__).parent
+EXAMPLES = [PACKAGE / "starter" / "job.yaml", *sorted((PACKAGE.parent / "examples").rglob("job.yaml"))]
+
+EVERYTHING = """\
+name: digits
+entrypoint: train.py
+args: {epochs: 3, lr: 1.0e-3, amp: bf16, verbose: true, layers: [1, 2]}
+source: .
+image: {aws: x, docker: y}
+resources:
+  nodes: 2
+  gpus: 8
+  gpu: [A100-80GB, H100]
+  processes: auto
+  spot: true
+  disk: 200 GiB
+  shm: 16 GiB
+inputs:
+  train: ./data
+  test: {aws: "s3://bucket/x", local: ./x, mode: stream}
+checkpoints: {every: 10 min, keep: 3, uri: "s3://b/c"}
+limits: {max_runtime: 6 h, max_wait: 12 h, max_cost: 50 USD, retries: 2, restarts: 3}
+env: {NCCL_DEBUG: WARN, N: 3, FLAG: true}
+secrets: {HF_TOKEN: {aws: "secretsmanager:hf", azure: "keyvault:v/hf", local: "env:HF_TOKEN"}}
+tags: {team: vision}
+aws: {region: us-east-1, role: r, bucket: b, subnets: [a], security_groups: [b], kms_key: k}
+azure: {subscription: s, resource_group: g, workspace: w, compute: c}
+"""
+
+
+def complaints(text: str) -> list[str]:
+    validator = Draft202012Validator(json_schema())
+    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(yaml.safe_load(text))]
+
+
+def properties(schema: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" in schema:
+        schema = whole["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
+    return dict(schema.get("properties", {}))
+
+
+def keys_of(model: type[BaseModel]) -> set[str]:
+    return set(model.model_fields)
+
+
+SECTIONS = {
+    name: field.annotation
+    for name, field in JobSpec.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+}
+
+
+def test_it_is_a_valid_schema() -> None:
+    Draft202012Validator.check_schema(json_schema())
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
+def test_the_examples_follow_it(path: Path) -> None:
+    assert complaints(path.read_text()) == []
+
+
+def test_a_spec_that_says_everything_follows_it() -> None:
+    assert complaints(EVERYTHING) == []
+
+
+def test_a_spec_that_says_everything_is_read(tmp_path: Path) -> None:
+    document = parse_document(EVERYTHING, name="job.yaml")
+    assert spec_from_document(document, tmp_path, look=False)[0].resources.nodes == 2
+
+
+def test_schema_and_model_know_the_same_keys() -> None:
+    assert set(json_schema()["properties"]) == keys_of(JobSpec)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_schema_and_model_know_the_same_keys_of_each_section(section: str) -> None:
+    schema = json_schema()
+    model = SECTIONS[section]
+    assert model is not None
+    assert set(properties(schema["properties"][section], schema)) == keys_of(model)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nmae: x",
+        "resources: {node: 1}",
+        "limits: {max_runtimes: 1 h}",
+        "checkpoints: {evry: 1 h}",
+        "aws: {regoin: x}",
+        "azure: {x: y}",
+        "inputs: {a: {gcp: x}}",
+        "secrets: {A: {gcp: x}}",
+        "resources: {instance: {gcp: x}}",
+    ],
+)
+def test_an_unknown_key_is_refused(text: str) -> None:
+    assert len(complaints(text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "resources: {nodes: two}",
+        "resources: {nodes: 0}",
+        "resources: {processes: many}",
+        "limits: {max_runtime: 6}",
+        "limits: {max_cost: 50}",
+        "resources: {spot: 1}",
+        "env: [a]",
+        "inputs: {a: 3}",
+        "source: ''",
+    ],
+)
+def test_a_wrong_value_is_refused(text: str) -> None:
+    assert len(complaints(text)) == 1
+
+
+@pytest.mark.parametrize("name", JobSpec.model_fields)
+def test_every_key_says_what_it_means_or_is_a_section_that_does(name: str) -> None:
+    schema = json_schema()
+    entry = schema["properties"][name]
+    assert entry.get("description") or properties(entry, schema)
