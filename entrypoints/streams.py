@@ -83,14 +83,17 @@ class Streams:
         return True
 
     def _line(self, fd: int, line: bytes) -> None:
-        if line.startswith(_MARKER):
-            event = _parse(line)
-            if event is not None:
-                if event.get("type") == "rank_started":
-                    self._labels[fd] = f"rank {event['rank']}"
-                self._on_event(event)
-                write_line(line)
-                return
+        # An event may follow text that had no newline yet: the line is both.
+        said, marker, rest = line.partition(_MARKER)
+        event = _parse(rest) if marker else None
+        if event is not None:
+            if event["type"] == "rank_started":
+                self._labels[fd] = f"rank {event['rank']}"
+            if said:
+                self._line(fd, said)
+            self._on_event(event)
+            write_line(_MARKER + rest)
+            return
         # A progress bar redraws its line by carriage returns: what stands there at the end is what one saw.
         seen = line.rstrip(b"\r").rpartition(b"\r")[2]
         write_line(b"[" + self._labels[fd].encode() + b"] " + seen)
@@ -106,9 +109,9 @@ def write_line(line: bytes) -> None:
         pass
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def _parse(text: bytes) -> dict[str, Any] | None:
     try:
-        event = json.loads(line[len(_MARKER) :])
+        event = json.loads(text)
     except ValueError:
         return None
     return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None

@@ -18,7 +18,7 @@ class Launch:
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
-    """Variables on top of the machine's own. `{port}` is filled at start: a free port of that moment."""
+    """Variables on top of the machine's own. `{port}` stands for a free port, chosen at start."""
     secrets: Mapping[str, str]
     """Variables whose values are looked up at start, from where the spec says they are kept."""
 

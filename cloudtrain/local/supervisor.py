@@ -107,7 +107,8 @@ class Supervisor:
         for launch in self.request["launches"]:
             env = {
                 **inherited,
-                **{key: value.replace("{port}", port) for key, value in launch["env"].items()},
+                **launch["env"],
+                "CLOUDTRAIN_MASTER_PORT": port,
                 **{name: os.environ[place.partition(":")[2]] for name, place in launch["secrets"].items()},
                 "CLOUDTRAIN_SUPERVISOR_PID": str(os.getpid()),
                 MARK: str(self.paths.run),

@@ -8,7 +8,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cloudtrain.cli import COMMANDS, cli
-from tests.bench.pairs import BIN, Comparison, compare, cost, options, report, workplace
+from tests.bench.pairs import Comparison, compare, options, report
+from tests.bench.processes import BIN, cost, workplace
 
 PROGRAM = '''"""A click program with as many commands as ours and the same words, all in one file."""
 

@@ -17,7 +17,8 @@ from cloudtrain import api
 from cloudtrain.runs import RunStore, fold
 from cloudtrain.runs.index import summary
 from cloudtrain.runs.store import as_text
-from tests.bench.pairs import BIN, Comparison, Cost, compare, cost, options, report, workplace
+from tests.bench.pairs import Comparison, compare, options, report
+from tests.bench.processes import BIN, Cost, cost, workplace
 
 RUNS = 10_000
 READ = """import json

@@ -19,7 +19,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.bench.pairs import BIN, Comparison, Cost, end_all, options, report, workplace
+from tests.bench.pairs import Comparison, options, report
+from tests.bench.processes import BIN, Cost, end_all, workplace
 
 SCRIPT = """import os
 import time
@@ -103,19 +104,12 @@ def main() -> None:
         (job / "job.yaml").write_text(JOB)
         (job / "train.py").write_text(SCRIPT)
         submit: list[str | Path] = [sys.executable, BIN / "cloudtrain", "submit", "--provider", "local"]
-        torchrun: list[str | Path] = [
-            sys.executable,
-            BIN / "torchrun",
-            "--standalone",
-            "--max-restarts",
-            "1",
-            "--nproc-per-node",
-            "2",
-        ]
+        torchrun: list[str | Path] = [sys.executable, BIN / "torchrun", "--standalone", "--max-restarts", "1"]
+        torchrun += ["--nproc-per-node", "2", "train.py"]
         sides: dict[str, tuple[list[str | Path], dict[str, str]]] = {
             "ours": (submit, env),
-            bare.reference: ([*torchrun, "train.py"], env),
-            cured.reference: ([*torchrun, "train.py"], {**env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
+            bare.reference: (torchrun, env),
+            cured.reference: (torchrun, {**env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
         }
         for number in range(given.rounds):
             names = list(sides)[:: 1 if number % 2 else -1]
@@ -128,8 +122,8 @@ def main() -> None:
                     comparison.ours.append(ours)
                     comparison.theirs.append(theirs)
     for comparison in (bare, cured):
-        told = {"ours": succeeded["ours"], "reference": succeeded[comparison.reference]}
-        comparison.notes["succeeded"] = {name: f"{count} of {given.rounds}" for name, count in told.items()}
+        for who, name in (("ours", "ours"), ("reference", comparison.reference)):
+            comparison.notes[f"{who} succeeded"] = f"{succeeded[name]} of {given.rounds}"
     report([bare, cured], given.json)
 
 

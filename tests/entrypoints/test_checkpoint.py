@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints" / "job"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints"))
-
 import state
+import torch
 from checkpoint import Checkpoints, Found
 from ranks import Ranks
 

@@ -10,14 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints" / "job"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints"))
-
 import ranks as ranks_module
 import strategies
 import tasks
+import torch
 from arguments import Folders, Refused, parse
 from batches import Batches, evaluation_draws
 from checkpoint import Checkpoints

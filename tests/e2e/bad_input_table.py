@@ -1,0 +1,140 @@
+"""The table of bad input: what is fed, the exit code, and what the message must say. One row each."""
+
+# ruff: noqa: E501  (one row, one line)
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+BIG = "args: {x: '" + "a" * 10_000_000 + "'}\n"
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(8)
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of bad input."""
+
+    id: str
+    code: int
+    shown: tuple[str, ...]
+    job: str | bytes | None
+    argv: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+    """More files beside the job; a name that ends in `/` is a folder."""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def spec(id: str, at: str, *shown: str, job: str | bytes, **files: str) -> Row:
+    """A mistake in job.yaml, told with its line and column."""
+    return Row(
+        id, 2, (f"job.yaml:{at}: ", *shown), job, ("check",), {n.replace("_py", ".py"): t for n, t in files.items()}
+    )
+
+
+def use(id: str, code: int, *shown: str, argv: str, job: str | None = "{}\n", **more: Mapping[str, str]) -> Row:
+    """Anything else, by the words of the command."""
+    return Row(id, code, shown, job, tuple(argv.split(" ")), **more)
+
+
+ROWS = [
+    # what the file says
+    spec("unknown key", "1:1", "nmae: unknown key (did you mean 'name'?)", job="nmae: x\n"),
+    spec("unknown key inside", "2:3", "resources.node: unknown key (did you mean 'nodes'?)", job="resources:\n  node: 2\n"),
+    spec("wrong type", "1:13", "resources.nodes: expected a whole number, got 'two'", job="resources: {nodes: two}\n"),
+    spec("fraction of a node", "1:13", "expected a whole number, got 1.5", job="resources: {nodes: 1.5}\n"),
+    spec("text for a switch", "1:13", "resources.spot: expected true or false, got 'yes'", job="resources: {spot: yes}\n"),
+    spec("section is a word", "1:1", "resources: expected a mapping, got 'big'", job="resources: big\n"),
+    spec("section is empty", "1:1", "limits: expected a mapping, got nothing", job="limits:\n"),
+    spec("bad unit", "1:10", "cannot read '6 hodr' as a duration; write for example", job="limits: {max_runtime: 6 hodr}\n"),
+    spec("bare number", "1:10", "max_runtime: 6 has no unit; write for example 90 s", job="limits: {max_runtime: 6}\n"),
+    spec("bare amount", "1:10", "max_cost: 50 has no unit; write for example 50 USD", job="limits: {max_cost: 50}\n"),
+    spec("negative count", "1:13", "resources.nodes: must be at least 1, got -1", job="resources: {nodes: -1}\n"),
+    spec("no processes", "1:13", "processes: must be between 1 and 1024, got 0", job="resources: {processes: 0}\n"),
+    spec("too many nodes", "1:13", "500 nodes are more than local runs at once", job="resources: {nodes: 500}\n"),
+    spec("gpu and instance", "1:33", "instance: stands beside gpu", "hint: keep gpu", job="resources: {gpus: 8, gpu: H100, instance: {aws: x}}\n"),
+    spec("unknown GPU", "1:22", "unknown GPU 'A100-80' (did you mean 'A100-80GB'?)", job="resources: {gpus: 8, gpu: A100-80}\n"),
+    spec("GPU model, no count", "1:13", "asks for a GPU model, but not how many", "hint: add gpus", job="resources: {gpu: H100}\n"),
+    spec("bad job name", "1:1", "'my job' is no valid job name", "hint: up to 50 letters", job="name: my job\n"),
+    spec("long job name", "1:1", "is no valid job name", job=f"name: {'x' * 51}\n"),
+    spec("name only of a hyphen", "1:1", "'-' is no valid job name", job="name: '-'\n"),
+    spec("entrypoint missing", "1:1", "no such file in the source folder: trian.py (did you mean 'train.py'?)", job="entrypoint: trian.py\n", train_py=""),
+    spec("entrypoint with arguments", "1:1", "no such file", "hint: arguments go into args", job="entrypoint: train.py --lr 3\n", train_py=""),
+    spec("entrypoint outside", "1:1", "'../x.py' lies outside source", "hint: move it", job="entrypoint: ../x.py\n"),
+    spec("entrypoint absolute", "1:1", "'/x.py' is an absolute path", job="entrypoint: /x.py\n"),
+    spec("entrypoint is a folder", "1:1", "'code' is a folder", job="entrypoint: code\n", **{"code/": ""}),
+    spec("entrypoint is no program", "1:1", "'a.txt' is neither a .py script", job="entrypoint: a.txt\n", **{"a.txt": ""}),
+    spec("module missing", "1:1", "no module pkg.train in the source folder", job="entrypoint: -m pkg.train\n", **{"pkg/": ""}),
+    spec("module with arguments", "1:1", "expected '-m package.module'", job="entrypoint: -m a b\n"),
+    spec("source missing", "1:1", "source: no such folder: code", job="source: code\n"),
+    spec("source is a file", "1:1", "source: is a file, not a folder", job="source: train.py\n", train_py=""),
+    spec("source cannot exist", "1:1", "source: cannot be looked up: File name too long", job=f"source: {'x' * 999}\n"),
+    spec("NUL escaped", "1:1", "source: cannot be looked up: embedded null byte", job='source: "a\\0b"\n'),
+    spec("s3 on local", "1:10", "s3://b/x cannot be read by the local provider", "hint: give a folder", job="inputs: {a: s3://b/x}\n"),
+    spec("input nowhere here", "1:10", "inputs.a: says no place for local", job="inputs: {a: {aws: s3://b/x}}\n"),
+    spec("input of nobody", "1:10", "there is no such user: '~nobody-here/x'", job="inputs: {a: ~nobody-here/x}\n"),
+    spec("input name", "1:10", "inputs.1a: is no valid input name", job="inputs: {1a: ./x}\n"),
+    spec("inputs share a variable", "1:20", "inputs.a_b: shares the variable CLOUDTRAIN_INPUT_A_B with 'a-b'", job="inputs: {a-b: ./x, a_b: ./y}\n"),
+    spec("secret nowhere here", "1:11", "secrets.HF: says no place for local", "hint: add local: 'env:HF'", job="secrets: {HF: {aws: ssm:hf}}\n"),
+    spec("secret in clear", "1:11", "hint: a spec names where a secret is kept, it never holds it", job="secrets: {HF: hunter2}\n"),
+    spec("secret in clear, deeper", "1:16", "expected 'env:NAME'", job="secrets: {HF: {local: hunter2}}\n"),
+    spec("secret and env", "2:11", "secrets.A: is set by env too", job="env: {A: x}\nsecrets: {A: {local: env:A}}\n"),
+    spec("env name", "1:7", "env.1A: is no valid variable name", job="env: {1A: x}\n"),
+    spec("env name reserved", "1:7", "env.CLOUDTRAIN_X: belongs to cloudtrain's own contract", job="env: {CLOUDTRAIN_X: x}\n"),
+    spec("env NUL", "1:7", "holds a NUL character", job='env: {A: "\\0"}\n'),
+    spec("argument without value", "1:8", "args.x: has no value", "hint: write true", job="args: {x: }\n"),
+    spec("unknown provider in image", "1:9", "image.gcp: unknown provider", job="image: {gcp: x}\n"),
+    # what is no job file
+    spec("empty file", "1:1", "is empty", "hint: cloudtrain init", job=""),
+    spec("not YAML", "2:1", "is not YAML: did not find expected", job="a: [1\n"),
+    spec("list at the top", "1:1", "expected a mapping (key: value), got a list", job="- a\n"),
+    spec("key twice", "2:1", "name: is given twice (first on line 1)", job="name: a\nname: b\n"),
+    spec("tab", "2:1", "a tab in the indentation", "hint: replace the tab", job="resources:\n\tnodes: 1\n"),
+    spec("two documents", "2:1", "a second document begins here", job="name: a\n---\nname: b\n"),
+    spec("not UTF-8", "2:1", "is not UTF-8 text", job=b"name: a\ntags: {a: \xff}\n"),
+    spec("NUL byte", "1:8", "holds the control character U+0000", job="name: a\0b\n"),
+    spec("endless alias", "1:7", "(or an endless alias)", job="args: &a [*a]\n"),
+    spec("deep nesting", "1:56", "more or deeper values than any job needs", job="args: " + "[" * 400_000),
+    spec("billion laughs", "1:11", "more or deeper values than any job needs", job=LAUGHS),
+    spec("python tag", "1:7", "a tag such as 'tag:yaml.org,2002:python/object/apply:os.system'", job="args: !!python/object/apply:os.system [ls]\n"),
+    use("10 MB file", 2, "more than 1,000,000 bytes is no spec", argv="check", job=BIG),
+    use("job file is a folder", 2, ".: is a folder, not a spec file", "hint: name the file: job.yaml", argv="check ."),
+    use("no job file", 2, "job.yaml: no such file", "hint: cloudtrain init", argv="check", job=None),
+    # flags, commands, settings
+    use("--set without a value", 2, "--set name: expected KEY.PATH=VALUE", "hint: --set resources.nodes=4", argv="check --set name"),
+    use("--set of an unknown key", 2, "--set resources.node=2: resources.node: unknown key", argv="check --set resources.node=2"),
+    use("--set of a wrong type", 2, "--set resources.nodes=x: resources.nodes: expected", argv="check --set resources.nodes=x"),
+    use("--set not UTF-8", 2, "--set args.x: is not UTF-8 text", argv="check --set args.x=\udcff"),
+    use("--set of a secret in clear", 2, "--set secrets.HF=…", argv="check --set secrets.HF=hunter2"),
+    use("unknown command", 2, "no command 'chekc' (did you mean 'check'?)", argv="chekc"),
+    use("unknown option", 2, "--nope", argv="check --nope"),
+    use("unknown provider", 2, "there is no provider 'gcp' here", "hint: one of: ", argv="check --provider gcp"),
+    use("provider that is a path", 2, "there is no provider '../x' here", argv="check --provider ../x"),
+    use("bad run id", 2, "'-x-' is no valid run id", "hint: up to 63", argv="submit --run-id=-x-"),
+    use("broken cloudtrain.toml", 2, "cloudtrain.toml:1:5: is not TOML", argv="check", files={"cloudtrain.toml": "a = = 1\n"}),
+    use("unknown setting", 2, "cloudtrain.toml:1: provder: unknown setting (did you mean 'provider'?)", argv="check", files={"cloudtrain.toml": "provder = 'x'\n"}),
+    use("setting of a wrong type", 2, "cloudtrain.toml:1: stop_grace: expected text, got 5", argv="check", files={"cloudtrain.toml": "stop_grace = 5\n"}),
+    use("setting of a bad unit", 2, "environment CLOUDTRAIN_STOP_GRACE: stop_grace: cannot read '5'", argv="check", env={"CLOUDTRAIN_STOP_GRACE": "5"}),
+    # what this machine lacks
+    use("local input missing", 3, "job.yaml:1:10: inputs.a: no such file or folder", argv="check", job="inputs: {a: ./data}\n"),
+    use("secret not set", 3, "environment variable HF_UNSET is not set", "hint: export HF_UNSET=", argv="check", job="secrets: {HF: {local: env:HF_UNSET}}\n"),
+    use("no such GPUs", 3, "the spec asks for 64 per node", "hint: to rehearse on the CPU: --set resources.gpus=0", argv="check", job="resources: {gpus: 64}\n"),
+    use("no torch", 3, "torch is not installed for /bin/false", "CLOUDTRAIN_PYTHON", argv="check", env={"CLOUDTRAIN_PYTHON": "/bin/false"}),
+    use("no such Python", 3, "/no/python cannot be run", argv="check", env={"CLOUDTRAIN_PYTHON": "/no/python"}),
+    use("data folder below a file", 4, "Not a directory", argv="--data-dir file/x submit", files={"file": ""}),
+    use("runs listed below a file", 4, "Not a directory", "hint: set CLOUDTRAIN_DATA_DIR", argv="--data-dir file/x list", files={"file": ""}),
+    # runs: digits-aaaa and digits-aabb are there, both have ended
+    use("unknown run", 2, "there is no run 'digits-aaxx' (did you mean", "hint: cloudtrain list", argv="status digits-aaxx"),
+    use("ambiguous run", 2, "'digits-aa' fits 2 runs: digits-aaaa, digits-aabb", "hint: give more letters", argv="status digits-aa"),
+    use("no run at all", 2, "there are no runs in", argv="--data-dir empty status last"),
+    use("bad --grep", 2, "'(' is no regular expression", argv="logs digits-aaaa --grep ("),
+    use("bad --since", 2, "--since 'soon' is neither a duration nor a time", "hint: a duration such as", argv="logs digits-aaaa --since soon"),
+    use("bad --rank", 2, "--rank", argv="logs digits-aaaa --rank -1"),
+    use("bad --timeout", 2, "--timeout: cannot read 'soon' as a duration", argv="wait digits-aaaa --timeout soon"),
+    use("fetch into a full folder", 2, "full exists and is not empty", "hint: cloudtrain fetch digits-aaaa", argv="fetch digits-aaaa full", files={"full/a": ""}),
+    use("fetch of nothing", 4, "run digits-aaaa left no files", argv="fetch digits-aaaa"),
+    use("init over a job", 2, "job.yaml exist already; nothing was written", "hint: cloudtrain init", argv="init"),
+    use("diff against what is no JSON", 2, "a.txt: is not JSON", argv="plan --diff a.txt", files={"a.txt": "x"}),
+]  # fmt: skip

@@ -1,0 +1,194 @@
+"""The launcher without the client: as any platform would start it, one process, a few variables, a job document."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
+DEADLINE_SECONDS = 60
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    return {
+        "run_id": "job-1",
+        "name": "job",
+        "kind": "script",
+        "target": "train.py",
+        "argv": [],
+        "values": {},
+        "nodes": 1,
+        "processes": 1,
+        "gpus": 0,
+        "restarts": 0,
+        "grace_seconds": 20,
+        "checkpoint_every_seconds": 600,
+        "checkpoint_keep": 3,
+        "a_field_of_a_later_version": True,
+    } | changes
+
+
+def start(folder: Path, script: str, **changes: Any) -> subprocess.Popen[str]:
+    (folder / "train.py").write_text(script)
+    (folder / "job.json").write_text(json.dumps(document(**changes)))
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("CLOUDTRAIN_", "PET_"))}
+    env |= {
+        "CLOUDTRAIN_JOB_FILE": str(folder / "job.json"),
+        "CLOUDTRAIN_NODE_RANK": "0",
+        "CLOUDTRAIN_NODES": str(changes.get("nodes", 1)),
+        "CLOUDTRAIN_MASTER_ADDR": "127.0.0.1",
+        "CLOUDTRAIN_MASTER_PORT": str(free_port()),
+        "CLOUDTRAIN_OUTPUT_DIR": str(folder / "output"),
+        "CLOUDTRAIN_MODEL_DIR": str(folder / "model"),
+        "CLOUDTRAIN_CHECKPOINT_DIR": str(folder / "checkpoints"),
+        "RANK": "17",
+        "WORLD_SIZE": "99",
+    }
+    return subprocess.Popen(
+        [sys.executable, str(ENTRYPOINTS)],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    marker = "::cloudtrain:: "
+    return [json.loads(line[len(marker) :]) for line in text.splitlines() if line.startswith(marker)]
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    try:
+        return process.communicate(timeout=DEADLINE_SECONDS)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+
+
+@pytest.mark.torchrun
+def test_what_ranks_print_leaves_in_whole_marked_lines(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\nsys.stdout.write('half '); sys.stdout.flush(); sys.stdout.write('and half\\n')\n"
+        "os.write(2, b'step 1\\rstep 2\\rstep 3\\n'); os.write(1, b'\\xff raw\\n'); os.write(1, b'no end')\n"
+    )
+    text = finish(start(tmp_path, script))
+    lines = [line for line in text.splitlines() if line.startswith("[rank 0]")]
+    assert lines == ["[rank 0] half and half", "[rank 0] step 3", "[rank 0] � raw", "[rank 0] no end"]
+
+
+@pytest.mark.torchrun
+def test_sigterm_before_torchrun_is_up_ends_as_stopped(tmp_path: Path) -> None:
+    process = start(tmp_path, "import time; time.sleep(600)")
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    assert '"type":"node_started"' in first
+    process.send_signal(signal.SIGTERM)
+    text = finish(process)
+    assert process.returncode == 5
+    assert events(text)[-1]["outcome"] == "stopped"
+
+
+@pytest.mark.torchrun
+def test_a_program_that_saves_and_leaves_on_sigterm_counts_as_stopped(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys, time\nfrom cloudtrain_job import emit\n"
+        "def leave(*_):\n    print('saved'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, leave)\nemit('ready')\ntime.sleep(600)\n"
+    )
+    process = start(tmp_path, script)
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if '"type":"ready"' in line:
+            break
+    process.send_signal(signal.SIGTERM)
+    said += finish(process)
+    assert process.returncode == 5
+    assert "[rank 0] saved" in said
+    assert "Traceback" not in said
+
+
+def test_too_few_gpus_are_refused_before_torchrun_starts(tmp_path: Path) -> None:
+    process = start(tmp_path, "print('never')", gpus=64)
+    text = finish(process)
+    assert process.returncode == 1
+    assert "the plan says 64" in events(text)[-1]["error"]["message"]
+    assert "never" not in text
+
+
+def test_a_world_of_the_wrong_size_is_refused_in_the_rank_itself(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(document(nodes=2, processes=2)))
+    (tmp_path / "train.py").write_text("print('never')")
+    os.mkfifo(tmp_path / "rank-0")
+    reader = os.open(tmp_path / "rank-0", os.O_RDWR | os.O_NONBLOCK)
+    env = {**os.environ, "CLOUDTRAIN_JOB_FILE": str(tmp_path / "job.json"), "CLOUDTRAIN_STREAM_DIR": str(tmp_path)}
+    env |= {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}
+    done = subprocess.run(
+        [sys.executable, str(ENTRYPOINTS / "worker.py")], cwd=tmp_path, env=env, timeout=30, check=False
+    )
+    said = os.read(reader, 65536).decode()
+    os.close(reader)
+    assert done.returncode == 1
+    assert "the world has 2 ranks, the plan says 2 nodes x 2 processes = 4" in said
+    assert "never" not in said
+
+
+@pytest.mark.torchrun
+def test_a_failure_keeps_exit_handlers_but_not_for_ever(tmp_path: Path) -> None:
+    script = (
+        "import atexit, time\natexit.register(time.sleep, 600)\natexit.register(print, 'goodbye')\nraise OSError('x')\n"
+    )
+    process = start(tmp_path, script)
+    text = finish(process)
+    assert process.returncode == 1
+    assert "[rank 0] goodbye" in text
+    assert events(text)[-1]["error"]["exception"] == "OSError"
+
+
+@pytest.mark.torchrun
+def test_sys_exit_with_a_message_is_a_failure_and_exit_zero_is_not(tmp_path: Path) -> None:
+    process = start(tmp_path, "import sys; sys.exit('no data today')")
+    text = finish(process)
+    assert process.returncode == 1
+    assert "[rank 0] no data today" in text
+    process = start(tmp_path, "import sys; sys.exit(0)")
+    finish(process)
+    assert process.returncode == 0
+
+
+@pytest.mark.torchrun
+def test_without_torch_the_reason_is_said(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('broken on purpose')")
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(tmp_path)
+    try:
+        process = start(tmp_path, "print('never')")
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+    text = finish(process)
+    assert process.returncode == 1
+    assert "torch cannot be imported" in events(text)[-1]["error"]["message"]

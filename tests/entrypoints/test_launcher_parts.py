@@ -1,0 +1,176 @@
+"""The launcher's parts as pure functions: the job's environment, torchrun's arguments, the first cause, event lines."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import contract
+import failure
+import launch
+import platforms
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
+
+JOB = contract.Job(
+    run_id="job-1",
+    name="job",
+    kind="script",
+    target="train.py",
+    argv=[],
+    values={"lr": 0.1},
+    nodes=2,
+    processes=4,
+    gpus=0,
+    restarts=0,
+    grace_seconds=120,
+    checkpoint_every_seconds=600,
+    checkpoint_keep=3,
+)
+ENVIRON = {
+    "CLOUDTRAIN_NODE_RANK": "1",
+    "CLOUDTRAIN_NODES": "2",
+    "CLOUDTRAIN_MASTER_ADDR": "algo-1",
+    "CLOUDTRAIN_MASTER_PORT": "7777",
+    "CLOUDTRAIN_NODE_ADDR": "algo-2",
+    "CLOUDTRAIN_INTERFACE": "eth1",
+    "CLOUDTRAIN_OUTPUT_DIR": "/o",
+    "CLOUDTRAIN_MODEL_DIR": "/m",
+    "CLOUDTRAIN_CHECKPOINT_DIR": "/c",
+    "CLOUDTRAIN_INPUT_TRAIN": "/data/train",
+    "CLOUDTRAIN_JOB_FILE": "/job.json",
+}
+
+
+def error(rank: int, time: float, **fields: Any) -> dict[str, Any]:
+    return {"rank": rank, "node": 0, "time": time, "exception": "ValueError", "message": "x", "traceback": "t"} | fields
+
+
+def test_no_restarts_means_a_static_rendezvous_in_node_order() -> None:
+    arguments = launch.torchrun_arguments(JOB, platforms.plain(ENVIRON))
+    assert {"--node-rank=1", "--master-addr=algo-1", "--master-port=7777", "--max-restarts=0"} <= set(arguments)
+    assert not any("rdzv-backend" in argument for argument in arguments)
+    assert "--shutdown-timeout=115" in arguments
+
+
+def test_restarts_mean_c10d_with_its_host_named_and_nodes_kept_in_order() -> None:
+    job = contract.Job(**{**vars(JOB), "restarts": 3})
+    arguments = launch.torchrun_arguments(job, platforms.plain(ENVIRON))
+    assert {"--rdzv-backend=c10d", "--rdzv-endpoint=algo-1:7777", "--local-addr=algo-2"} <= set(arguments)
+    assert any(argument.startswith("--rdzv-conf=is_host=false") for argument in arguments)
+
+
+def test_the_environment_drops_what_a_torchrun_around_us_left(tmp_path: Path) -> None:
+    foreign = {
+        "RANK": "3",
+        "WORLD_SIZE": "9",
+        "PET_NNODES": "7",
+        "TORCHELASTIC_RUN_ID": "x",
+        "MASTER_PORT": "1",
+        "MINE": "ok",
+    }
+    env = contract.job_environment(JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON | foreign)
+    assert env["MINE"] == "ok"
+    assert env["PET_NNODES"] == "2"
+    assert not {"RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "MASTER_PORT"} & set(env)
+
+
+def test_the_environment_names_interface_inputs_and_the_fresh_store(tmp_path: Path) -> None:
+    env = contract.job_environment(JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON)
+    assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "eth1"
+    assert env["CLOUDTRAIN_INPUT_TRAIN"] == "/data/train"
+    assert env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    assert json.loads(Path(env["CLOUDTRAIN_ARGS_FILE"]).read_text()) == {"lr": 0.1}
+
+
+def test_an_interface_the_user_chose_stays(tmp_path: Path) -> None:
+    env = contract.job_environment(JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON | {"GLOO_SOCKET_IFNAME": "ib0"})
+    assert env["GLOO_SOCKET_IFNAME"] == "ib0"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:415",
+        "Gloo connectFullMesh failed with timed out connecting: SO_ERROR: Connection refused",
+        "NCCL error: remote process exited or there was a network error, ncclRemoteError",
+        "Broken pipe",
+    ],
+)
+def test_a_peer_that_is_gone_is_a_consequence(message: str) -> None:
+    assert failure.is_consequence("RuntimeError", message)
+
+
+def test_an_error_of_ones_own_is_no_consequence() -> None:
+    assert not failure.is_consequence("ValueError", "the dog ate shard 3")
+
+
+def test_the_first_cause_is_the_earliest_that_is_no_consequence_of_the_last_attempt() -> None:
+    found = failure.root_cause(
+        [
+            error(5, 1.0, attempt=0),
+            error(0, 10.0, attempt=1, consequence=True),
+            error(3, 10.1, attempt=1),
+            error(1, 10.2, attempt=1),
+        ]
+    )
+    assert found is not None
+    assert found["rank"] == 3
+    assert failure.root_cause([]) is None
+
+
+def test_a_death_without_a_word_is_told_by_its_signal_or_code() -> None:
+    assert "SIGKILL (out of host memory?)" in failure.death(2, -signal.SIGKILL, 1.0, done=False)["message"]
+    assert "after its script had ended well" in failure.death(2, -signal.SIGABRT, 1.0, done=True)["message"]
+    assert failure.death(2, 3, 1.0, done=False)["message"] == "exited with code 3"
+    assert failure.death(2, -signal.SIGTERM, 1.0, done=False)["consequence"]
+    assert "signal 63" in failure.death(2, -63, 1.0, done=False)["message"]
+
+
+def test_the_failure_file_holds_our_line_first_and_stays_below_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "failure"
+    failure.write_failure_file(str(path), error(3, 1.0, message="m", traceback="T" * 5000))
+    text = path.read_text()
+    assert text.startswith("rank 3 (node 0) raised ValueError: m\n")
+    assert len(text) <= 1024
+
+
+@given(st.text(max_size=9000), st.text(max_size=9000))
+def test_an_event_is_one_line_below_the_limit_of_an_atomic_write(first: str, second: str) -> None:
+    from cloudtrain_job import MARKER, MAX_LINE_BYTES, event_line
+
+    line = event_line("note", first=first, second=second)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert len(line) <= MAX_LINE_BYTES
+    event = json.loads(line.decode()[len(MARKER) :])
+    assert len(first) > 200 or len(second) > 200 or event["first"] == first.encode("utf-8", "replace").decode()
+
+
+def test_events_of_one_process_never_share_a_number() -> None:
+    from cloudtrain_job import MARKER, event_line
+
+    numbers = [json.loads(event_line("x")[len(MARKER) :])["seq"] for _ in range(1000)]
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
+    if sys.platform != "linux":
+        pytest.skip("prctl is Linux's own")
+    child = f"import os, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})\nfrom lifeline import die_with\n"
+    child += "die_with(os.getppid()); print('ready', os.getpid(), flush=True); time.sleep(600)"
+    parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]).wait()"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready")
+    process.kill()
+    process.wait()
+    assert process.stdout.read() == "", "the pipe ends when the child is gone"
+    process.stdout.close()

@@ -1,0 +1,52 @@
+"""What is loaded when, and what planning must not do: no network, no process, no SDK, no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = {"pydantic", "yaml", "torch", "numpy", "boto3", "botocore", "azure", "sagemaker", "pathspec", "tarfile"}
+
+
+def loaded_after(code: str, *path: str) -> set[str]:
+    script = f"import sys; sys.path[:0] = {list(path)!r}\n{code}\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    return {name.partition(".")[0] for name in done.stderr.split()}
+
+
+def test_importing_the_package_loads_next_to_nothing() -> None:
+    assert not HEAVY & loaded_after("import cloudtrain")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = "from cloudtrain.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass"
+    assert not HEAVY & loaded_after(code)
+
+
+def test_planning_opens_no_socket_starts_no_process_and_loads_no_sdk(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("resources: {nodes: 2, processes: 2}\n")
+    code = f"""
+import os, socket, subprocess
+def refuse(*args, **kwargs): raise AssertionError("planning did something")
+socket.socket = subprocess.Popen = os.fork = os.posix_spawn = refuse
+import cloudtrain
+job = cloudtrain.load({str(tmp_path / "job.yaml")!r})
+plan = cloudtrain.plan(job, "local", data_dir={str(tmp_path / "data")!r})
+assert cloudtrain.render(plan) == cloudtrain.render(plan)
+"""
+    assert not {"torch", "numpy", "boto3", "azure", "sagemaker"} & loaded_after(code)
+
+
+def test_the_launcher_needs_the_standard_library_only() -> None:
+    folder = ROOT / "entrypoints"
+    own = {path.stem for path in folder.rglob("*.py")} | {"tasks", "strategies"}
+    before = loaded_after("pass")
+    for module in ("launch", "worker", "agent", "notebook"):
+        loaded = loaded_after(f"import {module}", str(folder), str(folder / "job")) - before - own
+        assert loaded <= set(sys.stdlib_module_names), module
+
+
+def test_the_supervisor_loads_neither_pydantic_nor_yaml() -> None:
+    assert not {"pydantic", "yaml", "click"} & loaded_after("import cloudtrain.local.supervisor")

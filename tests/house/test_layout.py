@@ -1,0 +1,57 @@
+"""What holds for every file: the README's map, first lines, sizes, names, one home for each shared word."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import cloudtrain
+import cloudtrain_job
+import pytest
+from cloudtrain.local import liveness, supervisor
+
+from tests.house.tree import FOLDERS, ROOT, tree
+
+PYTHON = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py") if "__pycache__" not in p.parts)
+CODE = [path for path in PYTHON if path.stat().st_size]
+
+
+def test_the_readme_maps_the_repository_as_it_is() -> None:
+    text = (ROOT / "README.md").read_text()
+    block = re.search(r"<!-- tree -->\n```\n(.*?)\n```", text, re.DOTALL)
+    assert block is not None
+    assert block[1] == tree(), "run python tests/house/tree.py and put what it prints into README.md"
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_file_says_what_it_is_for_and_stays_readable(path: Path) -> None:
+    text = path.read_text()
+    assert ast.get_docstring(ast.parse(text)), "the first line says what the file is for"
+    assert len(text.splitlines()) <= 400
+    assert not re.search(r"utils|helpers|manager", path.stem)
+
+
+def test_one_version_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == cloudtrain.__version__
+    assert f"## {cloudtrain.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_every_dependency_is_pinned_by_the_constraints() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["train"], *extras["dev"]]
+    names = {re.split(r"[<>=\[; ]", name)[0].lower() for name in wanted} - {"cloudtrain"}
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in lines if "==" in line}
+    assert names <= pinned, names - pinned
+
+
+def test_client_and_job_agree_on_the_words_they_share() -> None:
+    launch = (ROOT / "entrypoints" / "launch.py").read_text()
+    assert supervisor.EVENT_MARK.decode() == cloudtrain_job.MARKER
+    assert '"CLOUDTRAIN_SUPERVISOR_PID"' in launch
+    assert f"STOPPED = 0, 1, {supervisor.STOPPED}" in launch
+    assert liveness.MARK.startswith("CLOUDTRAIN_")

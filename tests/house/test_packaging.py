@@ -1,0 +1,45 @@
+"""The wheel: it carries the launcher and the trainer inside the package, and works without the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.mark.xdist_group("wheel")
+def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    for name in ("entrypoints/launch.py", "entrypoints/job/cloudtrain_job.py", "entrypoints/tasks/digits.py"):
+        assert f"cloudtrain/_bundle/{name}" in names
+    assert any(name.startswith("cloudtrain/_bundle/infra/") for name in names)
+    assert any(name.startswith("cloudtrain/_bundle/docker/") for name in names)
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"cloudtrain"}
+    assert "cloudtrain/catalog/aws.csv" in names
+    assert "cloudtrain/starter/job.yaml" in names
+
+
+@pytest.mark.xdist_group("wheel")
+def test_an_installed_wheel_finds_its_payload_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    code = "from cloudtrain.bundle import payload_files as p; f = p(); print(f['launch.py'], len(f))"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.startswith(str(tmp_path / "cloudtrain" / "_bundle" / "entrypoints" / "launch.py"))
+    assert int(done.stdout.split()[-1]) > 15

@@ -1,0 +1,50 @@
+"""The map of the repository: every file with the first line that it says about itself. `python tests/house/tree.py`."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("cloudtrain", "entrypoints", "examples", "tests")
+OTHERS = {
+    "README.md": "this page",
+    "CHANGELOG.md": "what changed, newest first",
+    "LICENSE": "Apache-2.0",
+    "Makefile": "demo, test, check, bench",
+    "pyproject.toml": "the package, its extras, and the settings of every tool",
+    "constraints.txt": "the versions that were tested together",
+    ".ci/run": "what CI runs: make check",
+    "docker/": "the image (to come)",
+    "infra/": "what an account needs (to come)",
+}
+DATA = {
+    "cloudtrain/catalog/aws.csv": "SageMaker's machines: GPUs, network, dated prices",
+    "cloudtrain/catalog/azure.csv": "Azure ML's machines, likewise",
+    "cloudtrain/starter/job.yaml": "what `cloudtrain init` writes",
+    "examples/digits/job.yaml": "the job of `make demo`",
+    "tests/bench/README.md": "the figures, with machine and command",
+}
+
+
+def tree() -> str:
+    """One line per file, folder by folder."""
+    lines = [f"{name:<44} {text}" for name, text in OTHERS.items()]
+    for folder in FOLDERS:
+        lines.append("")
+        for path in sorted((ROOT / folder).rglob("*")):
+            name = path.relative_to(ROOT).as_posix()
+            if path.is_file() and "__pycache__" not in name and (text := _about(path, name)):
+                lines.append(f"{name:<44} {text}")
+    return "\n".join(lines)
+
+
+def _about(path: Path, name: str) -> str:
+    if path.suffix != ".py":
+        return DATA.get(name, "")
+    first = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+    return first.rstrip(".")
+
+
+if __name__ == "__main__":
+    print(tree())

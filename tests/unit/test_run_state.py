@@ -1,0 +1,217 @@
+"""The state of a run is the sum of its events: each counts once, none brings back what has ended."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.runs import RunState, fold
+from cloudtrain.runs import state as module
+from cloudtrain.runs.state import KEPT_POINTS
+
+BORN = {
+    "type": "submitting",
+    "time": 100.0,
+    "name": "digits",
+    "provider": "local",
+    "contract": "plain",
+    "nodes": 2,
+    "processes": 4,
+}
+SUBMITTED = {"type": "submitted", "time": 101.0, "ref": {"pid": 7}}
+STARTED = {"type": "node_started", "time": 102.0, "node": 0, "rank": -1, "seq": 1}
+STOPPING = {"type": "stop_requested", "time": 105.0, "reason": "stop was asked"}
+
+
+def ended(state: str, **more: Any) -> dict[str, Any]:
+    return {"type": "ended", "time": 109.0, "state": state, **more}
+
+
+def state_of(*events: dict[str, Any]) -> RunState:
+    return fold("x", [BORN, *events])
+
+
+def test_before_any_event_a_run_is_being_submitted() -> None:
+    assert fold("x", []).state == "submitting"
+
+
+def test_what_was_submitted_is_remembered() -> None:
+    state = state_of()
+    assert (state.name, state.provider, state.contract, state.nodes, state.processes) == (
+        "digits",
+        "local",
+        "plain",
+        2,
+        4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ((SUBMITTED,), "pending"),
+        ((SUBMITTED, STARTED), "running"),
+        ((STARTED, SUBMITTED), "running"),
+        ((STARTED, STOPPING), "stopping"),
+        ((STOPPING, STARTED), "stopping"),
+        ((STARTED, ended("succeeded")), "succeeded"),
+        ((STARTED, STOPPING, ended("stopped")), "stopped"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_run_moves_forward_only(events: tuple[dict[str, Any], ...], expected: str) -> None:
+    assert state_of(*events).state == expected
+
+
+@pytest.mark.parametrize("final", ["succeeded", "failed", "stopped"])
+@pytest.mark.parametrize("later", [SUBMITTED, STARTED, STOPPING, ended("failed", reason="late"), ended("succeeded")])
+def test_the_end_is_never_left(final: str, later: dict[str, Any]) -> None:
+    state = state_of(STARTED, ended(final, reason="first"), {**later, "time": 200.0})
+    assert (state.state, state.reason, state.ended) == (final, "first", 109.0)
+
+
+def test_an_end_that_is_no_end_is_passed_over() -> None:
+    assert state_of(STARTED, ended("resting")).state == "running"
+
+
+def test_an_event_met_twice_counts_once() -> None:
+    point = {"type": "metrics", "node": 0, "rank": 0, "seq": 7, "step": 1, "values": {"loss": 1}}
+    assert len(state_of(point, point, {**point, "seq": 8}).curve) == 2
+
+
+def test_the_same_number_from_another_rank_is_another_event() -> None:
+    point = {"type": "metrics", "node": 0, "rank": 0, "seq": 7, "step": 1, "values": {"loss": 1}}
+    assert len(state_of(point, {**point, "rank": 1}, {**point, "node": 1}).curve) == 3
+
+
+def test_folding_in_two_parts_is_folding_in_one() -> None:
+    events = [BORN, SUBMITTED, STARTED, {"type": "metrics", "step": 1, "values": {"a": 1}}, STARTED, ended("failed")]
+    for cut in range(len(events)):
+        assert fold("x", events[cut:], fold("x", events[:cut])) == fold("x", events)
+
+
+def test_the_first_start_is_the_start() -> None:
+    assert state_of(STARTED, {**STARTED, "node": 1, "time": 103.0}).started == 102.0
+
+
+def test_restarts_are_counted_by_the_highest_attempt() -> None:
+    events = [{"type": "restarted", "attempt": attempt, "node": node} for attempt in (1, 2) for node in (0, 1)]
+    assert state_of(*events).restarts == 2
+
+
+def test_metrics_keep_the_latest_value_of_each() -> None:
+    state = state_of(
+        {"type": "metrics", "step": 1, "values": {"loss": 2.0, "acc": 0.1}},
+        {"type": "metrics", "step": 2, "values": {"loss": 1.0}},
+    )
+    assert state.metrics == {"loss": 1.0, "acc": 0.1}
+
+
+def test_a_long_learning_curve_is_thinned_and_keeps_its_ends() -> None:
+    curve = state_of(*({"type": "metrics", "step": n, "values": {"a": n}} for n in range(4 * KEPT_POINTS))).curve
+    steps = [point["step"] for point in curve]
+    assert (len(steps) <= KEPT_POINTS, steps == sorted(set(steps))) == (True, True)
+    assert (steps[0], steps[-1]) == (0, 4 * KEPT_POINTS - 1)
+
+
+def test_the_latest_checkpoint_and_progress_are_kept() -> None:
+    state = state_of(
+        {"type": "checkpoint", "step": 10, "path": "a", "time": 1},
+        {"type": "checkpoint", "step": 20, "path": "b", "time": 2},
+        {"type": "progress", "epoch": 1, "step": 20, "loss": 0.5, "note": "x"},
+    )
+    assert (state.checkpoint, state.progress) == (
+        {"step": 20, "path": "b", "time": 2},
+        {"epoch": 1, "step": 20, "loss": 0.5},
+    )
+
+
+def test_the_cause_of_a_failure_brings_its_traceback() -> None:
+    error = {"node": 0, "rank": 3, "time": 5.0, "message": "the dog ate shard 3"}
+    state = state_of({"type": "error", **error, "traceback": "File …"}, ended("failed", error=error))
+    assert state.error == {**error, "traceback": "File …"}
+
+
+def test_a_stray_error_does_not_hide_the_cause() -> None:
+    error = {"node": 0, "rank": 3, "time": 5.0, "message": "the dog ate shard 3"}
+    state = state_of({"type": "error"}, ended("failed", error=error))
+    assert state.error == {**error, "traceback": ""}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": []},
+        {"type": {}},
+        {"type": "no such type"},
+        {"type": "metrics"},
+        {"type": "metrics", "values": "loss"},
+        {"type": "metrics", "values": [["a", 1]]},
+        {"type": "metrics", "seq": [], "values": {"a": 1}},
+        {"type": "metrics", "node": {}, "seq": 1, "values": {"a": 1}},
+        {"type": "rank_started"},
+        {"type": "rank_started", "rank": []},
+        {"type": "restarted", "attempt": "twice"},
+        {"type": "node_started"},
+        {"type": "node_started", "time": "noon"},
+        {"type": "node_started", "time": True},
+        {"type": "checkpoint"},
+        {"type": "checkpoint", "step": "ten"},
+        {"type": "resumed"},
+        {"type": "progress", "steps": "many", "step": "few"},
+        {"type": "ended"},
+        {"type": "ended", "state": []},
+        {"type": "ended", "time": "x", "state": "failed"},
+    ],
+    ids=lambda event: json.dumps(event)[:50],
+)
+def test_an_event_that_says_nothing_sensible_is_passed_over(event: dict[str, Any]) -> None:
+    assert state_of(event).to_json() == state_of().to_json()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = (
+    "time",
+    "node",
+    "rank",
+    "seq",
+    "step",
+    "values",
+    "attempt",
+    "state",
+    "error",
+    "reason",
+    "ref",
+    "nodes",
+    "name",
+)
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda kind, fields: {"type": kind, **fields},
+            st.sampled_from(sorted(module._APPLY)),
+            st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6),
+        ),
+        max_size=8,
+    )
+)
+def test_no_event_whatever_breaks_the_fold(events: list[dict[str, Any]]) -> None:
+    assert isinstance(fold("x", events).seconds(200.0), float)
+
+
+def test_how_long_a_run_has_run_counts_from_its_start() -> None:
+    assert [state_of(*events).seconds(110.0) for events in ([], [STARTED], [STARTED, ended("failed")])] == [
+        10.0,
+        8.0,
+        7.0,
+    ]

@@ -1,0 +1,274 @@
+"""Run folders come into being whole, events are only ever added, and what they add up to is the run's state."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.errors import RunExists, RunNotFound, StorageError
+from cloudtrain.runs import RunFolder, RunStore
+from cloudtrain.runs.index import summaries
+
+BORN = {
+    "type": "submitting",
+    "time": 100.0,
+    "name": "digits",
+    "provider": "local",
+    "contract": "plain",
+    "nodes": 2,
+    "processes": 4,
+}
+ENDED = {"type": "ended", "time": 109.0, "state": "succeeded"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    """A data folder without any run."""
+    return RunStore(tmp_path / "data")
+
+
+def born(store: RunStore, run_id: str, *events: dict[str, Any], created: float = 100.0) -> RunFolder:
+    folder = store.create(run_id, {"plan.json": "{}"})
+    folder.append({**BORN, "time": created}, *events)
+    return folder
+
+
+def index_of(store: RunStore) -> Path:
+    return store.data_dir / "index.jsonl"
+
+
+def listed(store: RunStore) -> list[tuple[str, str]]:
+    return [(summary["run"], summary["state"]) for summary in summaries(store)]
+
+
+def test_a_new_run_holds_its_documents(store: RunStore) -> None:
+    folder = store.create("a-1", {"plan.json": '{"x": 1}', "spec.yaml": "é"})
+    assert (folder.document("plan.json"), (folder.path / "spec.yaml").read_text("utf-8")) == ({"x": 1}, "é")
+
+
+def test_a_taken_id_is_refused(store: RunStore) -> None:
+    store.create("a-1", {"plan.json": "1"})
+    with pytest.raises(RunExists, match="run a-1 exists already; nothing was started"):
+        store.create("a-1", {"plan.json": "2"})
+
+
+def test_a_refused_id_leaves_the_first_run_as_it_was(store: RunStore) -> None:
+    store.create("a-1", {"plan.json": "1"})
+    with pytest.raises(RunExists):
+        store.create("a-1", {"plan.json": "2"})
+    assert [path.name for path in store.runs_dir.iterdir()] == ["a-1"]
+    assert (store.runs_dir / "a-1" / "plan.json").read_text() == "1"
+
+
+def test_a_run_that_cannot_be_written_leaves_nothing(store: RunStore) -> None:
+    with pytest.raises(StorageError):
+        store.create("a-1", {"plan.json": "1", "no/such/folder": "2"})
+    assert list(store.runs_dir.iterdir()) == []
+
+
+def test_a_draft_that_was_left_behind_is_no_run(store: RunStore) -> None:
+    store.create("a-1", {})
+    (store.runs_dir / ".a-2.123").mkdir()
+    assert store.ids() == ["a-1"]
+
+
+def test_a_file_among_the_runs_is_no_run(store: RunStore) -> None:
+    store.create("a-1", {})
+    (store.runs_dir / "notes.txt").write_text("mine")
+    assert store.ids() == ["a-1"]
+
+
+def test_a_data_folder_below_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="Not a directory"):
+        RunStore(tmp_path / "file").ids()
+
+
+def test_a_document_with_half_a_character_is_kept(store: RunStore) -> None:
+    folder = store.create("a-1", {"plan.json": json.dumps({"folder": "/data/\udcff"}, ensure_ascii=False)})
+    assert folder.document("plan.json") == {"folder": "/data/\udcff"}
+
+
+def test_a_document_that_was_damaged_is_told(store: RunStore) -> None:
+    folder = store.create("a-1", {"plan.json": "{"})
+    with pytest.raises(StorageError, match=r"run a-1: plan\.json cannot be read"):
+        folder.document("plan.json")
+
+
+def test_a_new_id_is_the_name_and_four_letters(store: RunStore) -> None:
+    name, _, letters = store.new_id("my-job").rpartition("-")
+    assert (name, len(letters)) == ("my-job", 4)
+
+
+def test_a_run_is_found_by_its_id_its_beginning_and_last(store: RunStore) -> None:
+    for run_id, seconds in (("a-1", 2), ("b-2", 3), ("ab-3", 1)):
+        os.utime(born(store, run_id).path / "plan.json", (seconds, seconds))
+    assert [store.open(name).run_id for name in ("a-1", "b", "ab", "last")] == ["a-1", "b-2", "ab-3", "b-2"]
+
+
+def test_a_whole_id_wins_over_a_longer_one(store: RunStore) -> None:
+    born(store, "a-1"), born(store, "a-11")
+    assert store.open("a-1").run_id == "a-1"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a", "'a' fits 2 runs: a-1, a-2"),
+        ("zzz", "there is no run 'zzz'"),
+        ("a-3", "did you mean"),
+        ("", "there is no run ''"),
+        ("../a-1", "there is no run"),
+        (".", "there is no run"),
+    ],
+)
+def test_a_name_that_is_not_one_run_is_refused(store: RunStore, name: str, message: str) -> None:
+    born(store, "a-1"), born(store, "a-2")
+    with pytest.raises(RunNotFound, match=message):
+        store.open(name)
+
+
+def test_without_any_run_even_the_last_is_not_found(store: RunStore) -> None:
+    with pytest.raises(RunNotFound, match="there are no runs in"):
+        store.open("last")
+
+
+def test_events_come_back_in_the_order_they_were_added(store: RunStore) -> None:
+    folder = store.create("a-1", {})
+    folder.append({"type": "x", "n": 1}, {"type": "x", "n": 2})
+    folder.append({"type": "x", "n": 3}, durable=True)
+    assert [event["n"] for event in folder.events()] == [1, 2, 3]
+
+
+def test_a_run_without_events_has_none(store: RunStore) -> None:
+    assert store.create("a-1", {}).events_since(0) == ([], 0)
+
+
+def test_only_what_is_new_is_read_again(store: RunStore) -> None:
+    folder = born(store, "a-1")
+    _, offset = folder.events_since(0)
+    folder.append({"type": "x"})
+    assert folder.events_since(offset)[0] == [{"type": "x"}]
+
+
+def test_a_line_that_is_not_whole_yet_is_not_read_yet(store: RunStore) -> None:
+    folder = store.create("a-1", {})
+    folder.append({"type": "x"})
+    with folder.events_file.open("ab") as file:
+        file.write(b'{"type": "y"')
+    seen, offset = folder.events_since(0)
+    with folder.events_file.open("ab") as file:
+        file.write(b"}\n")
+    assert (seen, folder.events_since(offset)[0]) == ([{"type": "x"}], [{"type": "y"}])
+
+
+def test_a_torn_line_does_not_swallow_the_next_event(store: RunStore) -> None:
+    folder = store.create("a-1", {})
+    folder.events_file.write_bytes(b'{"type": "torn", "a')
+    folder.append({"type": "whole"})
+    assert folder.events() == [{"type": "whole"}]
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe", b"[1]", b"3", b'{"no": "type"}', b"", b"{", b"null", b"[" * 500])
+def test_a_foreign_line_is_passed_over(store: RunStore, line: bytes) -> None:
+    folder = store.create("a-1", {})
+    folder.events_file.write_bytes(line + b'\n{"type": "x"}\n')
+    assert folder.events() == [{"type": "x"}]
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "\u2028", "\r", "\udcff", "é", "\0"])
+def test_any_text_survives_in_an_event(store: RunStore, text: str) -> None:
+    folder = store.create("a-1", {})
+    folder.append({"type": "x", "text": text})
+    assert folder.events() == [{"type": "x", "text": text}]
+
+
+def _append_many(path: str, writer: int) -> None:
+    folder = RunFolder(Path(path))
+    for n in range(200):
+        folder.append({"type": "x", "writer": writer, "n": n, "filler": "é" * (n * 37 % 3000)})
+
+
+def test_events_of_four_processes_at_once_are_all_there_and_whole(store: RunStore) -> None:
+    folder = store.create("a-1", {})
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_append_many, args=(str(folder.path), writer)) for writer in range(4)]
+    for process in writers:
+        process.start()
+    for process in writers:
+        process.join()
+    found = [(event["writer"], event["n"]) for event in folder.events()]
+    assert sorted(found) == [(writer, n) for writer in range(4) for n in range(200)]
+    assert [n for writer, n in found if writer == 0] == list(range(200))
+
+
+def test_the_list_shows_every_run_the_newest_first(store: RunStore) -> None:
+    born(store, "a-1", ENDED, created=1), born(store, "b-2", created=3), born(store, "c-3", ENDED, created=2)
+    assert listed(store) == [("b-2", "submitting"), ("c-3", "succeeded"), ("a-1", "succeeded")]
+
+
+def test_only_runs_that_have_ended_are_remembered(store: RunStore) -> None:
+    born(store, "a-1", ENDED), born(store, "b-2")
+    listed(store)
+    assert [json.loads(line)["run"] for line in index_of(store).read_text().splitlines()] == ["a-1"]
+
+
+def test_a_remembered_run_is_not_read_again(store: RunStore) -> None:
+    folder = born(store, "a-1", ENDED)
+    listed(store)
+    folder.events_file.unlink()
+    assert listed(store) == [("a-1", "succeeded")]
+
+
+def test_a_list_of_a_deleted_index_is_the_same(store: RunStore) -> None:
+    born(store, "a-1", ENDED)
+    before = listed(store)
+    index_of(store).unlink()
+    assert listed(store) == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"{\n", b"\xff\n", b"\n\n", b"3\n", b"{}\n", b'{"run": "a-1"}\n', b"torn", b"null\n", b'{"run": []}\n'],
+)
+def test_a_damaged_index_heals_itself(store: RunStore, damage: bytes) -> None:
+    born(store, "a-1", ENDED)
+    before = listed(store)
+    index_of(store).write_bytes(damage + index_of(store).read_bytes())
+    assert [listed(store), listed(store)] == [before, before]
+
+
+def test_an_index_with_foreign_values_heals_itself(store: RunStore) -> None:
+    born(store, "a-1", ENDED)
+    line = json.loads(json.dumps(summaries(store)[0]))
+    index_of(store).write_text(
+        json.dumps({**line, "run": ["a-1"]}) + "\n" + json.dumps({**line, "created": "x"}) + "\n"
+    )
+    assert listed(store) == [("a-1", "succeeded")]
+
+
+def test_a_removed_run_leaves_the_list(store: RunStore) -> None:
+    folder = born(store, "a-1", ENDED)
+    listed(store)
+    shutil.rmtree(folder.path)
+    assert listed(store) == []
+
+
+def test_a_new_run_under_the_id_of_a_removed_one_is_not_taken_for_it(store: RunStore) -> None:
+    folder = born(store, "a-1", ENDED)
+    listed(store)
+    folder.path.rename(store.data_dir / "elsewhere")
+    born(store, "a-1")
+    assert listed(store) == [("a-1", "submitting")]
+
+
+def test_an_index_that_cannot_be_written_is_done_without(store: RunStore) -> None:
+    born(store, "a-1", ENDED)
+    index_of(store).mkdir()
+    assert listed(store) == [("a-1", "succeeded")]
