@@ -65,7 +65,8 @@ class _View:
         if update.state.has_ended:
             self.clear()
             if self.others:
-                say(f"  ({self.others} more lines from other ranks: {command('logs', self.run.id)})")
+                lines = "1 more line" if self.others == 1 else f"{self.others} more lines"
+                say(f"  ({lines} from other ranks: {command('logs', self.run.id)})")
 
     def clear(self) -> None:
         """Take the progress line away."""

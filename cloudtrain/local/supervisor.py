@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 import traceback
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -58,6 +57,7 @@ class Supervisor:
         self.nodes: list[Node] = []
         self.stop_reason = ""
         self.first_failed: Node | None = None
+        self.lost_lines = 0
         self.deadline: float | None = None
         """Monotonic time at which what still runs is killed."""
 
@@ -78,6 +78,9 @@ class Supervisor:
             traceback.print_exc()
             ended = {"state": "failed", "reason": f"the supervisor broke; see {self.paths.supervisor_log}"}
         end_leftovers(self.paths.run)
+        if self.lost_lines:
+            lost = f"{self.lost_lines} log lines are lost, the disk was full"
+            ended["reason"] = "; ".join(part for part in (ended.get("reason"), lost) if part)
         for node in self.nodes:
             node.log.close()
         self._append({"type": "ended", "time": time.time(), **ended}, durable=True)
@@ -194,8 +197,12 @@ class Supervisor:
         now = stamp(time.time()).encode()
         said = [line for line in lines if not line.startswith(EVENT_MARK)]
         if said:
-            with suppress(OSError):  # a full disk loses log lines, not the training
-                node.log.write(b"".join(now + b" " + line + b"\n" for line in said))
+            text = b"".join(now + b" " + line + b"\n" for line in said)
+            try:
+                written = node.log.write(text)
+            except OSError:  # a full disk loses log lines, not the training
+                written = 0
+            self.lost_lines += text[written:].count(b"\n")
         return bool(chunk)
 
     def _verdict(self) -> dict[str, Any]:

@@ -45,9 +45,12 @@ aws:
   subnets: [a, b]
 azure: {compute: c}
 """
+PLAIN_WORDS = """
+~ null true no 0 -1 1.5 1e9 .inf .nan 007 0x1F [] {} [a] {a:b} '' "" 'x !!float !!set !x &a *a *place <<: ? - | > #
+--- ... 6 6h 0s -5GB $5 $ auto nodes gpu H100 local aws env: -m train.py ../x ~x CLOUDTRAIN_X é 🚂 %YAML @ `
+"""
 WORDS = (
-    *"~ null true no 0 -1 1.5 1e9 .inf .nan 007 0x1F [] {} [a] {a:b} '' \"\" 'x !!float !x &a *a <<: ? - | > # --- ...".split(),
-    *"6 6h 0s -5GB $5 $ auto nodes gpu H100 local aws env: -m train.py ../x CLOUDTRAIN_X é 🚂 %YAML @ `".split(),
+    *PLAIN_WORDS.split(),
     "[" * 60,
     "9" * 5000,
     "\t",
@@ -99,7 +102,7 @@ TEXT = st.text(st.characters(), max_size=6) | st.sampled_from(WORDS)
 EDITS: st.SearchStrategy[Edit] = st.one_of(
     st.builds(lambda at, size: lambda text: cut(text, at, size), ANY, st.integers(1, 12)),
     st.builds(lambda at, new: lambda text: insert(text, at, new), ANY, TEXT),
-    st.builds(lambda at: lambda text: line_edit(text, at, lambda lines, i: lines.pop(i) and None), ANY),
+    st.builds(lambda at: lambda text: line_edit(text, at, lambda lines, i: lines.__delitem__(i)), ANY),
     st.builds(lambda at: lambda text: line_edit(text, at, lambda lines, i: lines.insert(i, lines[i])), ANY),
     st.builds(lambda at: lambda text: line_edit(text, at, swap), ANY),
     st.builds(
@@ -118,7 +121,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "code" / "train.py").write_text("print(1)\n")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HF_TOKEN", "x")
-    monkeypatch.setattr(checks, "_gpus", lambda python: 0)  # the real question costs seconds each time
+    monkeypatch.setattr(checks, "_gpus", lambda _: 0)  # the real question costs seconds each time
     return folder / "job.yaml"
 
 
@@ -142,7 +145,7 @@ def test_the_job_that_is_mutated_is_right_to_begin_with(job: Path) -> None:
     assert call("check").code == 0
 
 
-@settings(quick, max_examples=400)
+@settings(quick, max_examples=1200)
 @given(edits=st.lists(EDITS, min_size=1, max_size=6))
 def test_a_job_with_random_edits_is_answered_in_words(job: Path, edits: list[Edit]) -> None:
     text = VALID
@@ -151,13 +154,13 @@ def test_a_job_with_random_edits_is_answered_in_words(job: Path, edits: list[Edi
     assert_answered_in_words(job, text)
 
 
-@settings(quick, max_examples=150)
+@settings(quick, max_examples=400)
 @given(text=st.text(st.characters(), max_size=200))
 def test_random_text_is_answered_in_words(job: Path, text: str) -> None:
     assert_answered_in_words(job, text)
 
 
-@settings(quick, max_examples=250)
+@settings(quick, max_examples=600)
 @given(number=ANY, new=TEXT)
 def test_any_word_in_place_of_another_is_answered_in_words(job: Path, number: int, new: str) -> None:
     assert_answered_in_words(job, replace_word(VALID, number, new))
