@@ -39,6 +39,13 @@ def read_facts(
     tree = _scan(folder / spec.source, data_dir, progress)
     warning = check_size(tree, settings["source_warn"], settings["source_limit"])
     own = [entry for entry in tree.files if entry.path not in tree.payload]
+    if data_dir.is_relative_to(tree.root):
+        inside = data_dir.relative_to(tree.root).as_posix()
+        if any(entry.path.startswith(f"{inside}/") for entry in own):
+            raise SourceError(
+                f"the runs in {data_dir} lie inside the source folder {tree.root}: each job would ship all earlier ones",
+                hint=f"add {inside}/ to .cloudtrainignore, or set CLOUDTRAIN_DATA_DIR to a folder elsewhere",
+            )
     facts = Facts(
         run_id=run_id or RunStore(data_dir).new_id(spec.name),
         time=time.time(),

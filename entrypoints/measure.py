@@ -8,8 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-REPORT_SECONDS = 0.5
-"""At most two progress events a second."""
+REPORT_SECONDS = 0.5, 10.0
+"""Between two progress events, at first and at last: whoever watches looks closely at the start, and every event is
+kept for as long as the run is."""
 
 
 class Meter:
@@ -30,7 +31,9 @@ class Meter:
 
     def due(self) -> bool:
         """Whether it is time for a report; the first step is worth one at once: people wait for it."""
-        return not self._reported or self._clock() - self._since >= REPORT_SECONDS
+        shortest, longest = REPORT_SECONDS
+        pause = min(longest, max(shortest, self.seconds() / 600))
+        return not self._reported or self._clock() - self._since >= pause
 
     def rate(self) -> float:
         """Samples per second since the last call."""

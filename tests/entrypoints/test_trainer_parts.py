@@ -122,6 +122,18 @@ def test_progress_is_due_at_once_and_then_twice_a_second() -> None:
     assert meter.due()
 
 
+def test_progress_comes_more_rarely_in_a_long_run_but_never_more_than_ten_seconds_apart() -> None:
+    now = [0.0]
+    meter = Meter(clock=lambda: now[0])
+    for began, pause in ((3600.0, 6.0), (86400.0, 10.0)):
+        now[0] = began
+        meter.rate()
+        now[0] = began + pause - 0.1
+        assert not meter.due()
+        now[0] = began + pause + 0.1
+        assert meter.due()
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
