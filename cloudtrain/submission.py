@@ -37,15 +37,10 @@ def read_facts(
     """What disk, git and clock say of a job, and a warning when its source is large."""
     data_dir = Path(settings["data_dir"]).absolute()
     tree = _scan(folder / spec.source, data_dir, progress)
+    if data_dir.is_relative_to(tree.root):
+        tree = _scan_around(data_dir, tree)
     warning = check_size(tree, settings["source_warn"], settings["source_limit"])
     own = [entry for entry in tree.files if entry.path not in tree.payload]
-    if data_dir.is_relative_to(tree.root):
-        inside = data_dir.relative_to(tree.root).as_posix()
-        if any(entry.path.startswith(f"{inside}/") for entry in own):
-            raise SourceError(
-                f"the runs in {data_dir} lie inside the source folder {tree.root}: each job would ship all earlier ones",
-                hint=f"add {inside}/ to .cloudtrainignore, or set CLOUDTRAIN_DATA_DIR to a folder elsewhere",
-            )
     facts = Facts(
         run_id=run_id or RunStore(data_dir).new_id(spec.name),
         time=time.time(),
@@ -159,6 +154,18 @@ def _scan(root: Path, data_dir: Path, progress: Progress | None) -> SourceTree:
 def is_packed(plan: Plan) -> bool:
     """Whether an earlier submission has stored this very source already."""
     return (_store(plan) / f"{plan.facts.source.digest}.tar.gz").is_file()
+
+
+def _scan_around(data_dir: Path, tree: SourceTree) -> SourceTree:
+    """The scan of a source folder that the runs lie in: they must be ignored, or each job ships all earlier ones."""
+    tree = _scan(tree.root, data_dir, None)  # the first scan has left its cache there
+    inside = data_dir.relative_to(tree.root).as_posix()
+    if any(entry.path.startswith(f"{inside}/") for entry in tree.files):
+        raise SourceError(
+            f"runs are kept in {data_dir}, inside the source folder {tree.root}: each job would ship all earlier ones",
+            hint=f"add {inside}/ to .cloudtrainignore, or set CLOUDTRAIN_DATA_DIR to a folder elsewhere",
+        )
+    return tree
 
 
 def _store(plan: Plan) -> Path:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from arguments import Refused
-from tasks import Data, Draw
 from torch import Tensor
 from torch.utils.data import DataLoader
+
+from arguments import Refused
+from tasks import Data, Draw
 
 EVALUATION_BATCH = 256
 """Samples per rank."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 import torch
+
 from ranks import Ranks
 
 FORMAT = 1

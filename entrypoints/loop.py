@@ -9,8 +9,10 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import state
 import torch
+from torch import Tensor
+
+import state
 from arguments import Options, Refused
 from batches import Batches, evaluation_draws
 from checkpoint import Checkpoints
@@ -18,7 +20,6 @@ from cloudtrain_job import emit, log_metrics
 from measure import LossMean, Meter
 from strategies import Strategy
 from tasks import Task
-from torch import Tensor
 
 WARM_UP_SHARE = 0.1
 

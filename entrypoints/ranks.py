@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from arguments import Refused
 from torch._C._distributed_c10d import HashStore
+
+from arguments import Refused
 
 
 class Ranks:

@@ -128,7 +128,7 @@ def _metrics(event: dict[str, Any]) -> str:
     return "  ".join([*where, *(f"{name} {number(value)}" for name, value in (values or {}).items())])
 
 
-def report(run: Run, state: RunState, next_command: str | None = None) -> None:
+def report(run: Run, state: RunState) -> None:
     """The end of a run, in words: what became of it, where things are, what to type next."""
     took = format_duration(state.seconds(time.time()))
     if state.state == "failed":
@@ -140,7 +140,8 @@ def report(run: Run, state: RunState, next_command: str | None = None) -> None:
     )
     for line in learning_curve(state.curve):
         say(f"  {line}")
-    rows = [(name, home(path) + "/") for name, path in results(run, state).items()]
+    left = results(run, state)
+    rows = [(name, home(path) + "/") for name, path in left.items()]
     if state.checkpoint and state.state == "stopped":
         rows.append(("at step", str(state.checkpoint["step"])))
     rows.append(("logs", command("logs", run.id)))
@@ -151,8 +152,8 @@ def report(run: Run, state: RunState, next_command: str | None = None) -> None:
                 command("rerun", run.id) + ("   goes on from the checkpoint" if state.checkpoint else ""),
             )
         )
-    elif next_command:
-        rows.append(("next", next_command))
+    elif left:
+        rows.append(("next", command("fetch", run.id)))
     for name, text in rows:
         say(f"  {name:<11} {text}")
 

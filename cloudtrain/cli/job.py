@@ -153,7 +153,7 @@ def _followed(run: Any, as_json: bool) -> None:
     from cloudtrain.cli.follow import EXIT_CODES, follow, report, results
 
     state = follow(run)
-    report(run, state, command("fetch", run.id))
+    report(run, state)
     if as_json:
         print_json({**state.to_json(), "results": results(run, state)})
     raise click.exceptions.Exit(EXIT_CODES[state.state])

@@ -244,7 +244,7 @@ def rerun_command(folder: str | None, /, run: str, as_json: bool, detach: bool, 
 
 
 def _conclude(run: api.Run, state: RunState, as_json: bool) -> None:
-    report(run, state, command("fetch", run.id))
+    report(run, state)
     if as_json:
         print_json({**state.to_json(), "results": results(run, state)})
     raise click.exceptions.Exit(EXIT_CODES[state.state])

@@ -169,8 +169,12 @@ def parse_events(data: bytes) -> Iterator[dict[str, Any]]:
             event = json.loads(line)
         except ValueError:
             continue
-        if isinstance(event, dict) and "type" in event:
+        if isinstance(event, dict) and isinstance(event.get("type"), str) and _is_time(event.get("time", 0)):
             yield event
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def as_text(document: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -238,6 +239,8 @@ def _place(value: Any) -> str:
     place = read_text(expect(value, str, "a place"))
     if not place.strip():
         raise Wrong("says no place", "an address such as s3://bucket/data/, or a folder such as ./data")
+    if "://" not in place and max(len(os.fsencode(part)) for part in place.split("/")) > 255:
+        raise Wrong("holds a longer name than any disk keeps")
     try:
         Path(place).expanduser()
     except RuntimeError:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 
-from ranks import Ranks
 from torch import nn
+
+from ranks import Ranks
 
 
 class Strategy:

@@ -15,10 +15,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 import torch.distributed as dist
-from ranks import Ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ranks import Ranks
 from strategies import Strategy
 
 

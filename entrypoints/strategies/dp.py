@@ -12,10 +12,10 @@ PyTorch's DDP tutorial.
 
 from __future__ import annotations
 
-from arguments import Refused
-from ranks import Ranks
 from torch import nn
 
+from arguments import Refused
+from ranks import Ranks
 from strategies import Strategy
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from arguments import Refused
 from ranks import Ranks
-
 from strategies import Strategy
 
 

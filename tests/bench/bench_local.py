@@ -33,8 +33,8 @@ def main() -> None:
         (job / "job.yaml").write_text(JOB)
         (job / "train.py").write_text(SCRIPT)
         (job / "leave.py").write_text(SCRIPT + "import os\nos._exit(0)\n")
-        submit = [sys.executable, BIN / "cloudtrain", "submit", "--provider", "local", "--set"]
-        torchrun = [sys.executable, BIN / "torchrun", "--nproc-per-node", "2"]
+        submit: list[str | Path] = [sys.executable, BIN / "cloudtrain", "submit", "--provider", "local", "--set"]
+        torchrun: list[str | Path] = [sys.executable, BIN / "torchrun", "--nproc-per-node", "2"]
         found = []
         for script, how in (("train.py", ""), ("leave.py", ", a script that ends by os._exit")):
             found.append(

@@ -10,16 +10,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints" / "job"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints"))
 
-import tasks
 import torch
+from torch import nn
+from torch.nn import functional as F
+
+import tasks
 from arguments import parse
 from checkpoint import Checkpoints
 from loop import Loop, Stop
 from ranks import Ranks, exit_at_once_on_errors
 from strategies.ddp import DistributedData
 from tasks import Draw, Task
-from torch import nn
-from torch.nn import functional as F
 
 
 def plain_model() -> nn.Module:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import state
 import torch
+
+import state
 from checkpoint import Checkpoints, Found
 from ranks import Ranks
 

@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 import contract
 import failure
 import launch
 import platforms
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 

@@ -10,10 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
+
 import ranks as ranks_module
 import strategies
 import tasks
-import torch
 from arguments import Folders, Refused, parse
 from batches import Batches, evaluation_draws
 from checkpoint import Checkpoints

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from cloudtrain.document import parse_document
 from cloudtrain.planning import Facts, SourceFacts, Target, make_plan
 from cloudtrain.provider import get_provider

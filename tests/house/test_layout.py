@@ -7,11 +7,11 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import cloudtrain
 import cloudtrain_job
-import pytest
 from cloudtrain.local import liveness, supervisor
-
 from tests.house.tree import FOLDERS, ROOT, tree
 
 PYTHON = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py") if "__pycache__" not in p.parts)

@@ -6,8 +6,9 @@ import dataclasses
 import json
 from pathlib import Path
 
-import cloudtrain
 import pytest
+
+import cloudtrain
 from cloudtrain import provider as providers
 from cloudtrain.errors import SpecError, UsageError
 from cloudtrain.planning import Plan
@@ -49,7 +50,7 @@ def test_a_plan_cannot_be_changed(name: str, tmp_path: Path) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.run_id = "other"  # type: ignore[misc]
     with pytest.raises(ValueError, match="frozen"):
-        plan.spec.resources.nodes = 9
+        plan.spec.resources.nodes = 9  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", NAMES)

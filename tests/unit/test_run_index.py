@@ -1,0 +1,110 @@
+"""The list of runs comes from a cache that is made anew whenever it is not what the folders say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.runs import RunFolder, RunStore
+from cloudtrain.runs.index import summaries
+
+BORN = {
+    "type": "submitting",
+    "time": 100.0,
+    "name": "digits",
+    "provider": "local",
+    "contract": "plain",
+    "nodes": 2,
+    "processes": 4,
+}
+ENDED = {"type": "ended", "time": 109.0, "state": "succeeded"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    """A data folder without any run."""
+    return RunStore(tmp_path / "data")
+
+
+def born(store: RunStore, run_id: str, *events: dict[str, Any], created: float = 100.0) -> RunFolder:
+    folder = store.create(run_id, {"plan.json": "{}"})
+    folder.append({**BORN, "time": created}, *events)
+    return folder
+
+
+def index_of(store: RunStore) -> Path:
+    return store.data_dir / "index.jsonl"
+
+
+def listed(store: RunStore) -> list[tuple[str, str]]:
+    return [(summary["run"], summary["state"]) for summary in summaries(store)]
+
+
+def test_the_list_shows_every_run_the_newest_first(store: RunStore) -> None:
+    born(store, "a-1", ENDED, created=1), born(store, "b-2", created=3), born(store, "c-3", ENDED, created=2)
+    assert listed(store) == [("b-2", "submitting"), ("c-3", "succeeded"), ("a-1", "succeeded")]
+
+
+def test_only_runs_that_have_ended_are_remembered(store: RunStore) -> None:
+    born(store, "a-1", ENDED), born(store, "b-2")
+    listed(store)
+    assert [json.loads(line)["run"] for line in index_of(store).read_text().splitlines()] == ["a-1"]
+
+
+def test_a_remembered_run_is_not_read_again(store: RunStore) -> None:
+    folder = born(store, "a-1", ENDED)
+    listed(store)
+    folder.events_file.unlink()
+    assert listed(store) == [("a-1", "succeeded")]
+
+
+def test_a_list_of_a_deleted_index_is_the_same(store: RunStore) -> None:
+    born(store, "a-1", ENDED)
+    before = listed(store)
+    index_of(store).unlink()
+    assert listed(store) == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"{\n", b"\xff\n", b"\n\n", b"3\n", b"{}\n", b'{"run": "a-1"}\n', b"torn", b"null\n", b'{"run": []}\n'],
+)
+def test_a_damaged_index_heals_itself(store: RunStore, damage: bytes) -> None:
+    born(store, "a-1", ENDED)
+    before = listed(store)
+    index_of(store).write_bytes(damage + index_of(store).read_bytes())
+    assert [listed(store), listed(store)] == [before, before]
+
+
+def test_an_index_with_foreign_values_heals_itself(store: RunStore) -> None:
+    born(store, "a-1", ENDED)
+    line = json.loads(json.dumps(summaries(store)[0]))
+    index_of(store).write_text(
+        json.dumps({**line, "run": ["a-1"]}) + "\n" + json.dumps({**line, "created": "x"}) + "\n"
+    )
+    assert listed(store) == [("a-1", "succeeded")]
+
+
+def test_a_removed_run_leaves_the_list(store: RunStore) -> None:
+    folder = born(store, "a-1", ENDED)
+    listed(store)
+    shutil.rmtree(folder.path)
+    assert listed(store) == []
+
+
+def test_a_new_run_under_the_id_of_a_removed_one_is_not_taken_for_it(store: RunStore) -> None:
+    folder = born(store, "a-1", ENDED)
+    listed(store)
+    folder.path.rename(store.data_dir / "elsewhere")
+    born(store, "a-1")
+    assert listed(store) == [("a-1", "submitting")]
+
+
+def test_an_index_that_cannot_be_written_is_done_without(store: RunStore) -> None:
+    born(store, "a-1", ENDED)
+    index_of(store).mkdir()
+    assert listed(store) == [("a-1", "succeeded")]
