@@ -216,7 +216,7 @@ class Run:
         if not found:
             hint = f"cloudtrain logs {self.id}; a script writes to $CLOUDTRAIN_MODEL_DIR and $CLOUDTRAIN_OUTPUT_DIR"
             raise StorageError(f"run {self.id} left no files", hint=hint)
-        with storing(target):
+        with storing(target, f"cloudtrain fetch {self.id} ANOTHER_FOLDER"):
             for name, path in found.items():
                 shutil.copytree(path, target / name, symlinks=True)
         return target

@@ -6,12 +6,14 @@ became of the job can always be asked by its name.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.bundle import payload_files
+from cloudtrain.contracts.launch import entrypoint_of
 from cloudtrain.document import Document, parse_document
 from cloudtrain.errors import CloudtrainError, SourceError, StorageError
 from cloudtrain.planning import Facts, Plan, SourceFacts, git_commit, make_plan
@@ -39,6 +41,7 @@ def read_facts(
     tree = _scan(folder / spec.source, data_dir, progress)
     if data_dir.is_relative_to(tree.root):
         tree = _scan_around(data_dir, tree)
+    _check_entrypoint(spec, tree)
     warning = check_size(tree, settings["source_warn"], settings["source_limit"])
     own = [entry for entry in tree.files if entry.path not in tree.payload]
     facts = Facts(
@@ -149,6 +152,17 @@ def _pack(plan: Plan, progress: Progress | None) -> Path:
 
 def _scan(root: Path, data_dir: Path, progress: Progress | None) -> SourceTree:
     return scan(root, payload_files(), data_dir / "cache", progress)
+
+
+def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
+    """SourceError when an ignore file keeps the very program from travelling."""
+    kind, target = entrypoint_of(spec.entrypoint)
+    path = os.path.normpath(target)
+    if kind in ("script", "notebook") and all(entry.path != path for entry in tree.files):
+        raise SourceError(
+            f"the entrypoint {target} would not travel: .gitignore or .cloudtrainignore leaves it out",
+            hint=f"add !{path} to .cloudtrainignore",
+        )
 
 
 def is_packed(plan: Plan) -> bool:

@@ -15,6 +15,9 @@ from typing import Any, Callable
 from cloudtrain_job import MARKER
 
 _MARKER = MARKER.encode()
+LAUNCHERS_OWN = ("node_started", "node_ended", "restarted")
+"""Events that only the launcher tells; a rank that prints one has printed text."""
+
 _LONGEST = 64 * 1024
 """Bytes after which an unfinished line is passed on as it is."""
 
@@ -86,7 +89,7 @@ class Streams:
         # An event may follow text that had no newline yet: the line is both.
         said, marker, rest = line.partition(_MARKER)
         event = _parse(rest) if marker else None
-        if event is not None:
+        if event is not None and event["type"] not in LAUNCHERS_OWN:
             if event["type"] == "rank_started":
                 self._labels[fd] = f"rank {event['rank']}"
             if said:

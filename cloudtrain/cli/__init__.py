@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -88,6 +89,9 @@ def cli(ctx: click.Context, data_dir: str | None) -> None:
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run the command line and exit by the codes that --help lists."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what a job prints or a file is called may be no text
     try:
         code = cli.main(args=argv, prog_name="cloudtrain", standalone_mode=False)
         sys.stdout.flush()

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from cloudtrain.api import Run, Update, explain
-from cloudtrain.cli.output import command, home, learning_curve, number, paint, say
+from cloudtrain.cli.output import command, home, learning_curves, number, paint, say
 from cloudtrain.provider import LogLine
 from cloudtrain.quantities import format_duration
 from cloudtrain.remedies import remedy
@@ -138,7 +138,7 @@ def report(run: Run, state: RunState) -> None:
         f"{paint(state.state)} {'in' if state.state == 'succeeded' else 'after'} {took}"
         + (f": {state.reason}" if state.reason else "")
     )
-    for line in learning_curve(state.curve):
+    for line in learning_curves({name: curve.values for name, curve in state.curves.items()}):
         say(f"  {line}")
     left = results(run, state)
     rows = [(name, home(path) + "/") for name, path in left.items()]

@@ -35,7 +35,7 @@ def init_command(folder: Path, as_json: bool) -> None:
             f"{' and '.join(taken)} exist already; nothing was written",
             hint=command("init", "ANOTHER_FOLDER"),
         )
-    with storing(folder):
+    with storing(folder, command("init", "ANOTHER_FOLDER")):
         folder.mkdir(parents=True, exist_ok=True)
         for name in names:
             (folder / name).write_text((files("cloudtrain") / "starter" / name).read_text())

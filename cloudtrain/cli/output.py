@@ -108,12 +108,10 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
     return "".join(_BARS[round((value - low) / span * 7) if span else 0] for value in points)
 
 
-def learning_curve(curve: Sequence[Mapping[str, Any]]) -> list[str]:
+def learning_curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
     """One line per metric: its first value, its course, its last value."""
-    names = list(dict.fromkeys(name for point in curve for name in point.get("values") or {}))
     rows = []
-    for name in names[:6]:
-        values = [point["values"][name] for point in curve if name in (point.get("values") or {})]
+    for name, values in list(curves.items())[:6]:
         if len(values) > 1:
             rows.append((name, number(values[0]), sparkline(values), number(values[-1])))
     width = max((len(row[0]) for row in rows), default=0)

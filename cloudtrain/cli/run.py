@@ -23,7 +23,7 @@ from cloudtrain.cli.output import (
     ago,
     command,
     home,
-    learning_curve,
+    learning_curves,
     number,
     paint,
     print_json,
@@ -103,7 +103,7 @@ def _status_rows(run: api.Run, state: RunState) -> list[tuple[str, str]]:
         rows.append(("step", f"{state.progress.get('step')}/{state.progress.get('steps', '?')}"))
     if state.metrics:
         rows.append(("metrics", "  ".join(f"{name} {number(value)}" for name, value in state.metrics.items())))
-    rows += [("", line) for line in learning_curve(state.curve)]
+    rows += [("", line) for line in learning_curves({name: curve.values for name, curve in state.curves.items()})]
     if state.restarts:
         rows.append(("restarts", str(state.restarts)))
     if state.checkpoint:

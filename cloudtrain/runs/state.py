@@ -10,7 +10,31 @@ ENDED = ("succeeded", "failed", "stopped")
 """The states that a run never leaves."""
 
 KEPT_POINTS = 500
-"""Points of the learning curve that are kept; beyond it every second one is dropped, again and again."""
+"""Points of a learning curve that are kept, evenly spread over its length."""
+
+
+@dataclass(slots=True)
+class Curve:
+    """One metric over time, thinned evenly as it grows; the first and the latest value are always there."""
+
+    points: list[float] = field(default_factory=list)
+    stride: int = 1
+    count: int = 0
+    latest: float = 0.0
+
+    def add(self, value: float) -> None:
+        """The next value."""
+        if self.count % self.stride == 0:
+            self.points.append(value)
+        self.count, self.latest = self.count + 1, value
+        if len(self.points) > KEPT_POINTS:
+            del self.points[1::2]
+            self.stride *= 2
+
+    @property
+    def values(self) -> list[float]:
+        """What is kept, in order."""
+        return self.points if (self.count - 1) % self.stride == 0 else [*self.points, self.latest]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,8 +64,8 @@ class RunState:
     progress: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     """The latest value of each metric."""
-    curve: list[dict[str, Any]] = field(default_factory=list)
-    """Metrics events, thinned: step, epoch, values."""
+    curves: dict[str, Curve] = field(default_factory=dict)
+    """The course of each metric."""
     checkpoint: dict[str, Any] | None = None
     resumed: dict[str, Any] | None = None
     result: dict[str, Any] | None = None
@@ -151,9 +175,9 @@ def _metrics(state: RunState, event: Mapping[str, Any]) -> None:
     if not isinstance(event["values"], Mapping):
         return
     state.metrics |= event["values"]
-    state.curve.append({key: event.get(key) for key in ("step", "epoch", "values")})
-    if len(state.curve) > KEPT_POINTS:
-        del state.curve[1::2]
+    for name, value in event["values"].items():
+        if _is_number(value):
+            state.curves.setdefault(name, Curve()).add(value)
 
 
 def _progress(state: RunState, event: Mapping[str, Any]) -> None:

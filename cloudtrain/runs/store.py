@@ -183,15 +183,14 @@ def as_text(document: object) -> str:
 
 
 @contextmanager
-def storing(path: Path) -> Iterator[None]:
-    """Turn the disk's refusals into StorageError, with what to do about them."""
+def storing(path: Path, hint: str = _DATA_DIR_HINT) -> Iterator[None]:
+    """Turn the disk's refusals into StorageError; `hint`: where else one could write."""
     try:
         yield
     except CloudtrainError:
         raise
     except OSError as error:
         where = error.filename or path
-        hint = _DATA_DIR_HINT
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             hint = f"free some space there, or {hint}"
         raise StorageError(f"{where}: {error.strerror}", hint=hint) from None

@@ -41,7 +41,7 @@ while not end.item():
 dist.destroy_process_group()
 """
 JOB = "name: restart\nentrypoint: train.py\nresources: {processes: 2}\nlimits: {restarts: 1}\n"
-LIMIT_SECONDS = 45
+LIMIT_SECONDS = 30
 """A restart that takes longer counts as lost."""
 
 
@@ -114,6 +114,8 @@ def main() -> None:
         for number in range(given.rounds):
             names = list(sides)[:: 1 if number % 2 else -1]
             took = {name: restart(*sides[name], job, place / "round") for name in names}
+            shown = (f"{name}: {result.wall:.2f} s" if result else f"{name}: lost" for name, result in took.items())
+            print(f"round {number + 1}:", "; ".join(shown), file=sys.stderr, flush=True)
             for name, result in took.items():
                 succeeded[name] += result is not None
             for comparison in (bare, cured):

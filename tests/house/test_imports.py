@@ -26,13 +26,15 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 def test_planning_opens_no_socket_starts_no_process_and_loads_no_sdk(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text("resources: {nodes: 2, processes: 2}\n")
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "job.yaml").write_text("resources: {nodes: 2, processes: 2}\n")
     code = f"""
 import os, socket, subprocess
 def refuse(*args, **kwargs): raise AssertionError("planning did something")
 socket.socket = subprocess.Popen = os.fork = os.posix_spawn = refuse
 import cloudtrain
-job = cloudtrain.load({str(tmp_path / "job.yaml")!r})
+job = cloudtrain.load({str(job / "job.yaml")!r})
 plan = cloudtrain.plan(job, "local", data_dir={str(tmp_path / "data")!r})
 assert cloudtrain.render(plan) == cloudtrain.render(plan)
 """

@@ -12,17 +12,16 @@ import pytest
 import cloudtrain
 import cloudtrain_job
 from cloudtrain.local import liveness, supervisor
-from tests.house.tree import FOLDERS, ROOT, tree
+from tests.house.tree import BLOCK, FOLDERS, README, ROOT, tree
 
 PYTHON = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py") if "__pycache__" not in p.parts)
 CODE = [path for path in PYTHON if path.stat().st_size]
 
 
 def test_the_readme_maps_the_repository_as_it_is() -> None:
-    text = (ROOT / "README.md").read_text()
-    block = re.search(r"<!-- tree -->\n```\n(.*?)\n```", text, re.DOTALL)
+    block = BLOCK.search(README.read_text())
     assert block is not None
-    assert block[1] == tree(), "run python tests/house/tree.py and put what it prints into README.md"
+    assert block[0] == tree(), "run python tests/house/tree.py --write"
 
 
 @pytest.mark.parametrize("path", CODE, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -1,8 +1,13 @@
-"""The map of the repository: every file with the first line that it says about itself. `python tests/house/tree.py`."""
+"""The map of the repository: every file with the first line that it says about itself.
+
+`python tests/house/tree.py` prints it, `--write` puts it into README.md.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,5 +51,11 @@ def _about(path: Path, name: str) -> str:
     return first.rstrip(".")
 
 
+README = ROOT / "README.md"
+BLOCK = re.compile(r"(?<=<!-- tree -->\n```\n).*?(?=\n```)", re.DOTALL)
+
 if __name__ == "__main__":
-    print(tree())
+    if "--write" in sys.argv:
+        README.write_text(BLOCK.sub(lambda _: tree(), README.read_text()))
+    else:
+        print(tree())

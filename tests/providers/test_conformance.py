@@ -18,8 +18,9 @@ NAMES = providers.provider_names()
 
 
 def plan_for(name: str, folder: Path, text: str = "resources: {nodes: 2, processes: 2}\n") -> Plan:
-    (folder / "job.yaml").write_text(text)
-    return cloudtrain.plan(cloudtrain.load(folder / "job.yaml"), name, data_dir=str(folder / "data"))
+    (folder / "job").mkdir()
+    (folder / "job" / "job.yaml").write_text(text)
+    return cloudtrain.plan(cloudtrain.load(folder / "job" / "job.yaml"), name, data_dir=str(folder / "data"))
 
 
 def test_local_is_among_them() -> None:
@@ -57,7 +58,7 @@ def test_a_plan_cannot_be_changed(name: str, tmp_path: Path) -> None:
 def test_what_a_provider_cannot_do_is_refused_at_its_line(name: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError) as refused:
         plan_for(name, tmp_path, "resources:\n  nodes: 1000\n")
-    assert f"{tmp_path / 'job.yaml'}:2:3: resources.nodes: " in str(refused.value)
+    assert f"{tmp_path / 'job' / 'job.yaml'}:2:3: resources.nodes: " in str(refused.value)
 
 
 def test_what_a_provider_has_no_use_for_is_said_not_dropped(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -80,12 +81,12 @@ def test_an_end_that_is_no_end_is_passed_over() -> None:
 
 def test_an_event_met_twice_counts_once() -> None:
     point = {"type": "metrics", "node": 0, "rank": 0, "seq": 7, "step": 1, "values": {"loss": 1}}
-    assert len(state_of(point, point, {**point, "seq": 8}).curve) == 2
+    assert state_of(point, point, {**point, "seq": 8}).curves["loss"].count == 2
 
 
 def test_the_same_number_from_another_rank_is_another_event() -> None:
     point = {"type": "metrics", "node": 0, "rank": 0, "seq": 7, "step": 1, "values": {"loss": 1}}
-    assert len(state_of(point, {**point, "rank": 1}, {**point, "node": 1}).curve) == 3
+    assert state_of(point, {**point, "rank": 1}, {**point, "node": 1}).curves["loss"].count == 3
 
 
 def test_folding_in_two_parts_is_folding_in_one() -> None:
@@ -111,11 +112,15 @@ def test_metrics_keep_the_latest_value_of_each() -> None:
     assert state.metrics == {"loss": 1.0, "acc": 0.1}
 
 
-def test_a_long_learning_curve_is_thinned_and_keeps_its_ends() -> None:
-    curve = state_of(*({"type": "metrics", "step": n, "values": {"a": n}} for n in range(4 * KEPT_POINTS))).curve
-    steps = [point["step"] for point in curve]
-    assert (len(steps) <= KEPT_POINTS, steps == sorted(set(steps))) == (True, True)
-    assert (steps[0], steps[-1]) == (0, 4 * KEPT_POINTS - 1)
+def test_a_long_learning_curve_is_thinned_evenly_and_keeps_its_ends() -> None:
+    events = ({"type": "metrics", "step": n, "values": {"ab"[n % 2]: n}} for n in range(20 * KEPT_POINTS))
+    curves = state_of(*events).curves
+    for name, first in (("a", 0), ("b", 1)):
+        values = curves[name].values
+        gaps = {later - earlier for earlier, later in itertools.pairwise(values[:-1])}
+        assert KEPT_POINTS / 2 <= len(values) <= KEPT_POINTS + 1
+        assert len(gaps) == 1
+        assert (values[0], values[-1]) == (first, 20 * KEPT_POINTS - 2 + first)
 
 
 def test_the_latest_checkpoint_and_progress_are_kept() -> None:

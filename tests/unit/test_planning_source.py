@@ -1,4 +1,4 @@
-"""Runs that are kept inside the source folder must be ignored, or each job would ship all earlier ones."""
+"""What planning refuses of a source folder: runs kept inside it, and a program that would not travel."""
 
 from __future__ import annotations
 
@@ -25,3 +25,16 @@ def test_runs_inside_the_source_are_fine_when_ignored(tmp_path: Path) -> None:
     first, second = (cloudtrain.plan(job, data_dir=str(tmp_path / "my" / "runs")) for _ in range(2))
     assert first.facts.source == second.facts.source
     assert first.facts.source.files == 2
+
+
+def test_an_entrypoint_that_is_ignored_is_refused_with_the_line_to_add(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("entrypoint: ./build/train.py\n")
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "train.py").write_text("")
+    (tmp_path / ".gitignore").write_text("build/\n")
+    job = cloudtrain.load(tmp_path / "job.yaml")
+    with pytest.raises(SourceError, match="would not travel") as refused:
+        cloudtrain.plan(job, data_dir=str(tmp_path.parent / "runs"))
+    assert refused.value.hint == "add !build/train.py to .cloudtrainignore"
+    (tmp_path / ".cloudtrainignore").write_text("!build/train.py\n")
+    assert cloudtrain.plan(job, data_dir=str(tmp_path.parent / "runs")).facts.source.files == 4
