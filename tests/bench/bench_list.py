@@ -78,7 +78,7 @@ def measure(place: Path, env: dict[str, str], given: argparse.Namespace) -> list
         return cost(theirs, env, place)
 
     what, bars = f"`cloudtrain list --all`, {RUNS} runs", {"wall": 1.0, "cpu": 1.0}
-    first = Comparison(f"{what}, first call (no index; no bar of its own)", "reading one line per run", bars)
+    first = Comparison(f"{what}, first call (no index)", "reading one line per run", bars)
     later = Comparison(f"{what}, later calls", "reading one line per run", bars)
     return [
         compare(later, lambda: cost(ours, env, place), reference, given.rounds),
