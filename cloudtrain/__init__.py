@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from cloudtrain.api import Job, Run, find_run, list_runs, load, plan, render, submit
+    from cloudtrain.api import Job, load, plan, render, submit
     from cloudtrain.errors import CloudtrainError
+    from cloudtrain.run import Run, find_run, list_runs
 
 __all__ = ["CloudtrainError", "Job", "Run", "find_run", "list_runs", "load", "plan", "render", "submit"]
+
+_HOMES = {"CloudtrainError": "errors", "Run": "run", "find_run": "run", "list_runs": "run"}
+"""Where the names above live, when not in `cloudtrain.api`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -19,8 +23,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'cloudtrain' has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module("cloudtrain.errors" if name == "CloudtrainError" else "cloudtrain.api")
-    value = getattr(module, name)
+    value = getattr(import_module(f"cloudtrain.{_HOMES.get(name, 'api')}"), name)
     globals()[name] = value
     return value
 

@@ -1,5 +1,5 @@
 """`python -m cloudtrain` is the command line too."""
 
-from cloudtrain.cli import main
+from cloudtrain.cli import entry
 
-main()
+entry()

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from cloudtrain.errors import Mistake, SpecError, UsageError
+from cloudtrain.errors import Keys, Mistake, SpecError, UsageError, dotted
 
 MAX_BYTES = 1_000_000
 MAX_NODES = 100_000
@@ -21,13 +21,10 @@ MAX_DEPTH = 50
 MAX_SAFE_TEXT = 5_000
 """A text this short cannot nest so deeply that it does harm."""
 
-Keys = tuple[str | int, ...]
-"""Path of a value: `("resources", "gpu", 0)`."""
-
 
 _TOO_MUCH = "holds more or deeper values than any job needs (or an endless alias)"
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
-_REFUSED = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_REFUSED = r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 """Characters that YAML does not allow to be written as they are."""
 
 
@@ -60,11 +57,6 @@ class Document:
         while keys and keys not in self.origins:
             keys = keys[:-1]
         return self.origins.get(keys, self.name)
-
-
-def dotted(keys: Keys) -> str:
-    """`resources.gpu[0]` for `("resources", "gpu", 0)`."""
-    return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys).lstrip(".")
 
 
 def read_document(path: Path, *, what: str = "spec") -> Document:
@@ -276,7 +268,7 @@ def _syntax_mistake(error: yaml.MarkedYAMLError, text: str, name: str) -> Mistak
 
 
 def _character_mistake(text: str, name: str) -> Mistake:
-    found = _REFUSED.search(text)
+    found = re.search(_REFUSED, text)
     before = text[: found.start()] if found else ""
     line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
     what = f"holds the control character U+{ord(found[0]):04X}" if found else "holds a character that is no text"

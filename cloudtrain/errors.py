@@ -20,6 +20,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+Keys = tuple[str | int, ...]
+"""Path of a value: `("resources", "gpu", 0)`."""
+
+
+def dotted(keys: Keys) -> str:
+    """`resources.gpu[0]` for `("resources", "gpu", 0)`."""
+    return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys).lstrip(".")
+
 
 class CloudtrainError(Exception):
     """Base of all errors that are not bugs. `hint` is the user's next step, in one or a few lines."""

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
-from cloudtrain.document import Document, Keys, dotted
-from cloudtrain.errors import Mistake, SpecError
-from cloudtrain.spec import JobSpec
+from cloudtrain.errors import Keys, Mistake, SpecError, dotted
+
+if TYPE_CHECKING:  # a provider that looks after a run needs no pydantic
+    from cloudtrain.document import Document
+    from cloudtrain.spec import JobSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

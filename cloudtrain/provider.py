@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cloudtrain.errors import UsageError
-from cloudtrain.planning import Plan, Target
-from cloudtrain.runs import RunFolder, RunState
-from cloudtrain.settings import Settings
+
+if TYPE_CHECKING:
+    from cloudtrain.planning import Plan, Target
+    from cloudtrain.runs import RunFolder, RunState
+    from cloudtrain.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

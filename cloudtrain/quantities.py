@@ -60,8 +60,8 @@ def parse_money(text: str) -> float:
 def format_duration(seconds: float) -> str:
     """`14 s`, `2 min 5 s`, `1 h 30 min`, `2 d 3 h`: the two largest units that matter."""
     rest = round(seconds)
-    if rest < 1:
-        return f"{seconds:.1f} s"
+    if rest < 60:
+        return f"{rest} s" if rest else f"{seconds:.1f} s"
     parts = []
     for unit in ("d", "h", "min", "s"):
         count, rest = divmod(rest, _DURATIONS[unit])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -106,6 +107,22 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except Exception as error:  # noqa: BLE001  (the one place where all errors end)
         code = _fail(error, sys.argv[1:] if argv is None else argv)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def entry() -> NoReturn:
+    """The installed command: `main`, and out at once. Taking a finished interpreter apart takes as long as a plan."""
+    gc.set_threshold(100_000)  # most commands end before a collection pays
+    code: Any = 1
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = code or 141
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _fail(error: Exception, argv: list[str]) -> int:

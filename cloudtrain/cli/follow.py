@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from cloudtrain.api import Run, Update, explain
 from cloudtrain.cli.output import command, home, learning_curves, number, paint, say
 from cloudtrain.provider import LogLine
 from cloudtrain.quantities import format_duration
 from cloudtrain.remedies import remedy
+from cloudtrain.run import Run, Update, explain
 from cloudtrain.runs import RunState
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "stopped": 5}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,8 @@ from cloudtrain.cli.output import command, print_json, say, tell
 @json_option
 def init_command(folder: Path, as_json: bool) -> None:
     """Write a commented starter job.yaml, and a train.py, into DIR (default: here). Nothing is overwritten."""
+    from importlib.resources import files
+
     from cloudtrain.errors import UsageError
     from cloudtrain.runs.store import storing
 

@@ -12,7 +12,7 @@ Command = Callable[..., Any]
 
 
 def _run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    from cloudtrain.api import list_runs
+    from cloudtrain.run import list_runs
 
     found = ["last", *(run["run"] for run in list_runs(data_dir=ctx.find_root().params.get("data_dir")))]
     return [run_id for run_id in found if run_id.startswith(incomplete)]

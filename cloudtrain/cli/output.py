@@ -7,12 +7,13 @@ import math
 import os
 import shlex
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+
+from cloudtrain.quantities import format_duration
 
 _COLOURS = {
     "succeeded": "green",
@@ -40,8 +41,8 @@ def tell(text: str = "") -> None:
 
 
 def paint(state: str) -> str:
-    """A state in its colour."""
-    return click.style(state, fg=_COLOURS.get(state))
+    """A state in its colour, where colours are shown."""
+    return click.style(state, fg=_COLOURS.get(state)) if _coloured(sys.stdout) else state
 
 
 def command(*words: str) -> str:
@@ -68,21 +69,20 @@ def home(path: str | Path) -> str:
 def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
     """Columns as wide as their widest cell."""
     cells = [tuple(header), *(tuple(row) for row in rows)]
-    widths = [max(len(click.unstyle(row[column])) for row in cells) for column in range(len(header))]
-    lines = []
-    for row in cells:
-        padded = (cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True))
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
 
 
-def ago(seconds: float, now: float | None = None) -> str:
-    """`3 min ago`."""
-    from cloudtrain.quantities import format_duration
+def _width(cell: str) -> int:
+    return len(click.unstyle(cell)) if "\x1b" in cell else len(cell)
 
-    passed = max(0.0, (time.time() if now is None else now) - seconds)
-    # The larger unit alone: nobody asks how many seconds beyond three days.
-    return f"{' '.join(format_duration(passed).split()[:2])} ago"
+
+def ago(seconds: float, now: float) -> str:
+    """`3 min ago`: the largest unit alone, nobody asks how many seconds beyond three days."""
+    return f"{' '.join(format_duration(max(0.0, now - seconds)).split()[:2])} ago"
 
 
 def number(value: Any) -> str:

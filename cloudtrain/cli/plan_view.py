@@ -12,6 +12,7 @@ from cloudtrain import api
 from cloudtrain.errors import UsageError
 from cloudtrain.planning import Plan
 from cloudtrain.quantities import format_duration, format_size
+from cloudtrain.run import find_run
 from cloudtrain.submission import is_packed, warnings
 
 
@@ -79,7 +80,7 @@ def difference(document: Mapping[str, Any], run_id: str, against: str, data_dir:
             ) from None
         other_id = str(other.get("run_id", "")) if isinstance(other, dict) else ""
     else:
-        run = api.find_run(against, data_dir=data_dir)
+        run = find_run(against, data_dir=data_dir)
         other, other_id = run.folder.document("request.json"), run.id
     old, new = _lines(other, other_id), _lines(dict(document), run_id)
     return "\n".join(unified_diff(old, new, against, "plan", lineterm="")) or f"the same request as {against}"

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from cloudtrain import api
 from cloudtrain.cli.follow import EXIT_CODES, follow, report, results
 from cloudtrain.cli.options import (
     data_dir,
@@ -33,6 +32,7 @@ from cloudtrain.cli.output import (
 )
 from cloudtrain.errors import UsageError
 from cloudtrain.quantities import format_duration, parse_duration
+from cloudtrain.run import Run, explain, find_run, list_runs
 from cloudtrain.runs import RunState
 
 SHOWN = 20
@@ -45,7 +45,7 @@ SHOWN = 20
 @data_dir
 def list_command(folder: str | None, /, everything: bool, state: str | None, as_json: bool) -> None:
     """List runs, the newest first."""
-    runs = [run for run in api.list_runs(data_dir=folder) if state in (None, run["state"])]
+    runs = [run for run in list_runs(data_dir=folder) if state in (None, run["state"])]
     if as_json:
         print_json(runs)
         return
@@ -65,7 +65,7 @@ def list_command(folder: str | None, /, everything: bool, state: str | None, as_
                 run["provider"],
                 f"{run['nodes']}x{run['processes']}",
                 took,
-                ago(run["created"]),
+                ago(run["created"], now),
             )
         )
     tell(table(rows, ("RUN", "STATE", "PROVIDER", "NODES", "TOOK", "SUBMITTED")))
@@ -79,7 +79,7 @@ def list_command(folder: str | None, /, everything: bool, state: str | None, as_
 @data_dir
 def status_command(folder: str | None, /, run: str, as_json: bool) -> None:
     """Show how RUN stands: an id, a unique beginning of one, or `last`."""
-    found = api.find_run(run, data_dir=folder)
+    found = find_run(run, data_dir=folder)
     state = found.status()
     if as_json:
         print_json({**state.to_json(), "folder": str(found.folder.path), "results": results(found, state)})
@@ -89,12 +89,12 @@ def status_command(folder: str | None, /, run: str, as_json: bool) -> None:
         tell(f"  {name:<11} {text}")
 
 
-def _status_rows(run: api.Run, state: RunState) -> list[tuple[str, str]]:
+def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     rows = [
-        ("submitted", ago(state.created)),
+        ("submitted", ago(state.created, time.time())),
         ("runs" if not state.ended else "took", format_duration(state.seconds(time.time()))),
     ]
-    why = api.explain(state)
+    why = explain(state)
     if why:
         rows.append(("because", why))
     if state.error and state.error.get("file"):
@@ -133,7 +133,7 @@ def logs_command(
     folder: str | None, /, run: str, following: bool, since: str | None, as_json: bool, **options: Any
 ) -> None:
     """Print the log lines of RUN: all nodes and ranks together, or some of them apart."""
-    found = api.find_run(run, data_dir=folder)
+    found = find_run(run, data_dir=folder)
     moment = None if since is None else _moment(since)
     try:
         for line in found.logs(follow=following, since=moment, **options):
@@ -172,7 +172,7 @@ def _moment(text: str) -> float:
 @data_dir
 def wait_command(folder: str | None, /, run: str, timeout: str | None, as_json: bool) -> None:
     """Wait until RUN has ended; the exit code is that of the run."""
-    found = api.find_run(run, data_dir=folder)
+    found = find_run(run, data_dir=folder)
     try:
         seconds = None if timeout is None else parse_duration(timeout)
     except ValueError as error:
@@ -191,7 +191,7 @@ def wait_command(folder: str | None, /, run: str, timeout: str | None, as_json: 
 @data_dir
 def stop_command(folder: str | None, /, run: str, as_json: bool) -> None:
     """Stop RUN: all ranks at one step, with a checkpoint if the program writes one; `rerun` goes on from there."""
-    found = api.find_run(run, data_dir=folder)
+    found = find_run(run, data_dir=folder)
     if found.status().has_ended:
         say(f"{found.id} had ended already")
     else:
@@ -212,7 +212,7 @@ def stop_command(folder: str | None, /, run: str, as_json: bool) -> None:
 @data_dir
 def fetch_command(folder: str | None, /, run: str, target: Path | None, checkpoints: bool, as_json: bool) -> None:
     """Copy model and output of RUN into DIR (default: a folder named like the run)."""
-    found = api.find_run(run, data_dir=folder)
+    found = find_run(run, data_dir=folder)
     path = found.fetch(target, checkpoints=checkpoints)
     copied = sorted(str(file) for file in path.rglob("*") if file.is_file())
     if as_json:
@@ -231,7 +231,7 @@ def fetch_command(folder: str | None, /, run: str, target: Path | None, checkpoi
 @data_dir
 def rerun_command(folder: str | None, /, run: str, as_json: bool, detach: bool, **options: Any) -> None:
     """Run the same source and spec again, under a new id. What did not succeed goes on from its last checkpoint."""
-    old = api.find_run(run, data_dir=folder)
+    old = find_run(run, data_dir=folder)
     new = old.rerun(options["overrides"], fresh=options["fresh"], provider=options["provider"])
     say(f"{new.id}  again after {old.id}")
     if detach:
@@ -243,7 +243,7 @@ def rerun_command(folder: str | None, /, run: str, as_json: bool, detach: bool, 
     _conclude(new, follow(new), as_json)
 
 
-def _conclude(run: api.Run, state: RunState, as_json: bool) -> None:
+def _conclude(run: Run, state: RunState, as_json: bool) -> None:
     report(run, state)
     if as_json:
         print_json({**state.to_json(), "results": results(run, state)})

@@ -22,6 +22,7 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.local.folders import RunPaths, stamp
 from cloudtrain.local.liveness import MARK, end_leftovers
 from cloudtrain.local.ports import free_port
+from cloudtrain.runs.index import remember
 from cloudtrain.runs.store import RunFolder, parse_events
 
 EVENT_MARK = b"::cloudtrain:: "
@@ -84,6 +85,7 @@ class Supervisor:
         for node in self.nodes:
             node.log.close()
         self._append({"type": "ended", "time": time.time(), **ended}, durable=True)
+        remember(self.folder)
 
     def stop(self, reason: str) -> None:
         """Ask every node to stop; the grace period begins."""

@@ -45,6 +45,13 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
     return sorted(known.values(), key=lambda s: s["created"], reverse=True)
 
 
+def remember(folder: RunFolder) -> None:
+    """Write down how a run has ended, in the moment in which it has."""
+    state = fold(folder.run_id, folder.events())
+    if state.has_ended:
+        _append(RunStore(folder.path.parents[1]), [summary(state)])
+
+
 def summary(state: RunState) -> dict[str, Any]:
     """What a list shows of a run."""
     whole = state.to_json()

@@ -11,7 +11,6 @@ import errno
 import fcntl
 import json
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,14 +34,14 @@ class RunStore:
     def new_id(self, name: str) -> str:
         """A run id nobody has yet: the job's name and four letters, `digits-k2x9`."""
         while True:
-            run_id = f"{name}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
+            run_id = f"{name}-{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(4))}"
             if not (self.runs_dir / run_id).exists():
                 return run_id
 
     def create(self, run_id: str, documents: Mapping[str, str]) -> RunFolder:
         """A new run folder with its documents, whole or not at all. RunExists when the id is taken."""
         folder = RunFolder(self.runs_dir / run_id)
-        draft = self.runs_dir / f".{run_id}.{secrets.token_hex(4)}"
+        draft = self.runs_dir / f".{run_id}.{os.urandom(4).hex()}"
         with storing(folder.path):
             draft.mkdir(parents=True)
             try:

@@ -16,13 +16,11 @@ from pydantic import BaseModel, ValidationError
 
 from cloudtrain.document import (
     Document,
-    Keys,
-    dotted,
     kind_of,
     parse_scalar,
     read_document,
 )
-from cloudtrain.errors import Mistake, SpecError
+from cloudtrain.errors import Keys, Mistake, SpecError, dotted
 from cloudtrain.quantities import parse_duration
 from cloudtrain.spec.fields import NAME, SeveralWrong, Wrong, did_you_mean
 from cloudtrain.spec.model import JobSpec
