@@ -57,9 +57,11 @@ def plan(
     """Decide everything, do nothing: no network, no process. SpecError where the provider cannot do what is asked."""
     settings = load_settings(job.folder, {"provider": provider, "data_dir": data_dir})
     target = get_provider(settings["provider"]).target(settings)
+    if run_id == "last":
+        raise UsageError("'last' always means the last run; choose another id")
     if run_id is not None and not re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", run_id):
         raise UsageError(f"{run_id!r} is no valid run id", hint="up to 63 letters, digits and single hyphens inside")
-    facts, _ = read_facts(job.spec, job.folder, settings, run_id, progress)
+    facts = read_facts(job.spec, job.folder, settings, run_id, progress)
     return make_plan(job.spec, job.document, facts, target)
 
 

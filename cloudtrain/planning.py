@@ -44,6 +44,8 @@ class SourceFacts:
     digest: str
     files: int
     bytes: int
+    warning: str = ""
+    """What to say of its size, if anything."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -101,19 +101,22 @@ class Provider(Protocol):
 
 def provider_names() -> tuple[str, ...]:
     """The providers at hand: ours by their files, others by the entry point group `cloudtrain.providers`."""
-    ours = {path.stem for path in (Path(__file__).parent / "providers").glob("*.py") if path.stem[0] != "_"}
-    return tuple(sorted(ours | set(_third_party())))
+    return tuple(sorted(_our_names() | set(_third_party())))
 
 
 def get_provider(name: str) -> Provider:
     """The provider of that name. UsageError names those at hand."""
-    if (Path(__file__).parent / "providers" / f"{name}.py").is_file() and name.isidentifier() and name[0] != "_":
+    if name in _our_names():
         provider: Provider = import_module(f"cloudtrain.providers.{name}").Provider()
         return provider
     others = _third_party()
     if name in others:
         return others[name].load()()  # type: ignore[no-any-return]
     raise UsageError(f"there is no provider {name!r} here", hint=f"one of: {', '.join(provider_names())}")
+
+
+def _our_names() -> set[str]:
+    return {path.stem for path in (Path(__file__).parent / "providers").glob("*.py") if path.stem[0] != "_"}
 
 
 def _third_party() -> dict[str, Any]:

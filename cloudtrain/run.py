@@ -166,7 +166,7 @@ class Run:
         resume = not fresh and state.state != "succeeded"
         from cloudtrain.submission import archive_of, plan_again, submit  # the one verb that needs spec and plan
 
-        again = plan_again(self.folder, {"provider": provider}, tuple(overrides), resume=resume)
+        again = plan_again(self.folder, provider, tuple(overrides), resume=resume)
         return Run(submit(again, archive=archive_of(again)))
 
     def _provider(self) -> Provider:

@@ -30,6 +30,13 @@ def _quantity(parse: Callable[[str], int]) -> Callable[[Any], int]:
     return lambda value: parse(_text(value))
 
 
+def _grace(value: Any) -> int:
+    seconds = parse_duration(_text(value))
+    if seconds < 5:
+        raise ValueError(f"{seconds} s leaves no time for a checkpoint; at least 5 s")
+    return seconds
+
+
 def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, (str, list)):
         raise ValueError(f"expected a list of texts, got {value!r}")
@@ -42,7 +49,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "python": (_path, "the Python that local runs use; it must have torch"),
     "source_warn": (_quantity(parse_size), "warn when the source folder is larger"),
     "source_limit": (_quantity(parse_size), "refuse when the source folder is larger"),
-    "stop_grace": (_quantity(parse_duration), "local runs: time from the stop signal to the kill"),
+    "stop_grace": (_grace, "local runs: time from the stop signal to the kill"),
     "aws.region": (_text, "AWS region"),
     "aws.role": (_text, "execution role of SageMaker jobs"),
     "aws.bucket": (_text, "bucket for source, checkpoints and models"),

@@ -35,26 +35,28 @@ def read_facts(
     settings: Settings,
     run_id: str | None = None,
     progress: Progress | None = None,
-) -> tuple[Facts, str | None]:
-    """What disk, git and clock say of a job, and a warning when its source is large."""
+) -> Facts:
+    """What disk, git and clock say of a job."""
     data_dir = Path(settings["data_dir"]).absolute()
     tree = _scan(folder / spec.source, data_dir, progress)
     if data_dir.is_relative_to(tree.root):
         tree = _scan_around(data_dir, tree)
     _check_entrypoint(spec, tree)
-    warning = check_size(tree, settings["source_warn"], settings["source_limit"])
     own = [entry for entry in tree.files if entry.path not in tree.payload]
-    facts = Facts(
+    return Facts(
         run_id=run_id or RunStore(data_dir).new_id(spec.name),
         time=time.time(),
         folder=str(folder),
         data_dir=str(data_dir),
         source=SourceFacts(
-            root=str(tree.root), digest=tree.digest, files=len(own), bytes=sum(entry.size for entry in own)
+            root=str(tree.root),
+            digest=tree.digest,
+            files=len(own),
+            bytes=sum(entry.size for entry in own),
+            warning=check_size(tree, settings["source_warn"], settings["source_limit"]) or "",
         ),
         git_commit=git_commit(folder),
     )
-    return facts, warning
 
 
 def submit(plan: Plan, *, archive: Path | None = None, progress: Progress | None = None) -> RunFolder:
@@ -67,27 +69,22 @@ def submit(plan: Plan, *, archive: Path | None = None, progress: Progress | None
     store = RunStore(Path(plan.facts.data_dir))
     request = provider.render(plan)
     archive = archive or _pack(plan, progress)
-    folder = store.create(
-        plan.run_id,
-        {
-            "spec.yaml": plan.spec_text,
-            "plan.json": as_text(plan.to_json()),
-            "request.json": as_text(dict(request.document)),
-        },
-    )
     resources = plan.spec.resources
-    folder.append(
-        {
-            "type": "submitting",
-            "time": time.time(),
-            "name": plan.spec.name,
-            "provider": plan.provider,
-            "contract": plan.target.contract,
-            "nodes": resources.nodes,
-            "processes": resources.processes_per_node,
-        },
-        durable=True,
-    )
+    documents = {
+        "spec.yaml": plan.spec_text,
+        "plan.json": as_text(plan.to_json()),
+        "request.json": as_text(dict(request.document)),
+    }
+    submitting = {
+        "type": "submitting",
+        "time": time.time(),
+        "name": plan.spec.name,
+        "provider": plan.provider,
+        "contract": plan.target.contract,
+        "nodes": resources.nodes,
+        "processes": resources.processes_per_node,
+    }
+    folder = store.create(plan.run_id, documents, submitting)
     try:
         ref = provider.start(request, folder, archive)
     except CloudtrainError as error:
@@ -97,9 +94,7 @@ def submit(plan: Plan, *, archive: Path | None = None, progress: Progress | None
     return folder
 
 
-def plan_again(
-    run: RunFolder, settings_flags: dict[str, str | None], overrides: tuple[str, ...], *, resume: bool
-) -> Plan:
+def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...], *, resume: bool) -> Plan:
     """The plan of an earlier run, with its source as it was, under a new run id; from its checkpoints if `resume`."""
     old = run.document("plan.json")
     facts = old["facts"]
@@ -109,7 +104,7 @@ def plan_again(
     if "name" not in document.values:
         document = replace(document, values={"name": old["spec"]["name"], **document.values})
     spec, document = spec_from_document(document, folder, look=False)
-    settings = load_settings(folder, settings_flags)
+    settings = load_settings(folder)
     data_dir = run.path.parents[1]
     new = Facts(
         run_id=RunStore(data_dir).new_id(spec.name),
@@ -120,7 +115,7 @@ def plan_again(
         git_commit=facts["git_commit"],
         resume_from=run.run_id if resume else "",
     )
-    target = get_provider(old["target"]["provider"]).target(settings)
+    target = get_provider(provider or old["target"]["provider"]).target(settings)
     return make_plan(spec, document, new, target)
 
 
@@ -137,6 +132,8 @@ def archive_of(plan: Plan) -> Path:
 def warnings(plan: Plan, findings: list[Finding]) -> list[str]:
     """What a user should know before a start, though it does not forbid it."""
     notes = [f.message + (f" ({f.hint})" if f.hint else "") for f in findings if f.severity != "error"]
+    if plan.facts.source.warning:
+        notes.append(plan.facts.source.warning)
     if plan.unused:
         notes.append(f"not used by the {plan.provider} provider: {', '.join(plan.unused)}")
     return notes
@@ -157,8 +154,10 @@ def _scan(root: Path, data_dir: Path, progress: Progress | None) -> SourceTree:
 def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
     """SourceError when an ignore file keeps the very program from travelling."""
     kind, target = entrypoint_of(spec.entrypoint)
-    path = os.path.normpath(target)
-    if kind in ("script", "notebook") and all(entry.path != path for entry in tree.files):
+    if kind not in ("script", "notebook"):
+        return
+    path = os.path.relpath((tree.root / target).resolve(), tree.root.resolve())
+    if all(entry.path != path for entry in tree.files):
         raise SourceError(
             f"the entrypoint {target} would not travel: .gitignore or .cloudtrainignore leaves it out",
             hint=f"add !{path} to .cloudtrainignore",

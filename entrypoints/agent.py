@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 from typing import Any, Callable
 
-from cloudtrain_job import emit
+from cloudtrain_job import emit as tell
 from contract import LAUNCHER_PID
 from lifeline import die_with
 
@@ -57,7 +58,7 @@ class _Deaths(logging.Handler):
             self._told = True
             for local_rank, handler in self._ranks.items():
                 if handler.proc.returncode:
-                    emit("rank_failed", local_rank=local_rank, exitcode=handler.proc.returncode)
+                    tell("rank_failed", local_rank=local_rank, exitcode=handler.proc.returncode)
 
 
 def main(argv: list[str]) -> int:
@@ -68,7 +69,7 @@ def main(argv: list[str]) -> int:
         from torch.distributed.elastic.multiprocessing import api
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     except ImportError as error:
-        emit("error", exception="ImportError", message=f"torch cannot be imported by {sys.executable}: {error}")
+        tell("error", exception="ImportError", message=f"torch cannot be imported by {sys.executable}: {error}")
         return 1
     if hasattr(api, "get_subprocess_handler"):
         deaths = _Deaths()
@@ -82,10 +83,14 @@ def main(argv: list[str]) -> int:
         run.run(parser.parse_args(arguments))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         _, first = error.get_first_failure()
-        emit("rank_failed", local_rank=first.local_rank, exitcode=first.exitcode)
+        tell("rank_failed", local_rank=first.local_rank, exitcode=first.exitcode)
         return 1
     except api.SignalException:
         return STOPPED
+    except Exception as error:  # noqa: BLE001  (a rendezvous that failed, a port that was taken)
+        traceback.print_exc()
+        tell("error", exception=type(error).__name__, message=str(error)[:1000])
+        return 1
     return 0
 
 

@@ -69,20 +69,20 @@ class Place:
 
 def read_job(path: str | os.PathLike[str]) -> Job:
     """The job document at `path`. Unknown fields are ignored, so that an older launcher reads a newer document."""
-    document = json.loads(Path(path).read_text())
+    document = json.loads(Path(path).read_text(encoding="utf-8"))
     return Job(**{name: document[name] for name in Job.__dataclass_fields__})
 
 
 def write_args(job: Job, folder: Path) -> Path:
     """The arguments as a JSON file, types kept."""
     path = folder / "args.json"
-    path.write_text(json.dumps(job.values, ensure_ascii=False))
+    path.write_text(json.dumps(job.values, ensure_ascii=False), encoding="utf-8")
     return path
 
 
 def job_environment(job: Job, place: Place, scratch: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of torchrun and of every rank, on top of the platform's own."""
-    env = {key: value for key, value in environ.items() if not key.startswith(_FOREIGN)}
+    env = {key: value for key, value in environ.items() if key not in _SET_ANEW and not key.startswith(_TORCHRUNS)}
     env |= {
         "CLOUDTRAIN_RUN_ID": job.run_id,
         "CLOUDTRAIN_JOB_NAME": job.name,
@@ -121,14 +121,10 @@ def job_environment(job: Job, place: Place, scratch: Path, environ: Mapping[str,
     return env
 
 
-_FOREIGN = (
-    "PET_",
-    "TORCHELASTIC_",
-    "RANK",
-    "LOCAL_RANK",
-    "GROUP_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_",
-)
+_SET_ANEW = {
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+}
+_TORCHRUNS = ("PET_", "TORCHELASTIC_")
 """What a torchrun around us, or the platform, left behind: ours or torchrun's to set."""

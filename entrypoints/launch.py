@@ -53,6 +53,7 @@ class Launcher:
         self.done: set[int] = set()
         self.stop_asked = 0.0
         self.stop_time = 0.0
+        self.forced = False
         self.torchrun: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
@@ -62,7 +63,7 @@ class Launcher:
         _say("node_started", pid=os.getpid(), host=os.uname().nodename)
         try:
             self._check_gpus()
-            wait_for_name(self.place.master_addr)
+            wait_for_name(self.place.master_addr, until=lambda: bool(self.stop_asked))
             code = self._run_torchrun()
         except (RuntimeError, TimeoutError, OSError) as error:
             self._add_error({"rank": -1, "time": time.time(), "exception": type(error).__name__, "message": str(error)})
@@ -98,10 +99,12 @@ class Launcher:
         assert self.torchrun.stdout is not None  # noqa: S101  (asked for above)
         streams.add_torchrun(self.torchrun.stdout.fileno())
         streams.add_wakeup(wakeup)
+        grace = self.job.grace_seconds - min(2, self.job.grace_seconds / 5)
         while self.torchrun.poll() is None:
             streams.pump(timeout=1.0)
             self._count_deaths(streams)
-            if self.stop_asked and time.monotonic() > self.stop_asked + self.job.grace_seconds - 2:
+            if self.stop_asked and time.monotonic() > self.stop_asked + grace:
+                self.forced = True
                 self.torchrun.kill()  # its workers follow: each is tied to it
         streams.drain()
         self._count_deaths(streams)
@@ -127,7 +130,8 @@ class Launcher:
                 cause = failure.root_cause(self.errors)
                 self.attempt = event["attempt"]
                 self.done.clear()
-                why = failure.one_line(cause) if cause else "another node asked for it"
+                ours = cause is not None and not cause.get("consequence")
+                why = failure.one_line(cause) if cause and ours else "another node asked for it"
                 _say("restarted", attempt=self.attempt, why=why)
                 self._log(f"restart {self.attempt} of {self.job.restarts}: {why}")
 
@@ -149,7 +153,7 @@ class Launcher:
 
     def _conclude(self, code: int, seconds: float) -> int:
         outcome, error = self._outcome(code)
-        _say("node_ended", outcome=outcome, seconds=round(seconds, 3), error=_brief(error))
+        _say("node_ended", outcome=outcome, seconds=round(seconds, 3), error=_brief(error), forced=self.forced)
         if error is not None:
             if self.place.failure_file:
                 failure.write_failure_file(self.place.failure_file, error)
@@ -164,12 +168,12 @@ class Launcher:
         cause = failure.root_cause(self.errors)
         if told in ("succeeded", "stopped") and (code == 0 or self.stop_asked):
             return told, None
+        if code == 0:  # never after a SIGTERM that reached torchrun
+            return "succeeded", None
         if self.stop_asked and (cause is None or cause.get("consequence") or cause["time"] >= self.stop_time):
             return "stopped", None
-        if code == 0:
-            return "succeeded", None
         if cause is None:
-            message = f"torchrun exited with code {code} and no rank gave a reason; its last lines are above"
+            message = f"torchrun exited with code {code} and no rank gave a reason; see the log"
             self._add_error({"rank": -1, "time": time.time(), "exception": "exit", "message": message})
             cause = self.errors[-1]
         return "failed", cause

@@ -37,11 +37,14 @@ def find_place(environ: Mapping[str, str]) -> Place:
     return PLATFORMS[environ.get("CLOUDTRAIN_PLATFORM", "plain")](environ)
 
 
-def wait_for_name(host: str, deadline_seconds: float = 900) -> None:
-    """Wait until a peer's name resolves; on SageMaker it may lag by minutes. TimeoutError after the deadline."""
+def wait_for_name(host: str, deadline_seconds: float = 900, until: Callable[[], bool] = lambda: False) -> None:
+    """Wait until a peer's name resolves; on SageMaker it may lag by minutes. TimeoutError after the deadline.
+
+    `until`: a reason to wait no longer, such as a stop.
+    """
     deadline = time.monotonic() + deadline_seconds
     pause = 0.2
-    while True:
+    while not until():
         try:
             socket.getaddrinfo(host, None)
             return
@@ -49,4 +52,4 @@ def wait_for_name(host: str, deadline_seconds: float = 900) -> None:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{host} did not resolve within {deadline_seconds:.0f} s: {error}") from None
         time.sleep(pause)
-        pause = min(pause * 2, 10)
+        pause = min(pause * 2, 5)

@@ -112,9 +112,22 @@ def write_line(line: bytes) -> None:
         pass
 
 
+_NEEDS: dict[str, dict[str, Any]] = {
+    "rank_started": {"rank": int, "local_rank": int, "attempt": int},
+    "rank_ended": {"rank": int, "exitcode": int},
+    "rank_failed": {"local_rank": int, "exitcode": int, "time": (int, float)},
+    "error": {"rank": int, "time": (int, float), "exception": str, "message": str},
+}
+"""What we rely on in the events that we act on; any program may print a line that looks like one."""
+
+
 def _parse(text: bytes) -> dict[str, Any] | None:
+    """The event in a line, None when it is none of the kind that it says."""
     try:
         event = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None
+    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+        return None
+    needs = _NEEDS.get(event["type"], {})
+    return event if all(isinstance(event.get(name), kind) for name, kind in needs.items()) else None

@@ -11,6 +11,8 @@ import runpy
 import sys
 import threading
 import types
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,12 +21,15 @@ from failure import is_consequence
 from lifeline import die_with
 from notebook import run_notebook
 
-sys.path.insert(1, str(PAYLOAD / "job"))
+if find_spec("cloudtrain_job") is None:  # the launcher has put it last on the path
+    sys.path.append(str(PAYLOAD / "job"))
 
-from cloudtrain_job import emit
+from cloudtrain_job import emit, send_through
 
 FOLDER = Path.cwd()
 """The job's working folder, whatever folder the program changes to."""
+
+OURS = ("contract", "failure", "lifeline", "notebook")
 
 EXIT_DEADLINE_SECONDS = 5
 """A failed rank leaves within this time: its peers wait in a collective until it is gone."""
@@ -44,7 +49,8 @@ def main() -> NoReturn:
     except SystemExit as error:
         code = _exit_code(error)
         if code:
-            emit("error", attempt=attempt, exception="SystemExit", message=f"exited with code {code}")
+            said = error.code if isinstance(error.code, str) else f"exited with code {code}"
+            emit("error", attempt=attempt, exception="SystemExit", message=said[:1000])
     except BaseException as error:  # noqa: BLE001  (whatever ends the program is reported)
         code = 1
         _report(error, attempt)
@@ -53,12 +59,15 @@ def main() -> NoReturn:
 
 def run(job: Job) -> None:
     """Run the program in this process, as its `__main__`."""
+    if job.kind != "trainer":
+        for name in OURS:
+            sys.modules.pop(name, None)  # a program may have modules of these names: its own must be found
     if job.kind == "module":
-        sys.argv, sys.path[0] = [job.target, *job.argv], str(Path.cwd())
+        sys.argv, sys.path[0] = [job.target, *job.argv], str(FOLDER)
         runpy.run_module(job.target, run_name="__main__", alter_sys=True)
         return
-    path = PAYLOAD / "train.py" if job.kind == "trainer" else Path(job.target)
-    sys.argv, sys.path[0] = [str(path), *job.argv], str(path.resolve().parent)
+    path = PAYLOAD / "train.py" if job.kind == "trainer" else FOLDER / job.target
+    sys.argv, sys.path[0] = [job.target or str(path), *job.argv], str(path.parent)
     program = types.ModuleType("__main__")
     program.__dict__.update(__file__=str(path), __builtins__=__builtins__)
     # For good, not for the time of the call: threads and processes it leaves behind look it up by this name.
@@ -74,7 +83,7 @@ def _join_stream(folder: str, local_rank: int) -> None:
     pipe = os.open(os.path.join(folder, f"rank-{local_rank}"), os.O_WRONLY)  # noqa: PTH118
     os.dup2(pipe, 1)
     os.dup2(pipe, 2)
-    os.close(pipe)
+    send_through(pipe)
 
 
 def _check_world(job: Job) -> None:
@@ -94,18 +103,13 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _report(error: BaseException, attempt: int) -> None:
-    """Print the traceback as Python would, without our own frames, and send it as an event."""
+    """Send the error as an event, then let it be shown as Python would show it, without our own frames."""
     import traceback
 
-    if isinstance(error, SyntaxError):
-        frames = None
-    else:
-        frames = error.__traceback__
-        while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_code.co_filename):
-            frames = frames.tb_next
-    text = "".join(traceback.format_exception(type(error), error, frames))
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    frames = error.__traceback__
+    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    error = error.with_traceback(frames)
     stack = traceback.extract_tb(frames)
     here = next((frame for frame in reversed(stack) if _is_users(frame.filename)), stack[-1] if stack else None)
     exception = type(error).__name__
@@ -117,9 +121,11 @@ def _report(error: BaseException, attempt: int) -> None:
         file=os.path.relpath(FOLDER / here.filename, FOLDER) if here else getattr(error, "filename", None),
         line=here.lineno if here else getattr(error, "lineno", None),
         code=(here.line or "")[:200] if here else (getattr(error, "text", "") or "").strip()[:200],
-        traceback=text[-2500:],
+        traceback="".join(traceback.format_exception(error))[-2500:],
         consequence=is_consequence(exception, str(error)),
     )
+    with suppress(Exception):
+        sys.excepthook(type(error), error, frames)  # the program's own, if it has set one: crash reporters live there
 
 
 def _is_ours(filename: str) -> bool:
@@ -127,8 +133,9 @@ def _is_ours(filename: str) -> bool:
 
 
 def _is_users(filename: str) -> bool:
-    """In the job's working folder, and not in an environment installed inside it."""
-    return str(FOLDER / filename).startswith(f"{FOLDER}{os.sep}") and "site-packages" not in filename
+    """In the job's working folder, and neither ours nor in an environment installed inside it."""
+    inside = str(FOLDER / filename).startswith(f"{FOLDER}{os.sep}")
+    return inside and "site-packages" not in filename and not filename.startswith(str(PAYLOAD))
 
 
 def _leave(code: int) -> NoReturn:
@@ -145,8 +152,9 @@ def _leave(code: int) -> NoReturn:
         atexit._run_exitfuncs()
     finally:
         emit("rank_ended", exitcode=code)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, OSError, ValueError):
+                stream.flush()
         os._exit(code)
 
 

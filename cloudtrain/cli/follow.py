@@ -6,11 +6,11 @@ import os
 import shutil
 import sys
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from cloudtrain.cli.output import command, home, learning_curves, number, paint, say
+from cloudtrain.cli.output import command, home, learning_curves, number, paint, print_json, say
 from cloudtrain.provider import LogLine
 from cloudtrain.quantities import format_duration
 from cloudtrain.remedies import remedy
@@ -43,15 +43,18 @@ class _View:
         self.drawn = False
         self.others = 0
         self.error_time = 0.0
+        self.erring: set[int] = set()
+        self.attempt = 0
 
     def show(self, update: Update) -> None:
         """What is new."""
         for event in update.events:
             if event["type"] == "error":
                 self.error_time = self.error_time or float(event.get("time", 0))
+                if not event.get("consequence"):
+                    self.erring.add(event.get("rank", -1))
             elif event["type"] == "restarted":
-                self.error_time = 0.0
-                self._line(f"restarted ({event.get('attempt')}): {event.get('why', '')}")
+                self._restarted(event)
             elif event["type"] == "resumed":
                 self._line(f"resumed from the checkpoint of step {event.get('step')}")
             elif event["type"] == "stop_requested":
@@ -68,6 +71,14 @@ class _View:
                 lines = "1 more line" if self.others == 1 else f"{self.others} more lines"
                 say(f"  ({lines} from other ranks: {command('logs', self.run.id)})")
 
+    def _restarted(self, event: dict[str, Any]) -> None:
+        """Said once per attempt, though every node tells of it."""
+        self.error_time = 0.0
+        self.erring.clear()
+        if event.get("attempt", 0) > self.attempt:
+            self.attempt = event["attempt"]
+            self._line(f"restart {self.attempt}: {event.get('why', '')}")
+
     def clear(self) -> None:
         """Take the progress line away."""
         if self.drawn:
@@ -77,7 +88,7 @@ class _View:
 
     def _log(self, line: LogLine) -> None:
         # After an error the other ranks' complaints follow; the report names the cause first, so they wait in the log.
-        if self.error_time and line.time >= self.error_time:
+        if self.error_time and line.time >= self.error_time and line.rank not in self.erring:
             return
         if line.rank == 0 or (not line.source and line.text):
             self._line(line.text)
@@ -179,3 +190,11 @@ def results(run: Run, state: RunState) -> dict[str, str]:
 
     found = get_provider(state.provider).results(run.folder, state) if state.provider else {}
     return {name: str(path) for name, path in found.items() if path.is_dir() and any(path.iterdir())}
+
+
+def conclude(run: Run, state: RunState, as_json: bool) -> NoReturn:
+    """Report the end of a run and leave with its exit code."""
+    report(run, state)
+    if as_json:
+        print_json({**state.to_json(), "results": results(run, state)})
+    raise click.exceptions.Exit(EXIT_CODES[state.state])

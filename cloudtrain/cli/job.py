@@ -118,6 +118,7 @@ def submit_command(
 ) -> None:
     """Start JOB (default: job.yaml) and follow it. Ctrl-C stops following, not the job."""
     from cloudtrain import api
+    from cloudtrain.cli.follow import conclude, follow
     from cloudtrain.cli.plan_view import headline, overview
     from cloudtrain.preflight import preflight, refuse_errors
     from cloudtrain.submission import warnings
@@ -139,7 +140,7 @@ def submit_command(
     if detach:
         _detached(run, as_json)
     else:
-        _followed(run, as_json)
+        conclude(run, follow(run), as_json)
 
 
 def _detached(run: Any, as_json: bool) -> None:
@@ -148,16 +149,6 @@ def _detached(run: Any, as_json: bool) -> None:
     else:
         tell(run.id)
         say(f"  follow   {command('logs', run.id, '-f')}\n  wait     {command('wait', run.id)}")
-
-
-def _followed(run: Any, as_json: bool) -> None:
-    from cloudtrain.cli.follow import EXIT_CODES, follow, report, results
-
-    state = follow(run)
-    report(run, state)
-    if as_json:
-        print_json({**state.to_json(), "results": results(run, state)})
-    raise click.exceptions.Exit(EXIT_CODES[state.state])
 
 
 @click.command("schema", epilog="Example:\n\n  cloudtrain schema > job.schema.json")

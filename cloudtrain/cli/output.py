@@ -119,7 +119,12 @@ def learning_curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
 
 
 def _coloured(stream: Any) -> bool:
-    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        stream is not None
+        and bool(stream.isatty())
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    )
 
 
 def _finite(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cloudtrain.cli.follow import EXIT_CODES, follow, report, results
+from cloudtrain.cli.follow import conclude, follow, results
 from cloudtrain.cli.options import (
     data_dir,
     json_option,
@@ -33,7 +33,7 @@ from cloudtrain.cli.output import (
 from cloudtrain.errors import UsageError
 from cloudtrain.quantities import format_duration, parse_duration
 from cloudtrain.run import Run, explain, find_run, list_runs
-from cloudtrain.runs import RunState
+from cloudtrain.runs import STATES, RunState
 
 SHOWN = 20
 
@@ -45,6 +45,8 @@ SHOWN = 20
 @data_dir
 def list_command(folder: str | None, /, everything: bool, state: str | None, as_json: bool) -> None:
     """List runs, the newest first."""
+    if state is not None and state not in STATES:
+        raise UsageError(f"there is no state {state!r}", hint=f"one of: {', '.join(STATES)}")
     runs = [run for run in list_runs(data_dir=folder) if state in (None, run["state"])]
     if as_json:
         print_json(runs)
@@ -182,7 +184,7 @@ def wait_command(folder: str | None, /, run: str, timeout: str | None, as_json: 
     except TimeoutError as error:
         say(str(error))
         raise click.exceptions.Exit(5) from None
-    _conclude(found, state, as_json)
+    conclude(found, state, as_json)
 
 
 @click.command("stop", epilog="Example:\n\n  cloudtrain stop last")
@@ -196,12 +198,7 @@ def stop_command(folder: str | None, /, run: str, as_json: bool) -> None:
         say(f"{found.id} had ended already")
     else:
         say(f"stopping {found.id} …")
-    state = found.stop()
-    if as_json:
-        print_json(state.to_json())
-    else:
-        report(found, state)
-    raise click.exceptions.Exit(EXIT_CODES[state.state] if state.state != "failed" else 1)
+    conclude(found, found.stop(), as_json)
 
 
 @click.command("fetch", epilog="Example:\n\n  cloudtrain fetch last ./result --checkpoints")
@@ -240,11 +237,4 @@ def rerun_command(folder: str | None, /, run: str, as_json: bool, detach: bool, 
         else:
             tell(new.id)
         return
-    _conclude(new, follow(new), as_json)
-
-
-def _conclude(run: Run, state: RunState, as_json: bool) -> None:
-    report(run, state)
-    if as_json:
-        print_json({**state.to_json(), "results": results(run, state)})
-    raise click.exceptions.Exit(EXIT_CODES[state.state])
+    conclude(new, follow(new), as_json)

@@ -14,11 +14,10 @@ class Launch:
     """One node's launcher: what is executed, where, with which variables."""
 
     node: int
-    hostname: str
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
-    """Variables on top of the machine's own. `{port}` stands for a free port, chosen at start."""
+    """Variables on top of the machine's own. The rendezvous port is not among them: it is chosen at start."""
     secrets: Mapping[str, str]
     """Variables whose values are looked up at start, from where the spec says they are kept."""
 

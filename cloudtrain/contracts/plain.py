@@ -40,7 +40,6 @@ def launches(
             "CLOUDTRAIN_NODES": str(len(addresses)),
             "CLOUDTRAIN_NODE_ADDR": address,
             "CLOUDTRAIN_MASTER_ADDR": addresses[0],
-            "CLOUDTRAIN_MASTER_PORT": "{port}",
             "CLOUDTRAIN_INTERFACE": interface,
             "CLOUDTRAIN_OUTPUT_DIR": layout.output,
             "CLOUDTRAIN_MODEL_DIR": layout.model,
@@ -49,5 +48,5 @@ def launches(
         }
         secrets = {name: places[plan.provider] for name, places in spec.secrets.items()}
         argv = (layout.python, "-u", f"{cwd}/{PAYLOAD_FOLDER}")
-        found.append(Launch(node=node, hostname=f"node-{node}", argv=argv, cwd=cwd, env=env, secrets=secrets))
+        found.append(Launch(node=node, argv=argv, cwd=cwd, env=env, secrets=secrets))
     return tuple(found)

@@ -39,6 +39,11 @@ class RunPaths:
         return self.run / "supervisor.lock"
 
     @property
+    def stop_mark(self) -> Path:
+        """There once a stop was asked for, also when no supervisor was there yet to be told."""
+        return self.run / "stop"
+
+    @property
     def supervisor_log(self) -> Path:
         """What the supervisor itself has to say: nothing, unless it breaks."""
         return self.run / "logs" / "supervisor.log"

@@ -29,6 +29,14 @@ def supervisor_pid(run: Path) -> int | None:
     return None
 
 
+def has_begun(run: Path) -> bool:
+    """Whether a supervisor has ever taken the run on: it writes its process id once it holds the lock."""
+    try:
+        return RunPaths(run).lock.stat().st_size > 0
+    except OSError:
+        return False
+
+
 MARK = "CLOUDTRAIN_RUN_DIR"
 """The variable that every process of a run inherits; the folder tells runs of the same id apart."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,6 +44,8 @@ class Node:
     code: int | None = None
     error: dict[str, Any] | None = field(default=None)
     """The root cause by its launcher's own account."""
+    forced: bool = False
+    """Whether its launcher had to kill what did not end within the grace period."""
 
 
 class Supervisor:
@@ -102,12 +105,14 @@ class Supervisor:
         for folder in (self.paths.output, self.paths.model, self.paths.checkpoints):
             folder.mkdir(exist_ok=True)
         if self.request["resume_from"]:
-            _link_tree(Path(self.request["resume_from"]), self.paths.checkpoints)
+            earlier = Path(self.request["resume_from"])
+            if earlier.is_dir():
+                shutil.copytree(earlier, self.paths.checkpoints, symlinks=True, dirs_exist_ok=True)
         for launch in self.request["launches"]:
             unpack(self.archive, Path(launch["cwd"]))
 
     def _start(self) -> None:
-        port = str(free_port())
+        port = str(free_port())  # of this moment: a plan cannot know which one will be free
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("CLOUDTRAIN_")}
         for launch in self.request["launches"]:
             env = {
@@ -192,7 +197,7 @@ class Supervisor:
         events = [{**event, "node": node.rank} for event in told if event["type"] not in NOT_THE_JOBS]
         for event in events:
             if event["type"] == "node_ended":
-                node.error = event.get("error")
+                node.error, node.forced = event.get("error"), bool(event.get("forced"))
         if events:
             self._append(*events)
         # After the events: a reader that knows a line then knows of the error that it tells of.
@@ -219,7 +224,7 @@ class Supervisor:
                 "error": error,
             }
         if self.stop_reason:
-            forced = any(node.code is not None and node.code < 0 for node in self.nodes)
+            forced = any(node.forced or node.code == -signal.SIGKILL for node in self.nodes)
             return {
                 "state": "stopped",
                 "reason": self.stop_reason + (" (by force, after the grace period)" if forced else ""),
@@ -252,9 +257,7 @@ def main(argv: list[str]) -> int:
     """Hold the run's lock for life and run it; 1 when another supervisor has it already."""
     run, archive = Path(argv[0]), Path(argv[1])
     lock = os.open(RunPaths(run).lock, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not _take(lock):
         return 1
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda signum, _: asked.append(signum))
@@ -262,29 +265,29 @@ def main(argv: list[str]) -> int:
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(signum, lambda *_: None)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
+    if RunPaths(run).stop_mark.exists():
+        asked.append(signal.SIGTERM)  # asked for before there was anybody to signal
     Supervisor(run, archive, asked).run()
     return 0
+
+
+def _take(lock: int, patience_seconds: float = 2) -> bool:
+    """Take the run's lock. Whoever looks whether we live holds it for a moment; another supervisor, for good."""
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+        time.sleep(0.01)
 
 
 def _stdout(node: Node) -> int:
     if node.process.stdout is None:
         raise RuntimeError("a launcher was started without a pipe")
     return node.process.stdout.fileno()
-
-
-def _link_tree(source: Path, target: Path) -> None:
-    """The same files in another folder, by hard links where the disk has them: checkpoints are never rewritten."""
-    import shutil
-
-    def link(origin: str, copy: str) -> str:
-        try:
-            os.link(origin, copy)
-        except OSError:
-            shutil.copy2(origin, copy)
-        return copy
-
-    if source.is_dir():
-        shutil.copytree(source, target, copy_function=link, dirs_exist_ok=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 from cloudtrain.contracts import job_document
 from cloudtrain.contracts.plain import Layout, launches
 from cloudtrain.local.folders import RunPaths, parse_stamp
-from cloudtrain.local.liveness import end_leftovers, supervisor_pid
+from cloudtrain.local.liveness import end_leftovers, has_begun, supervisor_pid
 from cloudtrain.planning import Plan, Target
 from cloudtrain.provider import Finding, LogLine, Request, log_line
 from cloudtrain.runs import RunFolder, RunState
@@ -140,15 +140,16 @@ class Provider:
         now = time.time()
         if state.has_ended or supervisor_pid(run.path) is not None:
             return []
-        if not RunPaths(run.path).lock.exists() and now - state.created < START_DEADLINE_SECONDS:
+        begun = has_begun(run.path)
+        if not begun and now - state.created < START_DEADLINE_SECONDS:
             return []
         # It may have written its last word and gone between the reading of the events and this look.
         if any(event["type"] == "ended" for event in run.events()):
             return []
+        reason = "submit was interrupted before anything started"
+        if begun:
+            reason = "its supervisor is gone (killed, or this machine was restarted)"
         left = end_leftovers(run.path)
-        reason = "its supervisor is gone (killed, or this machine was restarted)"
-        if not RunPaths(run.path).lock.exists():
-            reason = "submit was interrupted before anything started"
         if left:
             reason += f"; {left} processes that were left have been ended"
         return [{"type": "ended", "time": now, "state": "failed", "reason": reason}]
@@ -171,6 +172,8 @@ class Provider:
 
     def stop(self, run: RunFolder, state: RunState) -> None:  # noqa: ARG002
         """SIGTERM to the supervisor, which passes it to every node."""
+        with storing(run.path):
+            RunPaths(run.path).stop_mark.touch()
         pid = supervisor_pid(run.path)
         if pid:
             with suppress(ProcessLookupError):

@@ -9,6 +9,8 @@ from typing import Any
 ENDED = ("succeeded", "failed", "stopped")
 """The states that a run never leaves."""
 
+STATES = ("submitting", "pending", "running", "stopping", *ENDED)
+
 KEPT_POINTS = 500
 """Points of a learning curve that are kept, evenly spread over its length."""
 

@@ -38,8 +38,11 @@ class RunStore:
             if not (self.runs_dir / run_id).exists():
                 return run_id
 
-    def create(self, run_id: str, documents: Mapping[str, str]) -> RunFolder:
-        """A new run folder with its documents, whole or not at all. RunExists when the id is taken."""
+    def create(self, run_id: str, documents: Mapping[str, str], first: Mapping[str, Any] | None = None) -> RunFolder:
+        """A new run folder with its documents and its first event, whole or not at all, and on disk.
+
+        RunExists when the id is taken.
+        """
         folder = RunFolder(self.runs_dir / run_id)
         draft = self.runs_dir / f".{run_id}.{os.urandom(4).hex()}"
         with storing(folder.path):
@@ -48,6 +51,8 @@ class RunStore:
                 for name, text in documents.items():
                     (draft / name).write_bytes(_encoded(text))
                 (draft / "logs").mkdir()
+                if first is not None:
+                    RunFolder(draft).append(first, durable=True)
                 self._forget(run_id)
                 draft.rename(folder.path)
             except OSError as error:
@@ -192,7 +197,7 @@ def storing(path: Path, hint: str = _DATA_DIR_HINT) -> Iterator[None]:
         where = error.filename or path
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             hint = f"free some space there, or {hint}"
-        raise StorageError(f"{where}: {error.strerror}", hint=hint) from None
+        raise StorageError(f"{where}: {error.strerror or error}", hint=hint) from None
 
 
 def _encoded(text: str) -> bytes:

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,22 @@ MAX_LINE_BYTES = 4000
 """Below PIPE_BUF (4096 on Linux), up to which one write to a pipe is never torn (POSIX write(2))."""
 
 _last_seq = 0
+_channel = 1
 
 
 def emit(kind: str, **fields: Any) -> None:
     """Write one event line whole, in a single write. Values must be JSON; long strings are shortened."""
-    sys.stdout.flush()
-    os.write(1, event_line(kind, **fields))
+    line = event_line(kind, **fields)
+    with suppress(AttributeError, OSError, ValueError):  # a program may have closed or replaced its output
+        sys.stdout.flush()
+    with suppress(OSError):
+        os.write(_channel, line)
+
+
+def send_through(descriptor: int) -> None:
+    """Send events through another descriptor than standard output, which a program may close."""
+    global _channel
+    _channel = descriptor
 
 
 def event_line(kind: str, **fields: Any) -> bytes:
