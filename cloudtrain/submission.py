@@ -42,7 +42,7 @@ def read_facts(
     if data_dir.is_relative_to(tree.root):
         tree = _scan_around(data_dir, tree)
     _check_entrypoint(spec, tree)
-    own = [entry for entry in tree.files if entry.path not in tree.payload]
+    own = tree.own
     return Facts(
         run_id=run_id or RunStore(data_dir).new_id(spec.name),
         time=time.time(),

@@ -68,8 +68,9 @@ def main(argv: list[str]) -> int:
         from torch.distributed import run
         from torch.distributed.elastic.multiprocessing import api
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    except ImportError as error:
-        tell("error", exception="ImportError", message=f"torch cannot be imported by {sys.executable}: {error}")
+    except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
+        traceback.print_exc()
+        tell("error", exception=type(error).__name__, message=f"torch cannot be imported by {sys.executable}: {error}")
         return 1
     if hasattr(api, "get_subprocess_handler"):
         deaths = _Deaths()

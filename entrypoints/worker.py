@@ -124,8 +124,10 @@ def _report(error: BaseException, attempt: int) -> None:
         traceback="".join(traceback.format_exception(error))[-2500:],
         consequence=is_consequence(exception, str(error)),
     )
-    with suppress(Exception):
+    try:
         sys.excepthook(type(error), error, frames)  # the program's own, if it has set one: crash reporters live there
+    except Exception:  # noqa: BLE001  (a hook that is broken must not hide the error)
+        sys.__excepthook__(type(error), error, frames)
 
 
 def _is_ours(filename: str) -> bool:

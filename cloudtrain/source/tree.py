@@ -53,9 +53,14 @@ class SourceTree:
         """Files and links, the payload included."""
         return len(self.files)
 
+    @property
+    def own(self) -> tuple[SourceEntry, ...]:
+        """The entries of the source folder itself, without the payload."""
+        return tuple(entry for entry in self.files if entry.path not in self.payload)
+
     def largest(self, n: int) -> tuple[SourceEntry, ...]:
-        """The n largest files, the largest first."""
-        return tuple(nlargest(n, self.files, key=lambda entry: entry.size))
+        """The n largest of the folder's own files, the largest first."""
+        return tuple(nlargest(n, self.own, key=lambda entry: entry.size))
 
 
 def digest_entries(entries: Iterable[SourceEntry]) -> str:
@@ -69,12 +74,14 @@ def digest_entries(entries: Iterable[SourceEntry]) -> str:
 
 def check_size(tree: SourceTree, warn_bytes: int = WARN_BYTES, limit_bytes: int = LIMIT_BYTES) -> str | None:
     """A warning text above `warn_bytes`, None below; SourceError above `limit_bytes`."""
-    if tree.total_bytes <= min(warn_bytes, limit_bytes):
+    own = tree.own
+    size = sum(entry.size for entry in own)
+    if size <= min(warn_bytes, limit_bytes):
         return None
     biggest = ", ".join(f"{entry.path} ({format_size(entry.size)})" for entry in tree.largest(3))
-    what = f"the source folder {tree.root} is {format_size(tree.total_bytes)} in {tree.files_count} files"
+    what = f"the source folder {tree.root} is {format_size(size)} in {len(own)} files"
     advice = "add what the job does not need to .cloudtrainignore, and hand data over as an input"
-    if tree.total_bytes > limit_bytes:
+    if size > limit_bytes:
         raise SourceError(
             f"{what}, more than the limit of {format_size(limit_bytes)}; the largest: {biggest}", hint=advice
         )

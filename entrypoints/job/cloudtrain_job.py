@@ -26,7 +26,7 @@ _last_seq = 0
 _channel = 1
 
 
-def emit(kind: str, **fields: Any) -> None:
+def emit(kind: str, /, **fields: Any) -> None:
     """Write one event line whole, in a single write. Values must be JSON; long strings are shortened."""
     line = event_line(kind, **fields)
     with suppress(AttributeError, OSError, ValueError):  # a program may have closed or replaced its output
@@ -41,7 +41,7 @@ def send_through(descriptor: int) -> None:
     _channel = descriptor
 
 
-def event_line(kind: str, **fields: Any) -> bytes:
+def event_line(kind: str, /, **fields: Any) -> bytes:
     """The event as its line, at most `MAX_LINE_BYTES` long: the longest strings give way first."""
     event: dict[str, Any] = {
         "type": kind,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,12 +110,52 @@ def test_stop_ends_even_a_program_that_ignores_it_and_its_runaway_child(bench: B
     child = bench.await_event("mule-1", lambda e: e["type"] == "training")["child"]
     stopped = bench.run("stop", "mule-1")
     assert stopped.code == 5
-    assert "stop was asked" in stopped.err
+    assert "stop was asked (by force, after the grace period)" in stopped.err
     state = bench.json("status", "mule-1")
     assert state["state"] == "stopped"
     assert state["ended"] - state["created"] < 60
     assert bench.processes() == []
     assert not is_running(child)
+
+
+def test_a_stop_at_once_after_submit_is_not_lost(bench: Bench) -> None:
+    bench.write(
+        job_yaml="name: hasty\nentrypoint: train.py\n",
+        train_py="import time\ntime.sleep(600)\n",
+        go_py="import cloudtrain\nrun = cloudtrain.submit(cloudtrain.plan(cloudtrain.load()))\n"
+        "state = run.stop()\nprint(state.state, '|', state.reason)\n",
+    )
+    done = subprocess.run(
+        [sys.executable, "go.py"],
+        cwd=bench.folder / "job",
+        env=bench.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "stopped | stop was asked\n"
+
+
+def test_what_the_failing_rank_said_last_is_on_the_screen(bench: Bench) -> None:
+    bench.write(
+        job_yaml="name: last\nentrypoint: train.py\nresources: {processes: 2}\n",
+        train_py=GROUP
+        + "if rank == 0:\n    print('reading shard 7 of 9')\n    sys.exit('config lacks [data]')\n"
+        + FOREVER,
+    )
+    result = bench.run("submit")
+    assert result.code == 1
+    assert "reading shard 7 of 9" in result.err
+    assert "rank 0 (node 0) config lacks [data]" in result.err
+
+
+def test_a_rendezvous_that_cannot_be_is_told_by_its_own_words(bench: Bench) -> None:
+    bench.write(job_yaml="name: odd\nentrypoint: train.py\nenv: {TORCH_LOGS: bogus}\n", train_py="print('never')\n")
+    result = bench.run("submit")
+    assert result.code == 1
+    assert "bogus" in result.err
+    assert "This is a bug" not in result.err
 
 
 def test_max_runtime_stops_a_run_with_its_own_exit_code(bench: Bench) -> None:

@@ -64,3 +64,22 @@ def test_a_rerun_of_a_success_starts_afresh(bench: Bench) -> None:
     assert bench.run("submit", "--run-id", "done-1").code == 0
     again = bench.json("rerun", "done-1")
     assert (again["state"], again["resumed"]) == ("succeeded", None)
+
+
+def test_a_rerun_leaves_the_checkpoints_of_the_run_before_as_they_are(bench: Bench) -> None:
+    bench.write(
+        job_yaml="name: mine\nentrypoint: train.py\n",
+        train_py="import os, sys\nfrom pathlib import Path\n"
+        "folder = Path(os.environ['CLOUDTRAIN_CHECKPOINT_DIR'])\nfile = folder / 'latest.pt'\n"
+        "print('found', file.read_text() if file.exists() else None)\n"
+        "with file.open('w') as out:\n    out.write(os.environ['CLOUDTRAIN_RUN_ID'])\n"
+        "if not (folder / 'link').is_symlink():\n    (folder / 'link').symlink_to('gone')\n"
+        "sys.exit(1)\n",
+    )
+    bench.run("submit", "--run-id", "mine-1")
+    again = bench.run("rerun", "mine-1")
+    assert "found mine-1" in again.err
+    assert (bench.run_folder("mine-1") / "checkpoints" / "latest.pt").read_text() == "mine-1"
+    refused = bench.run("rerun", "mine-1", "--provider", "gcp")
+    assert refused.code == 2
+    assert "there is no provider 'gcp' here" in refused.err

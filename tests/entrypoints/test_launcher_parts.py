@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import contract
 import failure
 import launch
 import platforms
+import streams
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 
@@ -89,6 +91,53 @@ def test_the_environment_names_interface_inputs_and_the_fresh_store(tmp_path: Pa
     assert env["CLOUDTRAIN_INPUT_TRAIN"] == "/data/train"
     assert env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
     assert json.loads(Path(env["CLOUDTRAIN_ARGS_FILE"]).read_text()) == {"lr": 0.1}
+
+
+def test_names_that_only_begin_alike_are_the_users(tmp_path: Path) -> None:
+    env = contract.job_environment(
+        JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON | {"MASTER_KEY": "k", "RANKER": "r"}
+    )
+    assert (env["MASTER_KEY"], env["RANKER"]) == ("k", "r")
+
+
+def test_a_name_that_never_resolves_is_not_waited_for_after_a_stop() -> None:
+    asked = iter((False, False, True))
+    platforms.wait_for_name("no-such-host.invalid", deadline_seconds=60, until=lambda: next(asked))
+
+
+def test_a_stop_that_comes_after_the_end_does_not_undo_it(tmp_path: Path) -> None:
+    launcher = launch.Launcher(JOB, platforms.plain(ENVIRON), tmp_path)
+    launcher.stop_asked = launcher.stop_time = 1.0
+    assert launcher._outcome(0) == ("succeeded", None)
+    assert launcher._outcome(143) == ("stopped", None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"type":"rank_started"}',
+        '{"type":"error","time":1,"rank":0}',
+        '{"type":"error","time":"noon","rank":0,"exception":"x","message":"y"}',
+        '{"type":"rank_failed"}',
+        '{"type":"node_ended","error":{"a":1}}',
+        '["type"]',
+        '{"type":7}',
+        "[" * 100_000,
+    ],
+    ids=lambda line: line[:40],
+)
+def test_a_line_that_only_looks_like_an_event_is_text(line: str, tmp_path: Path, capfdbinary: Any) -> None:
+    seen: list[dict[str, Any]] = []
+    gathered = streams.Streams(tmp_path, 1, seen.append)
+    pipe = os.open(tmp_path / "rank-0", os.O_WRONLY)
+    gathered.pump(0)
+    for part in (f"::cloudtrain:: {line}"[i : i + 60_000] for i in range(0, len(line) + 15, 60_000)):
+        os.write(pipe, part.encode())
+        gathered.pump(0)
+    os.close(pipe)
+    gathered.drain()
+    assert seen == []
+    assert capfdbinary.readouterr().out.startswith(b"[local rank 0] ::cloudtrain:: ")
 
 
 def test_an_interface_the_user_chose_stays(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import SourceError
+from cloudtrain.submission import warnings
 
 
 def test_runs_inside_the_source_are_refused_with_the_line_to_add(tmp_path: Path) -> None:
@@ -38,3 +39,19 @@ def test_an_entrypoint_that_is_ignored_is_refused_with_the_line_to_add(tmp_path:
     assert refused.value.hint == "add !build/train.py to .cloudtrainignore"
     (tmp_path / ".cloudtrainignore").write_text("!build/train.py\n")
     assert cloudtrain.plan(job, data_dir=str(tmp_path.parent / "runs")).facts.source.files == 4
+
+
+def test_an_entrypoint_behind_a_link_travels_with_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("entrypoint: link/train.py\n")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "train.py").write_text("")
+    (tmp_path / "link").symlink_to("real")
+    assert cloudtrain.plan(cloudtrain.load(tmp_path / "job.yaml"), data_dir=str(tmp_path.parent / "runs"))
+
+
+def test_a_large_source_is_warned_of_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_SOURCE_WARN", "1 kB")
+    (tmp_path / "job.yaml").write_text("{}")
+    (tmp_path / "data.bin").write_bytes(b"x" * 5000)
+    plan = cloudtrain.plan(cloudtrain.load(tmp_path / "job.yaml"), data_dir=str(tmp_path.parent / "runs"))
+    assert "data.bin (5.0 kB)" in warnings(plan, [])[0]

@@ -1,0 +1,68 @@
+"""The local provider's parts: the lock that tells life from death, and ports that stay free."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import threading
+from pathlib import Path
+
+from cloudtrain.local.liveness import end_leftovers, has_begun, supervisor_pid
+from cloudtrain.local.ports import free_port
+from cloudtrain.local.supervisor import _take
+
+
+def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> None:
+    lock = os.open(tmp_path / "supervisor.lock", os.O_RDWR | os.O_CREAT)
+    looking = threading.Event()
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            supervisor_pid(tmp_path)
+            looking.set()
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    looking.wait()
+    try:
+        for _ in range(200):
+            assert _take(lock)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+    finally:
+        done.set()
+        watcher.join()
+        os.close(lock)
+
+
+def test_a_second_supervisor_gives_up(tmp_path: Path) -> None:
+    first, second = (os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(2))
+    assert _take(first)
+    assert not _take(second, patience_seconds=0.05)
+    os.close(first)
+    os.close(second)
+
+
+def test_the_lock_tells_whether_a_supervisor_lives(tmp_path: Path) -> None:
+    assert supervisor_pid(tmp_path) is None
+    assert not has_begun(tmp_path)
+    lock = os.open(tmp_path / "supervisor.lock", os.O_RDWR | os.O_CREAT)
+    assert _take(lock)
+    os.pwrite(lock, b"4711", 0)
+    assert supervisor_pid(tmp_path) == 4711
+    os.close(lock)
+    assert supervisor_pid(tmp_path) is None
+    assert has_begun(tmp_path)
+
+
+def test_nothing_is_ended_that_does_not_belong_to_the_run(tmp_path: Path) -> None:
+    assert end_leftovers(tmp_path) == 0
+
+
+def test_a_free_port_can_be_bound_and_is_not_handed_out_twice() -> None:
+    ports = [free_port() for _ in range(20)]
+    assert len(set(ports)) == 20
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", ports[0]))
