@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("run", "Show how a run stands."),
     "logs": ("run", "Print a run's log lines."),
     "wait": ("run", "Wait until a run has ended."),
-    "stop": ("run", "Stop a run, with a checkpoint."),
+    "stop": ("run", "Stop a run; what it saved is kept."),
     "fetch": ("run", "Copy what a run left: model and output."),
     "rerun": ("run", "Run again; a run that did not succeed goes on from its checkpoint."),
     "schema": ("job", "Print the JSON Schema of job.yaml."),

@@ -137,6 +137,7 @@ def logs_command(
     """Print the log lines of RUN: all nodes and ranks together, or some of them apart."""
     found = find_run(run, data_dir=folder)
     moment = None if since is None else _moment(since)
+    line = None
     try:
         for line in found.logs(follow=following, since=moment, **options):
             if as_json:
@@ -153,6 +154,8 @@ def logs_command(
                 click.echo(f"{mark}{line.text}")
     except KeyboardInterrupt:
         raise click.exceptions.Exit(130) from None
+    if line is None:
+        say(f"no such lines; {command('logs', found.id)} shows all of them")
 
 
 def _moment(text: str) -> float:
@@ -192,7 +195,10 @@ def wait_command(folder: str | None, /, run: str, timeout: str | None, as_json: 
 @json_option
 @data_dir
 def stop_command(folder: str | None, /, run: str, as_json: bool) -> None:
-    """Stop RUN: all ranks at one step, with a checkpoint if the program writes one; `rerun` goes on from there."""
+    """Stop RUN: SIGTERM to every rank, then the grace period. What was saved, `rerun` goes on from.
+
+    The shared trainer stops all ranks at the same step and saves; a program of your own decides for itself.
+    """
     found = find_run(run, data_dir=folder)
     if found.status().has_ended:
         say(f"{found.id} had ended already")

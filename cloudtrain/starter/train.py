@@ -29,6 +29,7 @@ def main() -> None:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     rank = dist.get_rank()
+    print(f"rank {rank} of {dist.get_world_size()} is here", flush=True)
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(1, 1).to(device))
     optimizer = torch.optim.SGD(model.parameters(), args.lr)
