@@ -61,7 +61,9 @@ def _signal_name(number: int) -> str:
 
 
 def one_line(error: Error) -> str:
-    """`rank 3 (node 1) raised ValueError: the dog ate shard 3`."""
+    """`rank 3 (node 1) raised ValueError: the dog ate shard 3`; `node 0: …` for what no rank did."""
+    if error["rank"] < 0:
+        return f"node {error['node']}: {error['message']}"
     who = f"rank {error['rank']} (node {error['node']})"
     if error.get("traceback"):
         return f"{who} raised {error['exception']}: {error['message']}"

@@ -60,7 +60,7 @@ class Launcher:
         """Everything, in order."""
         started = time.monotonic()
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        _say("node_started", pid=os.getpid(), host=os.uname().nodename)
+        _say("node_started", pid=os.getpid(), host=os.uname().nodename, scratch=str(self.scratch))
         try:
             self._check_gpus()
             wait_for_name(self.place.master_addr, until=lambda: bool(self.stop_asked))

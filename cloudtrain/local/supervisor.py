@@ -46,6 +46,8 @@ class Node:
     """The root cause by its launcher's own account."""
     forced: bool = False
     """Whether its launcher had to kill what did not end within the grace period."""
+    scratch: str = ""
+    """Its launcher's temporary folder, which one that was killed leaves behind."""
 
 
 class Supervisor:
@@ -87,6 +89,8 @@ class Supervisor:
             ended["reason"] = "; ".join(part for part in (ended.get("reason"), lost) if part)
         for node in self.nodes:
             node.log.close()
+            if node.scratch:
+                shutil.rmtree(node.scratch, ignore_errors=True)
         self._append({"type": "ended", "time": time.time(), **ended}, durable=True)
         remember(self.folder)
 
@@ -196,7 +200,9 @@ class Supervisor:
         told = parse_events(b"\n".join(line[len(EVENT_MARK) :] for line in lines if line.startswith(EVENT_MARK)))
         events = [{**event, "node": node.rank} for event in told if event["type"] not in NOT_THE_JOBS]
         for event in events:
-            if event["type"] == "node_ended":
+            if event["type"] == "node_started":
+                node.scratch = event["scratch"]
+            elif event["type"] == "node_ended":
                 node.error, node.forced = event.get("error"), bool(event.get("forced"))
         if events:
             self._append(*events)
@@ -218,17 +224,12 @@ class Supervisor:
             return {"state": "succeeded"}
         if errors:
             error = min(errors, key=lambda e: (bool(e.get("consequence")), e["time"]))
-            return {
-                "state": "failed",
-                "reason": f"rank {error['rank']} (node {error['node']}) failed",
-                "error": error,
-            }
+            who = f"rank {error['rank']} (node {error['node']})" if error["rank"] >= 0 else f"node {error['node']}"
+            return {"state": "failed", "reason": f"{who} failed", "error": error}
         if self.stop_reason:
             forced = any(node.forced or node.code == -signal.SIGKILL for node in self.nodes)
-            return {
-                "state": "stopped",
-                "reason": self.stop_reason + (" (by force, after the grace period)" if forced else ""),
-            }
+            how = " (by force, after the grace period)" if forced else ""
+            return {"state": "stopped", "reason": self.stop_reason + how}
         node = self.first_failed
         if node is None or node.code is None:
             raise RuntimeError("no launcher failed, none was stopped, and yet not all succeeded")

@@ -116,6 +116,8 @@ def test_stop_ends_even_a_program_that_ignores_it_and_its_runaway_child(bench: B
     assert state["ended"] - state["created"] < 60
     assert bench.processes() == []
     assert not is_running(child)
+    started = [event for event in bench.events("mule-1") if event["type"] == "node_started"]
+    assert [event["scratch"] for event in started if Path(event["scratch"]).exists()] == []
 
 
 def test_a_stop_at_once_after_submit_is_not_lost(bench: Bench) -> None:

@@ -184,6 +184,10 @@ def test_a_death_without_a_word_is_told_by_its_signal_or_code() -> None:
     assert "signal 63" in failure.death(2, -63, 1.0, done=False)["message"]
 
 
+def test_what_no_rank_did_is_told_of_the_node() -> None:
+    assert failure.one_line(error(-1, 1.0, message="this node shows 0 GPUs")) == "node 0: this node shows 0 GPUs"
+
+
 def test_the_failure_file_holds_our_line_first_and_stays_below_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "failure"
     failure.write_failure_file(str(path), error(3, 1.0, message="m", traceback="T" * 5000))
