@@ -5,35 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cloudtrain.runs import RunFolder, RunStore
+from cloudtrain.runs import RunStore
 from cloudtrain.runs.index import summaries
+from tests.unit.samples import born
 
-BORN = {
-    "type": "submitting",
-    "time": 100.0,
-    "name": "digits",
-    "provider": "local",
-    "contract": "plain",
-    "nodes": 2,
-    "processes": 4,
-}
 ENDED = {"type": "ended", "time": 109.0, "state": "succeeded"}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> RunStore:
-    """A data folder without any run."""
-    return RunStore(tmp_path / "data")
-
-
-def born(store: RunStore, run_id: str, *events: dict[str, Any], created: float = 100.0) -> RunFolder:
-    folder = store.create(run_id, {"plan.json": "{}"})
-    folder.append({**BORN, "time": created}, *events)
-    return folder
 
 
 def index_of(store: RunStore) -> Path:

@@ -13,16 +13,8 @@ from hypothesis import strategies as st
 from cloudtrain.runs import RunState, fold
 from cloudtrain.runs import state as module
 from cloudtrain.runs.state import KEPT_POINTS
+from tests.unit.samples import BORN
 
-BORN = {
-    "type": "submitting",
-    "time": 100.0,
-    "name": "digits",
-    "provider": "local",
-    "contract": "plain",
-    "nodes": 2,
-    "processes": 4,
-}
 SUBMITTED = {"type": "submitted", "time": 101.0, "ref": {"pid": 7}}
 STARTED = {"type": "node_started", "time": 102.0, "node": 0, "rank": -1, "seq": 1}
 STOPPING = {"type": "stop_requested", "time": 105.0, "reason": "stop was asked"}

@@ -6,34 +6,12 @@ import json
 import multiprocessing
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cloudtrain.errors import RunExists, RunNotFound, StorageError
 from cloudtrain.runs import RunFolder, RunStore
-
-BORN = {
-    "type": "submitting",
-    "time": 100.0,
-    "name": "digits",
-    "provider": "local",
-    "contract": "plain",
-    "nodes": 2,
-    "processes": 4,
-}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> RunStore:
-    """A data folder without any run."""
-    return RunStore(tmp_path / "data")
-
-
-def born(store: RunStore, run_id: str, *events: dict[str, Any], created: float = 100.0) -> RunFolder:
-    folder = store.create(run_id, {"plan.json": "{}"})
-    folder.append({**BORN, "time": created}, *events)
-    return folder
+from tests.unit.samples import born
 
 
 def test_a_new_run_holds_its_documents(store: RunStore) -> None:

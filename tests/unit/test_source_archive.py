@@ -10,7 +10,7 @@ import shutil
 import sys
 import tarfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,14 +18,7 @@ import pytest
 from cloudtrain.errors import SourceError, StorageError
 from cloudtrain.source import SourceEntry, pack, scan, unpack
 from cloudtrain.source.archive import _header
-
-
-def write(root: Path, files: Mapping[str, str]) -> Path:
-    for path, text in files.items():
-        file = root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return root
+from tests.unit.samples import write
 
 
 @pytest.fixture

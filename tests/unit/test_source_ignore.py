@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.source import scan
+from tests.unit.samples import write
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-
-
-def write(root: Path, files: Mapping[str, str]) -> Path:
-    for path, text in files.items():
-        file = root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return root
 
 
 def travelling(root: Path) -> list[str]:

@@ -16,14 +16,7 @@ import pytest
 
 from cloudtrain.errors import SourceError
 from cloudtrain.source import SourceEntry, SourceTree, check_size, scan
-
-
-def write(root: Path, files: Mapping[str, str]) -> Path:
-    for path, text in files.items():
-        file = root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return root
+from tests.unit.samples import write
 
 
 @pytest.fixture

@@ -1,0 +1,36 @@
+"""What several unit tests start from: a folder written from a mapping, a run that has just been born."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.runs import RunFolder, RunStore
+
+BORN: dict[str, Any] = {
+    "type": "submitting",
+    "time": 100.0,
+    "name": "digits",
+    "provider": "local",
+    "contract": "plain",
+    "nodes": 2,
+    "processes": 4,
+}
+
+
+def born(store: RunStore, run_id: str, *events: dict[str, Any], created: float = 100.0) -> RunFolder:
+    """A run folder with its first events."""
+    folder = store.create(run_id, {"plan.json": "{}"}, {**BORN, "time": created})
+    if events:
+        folder.append(*events)
+    return folder
+
+
+def write(root: Path, files: Mapping[str, str]) -> Path:
+    """A folder with these files."""
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
