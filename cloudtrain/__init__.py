@@ -8,13 +8,38 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from cloudtrain.api import Job, load, plan, render, submit
-    from cloudtrain.errors import CloudtrainError
+    from cloudtrain.errors import (
+        CloudtrainError,
+        JobFailed,
+        RefusedError,
+        RunExists,
+        RunNotFound,
+        SpecError,
+        UsageError,
+    )
     from cloudtrain.run import Run, find_run, list_runs
 
-__all__ = ["CloudtrainError", "Job", "Run", "find_run", "list_runs", "load", "plan", "render", "submit"]
-
-_HOMES = {"CloudtrainError": "errors", "Run": "run", "find_run": "run", "list_runs": "run"}
+_ERRORS = ("CloudtrainError", "JobFailed", "RefusedError", "RunExists", "RunNotFound", "SpecError", "UsageError")
+_HOMES = {**dict.fromkeys(_ERRORS, "errors"), **dict.fromkeys(("Run", "find_run", "list_runs"), "run")}
 """Where the names above live, when not in `cloudtrain.api`."""
+
+__all__ = [
+    "CloudtrainError",
+    "Job",
+    "JobFailed",
+    "RefusedError",
+    "Run",
+    "RunExists",
+    "RunNotFound",
+    "SpecError",
+    "UsageError",
+    "find_run",
+    "list_runs",
+    "load",
+    "plan",
+    "render",
+    "submit",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -27,13 +27,16 @@ def find_run(name: str = "last", *, data_dir: str | None = None) -> Run:
 
 
 def list_runs(*, data_dir: str | None = None) -> list[dict[str, Any]]:
-    """A summary of every run, newest first, the state of those still open looked up."""
+    """A summary of every run, newest first, the state of those still open looked up; `damaged` where that fails."""
     store = _store(data_dir)
     found = []
     for summary in summaries(store):
         if summary["state"] not in ENDED:
-            state = Run(RunFolder(store.runs_dir / summary["run"])).status()
-            summary = {key: state.to_json()[key] for key in summary}
+            try:
+                state = Run(RunFolder(store.runs_dir / summary["run"])).status()
+                summary = {key: state.to_json()[key] for key in summary}
+            except StorageError as error:
+                summary = {**summary, "state": "damaged", "reason": error.message}
         found.append(summary)
     return found
 
@@ -68,10 +71,12 @@ class Run:
     def watch(self) -> Iterator[Update]:
         """Everything from the beginning, then what comes, until the run has ended."""
         cursor: Mapping[str, Any] = {}
+        state, before = self._refresh()
         while True:
             # Lines first: an error is told before the lines that tell of it, so it is never read after them.
             lines, cursor = self._provider().logs(self.folder, cursor)
             state, events = self._refresh()
+            events, before = before + events, []
             ended = state.has_ended
             if ended:
                 rest, cursor = self._provider().logs(self.folder, cursor)
@@ -121,6 +126,7 @@ class Run:
                 and (pattern is None or pattern.search(line.text) is not None)
             )
 
+        self._refresh()
         lines, cursor = self._provider().logs(self.folder, {})
         chosen = [line for line in lines if wanted(line)]
         yield from chosen if tail is None else chosen[max(0, len(chosen) - tail) :]

@@ -95,7 +95,9 @@ def refuse(reason: str) -> NoReturn:
         os.write(2, f"train.py: error: {reason}\n".encode())
     if os.environ.get("CLOUDTRAIN_RESULT_FILE"):
         attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        emit("error", attempt=attempt, exception="Refused", message=f"refused: {reason}", consequence=False)
+        # Rank 0 alone has said it in its log, so rank 0 is the one to look at.
+        told = {"exception": "Refused", "message": f"refused: {reason}", "consequence": not _is_first_rank()}
+        emit("error", attempt=attempt, **told)
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         extra = {"py_callstack": reason, "timestamp": str(int(time.time()))}

@@ -103,8 +103,11 @@ class Checkpoints:
     def set_aside(self) -> None:
         """Start anew: earlier checkpoints move to a folder where neither resume nor pruning looks."""
         if self.ranks.local_rank == 0:
-            for step in _steps(self.folder):
-                aside = self.folder / f"before-{time.strftime('%Y%m%d-%H%M%S')}"
+            aside = self.folder / f"before-{time.strftime('%Y%m%d-%H%M%S')}"
+            steps = _steps(self.folder)
+            if steps:
+                self.ranks.say(f"--no-resume: training starts anew; the checkpoints so far are set aside in {aside}")
+            for step in steps:
                 aside.mkdir(exist_ok=True)
                 folder = self.folder / f"step-{step:08d}"
                 if folder.exists():  # on a shared disk another node's first rank may have been faster

@@ -170,7 +170,12 @@ class Launcher:
             return told, None
         if code == 0:  # never after a SIGTERM that reached torchrun
             return "succeeded", None
-        if self.stop_asked and (cause is None or cause.get("consequence") or cause["time"] >= self.stop_time):
+        if self.stop_asked and (
+            cause is None
+            or cause.get("consequence")
+            or cause["time"] >= self.stop_time
+            or self.attempt < self.job.restarts  # it would have been restarted
+        ):
             return "stopped", None
         if cause is None:
             message = f"torchrun exited with code {code} and no rank gave a reason; see the log"

@@ -88,14 +88,17 @@ class Loop:
 
     def run(self) -> str:
         """Train to the end, or until SIGTERM: "succeeded" or "stopped"."""
-        while True:
+        while not (self.at.samples == 0 and self._target_is_reached()):  # a resume may find all done
             if not self._train_epoch() or not self._finish_epoch():
                 self.save()
                 return "stopped"
-            reached = self.metrics.get("val_accuracy", 0.0) >= (self.options.target_accuracy or math.inf)
-            if self.at.step >= self.steps or reached:
-                self.save()
-                return "succeeded"
+            if self.at.step >= self.steps:
+                break
+        self.save()
+        return "succeeded"
+
+    def _target_is_reached(self) -> bool:
+        return self.metrics.get("val_accuracy", 0.0) >= (self.options.target_accuracy or math.inf)
 
     def _train_epoch(self) -> bool:
         """The rest of this epoch; False when a stop was asked for."""
@@ -188,6 +191,7 @@ class Loop:
         shared = {
             "run": self._identity(),
             "at": tuple(self.at),
+            "metrics": dict(self.metrics),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
@@ -206,12 +210,12 @@ class Loop:
         if shared["run"] != self._identity():
             raise Refused(
                 f"{found.folder} was written with {_flags(shared['run'])}, not {_flags(self._identity())}: "
-                "use the same, or --no-resume, or another checkpoint folder"
+                "use the same, or start anew: --no-resume here, cloudtrain rerun --fresh for a run"
             )
         self._rehearse()
         self.model.load_state_dict(shared["model"])
         self.optimizer.load_state_dict(shared["optimizer"])
-        self.at = Position(*shared["at"])
+        self.at, self.metrics = Position(*shared["at"]), dict(shared["metrics"])
         if own is None:
             self._seed_this_rank()
             self.ranks.say(

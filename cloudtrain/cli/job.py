@@ -97,7 +97,11 @@ def plan_command(
     plan = api.plan(api.load(job, overrides), provider, data_dir=folder, progress=progress_bar("reading source"))
     request = api.render(plan)
     if against is not None:
-        tell(difference(request.document, plan.run_id, against, folder))
+        lines = difference(request.document, plan.run_id, against, folder)
+        if as_json:
+            print_json({"against": against, "same": not lines, "diff": lines})
+        else:
+            tell("\n".join(lines) or f"the same request as {against}")
     elif as_json:
         print_json(dict(request.document))
     else:

@@ -80,6 +80,11 @@ def _width(cell: str) -> int:
     return len(click.unstyle(cell)) if "\x1b" in cell else len(cell)
 
 
+def count(number: int, word: str) -> str:
+    """`1 node`, `2 processes`."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}{'es' if word.endswith('s') else 's'}"
+
+
 def ago(seconds: float, now: float) -> str:
     """`3 min ago`: the largest unit alone, nobody asks how many seconds beyond three days."""
     return f"{' '.join(format_duration(max(0.0, now - seconds)).split()[:2])} ago"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain import api
+from cloudtrain.cli.output import count
 from cloudtrain.errors import UsageError
 from cloudtrain.planning import Plan
 from cloudtrain.quantities import format_duration, format_size
@@ -20,10 +21,9 @@ from cloudtrain.submission import is_packed, warnings
 def headline(plan: Plan) -> str:
     """`2 nodes x 2 processes on this machine`."""
     resources = plan.spec.resources
-    nodes = f"{resources.nodes} node{'s' if resources.nodes > 1 else ''}"
-    each = resources.processes_per_node
-    gpus = f", {resources.gpus} GPUs each" if resources.gpus else ""
-    return f"{nodes} x {each} process{'es' if each > 1 else ''}{gpus} on {plan.target.where}"
+    gpus = f", {count(resources.gpus, 'GPU')} each" if resources.gpus else ""
+    processes = count(resources.processes_per_node, "process")
+    return f"{count(resources.nodes, 'node')} x {processes}{gpus} on {plan.target.where}"
 
 
 def overview(plan: Plan) -> str:
@@ -58,7 +58,7 @@ def _limits(plan: Plan) -> str:
     limits = plan.spec.limits
     runtime = f"stops after {format_duration(limits.max_runtime)}" if limits.max_runtime else "no time limit"
     origin = plan.origins.get("limits.max_runtime")
-    restarts = f"{limits.restarts} restart{'s' if limits.restarts != 1 else ''} in place"
+    restarts = f"{count(limits.restarts, 'restart')} in place"
     return f"{runtime}{f'  ← {origin} max_runtime' if origin else ''}; {restarts}"
 
 
@@ -67,8 +67,8 @@ def _set_elsewhere(plan: Plan) -> list[tuple[str, str]]:
     return [(path, origin) for path, origin in plan.origins.items() if origin.startswith("--set")]
 
 
-def difference(document: Mapping[str, Any], run_id: str, against: str, data_dir: str | None) -> str:
-    """A unified diff of two requests; the run ids, which always differ, are left out of it."""
+def difference(document: Mapping[str, Any], run_id: str, against: str, data_dir: str | None) -> list[str]:
+    """A unified diff of two requests, no line when they are the same; the run ids, always different, are left out."""
     from difflib import unified_diff
 
     if os.path.isfile(against):  # noqa: PTH113  (false, not an error, for what no disk can hold)
@@ -83,7 +83,7 @@ def difference(document: Mapping[str, Any], run_id: str, against: str, data_dir:
         run = find_run(against, data_dir=data_dir)
         other, other_id = run.folder.document("request.json"), run.id
     old, new = _lines(other, other_id), _lines(dict(document), run_id)
-    return "\n".join(unified_diff(old, new, against, "plan", lineterm="")) or f"the same request as {against}"
+    return list(unified_diff(old, new, against, "plan", lineterm=""))
 
 
 def _lines(document: Any, run_id: str) -> list[str]:

@@ -21,6 +21,7 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.output import (
     ago,
     command,
+    count,
     home,
     learning_curves,
     number,
@@ -40,13 +41,11 @@ SHOWN = 20
 
 @click.command("list", epilog="Example:\n\n  cloudtrain list --state failed --json")
 @click.option("--all", "everything", is_flag=True, help=f"All runs, not only the last {SHOWN}.")
-@click.option("--state", metavar="STATE", help="Only runs in this state, e.g. running or failed.")
+@click.option("--state", type=click.Choice((*STATES, "damaged")), help="Only runs in this state.")
 @json_option
 @data_dir
 def list_command(folder: str | None, /, everything: bool, state: str | None, as_json: bool) -> None:
     """List runs, the newest first."""
-    if state is not None and state not in STATES:
-        raise UsageError(f"there is no state {state!r}", hint=f"one of: {', '.join(STATES)}")
     runs = [run for run in list_runs(data_dir=folder) if state in (None, run["state"])]
     if as_json:
         print_json(runs)
@@ -67,7 +66,7 @@ def list_command(folder: str | None, /, everything: bool, state: str | None, as_
                 run["provider"],
                 f"{run['nodes']}x{run['processes']}",
                 took,
-                ago(run["created"], now),
+                ago(run["created"], now) if run["created"] else "",
             )
         )
     tell(table(rows, ("RUN", "STATE", "PROVIDER", "NODES", "TOOK", "SUBMITTED")))
@@ -86,7 +85,8 @@ def status_command(folder: str | None, /, run: str, as_json: bool) -> None:
     if as_json:
         print_json({**state.to_json(), "folder": str(found.folder.path), "results": results(found, state)})
         return
-    tell(f"{found.id}  {paint(state.state)}  {state.nodes} x {state.processes} processes, {state.provider}")
+    size = f"{count(state.nodes, 'node')} x {count(state.processes, 'process')}"
+    tell(f"{found.id}  {paint(state.state)}  {size}, {state.provider}")
     for name, text in _status_rows(found, state):
         tell(f"  {name:<11} {text}")
 
@@ -186,6 +186,8 @@ def wait_command(folder: str | None, /, run: str, timeout: str | None, as_json: 
         state = found.wait(seconds)
     except TimeoutError as error:
         say(str(error))
+        if as_json:
+            print_json(found.status().to_json())
         raise click.exceptions.Exit(5) from None
     conclude(found, state, as_json)
 

@@ -58,7 +58,7 @@ class RunState:
     created: float = 0
     started: float = 0
     ended: float = 0
-    ref: dict[str, Any] | None = None
+    ref: dict[str, Any] | None = field(default=None, repr=False)
     stop_requested: float = 0
     restarts: int = 0
     ranks: set[int] = field(default_factory=set)
@@ -66,13 +66,13 @@ class RunState:
     progress: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     """The latest value of each metric."""
-    curves: dict[str, Curve] = field(default_factory=dict)
+    curves: dict[str, Curve] = field(default_factory=dict, repr=False)
     """The course of each metric."""
     checkpoint: dict[str, Any] | None = None
     resumed: dict[str, Any] | None = None
     result: dict[str, Any] | None = None
-    errors: list[dict[str, Any]] = field(default_factory=list)
-    seen: set[tuple[int, int, int]] = field(default_factory=set)
+    errors: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    seen: set[tuple[int, int, int]] = field(default_factory=set, repr=False)
 
     @property
     def has_ended(self) -> bool:

@@ -41,6 +41,7 @@ def main() -> None:
         model.module.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first = state["epoch"] + 1
+        print(f"rank {rank} goes on after epoch {first}", flush=True)
 
     generator = torch.Generator().manual_seed(1000 * first + rank)
     for epoch in range(first, args.epochs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -168,6 +169,15 @@ def test_max_runtime_stops_a_run_with_its_own_exit_code(bench: Bench) -> None:
     result = bench.run("submit", "--run-id", "slow-1")
     assert result.code == 5
     assert "max_runtime of 4 s is over" in result.err
+
+
+def test_giving_up_waiting_tells_the_state_in_json(bench: Bench) -> None:
+    bench.write(job_yaml="name: long\nentrypoint: train.py\n", train_py="import time\ntime.sleep(600)\n")
+    bench.run("submit", "--run-id", "long-1", "--detach")
+    waited = bench.run("wait", "long-1", "--timeout", "1 s", "--json")
+    assert waited.code == 5
+    assert json.loads(waited.out)["state"] in ("pending", "running")
+    assert bench.run("stop", "long-1").code == 5
 
 
 def test_a_killed_client_loses_nothing(bench: Bench) -> None:

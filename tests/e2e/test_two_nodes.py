@@ -184,5 +184,19 @@ def test_plan_finds_no_difference_to_the_run_it_made_and_one_to_a_changed_spec(p
     assert '+        "GREETING": "bye",' in changed or '"GREETING": "bye"' in changed
 
 
+def test_a_difference_is_json_too(pair: tuple[Bench, Result]) -> None:
+    assert pair[0].json("plan", "--diff", "last") == {"against": "last", "same": True, "diff": []}
+
+
+def test_a_damaged_run_is_shown_and_hides_no_other(pair: tuple[Bench, Result]) -> None:
+    bench, _ = pair
+    (bench.data / "runs" / "junk").mkdir()
+    try:
+        assert {run["run"]: run["state"] for run in bench.json("list")} == {"pair-1": "succeeded", "junk": "damaged"}
+        assert bench.json("status", "last")["run"] == "pair-1"
+    finally:
+        (bench.data / "runs" / "junk").rmdir()
+
+
 def test_nothing_is_left_running(pair: tuple[Bench, Result]) -> None:
     assert pair[0].processes() == []

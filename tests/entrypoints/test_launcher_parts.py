@@ -112,6 +112,15 @@ def test_a_stop_that_comes_after_the_end_does_not_undo_it(tmp_path: Path) -> Non
     assert launcher._outcome(143) == ("stopped", None)
 
 
+@pytest.mark.parametrize(("restarts", "outcome"), [(0, "failed"), (1, "stopped")])
+def test_a_stop_while_a_restart_was_under_way_is_a_stop(tmp_path: Path, restarts: int, outcome: str) -> None:
+    job = contract.Job(**{**vars(JOB), "restarts": restarts})
+    launcher = launch.Launcher(job, platforms.plain(ENVIRON), tmp_path)
+    launcher.errors.append(error(1, 5.0, attempt=0))
+    launcher.stop_asked = launcher.stop_time = 6.0
+    assert launcher._outcome(143)[0] == outcome
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import ranks as ranks_module
+import state
 import strategies
 import tasks
 from arguments import Folders, Refused, parse
@@ -241,6 +242,25 @@ def test_a_target_ends_the_run_early(make_loop: Callable[..., Loop]) -> None:
     loop = make_loop("--target-accuracy", "0.2", "--strategy", "dp", "--amp", "bf16")
     assert loop.run() == "succeeded"
     assert loop.at.epoch == 1
+
+
+def test_a_run_that_reached_its_target_is_not_trained_further_by_a_resume(make_loop: Callable[..., Loop]) -> None:
+    first = make_loop("--target-accuracy", "0.2")
+    first.run()
+    again = make_loop("--target-accuracy", "0.2")
+    again.resume()
+    assert again.run() == "succeeded"
+    assert again.at == first.at
+    assert state.fingerprint(again.model) == state.fingerprint(first.model)
+
+
+def test_starting_anew_says_where_the_checkpoints_went(
+    make_loop: Callable[..., Loop], capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    make_loop("--max-steps", "1").run()
+    make_loop().checkpoints.set_aside()
+    assert "training starts anew; the checkpoints so far are set aside in " in capfd.readouterr().out
+    assert [path.name for path in tmp_path.glob("before-*/step-*")] == ["step-00000001"]
 
 
 def test_another_seed_does_not_resume(make_loop: Callable[..., Loop]) -> None:

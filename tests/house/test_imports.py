@@ -52,3 +52,12 @@ def test_the_launcher_needs_the_standard_library_only() -> None:
 
 def test_the_supervisor_loads_neither_pydantic_nor_yaml() -> None:
     assert not {"pydantic", "yaml", "click"} & loaded_after("import cloudtrain.local.supervisor")
+
+
+def test_every_public_name_can_be_had() -> None:
+    code = "import cloudtrain\nfor name in cloudtrain.__all__:\n    getattr(cloudtrain, name)"
+    assert "cloudtrain" in loaded_after(code)
+
+
+def test_looking_after_a_run_loads_neither_pydantic_nor_yaml() -> None:
+    assert not {"pydantic", "yaml"} & loaded_after("import cloudtrain.cli.run, cloudtrain.providers.local")
