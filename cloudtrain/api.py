@@ -1,9 +1,10 @@
 """The same nouns and verbs in Python as on the command line.
 
-import cloudtrain
-job = cloudtrain.load("job.yaml")
-run = cloudtrain.submit(cloudtrain.plan(job, "local"))
-print(run.wait().metrics)
+    job = cloudtrain.load("job.yaml")
+    run = cloudtrain.submit(cloudtrain.plan(job, "local"))
+    print(run.wait().metrics)
+
+Up to `submit` everything is a value; what comes after it is in `cloudtrain.run`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.document import Document
-from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.errors import UsageError
 from cloudtrain.planning import Plan, make_plan
 from cloudtrain.provider import Request, get_provider
-from cloudtrain.run import Run, Update, explain, find_run, list_runs
+from cloudtrain.run import Run
 from cloudtrain.settings import load_settings
 from cloudtrain.spec import JobSpec, load_spec, spec_from_values
 from cloudtrain.submission import Progress, read_facts
@@ -73,18 +74,3 @@ def render(plan: Plan) -> Request:
 def submit(plan: Plan, *, progress: Progress | None = None) -> Run:
     """Start a plan and return at once; `wait()` waits. The same plan is never started twice."""
     return Run(start(plan, progress=progress))
-
-
-__all__ = [
-    "CloudtrainError",
-    "Job",
-    "Run",
-    "Update",
-    "explain",
-    "find_run",
-    "list_runs",
-    "load",
-    "plan",
-    "render",
-    "submit",
-]

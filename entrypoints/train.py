@@ -1,6 +1,8 @@
 """The program of one rank: task x strategy. Run under torchrun, or alone; `train.py --help` shows how.
 
-torchrun --nproc-per-node 2 train.py --task digits --epochs 3
+    torchrun --nproc-per-node 2 train.py --task digits --epochs 3
+
+Inside a job the launcher starts it; by hand it writes to ./cloudtrain-output.
 """
 
 from __future__ import annotations

@@ -46,9 +46,7 @@ JOB = "name: odd\nentrypoint: train.py\nenv: {MASTER_KEY: abc}\n"
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, Result]]:
     bench = Bench(tmp_path_factory.mktemp("odd") / "bench")
-    bench.write(
-        job_yaml=JOB, train_py=SCRIPT, **{f"{name}_py": "X = 'mine'" for name in ("contract", "failure", "notebook")}
-    )
+    bench.write(job_yaml=JOB, train_py=SCRIPT, contract_py=MODULE, failure_py=MODULE, notebook_py=MODULE)
     yield bench, bench.run("submit", "--run-id", "odd-1")
     bench.close()
 
