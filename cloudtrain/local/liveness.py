@@ -6,11 +6,13 @@ import fcntl
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain.local.folders import RunPaths
 
 PATIENCE_SECONDS = 5
+"""How long what was killed may take to be gone."""
 
 
 def supervisor_pid(run: Path) -> int | None:
@@ -41,27 +43,27 @@ MARK = "CLOUDTRAIN_RUN_DIR"
 """The variable that every process of a run inherits; the folder tells runs of the same id apart."""
 
 
-def end_leftovers(run: Path) -> int:
-    """Kill every process that carries this run's mark in its environment; returns how many there were.
+def end_leftovers(run: Path, patience_seconds: float = 0) -> int:
+    """Kill every process that carries this run's mark in its environment; returns how many had to be killed.
 
+    `patience_seconds`: how long they may take to end by themselves first, as launchers do that lost their supervisor.
     Finds those too that left their process group or session. Linux tells their environment in /proc; elsewhere
     the process groups are all there is, and the supervisor ends those itself.
     """
     mark = f"{MARK}={run}".encode()
-    ended: set[int] = set()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        alive = [pid for pid in _carriers(mark) if pid != os.getpid()]
-        for pid in alive:
-            try:
-                os.kill(pid, signal.SIGKILL)
-                ended.add(pid)
-            except (ProcessLookupError, PermissionError):
-                continue
-        if not alive:
+    killed: set[int] = set()
+    began = time.monotonic()
+    while alive := [pid for pid in _carriers(mark) if pid != os.getpid()]:
+        waited = time.monotonic() - began
+        if waited > patience_seconds + PATIENCE_SECONDS:
             break
+        if waited >= patience_seconds:
+            for pid in alive:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
         time.sleep(0.02)
-    return len(ended)
+    return len(killed)
 
 
 def _carriers(mark: bytes) -> list[int]:

@@ -31,6 +31,9 @@ sys.exit(main(sys.argv[1:]))
 """
 """The supervisor runs this very package, wherever it lies, and leaves no trace of that in the job's environment."""
 
+ORPHANS_SECONDS = 10
+"""How long launchers that lost their supervisor may take to stop by themselves, with a checkpoint."""
+
 START_DEADLINE_SECONDS = 20
 """A supervisor that has not reported by then never will."""
 
@@ -149,7 +152,7 @@ class Provider:
         reason = "submit was interrupted before anything started"
         if begun:
             reason = "its supervisor is gone (killed, or this machine was restarted)"
-        left = end_leftovers(run.path)
+        left = end_leftovers(run.path, ORPHANS_SECONDS)
         if left:
             reason += f"; {left} processes that were left have been ended"
         return [{"type": "ended", "time": now, "state": "failed", "reason": reason}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +53,8 @@ def test_a_stopped_run_and_one_whose_supervisor_was_killed_both_end_like_one_nev
     waited = bench.run("wait", "kill-1")
     assert waited.code == 1
     assert "supervisor is gone" in waited.err
+    assert "have been ended" not in waited.err, "the launchers stopped by themselves, in good order"
+    assert any(e["type"] == "node_started" and not Path(e["scratch"]).exists() for e in bench.events("kill-1"))
     assert bench.processes() == []
     again = bench.run("rerun", "kill-1")
     assert again.code == 0, again.err
