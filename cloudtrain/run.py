@@ -71,7 +71,7 @@ class Run:
     def watch(self) -> Iterator[Update]:
         """Everything from the beginning, then what comes, until the run has ended."""
         cursor: Mapping[str, Any] = {}
-        state, before = self._refresh()
+        before = self._refresh()[1]
         while True:
             # Lines first: an error is told before the lines that tell of it, so it is never read after them.
             lines, cursor = self._provider().logs(self.folder, cursor)
@@ -139,7 +139,7 @@ class Run:
             time.sleep(POLL_SECONDS)
 
     def stop(self) -> RunState:
-        """Ask the run to stop, with a checkpoint, and wait until it has. A run that has ended stays as it is."""
+        """SIGTERM to every rank, the grace period, the end; returns when it has come. An ended run stays as it is."""
         state = self.status()
         if not state.has_ended:
             self._provider().stop(self.folder, state)

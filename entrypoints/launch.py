@@ -48,13 +48,12 @@ class Launcher:
         self.job, self.place, self.scratch = job, place, scratch
         self.errors: list[failure.Error] = []
         self.deaths: list[dict[str, Any]] = []
-        self.attempt = 0
+        self.attempt, self.attempt_began = 0, 0.0
         self.ranks: dict[int, int] = {}
         self.done: set[int] = set()
         self.stop_asked = 0.0
         self.stop_time = 0.0
         self.forced = False
-        self.torchrun: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
         """Everything, in order."""
@@ -86,7 +85,7 @@ class Launcher:
             return STOPPED
         env = job_environment(self.job, self.place, self.scratch, os.environ)
         argv = [sys.executable, "-u", str(PAYLOAD / "agent.py"), *torchrun_arguments(self.job, self.place)]
-        self.torchrun = subprocess.Popen(
+        torchrun = subprocess.Popen(
             argv,
             env=env,
             stdin=subprocess.DEVNULL,
@@ -94,27 +93,27 @@ class Launcher:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        if self.stop_asked:  # asked while the child was being born
-            self.torchrun.terminate()
-        assert self.torchrun.stdout is not None  # noqa: S101  (asked for above)
-        streams.add_torchrun(self.torchrun.stdout.fileno())
+        assert torchrun.stdout is not None  # noqa: S101  (asked for above)
+        streams.add_torchrun(torchrun.stdout.fileno())
         streams.add_wakeup(wakeup)
         grace = self.job.grace_seconds - min(2, self.job.grace_seconds / 5)
-        while self.torchrun.poll() is None:
+        passed_on = False
+        while torchrun.poll() is None:
+            if self.stop_asked and not passed_on:  # once: a second SIGTERM would cut torchrun's own stop short
+                passed_on = True
+                torchrun.terminate()
             streams.pump(timeout=1.0)
             self._count_deaths(streams)
             if self.stop_asked and time.monotonic() > self.stop_asked + grace:
                 self.forced = True
-                self.torchrun.kill()  # its workers follow: each is tied to it
+                torchrun.kill()  # its workers follow: each is tied to it
         streams.drain()
         self._count_deaths(streams)
-        return self.torchrun.returncode
+        return torchrun.returncode
 
     def _on_sigterm(self, *_: object) -> None:
         if not self.stop_asked:
             self.stop_asked, self.stop_time = time.monotonic(), time.time()
-            if self.torchrun is not None and self.torchrun.poll() is None:
-                self.torchrun.terminate()
 
     def _on_event(self, event: dict[str, Any]) -> None:
         kind = event["type"]
@@ -128,7 +127,7 @@ class Launcher:
             self.ranks[event["local_rank"]] = event["rank"]
             if event["attempt"] > self.attempt:
                 cause = failure.root_cause(self.errors)
-                self.attempt = event["attempt"]
+                self.attempt, self.attempt_began = event["attempt"], event["time"]
                 self.done.clear()
                 ours = cause is not None and not cause.get("consequence")
                 why = failure.one_line(cause) if cause and ours else "another node asked for it"
@@ -142,7 +141,8 @@ class Launcher:
         for death in self.deaths:
             rank = self.ranks.get(death["local_rank"], -1)
             known = any(e["rank"] == rank and e.get("attempt", 0) == self.attempt for e in self.errors)
-            if not known and not self.stop_asked:
+            late = death["time"] < self.attempt_began  # of the attempt before, which has been told of
+            if not known and not late and not self.stop_asked:
                 self._add_error(failure.death(rank, death["exitcode"], death["time"], done=rank in self.done))
         self.deaths.clear()
 

@@ -113,7 +113,7 @@ def write_line(line: bytes) -> None:
 
 
 _NEEDS: dict[str, dict[str, Any]] = {
-    "rank_started": {"rank": int, "local_rank": int, "attempt": int},
+    "rank_started": {"rank": int, "local_rank": int, "attempt": int, "time": (int, float)},
     "rank_ended": {"rank": int, "exitcode": int},
     "rank_failed": {"local_rank": int, "exitcode": int, "time": (int, float)},
     "error": {"rank": int, "time": (int, float), "exception": str, "message": str},
