@@ -1,13 +1,14 @@
 """The machines one can rent: one dated table per provider, `aws.csv` and `azure.csv`.
 
-A price that is not known is blank there and None here, never 0. Memory is that of one GPU, in GiB.
+What is not known is blank there and None here: a price is never 0. `gpu_memory_gib` is that of one GPU. A type without
+GPUs has an empty `gpu`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 PROVIDERS = ("aws", "azure")
 
@@ -24,6 +25,8 @@ class Instance:
     vcpus: int
     memory_gib: float
     network: str
+    nvme: bool | None
+    """Whether it has disks of its own, which SageMaker uses in place of a volume; None: not known."""
     usd_per_hour: float | None
     region: str
     as_of: str
@@ -33,9 +36,6 @@ class Instance:
 @cache
 def instances(provider: str) -> tuple[Instance, ...]:
     """All rows of one provider's table."""
-    import csv
-
-    text = (files(__name__) / f"{provider}.csv").read_text()
     return tuple(
         Instance(
             provider=provider,
@@ -46,13 +46,22 @@ def instances(provider: str) -> tuple[Instance, ...]:
             vcpus=int(row["vcpus"]),
             memory_gib=float(row["memory_gib"]),
             network=row["network"],
+            nvme=row["nvme"] == "1" if row["nvme"] else None,
             usd_per_hour=float(row["usd_per_hour"]) if row["usd_per_hour"] else None,
             region=row["region"],
             as_of=row["as_of"],
             source=row["source"],
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in read_table(provider)
     )
+
+
+def read_table(name: str) -> list[dict[str, str]]:
+    """The rows of a table that lies beside this file, each by its columns' names."""
+    import csv
+
+    # Not importlib.resources, which would take longer to import than all tables to read.
+    return list(csv.DictReader(Path(__file__).with_name(f"{name}.csv").read_text("utf-8").splitlines()))
 
 
 @cache
@@ -60,8 +69,9 @@ def gpu_names() -> tuple[str, ...]:
     """Every GPU name a spec may use: the families (`A100`), and `A100-80GB` where a family has several sizes."""
     sizes: dict[str, set[float]] = {}
     for provider in PROVIDERS:
-        for instance in instances(provider):
-            sizes.setdefault(instance.gpu, set()).update({instance.gpu_memory_gib} - {None})  # type: ignore[arg-type]
+        for row in instances(provider):
+            if row.gpu:
+                sizes.setdefault(row.gpu, set()).update([row.gpu_memory_gib] if row.gpu_memory_gib else [])
     names = set(sizes)
     for family, memories in sizes.items():
         if len(memories) > 1:

@@ -1,0 +1,120 @@
+"""The tables of machines against what others know: botocore's list of types, and EC2's own data as moto carries it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.catalog import PROVIDERS, Instance, gpu_names, instances
+
+AWS = instances("aws")
+ALL = [row for provider in PROVIDERS for row in instances(provider)]
+NOT_SERVED = {
+    "p2": "K80 GPUs, which no CUDA 12 and so no PyTorch of today runs on; EC2 has withdrawn them",
+    "trn1": "AWS's own chips: the entrypoint trains on CUDA or on the CPU",
+    "trn1n": "likewise",
+    "trn2": "likewise",
+}
+"""Families of machines that SageMaker trains on and that are left out of the table on purpose."""
+GPU_NAMES = {"RTX PRO Server 6000": "RTX PRO 6000"}
+"""Where EC2 calls a GPU otherwise than everybody else."""
+CPU_FAMILIES = ("m5", "c5", "m6i", "c6i", "m7i", "c7i", "r5")
+
+
+@pytest.fixture(scope="module")
+def training_types() -> set[str]:
+    """The instance types that CreateTrainingJob takes, says botocore."""
+    session = pytest.importorskip("botocore.session", reason='pip install "cloudtrain[aws]"').get_session()
+    return set(session.get_service_model("sagemaker").shape_for("TrainingInstanceType").enum)
+
+
+@cache
+def ec2() -> dict[str, Any]:
+    """EC2's answer to DescribeInstanceTypes, from moto's file: importing moto.ec2 would take seconds."""
+    spec = find_spec("moto")
+    if spec is None or spec.origin is None:
+        pytest.skip("moto is not installed")
+    path = Path(spec.origin).parent / "ec2" / "resources" / "instance_types.json.gz"
+    found: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return found
+
+
+def family(instance_type: str) -> str:
+    """`g5` of `ml.g5.xlarge`."""
+    return instance_type.split(".")[1]
+
+
+def test_every_type_with_gpus_has_a_row(training_types: set[str]) -> None:
+    wanted = {name for name in training_types if re.match(r"ml\.(p|g|trn|inf)\d", name)}
+    missing = wanted - {row.instance_type for row in AWS}
+    assert {family(name) for name in missing} == NOT_SERVED.keys()
+    assert not {family(row.instance_type) for row in AWS} & NOT_SERVED.keys()
+
+
+def test_every_size_of_the_cpu_families_has_a_row(training_types: set[str]) -> None:
+    wanted = {name for name in training_types if family(name) in CPU_FAMILIES}
+    assert wanted <= {row.instance_type for row in AWS}
+
+
+def test_every_row_is_a_type_that_training_takes(training_types: set[str]) -> None:
+    assert {row.instance_type for row in AWS} - training_types == set()
+
+
+@pytest.mark.parametrize("row", AWS, ids=lambda row: row.instance_type)
+def test_a_row_is_what_ec2_says(row: Instance) -> None:
+    fact = ec2().get(row.instance_type.removeprefix("ml."))
+    if fact is None:
+        assert row.source.startswith("unverified")
+        assert row.nvme is None
+        return
+    [gpu] = fact.get("GpuInfo", {"Gpus": [{"Name": "", "Count": 0}]})["Gpus"]
+    assert (row.gpu, row.gpus) == (GPU_NAMES.get(gpu["Name"], gpu["Name"]), gpu["Count"])
+    if row.gpus:
+        assert row.gpu_memory_gib == pytest.approx(gpu["MemoryInfo"]["SizeInMiB"] / 1024, abs=0.5)
+    else:
+        assert row.gpu_memory_gib is None
+    assert row.vcpus == fact["VCpuInfo"]["DefaultVCpus"]
+    assert row.memory_gib * 1024 == fact["MemoryInfo"]["SizeInMiB"]
+    assert row.network == ("efa" if fact["NetworkInfo"]["EfaSupported"] else "none")
+    assert row.nvme == fact["InstanceStorageSupported"]
+
+
+@pytest.mark.parametrize("row", ALL, ids=lambda row: row.instance_type)
+def test_a_row_is_whole(row: Instance) -> None:
+    assert re.fullmatch(r"20\d\d(-\d\d-\d\d)?", row.as_of)
+    assert row.source
+    assert row.region
+    assert row.vcpus > 0
+    assert row.memory_gib > 0
+    assert row.gpu_memory_gib is None or row.gpu_memory_gib > 0
+    assert bool(row.gpu) == bool(row.gpus)
+    assert row.usd_per_hour is None or row.usd_per_hour > 0
+    assert row.network in ("efa", "infiniband", "none", "")
+
+
+def test_no_type_is_listed_twice() -> None:
+    assert len({(row.provider, row.instance_type) for row in ALL}) == len(ALL)
+
+
+def test_a_price_from_memory_says_so() -> None:
+    known = ("EC2 data in moto", "unverified")
+    assert [row for row in AWS if not row.source.startswith(known)] == []
+    assert [row for row in AWS if row.usd_per_hour and "list price" not in row.source] == []
+
+
+def test_a_gpu_is_named_by_its_family_and_by_its_memory_where_that_differs() -> None:
+    assert {"A100", "A100-40GB", "A100-80GB", "V100-16GB", "V100-32GB", "T4", "H100"} <= set(gpu_names())
+    assert not {"T4-16GB", "H100-80GB"} & set(gpu_names())
+
+
+def test_a_machine_without_gpus_adds_no_name() -> None:
+    assert any(not row.gpus for row in AWS)
+    assert all(re.match(r"[A-Z]", name) for name in gpu_names())
+    assert list(gpu_names()) == sorted(gpu_names())
