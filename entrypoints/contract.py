@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Mapping
 
 JOB_FILE = "CLOUDTRAIN_JOB_FILE"
+INPUT = "CLOUDTRAIN_INPUT_"
 STREAM_DIR = "CLOUDTRAIN_STREAM_DIR"
 RESULT_FILE = "CLOUDTRAIN_RESULT_FILE"
 LAUNCHER_PID = "CLOUDTRAIN_LAUNCHER_PID"
@@ -44,6 +46,10 @@ class Job:
     """From the platform's SIGTERM to its SIGKILL."""
     checkpoint_every_seconds: int
     checkpoint_keep: int
+    inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Where the platform brings inputs as channels: name -> its `channel`, and the one `file` that is meant in it."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Variables whose values the job itself looks up: name -> where it is kept, such as `secretsmanager:hf-token`."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +69,39 @@ class Place:
     model_dir: str
     checkpoint_dir: str
     inputs: Mapping[str, str]
+    """Inputs, or the platform's channels, by name: the folder or file that each of them is."""
     failure_file: str
     """Where the platform looks for the reason of a failure; empty: nowhere."""
+    job_file: str
+    """The job document."""
+    channel_dir: str = ""
+    """The folder of the channels that the job document speaks of; empty: `inputs` says it all."""
+    resume_dir: str = ""
+    """An earlier run's checkpoints, to be restored before the start, if it is there."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What libraries must be told here. What the user says counts more."""
 
 
 def read_job(path: str | os.PathLike[str]) -> Job:
-    """The job document at `path`. Unknown fields are ignored, so that an older launcher reads a newer document."""
-    document = json.loads(Path(path).read_text(encoding="utf-8"))
-    return Job(**{name: document[name] for name in Job.__dataclass_fields__})
+    """The job document at `path`; RuntimeError if it is none.
+
+    Unknown fields are ignored, so that an older launcher reads a newer document.
+    """
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
+        raise RuntimeError(f"the job document {path} cannot be read: {why}") from None
+    if not isinstance(document, dict):
+        raise RuntimeError(f"the job document {path} is no JSON object")
+    values = {item.name: document[item.name] for item in fields(Job) if item.name in document}
+    for item in fields(Job):
+        if item.name not in values and item.default_factory is MISSING:
+            raise RuntimeError(f"the job document {path} does not say {item.name}")
+        kind = _KINDS.get(str(item.type).partition("[")[0], object)
+        if not isinstance(values.get(item.name, kind()), kind):
+            raise RuntimeError(f"the job document {path}: {item.name} is {values[item.name]!r}: expected {item.type}")
+    return Job(**values)
 
 
 def write_args(job: Job, folder: Path) -> Path:
@@ -78,6 +109,19 @@ def write_args(job: Job, folder: Path) -> Path:
     path = folder / "args.json"
     path.write_text(json.dumps(job.values, ensure_ascii=False), encoding="utf-8")
     return path
+
+
+def input_paths(job: Job, place: Place) -> dict[str, str]:
+    """Each input's folder or file. A channel that no input claims is an input of its own name."""
+    if not place.channel_dir:
+        return dict(place.inputs)
+    claimed = {wanted["channel"] for wanted in job.inputs.values()}
+    found = {name: path for name, path in place.inputs.items() if name not in claimed}
+    for name, wanted in job.inputs.items():
+        folder = Path(place.channel_dir, wanted["channel"])
+        file = folder / wanted.get("file", "")
+        found[name] = str(file if file.exists() else folder)
+    return found
 
 
 def job_environment(job: Job, place: Place, scratch: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -96,12 +140,12 @@ def job_environment(job: Job, place: Place, scratch: Path, environ: Mapping[str,
         "CLOUDTRAIN_CHECKPOINT_EVERY": str(job.checkpoint_every_seconds),
         "CLOUDTRAIN_CHECKPOINT_KEEP": str(job.checkpoint_keep),
         "CLOUDTRAIN_ARGS_FILE": str(write_args(job, scratch)),
-        JOB_FILE: environ[JOB_FILE],
+        JOB_FILE: place.job_file,
         RESULT_FILE: str(scratch / "result.json"),
         STREAM_DIR: str(scratch),
         LAUNCHER_PID: str(os.getpid()),
     }
-    env |= {f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}": path for name, path in place.inputs.items()}
+    env |= {f"{INPUT}{re.sub('[^A-Z0-9]', '_', name.upper())}": path for name, path in input_paths(job, place).items()}
     # A bare `torchrun train.py` inside the job takes these as its defaults, and so joins the right world.
     env |= {
         "PET_NNODES": str(place.nodes),
@@ -113,6 +157,8 @@ def job_environment(job: Job, place: Place, scratch: Path, environ: Mapping[str,
     if place.interface:
         env.setdefault("GLOO_SOCKET_IFNAME", place.interface)
         env.setdefault("NCCL_SOCKET_IFNAME", place.interface)
+    for name, value in place.variables.items():
+        env.setdefault(name, value)
     env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // job.processes)))
     # After a restart the workers must not read the dead workers' addresses (pytorch/pytorch#135712, #167288).
     env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
@@ -120,6 +166,8 @@ def job_environment(job: Job, place: Place, scratch: Path, environ: Mapping[str,
     env["PYTHONPATH"] = os.pathsep.join(p for p in (env.get("PYTHONPATH"), str(PAYLOAD / "job")) if p)
     return env
 
+
+_KINDS: dict[str, type] = {"str": str, "int": int, "list": list, "Mapping": dict}
 
 _SET_ANEW = {
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),

@@ -1,8 +1,9 @@
-"""How many GPUs a process would see, asked of the driver itself: before torch is there. Standard library only."""
+"""What this machine has: GPUs as the driver itself counts them, before torch is there; EFA. Standard library only."""
 
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 
 def visible_gpus() -> int:
@@ -15,6 +16,11 @@ def visible_gpus() -> int:
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
     return count.value
+
+
+def has_efa() -> bool:
+    """Whether AWS's network adapter is there: told to use it where it is not, libfabric gives up or hangs."""
+    return any(Path("/dev/infiniband").glob("uverbs*"))
 
 
 if __name__ == "__main__":

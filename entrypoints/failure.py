@@ -75,4 +75,6 @@ def write_failure_file(path: str, error: Error, limit: int = 1024) -> None:
     text = one_line(error)
     traceback = error.get("traceback", "")
     room = limit - len(text) - 1
-    Path(path).write_text(text + ("\n" + traceback[-room:] if traceback and room > 80 else ""))
+    whole = text + ("\n" + traceback[-room:] if traceback and room > 80 else "")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(whole[:limit], encoding="utf-8", errors="replace")

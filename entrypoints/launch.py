@@ -1,7 +1,8 @@
 """The launcher: the first thing that runs on each node. Standard library only.
 
-Reads where it is, waits for its peers' names, starts torchrun as a child, gathers what the ranks print, forwards
-SIGTERM, finds the first cause of a failure, and owns the exit code: 0 succeeded, 1 failed, 5 stopped.
+Reads where it is, looks up secrets, restores checkpoints, waits for its peers' names, starts torchrun as a child,
+gathers what the ranks print, forwards SIGTERM, finds the first cause of a failure, and owns the exit code:
+0 succeeded, 1 failed, 5 stopped.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from typing import Any
 
 import failure
 from cloudtrain_job import event_line
-from contract import JOB_FILE, PAYLOAD, Job, Place, job_environment, read_job
+from contract import PAYLOAD, Job, Place, job_environment, read_job
 from devices import visible_gpus
 from lifeline import die_with
-from platforms import find_place, wait_for_name
+from platforms import find_failure_file, find_place, wait_for_name
+from restore import restore
+from stored_secrets import look_up
 from streams import Streams, write_line
 
 SUCCEEDED, FAILED, STOPPED = 0, 1, 5
+NODE_RANK = "CLOUDTRAIN_NODE_RANK"
 SUPERVISOR_PID = "CLOUDTRAIN_SUPERVISOR_PID"
 JOIN_TIMEOUT_SECONDS = 900
 """How long nodes wait for each other: images are pulled at different speeds."""
@@ -34,11 +38,15 @@ def main() -> int:
     """Run this node's part of the job; the exit code says how it ended."""
     if SUPERVISOR_PID in os.environ:
         die_with(int(os.environ[SUPERVISOR_PID]), signal.SIGTERM)
-    place = find_place(os.environ)
-    os.environ["CLOUDTRAIN_NODE_RANK"] = str(place.node_rank)
-    job = read_job(os.environ[JOB_FILE])
-    with tempfile.TemporaryDirectory(prefix="cloudtrain-") as scratch:
-        return Launcher(job, place, Path(scratch)).run()
+    try:
+        place = find_place(os.environ)
+        os.environ[NODE_RANK] = str(place.node_rank)
+        job = read_job(place.job_file)
+        scratch = tempfile.TemporaryDirectory(prefix="cloudtrain-")
+    except (RuntimeError, OSError) as error:
+        return _never_began(error)
+    with scratch:
+        return Launcher(job, place, Path(scratch.name)).run()
 
 
 class Launcher:
@@ -62,10 +70,10 @@ class Launcher:
         _say("node_started", pid=os.getpid(), host=os.uname().nodename, scratch=str(self.scratch))
         try:
             self._check_gpus()
-            wait_for_name(self.place.master_addr, until=lambda: bool(self.stop_asked))
+            self._prepare()
             code = self._run_torchrun()
         except (RuntimeError, TimeoutError, OSError) as error:
-            self._add_error({"rank": -1, "time": time.time(), "exception": type(error).__name__, "message": str(error)})
+            self._add_error(_error_of(error))
             code = 1
         return self._conclude(code, time.monotonic() - started)
 
@@ -73,6 +81,22 @@ class Launcher:
         found = visible_gpus() if self.job.gpus else 0
         if found < self.job.gpus:
             raise RuntimeError(f"this node shows {found} GPUs, the plan says {self.job.gpus}")
+
+    def _prepare(self) -> None:
+        """Secrets, folders, an earlier run's checkpoints, and the names that nodes reach each other by."""
+        place = self.place
+        os.environ.update(look_up(self.job.secrets, os.environ, self._stopping))
+        for folder in (place.output_dir, place.model_dir, place.checkpoint_dir):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        earlier = Path(place.resume_dir or os.devnull)
+        if earlier.is_dir():
+            restore(earlier, Path(place.checkpoint_dir), place.node_rank, self._log, self._stopping)
+        # The node's own name too: it is what its peers are told.
+        for name in dict.fromkeys((place.master_addr, place.address or place.master_addr)):
+            wait_for_name(name, until=self._stopping)
+
+    def _stopping(self) -> bool:
+        return bool(self.stop_asked)
 
     def _run_torchrun(self) -> int:
         wakeup, woken = os.pipe()
@@ -84,7 +108,9 @@ class Launcher:
         if self.stop_asked:
             return STOPPED
         env = job_environment(self.job, self.place, self.scratch, os.environ)
-        argv = [sys.executable, "-u", str(PAYLOAD / "agent.py"), *torchrun_arguments(self.job, self.place)]
+        # torchrun makes a folder for logs that it is not asked to write: among ours, which go when we go.
+        logs = f"--log-dir={self.scratch / 'torchrun'}"
+        argv = [sys.executable, "-u", str(PAYLOAD / "agent.py"), logs, *torchrun_arguments(self.job, self.place)]
         torchrun = subprocess.Popen(
             argv,
             env=env,
@@ -155,9 +181,7 @@ class Launcher:
         outcome, error = self._outcome(code)
         _say("node_ended", outcome=outcome, seconds=round(seconds, 3), error=_brief(error), forced=self.forced)
         if error is not None:
-            if self.place.failure_file:
-                failure.write_failure_file(self.place.failure_file, error)
-            self._log(f"failed: {failure.one_line(error)}")
+            _tell_failure(error, self.place.failure_file)
         else:
             self._log(f"{outcome} after {seconds:.1f} s")
         return {"succeeded": SUCCEEDED, "stopped": STOPPED}.get(outcome, FAILED)
@@ -184,7 +208,7 @@ class Launcher:
         return "failed", cause
 
     def _log(self, text: str) -> None:
-        write_line(f"[node {self.place.node_rank}] {text}".encode())
+        _log(self.place.node_rank, text)
 
 
 def torchrun_arguments(job: Job, place: Place) -> list[str]:
@@ -218,6 +242,36 @@ def torchrun_arguments(job: Job, place: Place) -> list[str]:
         if place.address:
             arguments.append(f"--local-addr={place.address}")
     return [*arguments, str(PAYLOAD / "worker.py")]
+
+
+def _never_began(error: Exception) -> int:
+    """The usual end of a node that does not know what to do: neither place nor job could be read."""
+    if not os.environ.get(NODE_RANK, "").isdecimal():
+        os.environ[NODE_RANK] = "0"
+    told = {**_error_of(error), "node": int(os.environ[NODE_RANK]), "attempt": 0}
+    _say("error", **told)
+    _say("node_ended", outcome="failed", seconds=0.0, error=_brief(told), forced=False)
+    _tell_failure(told, find_failure_file(os.environ))
+    return FAILED
+
+
+def _tell_failure(error: failure.Error, path: str) -> None:
+    """The reason as the log's last line, and where the platform looks for it."""
+    if path:
+        try:
+            failure.write_failure_file(path, error)
+        except OSError as trouble:
+            _log(error["node"], f"cannot write {path}: {trouble.strerror}")
+    _log(error["node"], f"failed: {failure.one_line(error)}")
+
+
+def _error_of(error: Exception) -> failure.Error:
+    """What went wrong on the node itself, as an error that no rank raised."""
+    return {"rank": -1, "time": time.time(), "exception": type(error).__name__, "message": str(error)}
+
+
+def _log(node: int, text: str) -> None:
+    write_line(f"[node {node}] {text}".encode("utf-8", "replace"))
 
 
 def _brief(error: failure.Error | None) -> dict[str, Any] | None:

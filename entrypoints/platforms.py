@@ -6,35 +6,61 @@ import socket
 import time
 from typing import Callable, Mapping
 
-from contract import Place
+from contract import INPUT, JOB_FILE, Place
+from sagemaker_place import failure_file, sagemaker
 
-INPUT = "CLOUDTRAIN_INPUT_"
+PLATFORM = "CLOUDTRAIN_PLATFORM"
 
 
 def plain(environ: Mapping[str, str]) -> Place:
     """Any machine: everything is said by variables, as the local and docker providers set them."""
     return Place(
         platform="plain",
-        node_rank=int(environ["CLOUDTRAIN_NODE_RANK"]),
-        nodes=int(environ["CLOUDTRAIN_NODES"]),
-        master_addr=environ["CLOUDTRAIN_MASTER_ADDR"],
-        master_port=int(environ["CLOUDTRAIN_MASTER_PORT"]),
+        node_rank=_number(environ, "CLOUDTRAIN_NODE_RANK"),
+        nodes=_number(environ, "CLOUDTRAIN_NODES"),
+        master_addr=_text(environ, "CLOUDTRAIN_MASTER_ADDR"),
+        master_port=_number(environ, "CLOUDTRAIN_MASTER_PORT"),
         address=environ.get("CLOUDTRAIN_NODE_ADDR", ""),
         interface=environ.get("CLOUDTRAIN_INTERFACE", ""),
-        output_dir=environ["CLOUDTRAIN_OUTPUT_DIR"],
-        model_dir=environ["CLOUDTRAIN_MODEL_DIR"],
-        checkpoint_dir=environ["CLOUDTRAIN_CHECKPOINT_DIR"],
+        output_dir=_text(environ, "CLOUDTRAIN_OUTPUT_DIR"),
+        model_dir=_text(environ, "CLOUDTRAIN_MODEL_DIR"),
+        checkpoint_dir=_text(environ, "CLOUDTRAIN_CHECKPOINT_DIR"),
         inputs={key[len(INPUT) :]: value for key, value in environ.items() if key.startswith(INPUT)},
         failure_file="",
+        job_file=_text(environ, JOB_FILE),
     )
 
 
-PLATFORMS: dict[str, Callable[[Mapping[str, str]], Place]] = {"plain": plain}
+PLATFORMS: dict[str, Callable[[Mapping[str, str]], Place]] = {"plain": plain, "sagemaker": sagemaker}
+FAILURE_FILES: dict[str, Callable[[Mapping[str, str]], str]] = {"sagemaker": failure_file}
+"""Where a platform reads the reason of a failure: known even where the node's place is not."""
 
 
 def find_place(environ: Mapping[str, str]) -> Place:
-    """This node's place, by the platform that the job was rendered for."""
-    return PLATFORMS[environ.get("CLOUDTRAIN_PLATFORM", "plain")](environ)
+    """This node's place, by the platform that the job was rendered for; RuntimeError if it cannot be told."""
+    name = environ.get(PLATFORM, "plain")
+    if name not in PLATFORMS:
+        raise RuntimeError(f"{PLATFORM} is {name!r}; known: {', '.join(PLATFORMS)}")
+    return PLATFORMS[name](environ)
+
+
+def find_failure_file(environ: Mapping[str, str]) -> str:
+    """Where this platform reads the reason of a failure; empty: nowhere."""
+    find = FAILURE_FILES.get(environ.get(PLATFORM, "plain"))
+    return find(environ) if find else ""
+
+
+def _text(environ: Mapping[str, str], name: str) -> str:
+    if name not in environ:
+        raise RuntimeError(f"the variable {name} is not set")
+    return environ[name]
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    value = _text(environ, name)
+    if not value.isdecimal():
+        raise RuntimeError(f"{name} is {value!r}: expected a whole number")
+    return int(value)
 
 
 def wait_for_name(host: str, deadline_seconds: float = 900, until: Callable[[], bool] = lambda: False) -> None:

@@ -1,0 +1,105 @@
+"""Brings back the checkpoints of an earlier run, file by file, before training starts. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Callable, Iterator
+
+BLOCK_BYTES = 1 << 20
+ENDING = ".restoring"
+"""Of a file that is being written; an interrupted run may have left one among its checkpoints."""
+
+
+def restore(
+    source: Path, target: Path, node: int, log: Callable[[str], None], until: Callable[[], bool] = lambda: False
+) -> None:
+    """Copy each regular file below `source` that is missing below `target`: whole, or not at all.
+
+    What is there is never overwritten, so that it may run again after any interruption. Links are neither followed
+    nor made. A file that cannot be read is passed over with a line in the log; OSError if one cannot be written.
+    Nodes that share a folder do not meet: `node` is part of the temporary name. `until`: a reason to stop early.
+    """
+    count = size = 0
+    target.mkdir(parents=True, exist_ok=True)
+    for path in _files(source, log):
+        if until():
+            return
+        goal = target / path
+        try:
+            _make_folders(target, path.parent)
+            if os.path.lexists(goal):
+                continue
+            with _open(source / path) as content:
+                if _write(content, goal, goal.with_name(f".{node}{ENDING}"), until):
+                    count, size = count + 1, size + goal.stat().st_size
+        except _Unusable as why:
+            log(f"not restored: {path}: {why}")
+    if count:
+        log(f"restored {count} files of an earlier run's checkpoints, {size / 1e6:.1f} MB")
+
+
+class _Unusable(Exception):
+    """Why one file is passed over."""
+
+
+def _files(source: Path, log: Callable[[str], None]) -> Iterator[Path]:
+    """The paths of all but folders below `source`, relative to it, in a fixed order."""
+
+    def tell(error: OSError) -> None:
+        log(f"not restored: {error.filename}: {error.strerror}")
+
+    for folder, folders, names in os.walk(source, onerror=tell):
+        folders.sort()
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for name in sorted(names + links):
+            if not name.endswith(ENDING):
+                yield Path(folder, name).relative_to(source)
+
+
+def _make_folders(target: Path, below: Path) -> None:
+    """Make the folders of `below` in `target`, none of them through a link."""
+    for name in below.parts:
+        target = target / name
+        with suppress(FileExistsError):
+            target.mkdir()
+        if not stat.S_ISDIR(target.lstat().st_mode):
+            raise _Unusable(f"{target} is in the way: it is no folder")
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode):
+            raise _Unusable("a link" if stat.S_ISLNK(mode) else "not a file")
+        return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except OSError as error:
+        raise _Unusable(error.strerror) from None
+
+
+def _write(content: BinaryIO, goal: Path, temporary: Path, until: Callable[[], bool]) -> bool:
+    """Write the whole of `content` to `goal`; False if it was given up because of `until`."""
+    temporary.unlink(missing_ok=True)  # an interrupted attempt's
+    try:
+        with temporary.open("xb") as file:
+            while block := _read(content):
+                if until():
+                    return False
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        info = os.fstat(content.fileno())
+        os.utime(temporary, ns=(info.st_atime_ns, info.st_mtime_ns))  # programs look for the newest
+        temporary.replace(goal)
+        return True
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read(content: BinaryIO) -> bytes:
+    try:
+        return content.read(BLOCK_BYTES)
+    except OSError as error:
+        raise _Unusable(error.strerror) from None

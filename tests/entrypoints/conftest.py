@@ -1,0 +1,48 @@
+"""Fixtures of the launcher's tests: an AWS of this machine that keeps some secrets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+SECRET = "value-that-nobody-may-print"
+REGION = "eu-west-1"
+
+
+@pytest.fixture(scope="module")
+def aws_server() -> Iterator[dict[str, str]]:
+    """The variables that lead to it, and the ARN of the secret hf-token."""
+    boto3, moto = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
+    server = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_EC2_METADATA_DISABLED": "true"}
+    variables = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", **keys}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        store, parameters = (boto3.client(name, region_name=REGION) for name in ("secretsmanager", "ssm"))
+    kept = {"hf-token": SECRET, "team/db": json.dumps({"user": "u", "password": SECRET, "port": 5432}), "zero": "a\0b"}
+    made = [store.create_secret(Name=name, SecretString=value) for name, value in kept.items()]
+    made.append(store.create_secret(Name="picture", SecretBinary=b"\x89PNG"))
+    parameters.put_parameter(Name="/path/b", Value=SECRET, Type="SecureString")
+    yield {**variables, "ARN": made[0]["ARN"]}
+    # All servers of one process keep the same things: leave none.
+    for secret in made:
+        store.delete_secret(SecretId=secret["ARN"], ForceDeleteWithoutRecovery=True)
+    parameters.delete_parameter(Name="/path/b")
+    store.close()
+    parameters.close()
+    server.stop()
+
+
+@pytest.fixture
+def aws(aws_server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The same, with the variables set and nothing of the person's own."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in aws_server.items():
+        monkeypatch.setenv(name, value)
+    return aws_server

@@ -1,0 +1,173 @@
+"""`docker run IMAGE train`: the image's own command makes a SageMaker container's tree into a running job."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.entrypoints.conftest import SECRET
+from tests.entrypoints.containers import clean, container, put_source
+from tests.entrypoints.test_launcher import DEADLINE_SECONDS, ENTRYPOINTS, events
+
+TRAIN = ENTRYPOINTS.parent / "docker" / "train"
+
+SCRIPT = """
+import hashlib, json, os
+from pathlib import Path
+rank = os.environ["RANK"]
+kept = [name for name in os.environ if name.startswith(("CLOUDTRAIN_", "NCCL_"))] + ["RANK", "WORLD_SIZE"]
+seen = {name: os.environ[name] for name in kept}
+seen["token"] = hashlib.sha256(os.environ["HF_TOKEN"].encode()).hexdigest()
+seen |= {"cwd": os.getcwd(), "sees": Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], "step-1/shared.pt").read_text()}
+Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], f"seen-{rank}.json").write_text(json.dumps(seen))
+"""
+
+
+def train(environ: dict[str, str], **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(TRAIN), "train"], env=clean(**environ, **more), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE_SECONDS, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.torchrun
+@pytest.mark.xdist_group("sagemaker")
+def test_a_container_becomes_a_job(tmp_path: Path, aws: dict[str, str]) -> None:
+    inputs = {"train": {"channel": "train", "file": "k.csv"}}
+    secrets = {"HF_TOKEN": "secretsmanager:hf-token"}
+    environ = container(tmp_path, {"processes": 2, "restarts": 1, "inputs": inputs, "secrets": secrets})
+    del environ["CLOUDTRAIN_PLATFORM"]
+    data = tmp_path / "input/data"
+    for path, text in {"train/k.csv": "1", "cloudtrain-resume/step-1/shared.pt": "weights"}.items():
+        (data / path).parent.mkdir(parents=True)
+        (data / path).write_text(text)
+    put_source(tmp_path, train=SCRIPT)
+    done = train(environ, **aws)
+    assert done.returncode == 0, done.stdout
+    assert "[node 0] restored 1 files of an earlier run's checkpoints" in done.stdout
+    seen = [json.loads((tmp_path / f"output/data/seen-{rank}.json").read_text()) for rank in (0, 1)]
+    for rank, found in enumerate(seen):
+        assert (
+            found.items()
+            >= {
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "CLOUDTRAIN_PLATFORM": "sagemaker",
+                "CLOUDTRAIN_INPUT_TRAIN": f"{data}/train/k.csv",
+                "CLOUDTRAIN_MODEL_DIR": f"{tmp_path}/model",
+                "NCCL_HOSTID": "algo-1",
+                "NCCL_SOCKET_IFNAME": "lo",
+                "token": hashlib.sha256(SECRET.encode()).hexdigest(),
+                "cwd": f"{tmp_path}/code",
+                "sees": "weights",
+            }.items()
+        )
+    assert not (tmp_path / "output/failure").exists()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+    assert SECRET not in done.stdout
+
+
+@pytest.mark.torchrun
+@pytest.mark.xdist_group("sagemaker")
+def test_the_failure_file_names_the_rank_and_its_exception(tmp_path: Path) -> None:
+    environ = container(tmp_path)
+    put_source(tmp_path, train="def shard(n):\n    raise ValueError(f'the dog ate shard {n}')\nshard(3)\n")
+    done = train(environ)
+    assert done.returncode == 1
+    told = (tmp_path / "output/failure").read_text()
+    assert told.startswith("rank 0 (node 0) raised ValueError: the dog ate shard 3\nTraceback")
+    assert done.stdout.splitlines()[-1] == "[node 0] failed: rank 0 (node 0) raised ValueError: the dog ate shard 3"
+    assert events(done.stdout)[-1]["outcome"] == "failed"
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, 1 if kind == tarfile.REGTYPE else 0
+    return info
+
+
+HOSTILE: dict[str, list[tarfile.TarInfo]] = {
+    "no plain path": [member("../evil")],
+    "no plain path below": [member("/etc/evil")],
+    "leads outside": [member("link", tarfile.SYMTYPE, "../../evil")],
+    "a link that leads outside": [member("link", tarfile.SYMTYPE, "/etc")],
+    "behind a link": [member("a/b", tarfile.SYMTYPE, "."), member("a/b/c")],
+    "twice": [member("x", tarfile.SYMTYPE, "y"), member("x")],
+    "neither file, folder nor symbolic link": [member("hard", tarfile.LNKTYPE, "train.py")],
+    "nor symbolic link": [member("pipe", tarfile.FIFOTYPE)],
+}
+
+
+def pack(path: Path, members: list[tarfile.TarInfo]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as tar:
+        for info in members:
+            tar.addfile(info, io.BytesIO(b"x" * info.size))
+
+
+def load() -> ModuleType:
+    loader = SourceFileLoader("image_train", str(TRAIN))
+    spec = importlib.util.spec_from_loader("image_train", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("with_filter", [True, False])
+@pytest.mark.parametrize("why", HOSTILE)
+def test_nothing_lands_outside(why: str, with_filter: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    if not with_filter:
+        monkeypatch.delattr(tarfile, "data_filter")
+    pack(tmp_path / "source.tar.gz", HOSTILE[why])
+    with pytest.raises(ValueError, match=why):
+        load().unpack(tmp_path / "source.tar.gz", tmp_path / "code")
+    assert list((tmp_path / "code").iterdir()) == []
+
+
+def test_unpacking_again_brings_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    run = member("bin/run")
+    run.mode = 0o755
+    pack(tmp_path / "source.tar.gz", [run, member("link", tarfile.SYMTYPE, "bin/run")])
+    for _ in range(2):
+        load().unpack(tmp_path / "source.tar.gz", tmp_path / "code")
+    assert (tmp_path / "code/link").read_text() == "x"
+    assert (tmp_path / "code/bin/run").stat().st_mode & 0o100
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "source.tar.gz is missing: give the job a channel named cloudtrain-source"),
+        (b"no archive", "is not a source archive"),
+        ([member("train.py")], "there is no .cloudtrain/ in it"),
+        ([member("../evil")], "is not a source archive: ../evil is no plain path"),
+    ],
+)
+def test_what_cannot_begin_says_why_where_it_is_looked_for(tmp_path: Path, content: Any, message: str) -> None:
+    environ = container(tmp_path)
+    archive = tmp_path / "input/data/cloudtrain-source/source.tar.gz"
+    if isinstance(content, list):
+        pack(archive, content)
+    elif content is not None:
+        archive.parent.mkdir()
+        archive.write_bytes(content)
+    done = train(environ)
+    assert done.returncode == 1
+    assert message in done.stdout
+    assert "Traceback" not in done.stdout
+    assert (tmp_path / "output/failure").read_text() == done.stdout.removeprefix("train: ").rstrip("\n")

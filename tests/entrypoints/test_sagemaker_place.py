@@ -1,0 +1,211 @@
+"""SageMaker's mapping: who a node is by resourceconfig.json, what it finds where, what is told when that is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import contract
+import platforms
+from sagemaker_place import sagemaker
+from tests.entrypoints.containers import clean, container, resources
+from tests.entrypoints.test_launcher import DEADLINE_SECONDS, ENTRYPOINTS, document, events
+from tests.entrypoints.test_launcher_parts import JOB
+
+NODES = tuple(f"algo-{number}" for number in range(1, 12))
+
+
+def place(base: Path, efa: bool = False, **environ: str) -> contract.Place:
+    return sagemaker({"SAGEMAKER_BASE_DIR": str(base), **environ}, lambda: efa)
+
+
+def job(**changes: Any) -> contract.Job:
+    return contract.Job(**{**vars(JOB), **changes})
+
+
+@pytest.mark.parametrize(
+    ("here", "hosts", "rank", "master"),
+    [
+        ("algo-1", ("algo-1",), 0, "algo-1"),
+        ("algo-2", ("algo-1", "algo-2"), 1, "algo-1"),
+        ("algo-10", NODES, 1, "algo-1"),
+        ("algo-11", NODES, 2, "algo-1"),
+        ("algo-2", NODES, 3, "algo-1"),
+        ("algo-1", ("algo-2", "algo-1"), 0, "algo-1"),
+        ("worker.b", ("worker.b", "a_node", "10.0.0.7"), 2, "10.0.0.7"),
+    ],
+)
+def test_ranks_are_the_places_of_the_names_in_their_own_order(
+    tmp_path: Path, here: str, hosts: tuple[str, ...], rank: int, master: str
+) -> None:
+    container(tmp_path, here=here, hosts=hosts)
+    found = place(tmp_path)
+    assert (found.node_rank, found.nodes, found.master_addr) == (rank, len(hosts), master)
+    assert (found.address, found.interface, found.master_port) == (here, "lo", 7777)
+
+
+def test_everything_lies_below_the_base_folder(tmp_path: Path) -> None:
+    container(tmp_path)
+    found = place(tmp_path)
+    assert found.output_dir == f"{tmp_path}/output/data"
+    assert found.model_dir == f"{tmp_path}/model"
+    assert found.checkpoint_dir == f"{tmp_path}/checkpoints"
+    assert found.failure_file == platforms.find_failure_file(
+        {"CLOUDTRAIN_PLATFORM": "sagemaker", "SAGEMAKER_BASE_DIR": str(tmp_path)}
+    )
+    assert found.job_file == f"{tmp_path}/input/data/cloudtrain-job/job.json"
+    assert found.resume_dir == f"{tmp_path}/input/data/cloudtrain-resume"
+    assert platforms.find_failure_file({"CLOUDTRAIN_PLATFORM": "sagemaker"}) == "/opt/ml/output/failure"
+    assert platforms.find_failure_file({}) == ""
+
+
+def test_a_rehearsal_says_where_its_nodes_really_are(tmp_path: Path) -> None:
+    container(tmp_path, here="algo-2", hosts=("algo-1", "algo-2"))
+    found = place(
+        tmp_path,
+        CLOUDTRAIN_MASTER_ADDR="127.0.0.1",
+        CLOUDTRAIN_MASTER_PORT="4711",
+        CLOUDTRAIN_NODE_ADDR="127.0.0.2",
+        CLOUDTRAIN_JOB_FILE="/elsewhere/job.json",
+    )
+    assert (found.master_addr, found.master_port, found.address) == ("127.0.0.1", 4711, "127.0.0.2")
+    assert (found.node_rank, found.job_file) == (1, "/elsewhere/job.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file"),
+        ("{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        ("[1]", "expected an object"),
+        ("{}", "hosts is None"),
+        (json.dumps(resources(hosts=())), "hosts is []"),
+        (json.dumps(resources() | {"hosts": "algo-1"}), "hosts is 'algo-1'"),
+        (json.dumps(resources() | {"hosts": [1, 2]}), "hosts is [1, 2]"),
+        (json.dumps(resources(hosts=("algo-1", "algo-1"))), "names a node twice"),
+        (json.dumps(resources(here="algo-3")), "current_host is 'algo-3'"),
+        (json.dumps({"hosts": ["algo-1"]}), "current_host is None"),
+    ],
+)
+def test_a_resourceconfig_that_makes_no_sense_is_told_with_its_path(
+    tmp_path: Path, content: str | bytes | None, message: str
+) -> None:
+    container(tmp_path)
+    path = tmp_path / "input/config/resourceconfig.json"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(RuntimeError) as caught:
+        place(tmp_path)
+    assert str(path) in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_inputs_are_channels_by_the_names_of_the_spec(tmp_path: Path) -> None:
+    environ = container(tmp_path)
+    data = tmp_path / "input/data"
+    for channel in ("train", "held-out.v2", "cloudtrain-source", "cloudtrain-resume", "ch-3"):
+        (data / channel).mkdir()
+    (data / "train" / "k.csv").write_text("1\n")
+    (data / "train-manifest").write_text("SageMaker's own")
+    inputs = {
+        "train": {"channel": "train", "file": "k.csv"},
+        "test-set": {"channel": "ch-3", "file": "absent.csv"},
+        "late": {"channel": "not-yet-there"},
+    }
+    found = contract.job_environment(job(inputs=inputs), place(tmp_path), tmp_path, environ)
+    assert {key: value for key, value in found.items() if key.startswith("CLOUDTRAIN_INPUT_")} == {
+        "CLOUDTRAIN_INPUT_TRAIN": f"{data}/train/k.csv",
+        "CLOUDTRAIN_INPUT_TEST_SET": f"{data}/ch-3",
+        "CLOUDTRAIN_INPUT_LATE": f"{data}/not-yet-there",
+        "CLOUDTRAIN_INPUT_HELD_OUT_V2": f"{data}/held-out.v2",
+    }
+    assert found["CLOUDTRAIN_PLATFORM"] == "sagemaker"
+    assert found["CLOUDTRAIN_JOB_FILE"] == f"{data}/cloudtrain-job/job.json"
+
+
+@pytest.mark.parametrize("efa", [False, True])
+def test_nccl_is_told_the_nodes_name_and_of_efa_only_where_it_is(tmp_path: Path, efa: bool) -> None:
+    container(tmp_path, here="algo-2", hosts=("algo-1", "algo-2"))
+    found = contract.job_environment(JOB, place(tmp_path, efa=efa), tmp_path, {})
+    assert found["NCCL_HOSTID"] == "algo-2"
+    assert found["NCCL_SOCKET_IFNAME"] == "lo"
+    assert ("FI_PROVIDER" in found, "FI_EFA_USE_DEVICE_RDMA" in found) == (efa, efa)
+    assert "NCCL_PROTO" not in found
+    chosen = {"NCCL_HOSTID": "mine", "FI_PROVIDER": "tcp"}
+    assert contract.job_environment(JOB, place(tmp_path, efa=efa), tmp_path, chosen).items() >= chosen.items()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("", "cannot be read: not JSON"),
+        ("[]", "no JSON object"),
+        ({"processes": None}, "processes is None: expected int"),
+        ({"argv": "x"}, "argv is 'x': expected list[str]"),
+        ({"secrets": ["HF_TOKEN"]}, "secrets is ['HF_TOKEN']"),
+        ({"target": ...}, "does not say target"),
+    ],
+)
+def test_a_job_document_that_is_none_is_told(tmp_path: Path, changes: Any, message: str) -> None:
+    path = tmp_path / "job.json"
+    if not isinstance(changes, str):
+        changes = json.dumps({key: value for key, value in document(**changes).items() if value is not ...})
+    path.write_text(changes)
+    with pytest.raises(RuntimeError) as caught:
+        contract.read_job(path)
+    assert str(path) in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_an_older_document_knows_neither_inputs_nor_secrets(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(document()))
+    found = contract.read_job(tmp_path / "job.json")
+    assert (found.inputs, found.secrets) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("trouble", "message"),
+    [
+        ("no job document", "job.json cannot be read: No such file or directory"),
+        ("no resourceconfig", "resourceconfig.json, where SageMaker names the job's nodes, cannot be read"),
+        ("unknown platform", "CLOUDTRAIN_PLATFORM is 'vax'; known: plain, sagemaker"),
+        ("a port that is none", "CLOUDTRAIN_MASTER_PORT is 'x'"),
+        ("nothing said", "the variable CLOUDTRAIN_NODES is not set"),
+        ("a rank that is none", "CLOUDTRAIN_NODE_RANK is 'first'"),
+    ],
+)
+def test_a_launcher_that_cannot_begin_ends_as_any_failure_does(tmp_path: Path, trouble: str, message: str) -> None:
+    environ = container(tmp_path)
+    if trouble == "no job document":
+        (tmp_path / "input/data/cloudtrain-job/job.json").unlink()
+    elif trouble == "no resourceconfig":
+        (tmp_path / "input/config/resourceconfig.json").unlink()
+    elif trouble == "a port that is none":
+        environ["CLOUDTRAIN_MASTER_PORT"] = "x"
+    elif trouble == "unknown platform":
+        environ["CLOUDTRAIN_PLATFORM"] = "vax"
+    else:
+        rank = {"CLOUDTRAIN_NODE_RANK": "0" if trouble == "nothing said" else "first"}
+        environ = {"CLOUDTRAIN_PLATFORM": "plain", **rank}
+    done = subprocess.run(
+        [sys.executable, str(ENTRYPOINTS)], env=clean(**environ), text=True, capture_output=True,
+        timeout=DEADLINE_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == ""
+    said = events(done.stdout)
+    assert [event["type"] for event in said] == ["error", "node_ended"]
+    assert message in said[-1]["error"]["message"]
+    assert done.stdout.splitlines()[-1] == f"[node 0] failed: node 0: {said[-1]['error']['message']}"
+    told = tmp_path / "output/failure"
+    if environ["CLOUDTRAIN_PLATFORM"] == "sagemaker":
+        assert told.read_text() == f"node 0: {said[-1]['error']['message']}"
+    else:
+        assert not told.exists()

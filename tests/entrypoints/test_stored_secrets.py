@@ -1,0 +1,138 @@
+"""Secrets are looked up where they are kept, errors name all but the value, and a stop does not wait for an answer."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stored_secrets import look_up
+from tests.entrypoints.conftest import REGION, SECRET
+from tests.entrypoints.test_launcher import events, finish, start
+
+pytest.importorskip("boto3")
+
+ENVIRON = {"AWS_REGION": REGION}
+
+pytestmark = [pytest.mark.xdist_group("secrets"), pytest.mark.usefixtures("aws")]
+
+
+@pytest.mark.parametrize(
+    ("reference", "value"),
+    [
+        ("secretsmanager:hf-token", SECRET),
+        ("secretsmanager:ARN", SECRET),
+        ("secretsmanager:team/db#password", SECRET),
+        ("secretsmanager:team/db#port", "5432"),
+        ("ssm:/path/b", SECRET),
+    ],
+)
+def test_a_secret_comes_from_where_it_is_kept(reference: str, value: str, aws: dict[str, str]) -> None:
+    assert look_up({"TOKEN": reference.replace("ARN", aws["ARN"])}, ENVIRON) == {"TOKEN": value}
+
+
+def test_the_region_is_the_arns_the_nodes_or_the_jobs(aws: dict[str, str]) -> None:
+    assert look_up({"T": f"secretsmanager:{aws['ARN']}"}, {"AWS_REGION": "us-east-1"}) == {"T": SECRET}
+    job = {"TRAINING_JOB_ARN": f"arn:aws:sagemaker:{REGION}:123456789012:training-job/j"}
+    assert look_up({"T": "ssm:/path/b"}, job) == {"T": SECRET}
+    with pytest.raises(RuntimeError, match="NoRegionError"):
+        look_up({"T": "ssm:/path/b"}, {})
+
+
+def test_what_the_environment_has_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    assert look_up({"HF_TOKEN": "secretsmanager:hf-token"}, {"HF_TOKEN": "given"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        (
+            "secretsmanager:nope",
+            "in eu-west-1: ResourceNotFoundException; the job's role needs secretsmanager:GetSecret",
+        ),
+        ("ssm:/nope", "in eu-west-1: ParameterNotFound; the job's role needs ssm:GetParameter (and kms:Decrypt"),
+        ("secretsmanager:picture", "is binary"),
+        ("secretsmanager:zero", "holds a zero byte"),
+        ("secretsmanager:hf-token#key", "is no JSON object: ask for it without #key"),
+        ("secretsmanager:team/db#nope", "has no field 'nope'"),
+        ("keyvault:a/b", "cannot read 'keyvault:a/b'; write secretsmanager:NAME or ssm:NAME"),
+        ("ssm:", "cannot read 'ssm:'"),
+    ],
+)
+def test_what_is_wrong_is_told_with_variable_reference_and_remedy(reference: str, message: str) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        look_up({"FIRST": "ssm:/path/b", "B": reference}, ENVIRON)
+    assert "secret B" in str(caught.value)
+    assert reference in str(caught.value)
+    assert message in str(caught.value)
+    assert SECRET not in repr(caught.getrepr(style="long"))
+
+
+def test_a_role_without_the_right_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Denied(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.dumps({"__type": "AccessDeniedException", "Message": "no"}).encode()
+            self.send_response(400)
+            self.send_header("Content-Type", "application/x-amz-json-1.1")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Denied) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        try:
+            with pytest.raises(RuntimeError, match="AccessDeniedException; the job's role needs secretsmanager:Get"):
+                look_up({"B": "secretsmanager:hf-token"}, ENVIRON)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_an_image_without_boto3_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(RuntimeError, match=r"secret HF_TOKEN is looked up with boto3.*add boto3 to the image"):
+        look_up({"HF_TOKEN": "secretsmanager:hf-token"}, ENVIRON)
+
+
+def test_an_endpoint_that_makes_no_sense_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
+    with pytest.raises(RuntimeError, match=r"secret B .*ValueError: Invalid endpoint: nonsense; the job needs a way"):
+        look_up({"B": "ssm:/path/b"}, ENVIRON)
+
+
+def test_a_launcher_whose_secret_is_missing_fails_before_torchrun(tmp_path: Path) -> None:
+    process = start(tmp_path, "print('never')", secrets={"A": f"ssm:arn:aws:ssm:{REGION}:123456789012:parameter/nope"})
+    text = finish(process)
+    assert process.returncode == 1
+    assert "secret A (ssm:arn:aws:ssm:" in events(text)[-1]["error"]["message"]
+    assert "never" not in text
+
+
+def test_sigterm_while_the_endpoint_keeps_silent_stops_the_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_REGION", REGION)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        process = start(tmp_path, "print('never')", secrets={"A": "ssm:/path/b"})
+        connection, _ = silent.accept()
+        with connection:
+            process.send_signal(signal.SIGTERM)
+            text = finish(process)
+    assert process.returncode == 5
+    assert events(text)[-1]["outcome"] == "stopped"
+    assert "never" not in text
