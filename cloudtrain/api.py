@@ -18,12 +18,14 @@ from typing import Any
 from cloudtrain.document import Document
 from cloudtrain.errors import UsageError
 from cloudtrain.planning import Plan, make_plan
-from cloudtrain.provider import Request, get_provider
+from cloudtrain.provider import Finding, Request, get_provider
 from cloudtrain.run import Run
 from cloudtrain.settings import load_settings
 from cloudtrain.spec import JobSpec, load_spec, spec_from_values
-from cloudtrain.submission import Progress, read_facts
+from cloudtrain.submission import Progress, read_facts, targets
 from cloudtrain.submission import submit as start
+
+REHEARSED_BY = "local"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,26 +53,38 @@ def plan(
     job: Job,
     provider: str | None = None,
     *,
+    as_: str | None = None,
     run_id: str | None = None,
     data_dir: str | None = None,
     progress: Progress | None = None,
 ) -> Plan:
-    """Decide everything, do nothing: no network, no process. SpecError where the provider cannot do what is asked."""
+    """Decide everything, do nothing: no network, no process. SpecError where the provider cannot do what is asked.
+
+    `as_`: rehearse that provider's request, on this machine unless `provider` names another. Where the settings would
+    run a job plays no part then: a rehearsal never costs anything.
+    """
+    provider = provider or (REHEARSED_BY if as_ is not None else None)
     settings = load_settings(job.folder, {"provider": provider, "data_dir": data_dir})
-    target = get_provider(settings["provider"]).target(settings)
+    target, host = targets(job.spec, settings, settings["provider"], as_)
     if run_id == "last":
         raise UsageError("'last' always means the last run; choose another id")
     if run_id is not None and not re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", run_id):
         raise UsageError(f"{run_id!r} is no valid run id", hint="up to 63 letters, digits and single hyphens inside")
     facts = read_facts(job.spec, job.folder, settings, run_id, progress)
-    return make_plan(job.spec, job.document, facts, target)
+    return make_plan(job.spec, job.document, facts, target, host)
 
 
 def render(plan: Plan) -> Request:
     """The request that `submit` would send, in the provider's own words."""
-    return get_provider(plan.provider).render(plan)
+    return get_provider(plan.target.provider).render(plan)
 
 
-def submit(plan: Plan, *, progress: Progress | None = None) -> Run:
+def submit(
+    plan: Plan,
+    *,
+    findings: Sequence[Finding] | None = None,
+    progress: Progress | None = None,
+    sending: Progress | None = None,
+) -> Run:
     """Start a plan and return at once; `wait()` waits. The same plan is never started twice."""
-    return Run(start(plan, progress=progress))
+    return Run(start(plan, findings=findings, progress=progress, sending=sending))

@@ -106,6 +106,17 @@ class CloudError(CloudtrainError):
 
     exit_code = 4
 
+    def __init__(
+        self, message: str, *, hint: str | None = None, code: str = "", transient: bool = False, unsure: bool = False
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        """The cloud's own name for it."""
+        self.transient = transient
+        """Whether asking again later may help."""
+        self.unsure = unsure
+        """Whether what was asked for may have been done all the same: no answer came."""
+
 
 class JobFailed(CloudtrainError):
     """The job ran and failed. The message is the root cause: rank, exception, place."""

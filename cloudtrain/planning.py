@@ -6,14 +6,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
 from cloudtrain.errors import Keys, Mistake, SpecError, dotted
 
 if TYPE_CHECKING:  # a provider that looks after a run needs no pydantic
+    from cloudtrain.catalog.choice import Problem
     from cloudtrain.document import Document
+    from cloudtrain.quote import Quote
     from cloudtrain.spec import JobSpec
 
 
@@ -33,7 +34,13 @@ class Target:
     unused: tuple[str, ...] = ()
     """Fields of the spec, dotted, that mean nothing here; a plan says so when they are set."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else this provider needs to render: folders, role, bucket."""
+    """What else this provider needs to render: folders, role, bucket, instance types."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where facts come from that no line of the spec says, by dotted path: `cloudtrain.toml:3`."""
+    quote: Quote | None = None
+    """What it may cost; None where nothing is billed."""
+    problems: tuple[Problem, ...] = ()
+    """What is missing or wrong, so that no request can be made."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,8 +68,12 @@ class Facts:
     """Where runs are kept on this machine."""
     source: SourceFacts
     git_commit: str = ""
+    git_dirty: bool | None = None
+    """Whether tracked files differ from that commit; None when that cannot be told."""
+    resume_run: str = ""
+    """The run that this one goes on from."""
     resume_from: str = ""
-    """The run whose checkpoints this one starts from."""
+    """Where the checkpoints of that run lie: a folder, or a place in a cloud."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,13 +89,20 @@ class Plan:
     """Fields that the spec sets and this provider has no use for."""
     origins: Mapping[str, str]
     """Where each field of the spec was set, by dotted path."""
+    host: Target
+    """Where it runs. In a rehearsal that is not `target`, whose request is executed there."""
     spec_text: str = ""
     overrides: tuple[str, ...] = ()
 
     @property
     def provider(self) -> str:
-        """The provider's name."""
-        return self.target.provider
+        """The name of the provider that runs it."""
+        return self.host.provider
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether another provider's request is executed."""
+        return self.host.provider != self.target.provider
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; the run folder keeps it beside the spec's own text."""
@@ -94,18 +112,24 @@ class Plan:
             "spec": spec_values(self.spec),
             "spec_digest": self.spec_digest,
             "overrides": list(self.overrides),
-            "target": asdict(self.target),
+            "provider": self.provider,
+            "host": asdict(self.host) if self.is_rehearsal else None,
+            "target": {key: value for key, value in asdict(self.target).items() if key != "problems"},
             "facts": asdict(self.facts),
             "unused": list(self.unused),
             "origins": dict(self.origins),
         }
 
 
-def make_plan(spec: JobSpec, document: Document, facts: Facts, target: Target) -> Plan:
-    """Put spec, facts and target together. SpecError lists what this target cannot do, each at its line."""
+def make_plan(spec: JobSpec, document: Document, facts: Facts, target: Target, host: Target | None = None) -> Plan:
+    """Put spec, facts and target together. SpecError lists what this target cannot do, each at its line.
+
+    `host`: where it is executed, for a rehearsal; by default at the target itself.
+    """
+    origins = {**{dotted(keys): origin for keys, origin in document.origins.items() if keys}, **target.origins}
     mistakes = [
-        Mistake(where=document.origin(keys), path=dotted(keys), message=message, hint=hint)
-        for keys, message, hint in _impossible(spec, target)
+        Mistake(where=origins.get(dotted(keys)) or document.origin(keys), path=dotted(keys), message=message, hint=hint)
+        for keys, message, hint in (*target.problems, *_impossible(spec, target))
     ]
     if mistakes:
         raise SpecError(mistakes)
@@ -116,7 +140,8 @@ def make_plan(spec: JobSpec, document: Document, facts: Facts, target: Target) -
         target=target,
         facts=facts,
         unused=tuple(name for name in target.unused if _is_set(document.values, name)),
-        origins={dotted(keys): origin for keys, origin in document.origins.items() if keys},
+        origins=origins,
+        host=host or target,
         spec_text=document.text,
         overrides=document.overrides,
     )
@@ -131,28 +156,6 @@ def spec_values(spec: JobSpec) -> dict[str, Any]:
 def digest_of(value: Any) -> str:
     """sha256 of a JSON value, independent of the order of its keys."""
     return sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
-
-
-def git_commit(folder: Path) -> str:
-    """The commit checked out around a folder, read from .git itself (no process is started); empty outside git."""
-    for place in (folder, *folder.parents):
-        git = place / ".git"
-        try:
-            if git.is_file():
-                git = (place / git.read_text().partition(":")[2].strip()).resolve()
-            head = (git / "HEAD").read_text().strip()
-            if not head.startswith("ref: "):
-                return head
-            name = head[5:]
-            common = git / "commondir"
-            base = (git / common.read_text().strip()).resolve() if common.is_file() else git
-            if (base / name).is_file():
-                return (base / name).read_text().strip()
-            packed = (base / "packed-refs").read_text().splitlines()
-            return next((line.split()[0] for line in packed if line.endswith(f" {name}")), "")
-        except (OSError, UnicodeDecodeError):
-            continue
-    return ""
 
 
 def _impossible(spec: JobSpec, target: Target) -> list[tuple[Keys, str, str | None]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from cloudtrain.planning import Plan, Target
     from cloudtrain.runs import RunFolder, RunState
     from cloudtrain.settings import Settings
+    from cloudtrain.spec import JobSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +23,8 @@ class Request:
 
     provider: str
     document: Mapping[str, Any]
+    job: Mapping[str, Any] = field(default_factory=dict)
+    """The job document that travels beside it: what the launcher reads on every node."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,69 +35,91 @@ class Finding:
     """error or warning."""
     message: str
     hint: str | None = None
+    where: str = ""
+    """The place in the spec or the settings, if one is to blame: `job.yaml:7:3`."""
+    path: str = ""
+    """The field there: `limits.max_wait`."""
+
+    def text(self) -> str:
+        """`job.yaml:7:3: limits.max_wait: …`, without the hint."""
+        return ": ".join(part for part in (self.where, self.path, self.message) if part)
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """One line of a job's log."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adopted:
+    """A job that another machine started: what its run folder is born with."""
 
-    time: float
-    """Seconds since 1970."""
-    node: int
-    source: str
-    """`rank 3`, `node 0` (the launcher), `torchrun`; empty when nobody said."""
-    text: str
-
-    @property
-    def rank(self) -> int | None:
-        """The rank that printed it; None for the launcher's and torchrun's own lines."""
-        return int(self.source[5:]) if self.source.startswith("rank ") else None
+    run_id: str
+    documents: Mapping[str, str]
+    events: Sequence[Mapping[str, Any]]
 
 
-_TAG = re.compile(r"\[(rank \d+|node \d+|local rank \d+|torchrun)\] ?")
-
-
-def log_line(time: float, node: int, raw: str) -> LogLine:
-    """A line as the launcher wrote it, its mark taken apart."""
-    match = _TAG.match(raw)
-    return LogLine(time, node, match[1], raw[match.end() :]) if match else LogLine(time, node, "", raw)
+Progress = Callable[[int, int], None]
+"""Told how much is done, and of how much."""
 
 
 class Provider(Protocol):
     """One place where jobs run. Everything up to `render` is pure; everything after it is an effect."""
 
     name: str
+    contracts: tuple[str, ...]
+    """The contracts whose requests it can execute; the first is its own."""
 
-    def target(self, settings: Settings) -> Target:
-        """The target that these settings mean. No network."""
+    def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
+        """The target that these settings and this spec mean. No network.
+
+        `rehearsal`: the request is executed elsewhere; account facts nobody has given may then be placeholders.
+        """
+        ...
+
+    def rules(self, plan: Plan) -> list[Finding]:
+        """What is wrong with the plan by this provider's own rules. Pure and quick: `plan` shows it too."""
         ...
 
     def checks(self, plan: Plan) -> list[Finding]:
-        """What stands in the way, as far as this machine can tell, before anything is spent."""
+        """What else stands in the way, as far as this machine can tell, before anything is spent."""
         ...
 
     def render(self, plan: Plan) -> Request:
         """The request for a plan. Pure."""
         ...
 
-    def start(self, request: Request, run: RunFolder, archive: Path) -> dict[str, Any]:
+    def start(self, request: Request, run: RunFolder, archive: Path, progress: Progress | None) -> dict[str, Any]:
         """Start the job; the answer finds it again. Idempotent: the remote name is the run id."""
+        ...
+
+    def pause_seconds(self, run: RunFolder) -> float:
+        """How long to wait between two looks at a run."""
         ...
 
     def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
         """Events that the run folder does not hold yet, such as the end of a job nobody watched."""
         ...
 
-    def logs(self, run: RunFolder, cursor: Mapping[str, Any]) -> tuple[list[LogLine], Mapping[str, Any]]:
-        """The log lines of all nodes after a cursor (empty: from the start), and the next cursor."""
-        ...
-
     def stop(self, run: RunFolder, state: RunState) -> None:
         """Ask the job to stop: a checkpoint, then the end. Asking twice does no harm."""
         ...
 
-    def results(self, run: RunFolder, state: RunState) -> Mapping[str, Path]:
-        """What the job left, by name: model, output, checkpoints; brought to this machine if need be."""
+    def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
+        """Where model, output and checkpoints lie, as people would write it. No network."""
+        ...
+
+    def checkpoints(self, run: RunFolder, state: RunState) -> str:
+        """Where a run's checkpoints lie, for another run to start from; empty when there are none."""
+        ...
+
+    def fetch(
+        self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None
+    ) -> list[str]:
+        """Bring what the job left, each into `folder/<name>`; returns the names that there were."""
+        ...
+
+    def adopt(self, settings: Settings, run_id: str | None) -> list[Adopted]:
+        """Jobs of ours that run there, whoever started them; of one name, if it is given."""
+        ...
+
+    def native(self, run: RunFolder, state: RunState) -> Any:
+        """The job as an object of the cloud's own SDK. UsageError where there is none."""
         ...
 
 

@@ -8,6 +8,34 @@ from typing import Any
 
 _REMEDIES: tuple[tuple[str, str], ...] = (
     (
+        r"ResourceLimitExceeded|account-level service limit",
+        "ask for a higher quota: Service Quotas > Amazon SageMaker > '… for training job usage' (new accounts have 0)",
+    ),
+    (
+        r"CapacityError|Unable to provision|insufficient capacity|InsufficientInstanceCapacity",
+        "name several instance types in order of preference, wait longer (limits.max_wait), or try another region",
+    ),
+    (
+        r"assume.*role|AssumeRole",
+        "the role (aws.role) must trust sagemaker.amazonaws.com: look at its trust policy",
+    ),
+    (
+        r"CannotPullContainer|[Ii]mage .*(does not exist|not found|cannot be pulled)|(pull|find|access).* image",
+        "look at the image's address; it must be in ECR in the job's region, and the role must be allowed to pull it",
+    ),
+    (
+        r"NoSuchBucket|(bucket|S3).*(different|another|wrong|same) region|PermanentRedirect|must be in region",
+        "bucket, inputs and image must lie in the job's own region: see aws.bucket and aws.region",
+    ),
+    (
+        r"No S3 objects found|S3 (prefix|key|object).*not (found|exist)",
+        "nothing lies at an input's address: look at inputs in job.yaml (aws s3 ls ADDRESS)",
+    ),
+    (
+        r"not authorized to perform|AccessDenied|Access Denied",
+        "the job's role (aws.role) lacks a permission that the message names",
+    ),
+    (
         r"out of memory|can't allocate memory|OutOfMemoryError",
         "make the batch smaller (with gradient accumulation the result stays the same) or take a GPU with more memory",
     ),

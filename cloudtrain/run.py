@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
@@ -10,24 +11,59 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.errors import JobFailed, StorageError, UsageError
-from cloudtrain.provider import LogLine, Provider, get_provider
+from cloudtrain.errors import CloudError, JobFailed, RunExists, RunNotFound, StorageError, UsageError
+from cloudtrain.provider import Progress, Provider, get_provider
 from cloudtrain.runs import ENDED, RunFolder, RunState, RunStore, fold
-from cloudtrain.runs.index import summaries
+from cloudtrain.runs.index import remember, summaries
+from cloudtrain.runs.logs import LogLine, read_logs
+from cloudtrain.runs.state import who
 from cloudtrain.runs.store import storing
 from cloudtrain.settings import load_settings
 
 POLL_SECONDS = 0.05
-OBSERVE_SECONDS = 1.0
+LONGEST_PAUSE = 16
+"""A cloud that does not answer is asked ever more rarely: at last after this many usual pauses."""
 
 
-def find_run(name: str = "last", *, data_dir: str | None = None) -> Run:
-    """The run of that id, of that unique beginning, or the last one. RunNotFound otherwise."""
-    return Run(_store(data_dir).open(name))
+def find_run(name: str = "last", *, data_dir: str | None = None, provider: str | None = None) -> Run:
+    """The run of that id, of that unique beginning, or the last one. RunNotFound otherwise.
+
+    An id that this machine does not know is looked for at `provider` (by default that of the settings), which knows
+    the jobs that other machines have started.
+    """
+    store = _store(data_dir)
+    try:
+        return Run(store.open(name))
+    except RunNotFound:
+        if not adopt(provider, run_id=name, data_dir=data_dir):
+            raise
+        return Run(store.open(name))
+
+
+def adopt(provider: str | None, *, run_id: str | None = None, data_dir: str | None = None) -> list[str]:
+    """Take up jobs that other machines have started at a provider, or the one of that id; returns those new here."""
+    settings = load_settings(Path.cwd(), {"provider": provider, "data_dir": data_dir})
+    store = _store(data_dir)
+    known = set(store.ids())
+    new = []
+    if run_id == "last" or run_id in known:
+        return []
+    for job in get_provider(settings["provider"]).adopt(settings, run_id):
+        if job.run_id not in known:
+            first, *others = job.events
+            try:
+                store.create(job.run_id, job.documents, first).append(*others)
+            except RunExists:  # by another process, in this moment
+                continue
+            new.append(job.run_id)
+    return new
 
 
 def list_runs(*, data_dir: str | None = None) -> list[dict[str, Any]]:
-    """A summary of every run, newest first, the state of those still open looked up; `damaged` where that fails."""
+    """A summary of every run, newest first, the state of those still open looked up; `damaged` where that fails.
+
+    A cloud that does not answer leaves the state as it was last seen, and says so in `reason`.
+    """
     store = _store(data_dir)
     found = []
     for summary in summaries(store):
@@ -35,6 +71,8 @@ def list_runs(*, data_dir: str | None = None) -> list[dict[str, Any]]:
             try:
                 state = Run(RunFolder(store.runs_dir / summary["run"])).status()
                 summary = {key: state.to_json()[key] for key in summary}
+            except (CloudError, UsageError) as error:
+                summary = {**summary, "reason": f"not asked: {error.message}"}
             except StorageError as error:
                 summary = {**summary, "state": "damaged", "reason": error.message}
         found.append(summary)
@@ -48,6 +86,8 @@ class Update:
     state: RunState
     events: list[dict[str, Any]]
     lines: list[LogLine]
+    trouble: str = ""
+    """Why the cloud could not be asked this time; it will be asked again."""
 
 
 class Run:
@@ -59,14 +99,16 @@ class Run:
         self._state = RunState(run_id=folder.run_id)
         self._offset = 0
         self._observed = 0.0
+        self._patience = 1
+        self._trouble = ""
 
     def __repr__(self) -> str:
         return f"<Run {self.id}: {self._state.state}>"
 
     def status(self) -> RunState:
-        """The state now."""
+        """The state now. CloudError when the cloud cannot be asked."""
         self._observed = 0.0
-        return self._refresh()[0]
+        return self._refresh(patient=False)[0]
 
     def watch(self) -> Iterator[Update]:
         """Everything from the beginning, then what comes, until the run has ended."""
@@ -74,14 +116,14 @@ class Run:
         before = self._refresh()[1]
         while True:
             # Lines first: an error is told before the lines that tell of it, so it is never read after them.
-            lines, cursor = self._provider().logs(self.folder, cursor)
+            lines, cursor = read_logs(self.folder, cursor)
             state, events = self._refresh()
             events, before = before + events, []
             ended = state.has_ended
             if ended:
-                rest, cursor = self._provider().logs(self.folder, cursor)
+                rest, cursor = read_logs(self.folder, cursor)
                 lines += rest
-            yield Update(state, events, lines)
+            yield Update(state, events, lines, self._trouble)
             if ended:
                 return
             time.sleep(POLL_SECONDS)
@@ -126,13 +168,13 @@ class Run:
                 and (pattern is None or pattern.search(line.text) is not None)
             )
 
-        self._refresh()
-        lines, cursor = self._provider().logs(self.folder, {})
+        self._refresh(patient=follow)
+        lines, cursor = read_logs(self.folder, {})
         chosen = [line for line in lines if wanted(line)]
         yield from chosen if tail is None else chosen[max(0, len(chosen) - tail) :]
         while follow:
             ended = self._refresh()[0].has_ended
-            lines, cursor = self._provider().logs(self.folder, cursor)
+            lines, cursor = read_logs(self.folder, cursor)
             yield from (line for line in lines if wanted(line))
             if ended:
                 return
@@ -146,23 +188,41 @@ class Run:
             state = self.wait()
         return state
 
-    def fetch(self, folder: str | Path | None = None, *, checkpoints: bool = False) -> Path:
-        """Copy model and output (and checkpoints) into a new folder, by default one named like the run."""
+    def fetch(
+        self, folder: str | Path | None = None, *, checkpoints: bool = False, progress: Progress | None = None
+    ) -> Path:
+        """Bring model and output (and checkpoints) into a new folder, by default one named like the run.
+
+        The folder is there with everything in it, or not at all. `progress` is told of bytes.
+        """
         target = Path(folder or self.id)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise UsageError(f"{target} exists and is not empty", hint=f"cloudtrain fetch {self.id} ANOTHER_FOLDER")
-        found = {
-            name: path
-            for name, path in self._provider().results(self.folder, self.status()).items()
-            if (checkpoints or name != "checkpoints") and path.is_dir() and any(path.iterdir())
-        }
+        names = ("model", "output", *(("checkpoints",) if checkpoints else ()))
+        draft = target.absolute().with_name(f".{target.absolute().name}.{os.urandom(4).hex()}.part")
+        state = self.status()
+        with storing(target, f"cloudtrain fetch {self.id} ANOTHER_FOLDER"):
+            try:
+                draft.mkdir(parents=True)
+                found = self._provider().fetch(self.folder, state, names, draft, progress)
+                if found:
+                    if target.is_dir():
+                        target.rmdir()
+                    draft.rename(target)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
         if not found:
             hint = f"cloudtrain logs {self.id}; a script writes to $CLOUDTRAIN_MODEL_DIR and $CLOUDTRAIN_OUTPUT_DIR"
             raise StorageError(f"run {self.id} left no files", hint=hint)
-        with storing(target, f"cloudtrain fetch {self.id} ANOTHER_FOLDER"):
-            for name, path in found.items():
-                shutil.copytree(path, target / name, symlinks=True)
         return target
+
+    def places(self) -> Mapping[str, str]:
+        """Where model, output and checkpoints lie: folders of this machine, or addresses in a cloud."""
+        return self._provider().places(self.folder, self._state)
+
+    def native(self) -> Any:
+        """The job as an object of the cloud's own SDK: for aws a `sagemaker.core` TrainingJob."""
+        return self._provider().native(self.folder, self.status())
 
     def rerun(self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None) -> Run:
         """Run the same source and spec again, under a new id; what did not succeed goes on from its checkpoints."""
@@ -170,27 +230,47 @@ class Run:
         if not state.has_ended:
             raise UsageError(f"run {self.id} is still {state.state}", hint=f"cloudtrain stop {self.id}")
         resume = not fresh and state.state != "succeeded"
+        resume_from = self._provider().checkpoints(self.folder, state) if resume else ""
         from cloudtrain.submission import archive_of, plan_again, submit  # the one verb that needs spec and plan
 
-        again = plan_again(self.folder, provider, tuple(overrides), resume=resume)
+        again = plan_again(self.folder, provider, tuple(overrides), resume_from)
         return Run(submit(again, archive=archive_of(again)))
 
     def _provider(self) -> Provider:
         return get_provider(self._state.provider or self.folder.document("plan.json")["target"]["provider"])
 
-    def _refresh(self) -> tuple[RunState, list[dict[str, Any]]]:
-        events, self._offset = self.folder.events_since(self._offset)
-        fold(self.id, events, self._state)
-        now = time.monotonic()
-        if not self._state.has_ended and now - self._observed > OBSERVE_SECONDS:
-            self._observed = now
-            seen = self._provider().observe(self.folder, self._state)
+    def _refresh(self, *, patient: bool = True) -> tuple[RunState, list[dict[str, Any]]]:
+        """Read what is new; now and then ask the provider. `patient`: a cloud that cannot tell now is asked later."""
+        events = self._read()
+        if not self._state.has_ended and self._is_time():
+            provider = self._provider()
+            try:
+                seen = provider.observe(self.folder, self._state)
+                self._patience, self._trouble = 1, ""
+            except CloudError as error:
+                if not (patient and error.transient):
+                    raise
+                self._patience = min(2 * self._patience, LONGEST_PAUSE)
+                self._trouble, seen = error.message, []
             if seen:
                 self.folder.append(*seen)
-                more, self._offset = self.folder.events_since(self._offset)
-                fold(self.id, more, self._state)
-                events += more
+            events += self._read()
+            if self._state.has_ended and seen:
+                remember(self.folder)
         return self._state, events
+
+    def _read(self) -> list[dict[str, Any]]:
+        events, self._offset = self.folder.events_since(self._offset)
+        fold(self.id, events, self._state)
+        return events
+
+    def _is_time(self) -> bool:
+        now = time.monotonic()
+        pause = self._provider().pause_seconds(self.folder) * self._patience if self._observed else 0.0
+        if self._observed and now - self._observed <= pause:
+            return False
+        self._observed = now
+        return True
 
 
 def explain(state: RunState) -> str:
@@ -199,9 +279,9 @@ def explain(state: RunState) -> str:
     if not error:
         return state.reason
     if error["rank"] < 0:
-        return f"node {error['node']}: {error['message']}"
+        return f"{who(error)}: {error['message']}"
     verb = f"raised {error['exception']}: " if error.get("traceback") else ""
-    return f"rank {error['rank']} (node {error['node']}) {verb}{error['message']}"
+    return f"{who(error)} {verb}{error['message']}"
 
 
 def _store(data_dir: str | None) -> RunStore:

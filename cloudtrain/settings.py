@@ -37,6 +37,13 @@ def _grace(value: Any) -> int:
     return seconds
 
 
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not 0.05 <= seconds <= 3600:
+        raise ValueError(f"expected 0.05 to 3600 seconds, got {value}")
+    return seconds
+
+
 def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, (str, list)):
         raise ValueError(f"expected a list of texts, got {value!r}")
@@ -50,12 +57,14 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "source_warn": (_quantity(parse_size), "warn when the source folder is larger"),
     "source_limit": (_quantity(parse_size), "refuse when the source folder is larger"),
     "stop_grace": (_grace, "local runs: time from the stop signal to the kill"),
+    "prices": (_path, "your own table of prices: CSV, instance_type,usd_per_hour,region,as_of"),
     "aws.region": (_text, "AWS region"),
     "aws.role": (_text, "execution role of SageMaker jobs"),
     "aws.bucket": (_text, "bucket for source, checkpoints and models"),
     "aws.subnets": (_texts, "subnets of the job's network"),
     "aws.security_groups": (_texts, "security groups of the job's network"),
     "aws.kms_key": (_text, "key that encrypts what the job writes"),
+    "aws.poll": (_seconds, "seconds between two looks at a job"),
     "azure.subscription": (_text, "Azure subscription"),
     "azure.resource_group": (_text, "resource group"),
     "azure.workspace": (_text, "Azure ML workspace"),
@@ -68,6 +77,7 @@ DEFAULTS: dict[str, Any] = {
     "source_warn": 100_000_000,
     "source_limit": 1_000_000_000,
     "stop_grace": 30,
+    "aws.poll": 10.0,
 }
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.bundle import payload_files
 from cloudtrain.contracts.launch import entrypoint_of
 from cloudtrain.document import Document, parse_document
-from cloudtrain.errors import CloudtrainError, SourceError, StorageError
-from cloudtrain.planning import Facts, Plan, SourceFacts, git_commit, make_plan
+from cloudtrain.errors import CloudtrainError, SourceError, StorageError, UsageError
+from cloudtrain.git import git_state
+from cloudtrain.planning import Facts, Plan, SourceFacts, Target, make_plan
 from cloudtrain.preflight import preflight, refuse_errors
 from cloudtrain.provider import Finding, get_provider
 from cloudtrain.runs import RunFolder, RunStore
@@ -43,6 +44,7 @@ def read_facts(
         tree = _scan_around(data_dir, tree)
     _check_entrypoint(spec, tree)
     own = tree.own
+    git = git_state(folder)
     return Facts(
         run_id=run_id or RunStore(data_dir).new_id(spec.name),
         time=time.time(),
@@ -55,25 +57,35 @@ def read_facts(
             bytes=sum(entry.size for entry in own),
             warning=check_size(tree, settings["source_warn"], settings["source_limit"]) or "",
         ),
-        git_commit=git_commit(folder),
+        git_commit=git.commit,
+        git_dirty=git.dirty,
     )
 
 
-def submit(plan: Plan, *, archive: Path | None = None, progress: Progress | None = None) -> RunFolder:
+def submit(
+    plan: Plan,
+    *,
+    archive: Path | None = None,
+    findings: Sequence[Finding] | None = None,
+    progress: Progress | None = None,
+    sending: Progress | None = None,
+) -> RunFolder:
     """Start a plan. RefusedError when a check says no, RunExists when its run id is taken: nothing was started then.
 
     `archive`: the source as another run packed it; by default it is packed now, and must be what was planned.
+    `findings`: those of a preflight of this very plan, when one was just made.
+    `progress` is told of the packing, in files; `sending` of the upload, in bytes.
     """
-    provider = get_provider(plan.provider)
-    refuse_errors(preflight(plan))
+    refuse_errors(preflight(plan) if findings is None else findings)
     store = RunStore(Path(plan.facts.data_dir))
-    request = provider.render(plan)
+    request = get_provider(plan.target.provider).render(plan)
     archive = archive or _pack(plan, progress)
     resources = plan.spec.resources
     documents = {
         "spec.yaml": plan.spec_text,
         "plan.json": as_text(plan.to_json()),
         "request.json": as_text(dict(request.document)),
+        "job.json": as_text(dict(request.job)),
     }
     submitting = {
         "type": "submitting",
@@ -86,17 +98,22 @@ def submit(plan: Plan, *, archive: Path | None = None, progress: Progress | None
     }
     folder = store.create(plan.run_id, documents, submitting)
     try:
-        ref = provider.start(request, folder, archive)
+        ref = get_provider(plan.provider).start(request, folder, archive, sending)
     except CloudtrainError as error:
+        if getattr(error, "unsure", False):  # left open: the next look at the run asks what became of it
+            raise
         folder.append({"type": "ended", "time": time.time(), "state": "failed", "reason": error.message})
         raise
     folder.append({"type": "submitted", "time": time.time(), "ref": ref})
     return folder
 
 
-def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...], *, resume: bool) -> Plan:
-    """The plan of an earlier run, with its source as it was, under a new run id; from its checkpoints if `resume`."""
+def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...], resume_from: str) -> Plan:
+    """The plan of an earlier run, with its source as it was, under a new run id; from those checkpoints, if any."""
     old = run.document("plan.json")
+    if "adopted" in old:
+        hint = "cloudtrain submit, from the folder of the job"
+        raise UsageError(f"run {run.run_id} was started on another machine, which has its source", hint=hint)
     facts = old["facts"]
     folder = Path(facts["folder"])
     text = (run.path / "spec.yaml").read_text(encoding="utf-8")
@@ -113,10 +130,26 @@ def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...],
         data_dir=str(data_dir),
         source=SourceFacts(**facts["source"]),
         git_commit=facts["git_commit"],
-        resume_from=run.run_id if resume else "",
+        git_dirty=facts["git_dirty"],
+        resume_run=run.run_id if resume_from else "",
+        resume_from=resume_from,
     )
-    target = get_provider(provider or old["target"]["provider"]).target(settings)
-    return make_plan(spec, document, new, target)
+    # The same rehearsal again, unless it is to run somewhere else now.
+    as_ = old["target"]["provider"] if old["host"] and provider in (None, old["provider"]) else None
+    target, host = targets(spec, settings, provider or old["provider"], as_)
+    return make_plan(spec, document, new, target, host)
+
+
+def targets(spec: JobSpec, settings: Settings, provider: str, as_: str | None) -> tuple[Target, Target | None]:
+    """The target whose request is made and, for a rehearsal (`as_` names another provider), where it is executed."""
+    runs = get_provider(provider)
+    if as_ is None:
+        return runs.target(settings, spec), None
+    target = get_provider(as_).target(settings, spec, rehearsal=True)
+    if as_ == provider or target.contract not in runs.contracts:
+        hint = f"to rehearse: --provider local --as {as_}; to run there: --provider {as_}"
+        raise UsageError(f"the {provider} provider cannot rehearse a job as {as_} would run it", hint=hint)
+    return target, runs.target(settings, spec)
 
 
 def archive_of(plan: Plan) -> Path:
@@ -129,13 +162,13 @@ def archive_of(plan: Plan) -> Path:
     return path
 
 
-def warnings(plan: Plan, findings: list[Finding]) -> list[str]:
+def warnings(plan: Plan, findings: Sequence[Finding]) -> list[str]:
     """What a user should know before a start, though it does not forbid it."""
-    notes = [f.message + (f" ({f.hint})" if f.hint else "") for f in findings if f.severity != "error"]
+    notes = [f.text() + (f" ({f.hint})" if f.hint else "") for f in findings if f.severity != "error"]
     if plan.facts.source.warning:
         notes.append(plan.facts.source.warning)
     if plan.unused:
-        notes.append(f"not used by the {plan.provider} provider: {', '.join(plan.unused)}")
+        notes.append(f"not used by the {plan.target.provider} provider: {', '.join(plan.unused)}")
     return notes
 
 

@@ -11,11 +11,12 @@ from typing import Any, NoReturn
 import click
 
 from cloudtrain.cli.output import command, home, learning_curves, number, paint, print_json, say
-from cloudtrain.provider import LogLine
+from cloudtrain.errors import CloudError
 from cloudtrain.quantities import format_duration
 from cloudtrain.remedies import remedy
 from cloudtrain.run import Run, Update, explain
 from cloudtrain.runs import RunState
+from cloudtrain.runs.logs import LogLine
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "stopped": 5}
 
@@ -31,6 +32,10 @@ def follow(run: Run) -> RunState:
         say(f"\n{run.id} goes on without you")
         say(f"  follow   {command('logs', run.id, '-f')}\n  stop     {command('stop', run.id)}")
         raise click.exceptions.Exit(130) from None
+    except CloudError as error:
+        view.clear()
+        hint = f"{error.hint + '; ' if error.hint else ''}the job goes on meanwhile: {command('wait', run.id)}"
+        raise CloudError(error.message, hint=hint, code=error.code) from error
     return update.state
 
 
@@ -45,9 +50,14 @@ class _View:
         self.error_time = 0.0
         self.erring: set[int] = set()
         self.attempt = 0
+        self.trouble = ""
 
     def show(self, update: Update) -> None:
         """What is new."""
+        if update.trouble != self.trouble:
+            self.trouble = update.trouble
+            if self.trouble:
+                self._line(f"{self.trouble}; the job goes on, asking again")
         for event in update.events:
             if event["type"] == "error":
                 self.error_time = self.error_time or float(event.get("time", 0))
@@ -57,6 +67,8 @@ class _View:
                 self._restarted(event)
             elif event["type"] == "resumed":
                 self._line(f"resumed from the checkpoint of step {event.get('step')}")
+            elif event["type"] == "phase" and not self.live:
+                self._line(str(event.get("phase", "")))
             elif event["type"] == "stop_requested":
                 self._line(f"stopping: {event.get('reason', '')}")
             elif event["type"] == "metrics" and not self.live:
@@ -112,8 +124,10 @@ def _progress(state: RunState, now: float) -> str:
     elapsed = format_duration(state.seconds(now))
     total = state.nodes * state.processes
     if not progress:
-        ready = f"{len(state.ranks)} of {total} ranks up" if state.state == "running" else state.state
-        return f"{ready}  {elapsed}"
+        if state.state != "running":
+            since = format_duration(max(0.0, now - state.phase_since)) if state.phase else elapsed
+            return f"{state.phase or state.state}  {since}"
+        return f"{len(state.ranks)} of {total} ranks up  {elapsed}"
     if "epoch" in progress:
         parts.append(f"epoch {progress['epoch']}/{progress.get('epochs', '?')}")
     if "step" in progress:
@@ -151,8 +165,10 @@ def report(run: Run, state: RunState) -> None:
     )
     for line in learning_curves({name: curve.values for name, curve in state.curves.items()}):
         say(f"  {line}")
-    left = results(run, state)
-    rows = [(name, home(path) + "/") for name, path in left.items()]
+    left = run.places()
+    rows = [(name, shown(place)) for name, place in left.items()]
+    if money(state):
+        rows.append(("cost", money(state)))
     if state.checkpoint and state.state == "stopped":
         rows.append(("at step", str(state.checkpoint["step"])))
     rows.append(("logs", command("logs", run.id)))
@@ -174,27 +190,38 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
     say(f"{run.id} {paint('failed')} after {took}: {explain(state)}")
     if error.get("file"):
         say(f"  {error['file']}:{error.get('line')}  {error.get('code', '')}")
-    cure = remedy(error) if error else None
+    cure = remedy(error or {"message": state.reason})
     if cure:
         say(f"  hint: {cure}")
     where = ("--rank", str(error["rank"])) if error.get("rank", -1) >= 0 else ()
     say(f"  {'logs':<11} {command('logs', run.id, *where)}")
+    if money(state):
+        say(f"  {'cost':<11} {money(state)}")
     if state.checkpoint:
         step = state.checkpoint["step"]
         say(f"  {'next':<11} {command('rerun', run.id)}   goes on from the checkpoint of step {step}")
 
 
-def results(run: Run, state: RunState) -> dict[str, str]:
-    """The folders in which the run left something, by name."""
-    from cloudtrain.provider import get_provider
+def shown(place: str) -> str:
+    """A place as people read it: a folder of this machine with a slash, an address as it is."""
+    return place if "://" in place else home(place) + "/"
 
-    found = get_provider(state.provider).results(run.folder, state) if state.provider else {}
-    return {name: str(path) for name, path in found.items() if path.is_dir() and any(path.iterdir())}
+
+def money(state: RunState) -> str:
+    """`1 h 2 min billed, 25.40 USD at list price`; empty where nothing was billed."""
+    bill = state.billing
+    if "billable_seconds" not in bill:
+        return ""
+    saved = bill.get("training_seconds") or 0
+    text = f"{format_duration(bill['billable_seconds'])} billed"
+    if saved > bill["billable_seconds"]:
+        text += f" of {format_duration(saved)}, spot saved {1 - bill['billable_seconds'] / saved:.0%}"
+    return text + (f", {bill['usd']:.2f} USD at list price" if "usd" in bill else ", price unknown")
 
 
 def conclude(run: Run, state: RunState, as_json: bool) -> NoReturn:
     """Report the end of a run and leave with its exit code."""
     report(run, state)
     if as_json:
-        print_json({**state.to_json(), "results": results(run, state)})
+        print_json({**state.to_json(), "results": dict(run.places())})
     raise click.exceptions.Exit(EXIT_CODES[state.state])

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from cloudtrain.cli.options import (
+    as_option,
     data_dir,
     job_argument,
     json_option,
@@ -52,18 +53,20 @@ def init_command(folder: Path, as_json: bool) -> None:
 @click.command("check", epilog="Example:\n\n  cloudtrain check --set resources.nodes=2")
 @job_argument
 @provider_option
+@as_option
 @set_option
 @json_option
 @data_dir
 def check_command(
-    folder: str | None, /, job: Path, provider: str | None, overrides: tuple[str, ...], as_json: bool
+    folder: str | None, /, job: Path, provider: str | None, as_: str | None, overrides: tuple[str, ...], as_json: bool
 ) -> None:
     """Report every mistake in JOB (default: job.yaml), and what stands in the way of running it here."""
     from cloudtrain import api
+    from cloudtrain.cli.plan_view import place
     from cloudtrain.preflight import preflight, refuse_errors
     from cloudtrain.submission import warnings
 
-    plan = api.plan(api.load(job, overrides), provider, data_dir=folder)
+    plan = api.plan(api.load(job, overrides), provider, as_=as_, data_dir=folder)
     findings = preflight(plan)
     refuse_errors(findings)
     if as_json:
@@ -72,12 +75,13 @@ def check_command(
         return
     for note in warnings(plan, findings):
         say(f"note: {note}")
-    tell(f"{job}: no mistakes; {plan.spec.name} can run on {plan.target.where}")
+    tell(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}")
 
 
 @click.command("plan", epilog="Example:\n\n  cloudtrain plan --json > request.json")
 @job_argument
 @provider_option
+@as_option
 @set_option
 @click.option("--diff", "against", metavar="RUN|FILE", help="Compare the request with that of a run, or with a file.")
 @json_option
@@ -86,6 +90,7 @@ def plan_command(
     folder: str | None,
     job: Path,
     provider: str | None,
+    as_: str | None,
     overrides: tuple[str, ...],
     against: str | None,
     as_json: bool,
@@ -93,8 +98,13 @@ def plan_command(
     """Show what JOB would run, and the exact request. Offline; nothing is started."""
     from cloudtrain import api
     from cloudtrain.cli.plan_view import difference, overview
+    from cloudtrain.preflight import refuse_errors
+    from cloudtrain.provider import get_provider
 
-    plan = api.plan(api.load(job, overrides), provider, data_dir=folder, progress=progress_bar("reading source"))
+    bar = progress_bar("reading source")
+    plan = api.plan(api.load(job, overrides), provider, as_=as_, data_dir=folder, progress=bar)
+    findings = get_provider(plan.target.provider).rules(plan)
+    refuse_errors(findings)
     request = api.render(plan)
     if against is not None:
         lines = difference(request.document, plan.run_id, against, folder)
@@ -105,12 +115,13 @@ def plan_command(
     elif as_json:
         print_json(dict(request.document))
     else:
-        tell(overview(plan))
+        tell(overview(plan, findings))
 
 
 @click.command("submit", epilog="Example:\n\n  cloudtrain submit --provider local --set args.epochs=1")
 @job_argument
 @provider_option
+@as_option
 @set_option
 @click.option("--run-id", metavar="ID", help="Name the run yourself; a second submit of the same id starts nothing.")
 @click.option("--detach", "-d", is_flag=True, help="Start and return at once; the run goes on.")
@@ -129,18 +140,30 @@ def submit_command(
 
     loaded = api.load(job, options["overrides"])
     bar = progress_bar("reading source")
-    plan = api.plan(loaded, options["provider"], run_id=options["run_id"], data_dir=folder, progress=bar)
+    plan = api.plan(
+        loaded, options["provider"], as_=options["as_"], run_id=options["run_id"], data_dir=folder, progress=bar
+    )
+    findings = preflight(plan)
+    refuse_errors(findings)
     if dry_run:
-        refuse_errors(preflight(plan))
         if as_json:
             print_json(dict(api.render(plan).document))
         else:
-            tell(overview(plan))
+            tell(overview(plan, findings))
         return
-    run = api.submit(plan, progress=progress_bar("packing source"))
-    say(f"{run.id}  {headline(plan)}")
-    for note in warnings(plan, []):
+    say(f"{plan.run_id}  {headline(plan)}")
+    for note in warnings(plan, findings):
         say(f"  note: {note}")
+    try:
+        run = api.submit(
+            plan,
+            findings=findings,
+            progress=progress_bar("packing source"),
+            sending=progress_bar("sending source", bytes_=True),
+        )
+    except KeyboardInterrupt:
+        say(f"\ninterrupted; {command('status', plan.run_id)} tells whether the job was started")
+        raise click.exceptions.Exit(130) from None
     if detach:
         _detached(run, as_json)
     else:

@@ -38,15 +38,27 @@ provider_option = click.option(
     "--provider",
     metavar="NAME",
     shell_complete=_providers,
-    help="Where to run: local (default; more to come).",
+    help="Where to run: local (default) or aws.",
+)
+as_option = click.option(
+    "--as",
+    "as_",
+    metavar="NAME",
+    shell_complete=_providers,
+    help="Rehearse the request of that cloud here: --provider local --as aws.",
 )
 data_dir = click.pass_obj
 
 
-def progress_bar(label: str) -> Callable[[int, int], None]:
-    """A callback that draws a bar on stderr when there is much to do; silent for small jobs and without a terminal."""
+def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], None]:
+    """A callback that draws a bar on stderr when there is much to do; silent for small jobs and without a terminal.
+
+    It is told how many files are done, of how many; or how many bytes.
+    """
     import sys
     import time
+
+    from cloudtrain.quantities import format_size
 
     started = time.monotonic()
     shown = False
@@ -56,8 +68,9 @@ def progress_bar(label: str) -> Callable[[int, int], None]:
         if not sys.stderr.isatty() or not total or (time.monotonic() - started < 0.5 and not shown):
             return
         shown = True
-        filled = round(24 * done / total)
-        sys.stderr.write(f"\r\x1b[K  {label} {'━' * filled}{'─' * (24 - filled)} {done}/{total} files")
+        filled = round(24 * min(done, total) / total)
+        amount = f"{format_size(done)} of {format_size(total)}" if bytes_ else f"{done}/{total} files"
+        sys.stderr.write(f"\r\x1b[K  {label} {'━' * filled}{'─' * (24 - filled)} {amount}")
         if done >= total:
             sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()

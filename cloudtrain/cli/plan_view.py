@@ -5,28 +5,54 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cloudtrain import api
+from cloudtrain.catalog.choice import find, names_of
 from cloudtrain.cli.output import count
 from cloudtrain.errors import UsageError
 from cloudtrain.planning import Plan
+from cloudtrain.provider import Finding
 from cloudtrain.quantities import format_duration, format_size
 from cloudtrain.run import find_run
 from cloudtrain.submission import is_packed, warnings
 
 
 def headline(plan: Plan) -> str:
-    """`2 nodes x 2 processes on this machine`."""
+    """`2 nodes x 2 processes on this machine`, `2 x ml.p4d.24xlarge (8 x A100-40GB, EFA), spot, us-east-1`."""
     resources = plan.spec.resources
+    if plan.target.quote is not None and not plan.is_rehearsal:
+        spot = ", spot" if resources.spot else ""
+        return f"{resources.nodes} x {_machines(plan)}{spot}, {plan.target.where}"
     gpus = f", {count(resources.gpus, 'GPU')} each" if resources.gpus else ""
     processes = count(resources.processes_per_node, "process")
-    return f"{count(resources.nodes, 'node')} x {processes}{gpus} on {plan.target.where}"
+    return f"{count(resources.nodes, 'node')} x {processes}{gpus} {place(plan)}"
 
 
-def overview(plan: Plan) -> str:
+def place(plan: Plan) -> str:
+    """`on this machine`, `on this machine, as SageMaker would run it`, `in us-east-1`."""
+    if plan.is_rehearsal:
+        return f"on {plan.host.where}, as {_PLATFORMS.get(plan.target.contract, plan.target.provider)} would run it"
+    return f"{'on' if plan.target.quote is None else 'in'} {plan.target.where}"
+
+
+_PLATFORMS = {"sagemaker": "SageMaker", "azureml": "Azure ML"}
+
+
+def _machines(plan: Plan) -> str:
+    """The instance types in order of preference, each with what it has."""
+    described = []
+    for name in plan.target.facts["instances"]:
+        row = find(plan.target.provider, name)
+        parts = [f"{row.gpus} x {names_of(row)[-1]}"] if row and row.gpus else []
+        parts += ["EFA"] if row and row.network == "efa" else []
+        described.append(f"{name} ({', '.join(parts)})" if parts else name)
+    return " or ".join(described)
+
+
+def overview(plan: Plan, findings: Sequence[Finding] = ()) -> str:
     """The plan in a few lines."""
     spec, source = plan.spec, plan.facts.source
     world = spec.resources.nodes * spec.resources.processes_per_node
@@ -37,27 +63,53 @@ def overview(plan: Plan) -> str:
             "runs",
             f"{what} {shlex.join(spec.args.argv)}".rstrip() + f"      {world} process{'es' if world > 1 else ''}",
         ),
+        *([("image", plan.target.facts["image"])] if "image" in plan.target.facts and not plan.is_rehearsal else []),
         ("source", f"{source.files} files, {format_size(source.bytes)}, sha256:{source.digest[:8]}…{packed}"),
-        *((f"input {name}", item.on(plan.provider) or "") for name, item in spec.inputs.items()),
+        *((f"input {name}", item.on(plan.target.provider) or "") for name, item in spec.inputs.items()),
         (
             "stores",
             f"a checkpoint every {format_duration(spec.checkpoints.every)}, {spec.checkpoints.keep} kept",
         ),
         ("limits", _limits(plan)),
-        ("cost", "nothing: it runs here") if plan.provider == "local" else ("cost", "unknown"),
-        ("request", f"{len(api.render(plan).document)} fields: --json prints it, --diff last compares it"),
+        *(("" if number else "cost", text) for number, text in enumerate(_cost(plan))),
+        ("request", f"{_kind(plan)}{len(api.render(plan).document)} fields: --json prints it, --diff last compares it"),
     ]
     lines = [f"{spec.name}  {headline(plan)}"]
     lines += [f"  {name:<8} {text}" for name, text in rows]
     lines += [f"  {'set by':<8} {path}  ← {origin}" for path, origin in _set_elsewhere(plan)]
-    lines += [f"  note: {note}" for note in warnings(plan, [])]
+    lines += [f"  note: {note}" for note in warnings(plan, findings)]
     return "\n".join(lines)
+
+
+def _kind(plan: Plan) -> str:
+    return "CreateTrainingJob, " if plan.target.contract == "sagemaker" else ""
+
+
+def _cost(plan: Plan) -> list[str]:
+    quote = plan.target.quote
+    if quote is None or plan.is_rehearsal:
+        return ["nothing: it runs here"]
+    if quote.price is None:
+        return [f"unknown: no price of {plan.target.facts['instances'][0]} in {plan.target.where} is at hand"]
+    age = quote.age_days(plan.facts.time)
+    old = f"price of {quote.price.as_of}" + (f", {age} days old" if age is not None else "")
+    old += f"; {quote.price.source}" if "unverified" in quote.price.source else ""
+    spot = ", spot is less" if plan.spec.resources.spot else ""
+    lines = [f"{quote.usd_per_hour:.2f} USD/h on demand{spot} ({old})"]
+    where = plan.origins.get(quote.cap)
+    reason = f"  ← {where} {quote.cap.rpartition('.')[2]}" if where else "  (SageMaker's default; limits set another)"
+    lines.append(f"at most {quote.worst_usd:.2f} USD: stops after {format_duration(quote.max_seconds)}{reason}")
+    if plan.spec.aws.keep_alive:
+        lines[-1] += f"; {format_duration(plan.spec.aws.keep_alive)} of kept machines included"
+    return lines
 
 
 def _limits(plan: Plan) -> str:
     limits = plan.spec.limits
-    runtime = f"stops after {format_duration(limits.max_runtime)}" if limits.max_runtime else "no time limit"
-    origin = plan.origins.get("limits.max_runtime")
+    quote = plan.target.quote
+    seconds = quote.max_seconds if quote else limits.max_runtime
+    runtime = f"stops after {format_duration(seconds)}" if seconds else "no time limit"
+    origin = plan.origins.get("limits.max_runtime") if seconds == limits.max_runtime else None
     restarts = f"{count(limits.restarts, 'restart')} in place"
     return f"{runtime}{f'  ← {origin} max_runtime' if origin else ''}; {restarts}"
 
@@ -78,12 +130,18 @@ def difference(document: Mapping[str, Any], run_id: str, against: str, data_dir:
             raise UsageError(
                 f"{against}: is not JSON: {error}", hint="cloudtrain plan --json > FILE writes one"
             ) from None
-        other_id = str(other.get("run_id", "")) if isinstance(other, dict) else ""
+        other_id = _id_of(other)
     else:
         run = find_run(against, data_dir=data_dir)
         other, other_id = run.folder.document("request.json"), run.id
     old, new = _lines(other, other_id), _lines(dict(document), run_id)
     return list(unified_diff(old, new, against, "plan", lineterm=""))
+
+
+def _id_of(document: Any) -> str:
+    """The run id that a request speaks of."""
+    named = document if isinstance(document, dict) else {}
+    return str(named.get("run_id") or named.get("TrainingJobName") or "")
 
 
 def _lines(document: Any, run_id: str) -> list[str]:

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from cloudtrain.cli.follow import conclude, follow, results
+from cloudtrain.cli.follow import conclude, follow, money, shown
 from cloudtrain.cli.options import (
     data_dir,
     json_option,
+    progress_bar,
     provider_option,
     run_argument,
     set_option,
@@ -22,7 +23,6 @@ from cloudtrain.cli.output import (
     ago,
     command,
     count,
-    home,
     learning_curves,
     number,
     paint,
@@ -33,7 +33,7 @@ from cloudtrain.cli.output import (
 )
 from cloudtrain.errors import UsageError
 from cloudtrain.quantities import format_duration, parse_duration
-from cloudtrain.run import Run, explain, find_run, list_runs
+from cloudtrain.run import Run, adopt, explain, find_run, list_runs
 from cloudtrain.runs import STATES, RunState
 
 SHOWN = 20
@@ -41,12 +41,21 @@ SHOWN = 20
 
 @click.command("list", epilog="Example:\n\n  cloudtrain list --state failed --json")
 @click.option("--all", "everything", is_flag=True, help=f"All runs, not only the last {SHOWN}.")
+@provider_option
 @click.option("--state", type=click.Choice((*STATES, "damaged")), help="Only runs in this state.")
 @json_option
 @data_dir
-def list_command(folder: str | None, /, everything: bool, state: str | None, as_json: bool) -> None:
-    """List runs, the newest first."""
-    runs = [run for run in list_runs(data_dir=folder) if state in (None, run["state"])]
+def list_command(
+    folder: str | None, /, everything: bool, state: str | None, provider: str | None, as_json: bool
+) -> None:
+    """List runs, the newest first. With --provider aws also those that other machines have started there."""
+    if provider is not None:
+        adopt(provider, data_dir=folder)
+    runs = [
+        run
+        for run in list_runs(data_dir=folder)
+        if state in (None, run["state"]) and provider in (None, run["provider"])
+    ]
     if as_json:
         print_json(runs)
         return
@@ -83,7 +92,7 @@ def status_command(folder: str | None, /, run: str, as_json: bool) -> None:
     found = find_run(run, data_dir=folder)
     state = found.status()
     if as_json:
-        print_json({**state.to_json(), "folder": str(found.folder.path), "results": results(found, state)})
+        print_json({**state.to_json(), "folder": str(found.folder.path), "results": dict(found.places())})
         return
     size = f"{count(state.nodes, 'node')} x {count(state.processes, 'process')}"
     tell(f"{found.id}  {paint(state.state)}  {size}, {state.provider}")
@@ -96,6 +105,8 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         ("submitted", ago(state.created, time.time())),
         ("runs" if not state.ended else "took", format_duration(state.seconds(time.time()))),
     ]
+    if state.phase and not state.has_ended:
+        rows.append(("phase", f"{state.phase} for {format_duration(max(0.0, time.time() - state.phase_since))}"))
     why = explain(state)
     if why:
         rows.append(("because", why))
@@ -110,7 +121,11 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
         rows.append(("restarts", str(state.restarts)))
     if state.checkpoint:
         rows.append(("checkpoint", f"step {state.checkpoint['step']}"))
-    rows += [(name, home(path) + "/") for name, path in results(run, state).items()]
+    if money(state):
+        rows.append(("cost", money(state)))
+    rows += [(name, shown(place)) for name, place in run.places().items()]
+    if state.ref and state.ref.get("url"):
+        rows.append(("console", state.ref["url"]))
     rows.append(("logs", command("logs", run.id)))
     if state.state in ("failed", "stopped"):
         rows.append(("next", command("rerun", run.id)))
@@ -218,7 +233,7 @@ def stop_command(folder: str | None, /, run: str, as_json: bool) -> None:
 def fetch_command(folder: str | None, /, run: str, target: Path | None, checkpoints: bool, as_json: bool) -> None:
     """Copy model and output of RUN into DIR (default: a folder named like the run)."""
     found = find_run(run, data_dir=folder)
-    path = found.fetch(target, checkpoints=checkpoints)
+    path = found.fetch(target, checkpoints=checkpoints, progress=progress_bar("fetching", bytes_=True))
     copied = sorted(str(file) for file in path.rglob("*") if file.is_file())
     if as_json:
         print_json({"run": found.id, "folder": str(path), "files": copied})

@@ -16,22 +16,28 @@ from cloudtrain.provider import Finding
 def machine_checks(plan: Plan) -> list[Finding]:
     """Everything that stands in the way, at once."""
     spec, findings = plan.spec, []
-    python = plan.target.facts["python"]
+    python = plan.host.facts["python"]
     findings += _torch(python)
+    if plan.is_rehearsal and not (Path(python).parent / "python3").exists():
+        message = f"there is no python3 beside {python}, which is what the container's command starts"
+        findings.append(Finding(severity="error", message=message, hint="set CLOUDTRAIN_PYTHON to one called python3"))
     wanted = spec.resources.gpus
     found = _gpus(python) if wanted and not findings else wanted
     if found < wanted:
         processes = min(spec.resources.processes_per_node, 2)
+        machine = _without_machine(plan)
         findings.append(
             Finding(
                 severity="error",
                 message=f"this machine shows {found} GPUs, the spec asks for {wanted} per node",
-                hint=f"to rehearse on the CPU: --set resources.gpus=0 --set resources.processes={processes}",
+                hint=f"to rehearse on the CPU: --set resources.gpus=0 --set resources.processes={processes}{machine}",
             )
         )
     if spec.entrypoint is None:
         findings += _trainer_arguments(plan, python)
     for name, item in spec.inputs.items():
+        if "://" in (item.on("local") or ""):  # of a rehearsal: brought from the cloud
+            continue
         place = Path(plan.facts.folder) / Path(item.on("local") or "").expanduser()
         if not os.path.exists(place):  # noqa: PTH110  (false, not an error, for what no disk can hold)
             origin = plan.origins.get(f"inputs.{name}", "")
@@ -39,11 +45,20 @@ def machine_checks(plan: Plan) -> list[Finding]:
                 Finding(severity="error", message=f"{origin}: inputs.{name}: no such file or folder: {place}")
             )
     for name, places in spec.secrets.items():
+        if "local" not in places:  # of a rehearsal: looked up in the cloud, as the job would
+            continue
         variable = places["local"].partition(":")[2]
         if variable not in os.environ:
             message = f"secret {name}: the environment variable {variable} is not set"
             findings.append(Finding(severity="error", message=message, hint=f"export {variable}=… and submit again"))
     return findings
+
+
+def _without_machine(plan: Plan) -> str:
+    """The flags that take back the choice of a GPU machine, where the spec has made one."""
+    resources = plan.spec.resources
+    chosen = {"gpu": resources.gpu, "instance": resources.instance}
+    return "".join(f" --set resources.{name}={'[]' if name == 'gpu' else '{}'}" for name in chosen if chosen[name])
 
 
 def _torch(python: str) -> list[Finding]:

@@ -1,9 +1,8 @@
-"""Where a local run keeps what, and how its log lines are stamped."""
+"""Where a local run keeps what."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 
@@ -51,20 +50,3 @@ class RunPaths:
     def source(self, node: int | str) -> Path:
         """The working folder of one node: its own copy of the source."""
         return self.run / "nodes" / str(node) / "source"
-
-    def log(self, node: int) -> Path:
-        """All that one node printed."""
-        return self.run / "logs" / f"node-{node}.log"
-
-
-def stamp(seconds: float) -> str:
-    """`2026-11-21T02:04:34.447Z`, 24 characters."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:23] + "Z"
-
-
-def parse_stamp(text: str) -> float:
-    """Seconds since 1970 of a stamp; 0 when it is none."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return 0.0

@@ -20,17 +20,19 @@ from pathlib import Path
 from typing import IO, Any
 
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.local.folders import RunPaths, stamp
+from cloudtrain.local.folders import RunPaths
 from cloudtrain.local.liveness import MARK, end_leftovers
 from cloudtrain.local.ports import free_port
+from cloudtrain.local.stages import Launches, stage_of
 from cloudtrain.runs.index import remember
-from cloudtrain.runs.store import RunFolder, parse_events
+from cloudtrain.runs.logs import log_file, split_events, stamp
+from cloudtrain.runs.state import first_cause, who
+from cloudtrain.runs.store import RunFolder
 
-EVENT_MARK = b"::cloudtrain:: "
 PEERS_SECONDS = 8
 """How long the other nodes may take to end after one has failed; most then sit in a collective without an end."""
-NOT_THE_JOBS = ("submitting", "submitted", "stop_requested", "ended")
-"""Events that only we may write; a job that prints one is not believed."""
+KEEPING_SECONDS = 1
+"""Between two looks at what must be kept while the job runs."""
 
 
 @dataclass(kw_only=True)
@@ -59,11 +61,12 @@ class Supervisor:
         self.folder = RunFolder(run)
         self.paths = RunPaths(run)
         self.archive = archive
-        self.request = self.folder.document("request.json")
+        self.stage = stage_of(self.folder)
         self.nodes: list[Node] = []
         self.stop_reason = ""
         self.first_failed: Node | None = None
         self.lost_lines = 0
+        self.kept = time.monotonic()
         self.deadline: float | None = None
         """Monotonic time at which what still runs is killed."""
 
@@ -71,13 +74,14 @@ class Supervisor:
         """Everything, in order; whatever happens, the run gets its end and nothing is left running."""
         started = time.monotonic()
         try:
-            self._prepare()
+            launches = self._prepare()
             if self.asked:
                 self.stop("stop was asked")
             else:
-                self._start()
+                self._start(launches)
                 self._watch(started)
             ended = self._verdict()
+            self.stage.collect()
         except CloudtrainError as error:
             ended = {"state": "failed", "reason": error.message}
         except Exception:  # noqa: BLE001  (a bug of ours: the run must still end, the traceback is kept)
@@ -99,26 +103,19 @@ class Supervisor:
         if self.stop_reason:
             return
         self.stop_reason = reason
-        self.deadline = time.monotonic() + self.request["grace_seconds"]
+        self.deadline = time.monotonic() + self.stage.grace_seconds
         self._append({"type": "stop_requested", "time": time.time(), "reason": reason})
         self._signal_all(signal.SIGTERM)
 
-    def _prepare(self) -> None:
-        from cloudtrain.source import unpack
-
+    def _prepare(self) -> Launches:
         for folder in (self.paths.output, self.paths.model, self.paths.checkpoints):
             folder.mkdir(exist_ok=True)
-        if self.request["resume_from"]:
-            earlier = Path(self.request["resume_from"])
-            if earlier.is_dir():
-                shutil.copytree(earlier, self.paths.checkpoints, symlinks=True, dirs_exist_ok=True)
-        for launch in self.request["launches"]:
-            unpack(self.archive, Path(launch["cwd"]))
+        return self.stage.prepare(self.archive)
 
-    def _start(self) -> None:
+    def _start(self, launches: Launches) -> None:
         port = str(free_port())  # of this moment: a plan cannot know which one will be free
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("CLOUDTRAIN_")}
-        for launch in self.request["launches"]:
+        for launch in launches:
             env = {
                 **inherited,
                 **launch["env"],
@@ -136,11 +133,11 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            log = self.paths.log(launch["node"]).open("ab", buffering=0)
+            log = log_file(self.paths.run, launch["node"]).open("ab", buffering=0)
             self.nodes.append(Node(rank=launch["node"], process=process, log=log))
 
     def _watch(self, started: float) -> None:
-        limit = self.request["max_runtime_seconds"]
+        limit = self.stage.max_runtime_seconds
         with selectors.DefaultSelector() as selector:
             self._register(selector)
             while any(node.code is None for node in self.nodes):
@@ -158,6 +155,9 @@ class Supervisor:
                     else:
                         os.read(key.fd, 4096)
                 self._collect()
+                if time.monotonic() > self.kept + KEEPING_SECONDS:
+                    self.kept = time.monotonic()
+                    self.stage.keep()
 
     def _register(self, selector: selectors.BaseSelector) -> None:
         reader, writer = os.pipe()
@@ -174,7 +174,7 @@ class Supervisor:
         ends = [self.deadline] if self.deadline is not None else []
         if limit and not self.stop_reason:
             ends.append(started + limit)
-        return max(0.05, min([end - now for end in ends], default=5.0))
+        return max(0.05, min([end - now for end in ends], default=KEEPING_SECONDS))
 
     def _collect(self) -> None:
         """Take leave of launchers that have ended; when one failed, the others are ended too."""
@@ -197,8 +197,7 @@ class Supervisor:
         *lines, node.rest = (node.rest + chunk).split(b"\n")
         if not chunk and node.rest:
             lines, node.rest = [node.rest], b""
-        told = parse_events(b"\n".join(line[len(EVENT_MARK) :] for line in lines if line.startswith(EVENT_MARK)))
-        events = [{**event, "node": node.rank} for event in told if event["type"] not in NOT_THE_JOBS]
+        events, said = split_events(lines, node.rank)
         for event in events:
             if event["type"] == "node_started":
                 node.scratch = event["scratch"]
@@ -208,7 +207,6 @@ class Supervisor:
             self._append(*events)
         # After the events: a reader that knows a line then knows of the error that it tells of.
         now = stamp(time.time()).encode()
-        said = [line for line in lines if not line.startswith(EVENT_MARK)]
         if said:
             text = b"".join(now + b" " + line + b"\n" for line in said)
             try:
@@ -223,9 +221,8 @@ class Supervisor:
         if self.nodes and all(node.code == 0 for node in self.nodes):
             return {"state": "succeeded"}
         if errors:
-            error = min(errors, key=lambda e: (bool(e.get("consequence")), e["time"]))
-            who = f"rank {error['rank']} (node {error['node']})" if error["rank"] >= 0 else f"node {error['node']}"
-            return {"state": "failed", "reason": f"{who} failed", "error": error}
+            error = first_cause(errors)
+            return {"state": "failed", "reason": f"{who(error)} failed" if error else "", "error": error}
         if self.stop_reason:
             forced = any(node.forced or node.code == -signal.SIGKILL for node in self.nodes)
             how = " (by force, after the grace period)" if forced else ""

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.contracts import job_document
 from cloudtrain.contracts.plain import Layout, launches
-from cloudtrain.local.folders import RunPaths, parse_stamp
+from cloudtrain.errors import UsageError
+from cloudtrain.local.folders import RunPaths
 from cloudtrain.local.liveness import end_leftovers, has_begun, supervisor_pid
 from cloudtrain.planning import Plan, Target
-from cloudtrain.provider import Finding, LogLine, Request, log_line
+from cloudtrain.provider import Adopted, Finding, Request
 from cloudtrain.runs import RunFolder, RunState
-from cloudtrain.runs.store import as_text, storing
+from cloudtrain.runs.store import storing
 from cloudtrain.settings import Settings
+
+if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.spec import JobSpec
 
 _SUPERVISE = """
 import sys
@@ -58,8 +63,9 @@ class Provider:
     """This machine, under the plain contract."""
 
     name = "local"
+    contracts = ("plain", "sagemaker")
 
-    def target(self, settings: Settings) -> Target:
+    def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
         """This machine: its Python and its cores."""
         return Target(
             provider=self.name,
@@ -74,6 +80,14 @@ class Provider:
                 "system": sys.platform,
             },
         )
+
+    def rules(self, plan: Plan) -> list[Finding]:
+        """Checkpoints of a run in a cloud are not at hand here."""
+        earlier = plan.facts.resume_from
+        if "://" not in earlier:
+            return []
+        hint = f"cloudtrain rerun {plan.facts.resume_run} --fresh starts without them"
+        return [Finding(severity="error", message=f"the earlier run's checkpoints lie in {earlier}", hint=hint)]
 
     def checks(self, plan: Plan) -> list[Finding]:
         """Whether this machine can run the plan: torch, GPUs, inputs, secrets."""
@@ -98,9 +112,10 @@ class Provider:
         # Linux answers on all of 127/8: an address of its own keeps each node apart, and in order, under c10d.
         linux = facts["system"] == "linux"
         addresses = tuple(f"127.0.0.{101 + node}" if linux and nodes > 1 else "127.0.0.1" for node in range(nodes))
+        job = job_document(plan)
         document = {
             "run_id": plan.run_id,
-            "job": job_document(plan),
+            "job": job,
             "source": plan.facts.source.digest,
             "launches": [
                 launch.to_json()
@@ -114,18 +129,20 @@ class Provider:
             ],
             "max_runtime_seconds": spec.limits.max_runtime,
             "grace_seconds": plan.target.grace_seconds,
-            "resume_from": str(RunPaths(paths.run.parent / plan.facts.resume_from).checkpoints)
-            if plan.facts.resume_from
-            else None,
+            "resume_from": plan.facts.resume_from or None,
         }
-        return Request(provider=self.name, document=document)
+        return Request(provider=self.name, document=document, job=job)
 
-    def start(self, request: Request, run: RunFolder, archive: Path) -> dict[str, Any]:
+    def start(
+        self,
+        request: Request,  # noqa: ARG002  (the supervisor reads it from the run folder)
+        run: RunFolder,
+        archive: Path,
+        progress: Callable[[int, int], None] | None,  # noqa: ARG002
+    ) -> dict[str, Any]:
         """Start the supervisor, in a session of its own: closing the terminal does not reach it."""
         paths = RunPaths(run.path)
         argv = [sys.executable, "-c", _SUPERVISE, str(Path(__file__).parents[2]), str(run.path), str(archive)]
-        with storing(paths.job_file):
-            paths.job_file.write_text(as_text(request.document["job"]), encoding="utf-8")
         with storing(paths.supervisor_log), paths.supervisor_log.open("wb") as log:
             process = subprocess.Popen(
                 argv,
@@ -137,6 +154,10 @@ class Provider:
             )
         _reap(process)
         return {"pid": process.pid}
+
+    def pause_seconds(self, run: RunFolder) -> float:  # noqa: ARG002
+        """A look at this machine costs next to nothing."""
+        return 1.0
 
     def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
         """The end of a run whose supervisor is gone; its processes, if any are left, are ended first."""
@@ -157,22 +178,6 @@ class Provider:
             reason += f"; {left} processes that were left have been ended"
         return [{"type": "ended", "time": now, "state": "failed", "reason": reason}]
 
-    def logs(self, run: RunFolder, cursor: Mapping[str, Any]) -> tuple[list[LogLine], Mapping[str, Any]]:
-        """New lines of all nodes, merged by time."""
-        lines: list[LogLine] = []
-        offsets = dict(cursor)
-        for path in sorted((run.path / "logs").glob("node-*.log")):
-            node = int(path.stem.removeprefix("node-"))
-            with path.open("rb") as file:
-                file.seek(offsets.get(path.name, 0))
-                data = file.read()
-            whole = data[: data.rfind(b"\n") + 1]
-            offsets[path.name] = offsets.get(path.name, 0) + len(whole)
-            for raw in whole.decode("utf-8", "replace").split("\n")[:-1]:
-                lines.append(log_line(parse_stamp(raw[:24]), node, raw[25:]))
-        lines.sort(key=lambda line: line.time)
-        return lines, offsets
-
     def stop(self, run: RunFolder, state: RunState) -> None:  # noqa: ARG002
         """SIGTERM to the supervisor, which passes it to every node."""
         with storing(run.path):
@@ -182,10 +187,38 @@ class Provider:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    def results(self, run: RunFolder, state: RunState) -> Mapping[str, Path]:  # noqa: ARG002
-        """The run's own folders: nothing needs to be brought."""
+    def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
+        """The run's own folders, those that hold something."""
         paths = RunPaths(run.path)
-        return {"model": paths.model, "output": paths.output, "checkpoints": paths.checkpoints}
+        found = {"model": paths.model, "output": paths.output, "checkpoints": paths.checkpoints}
+        return {name: str(path) for name, path in found.items() if path.is_dir() and any(path.iterdir())}
+
+    def checkpoints(self, run: RunFolder, state: RunState) -> str:
+        """Their folder, if it holds any."""
+        return self.places(run, state).get("checkpoints", "")
+
+    def fetch(
+        self,
+        run: RunFolder,
+        state: RunState,
+        names: Sequence[str],
+        folder: Path,
+        progress: Callable[[int, int], None] | None,  # noqa: ARG002
+    ) -> list[str]:
+        """Copy them."""
+        places = self.places(run, state)
+        brought = [name for name in names if name in places]
+        for name in brought:
+            shutil.copytree(places[name], folder / name, symlinks=True)
+        return brought
+
+    def adopt(self, settings: Settings, run_id: str | None) -> list[Adopted]:  # noqa: ARG002
+        """None: all runs of this machine are known."""
+        return []
+
+    def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
+        """UsageError: there is no SDK."""
+        raise UsageError("a local run has no object of a cloud's SDK")
 
 
 def _input_path(place: str, plan: Plan) -> str:

@@ -60,6 +60,15 @@ class RunState:
     ended: float = 0
     ref: dict[str, Any] | None = field(default=None, repr=False)
     stop_requested: float = 0
+    phase: str = ""
+    """What a cloud is doing with the job, in words: `launching machines`."""
+    phase_since: float = 0
+    phase_seen: float = 0
+    """When we first saw it, by our own clock."""
+    billing: dict[str, Any] = field(default_factory=dict)
+    """What a cloud billed: billable_seconds, and usd where the price is known."""
+    nodes_ended: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False)
+    """The last word of each node's launcher: outcome, and error if it failed."""
     restarts: int = 0
     ranks: set[int] = field(default_factory=set)
     """Ranks that have reported in."""
@@ -99,6 +108,8 @@ class RunState:
             "created": self.created,
             "started": self.started or None,
             "ended": self.ended or None,
+            "phase": self.phase,
+            "billing": self.billing,
             "restarts": self.restarts,
             "ranks": len(self.ranks),
             "progress": self.progress,
@@ -127,6 +138,16 @@ def fold(run_id: str, events: Iterable[Mapping[str, Any]], state: RunState | Non
     return state
 
 
+def first_cause(errors: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Of several nodes' own root causes the earliest that is no mere consequence of another."""
+    return min(errors, key=lambda error: (bool(error.get("consequence")), error["time"]), default=None)
+
+
+def who(error: Mapping[str, Any]) -> str:
+    """`rank 3 (node 1)`, or `node 0` for what no rank did."""
+    return f"rank {error['rank']} (node {error['node']})" if error["rank"] >= 0 else f"node {error['node']}"
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -144,7 +165,17 @@ def _submitted(state: RunState, event: Mapping[str, Any]) -> None:
 
 def _node_started(state: RunState, event: Mapping[str, Any]) -> None:
     state.started = state.started or event["time"]
+    state.nodes_ended.pop(event["node"], None)
     _advance(state, "running")
+
+
+def _node_ended(state: RunState, event: Mapping[str, Any]) -> None:
+    state.nodes_ended[event["node"]] = {key: event.get(key) for key in ("outcome", "error", "forced")}
+
+
+def _phase(state: RunState, event: Mapping[str, Any]) -> None:
+    state.phase, state.phase_seen = event["phase"], event["time"]
+    state.phase_since = event.get("since") or event["time"]
 
 
 def _stop_requested(state: RunState, event: Mapping[str, Any]) -> None:
@@ -158,6 +189,7 @@ def _ended(state: RunState, event: Mapping[str, Any]) -> None:
         return
     state.state, state.ended = event["state"], event["time"]
     state.reason = event.get("reason", "")
+    state.billing = event.get("billing") or {}
     cause = event.get("error")
     if isinstance(cause, Mapping):
         which = ("node", "rank", "time")
@@ -208,6 +240,8 @@ _APPLY: dict[str, Any] = {
     "submitting": _submitting,
     "submitted": _submitted,
     "node_started": _node_started,
+    "node_ended": _node_ended,
+    "phase": _phase,
     "stop_requested": _stop_requested,
     "ended": _ended,
     "rank_started": _rank_started,

@@ -153,6 +153,19 @@ class RunFolder:
         data, offset = self._read_events(offset)
         return list(parse_events(data)), offset
 
+    def last_event(self, kind: str) -> dict[str, Any] | None:
+        """The latest event of a kind; looked for from the end, so that a long history costs nothing."""
+        size = self.events_file.stat().st_size if self.events_file.exists() else 0
+        reach = 1 << 16
+        while True:
+            start = max(0, size - reach)
+            data, _ = self._read_events(start)
+            whole = data if start == 0 else data[data.find(b"\n") + 1 :]
+            found = [event for event in parse_events(whole) if event["type"] == kind]
+            if found or start == 0:
+                return found[-1] if found else None
+            reach *= 8
+
     def _read_events(self, offset: int) -> tuple[bytes, int]:
         try:
             with self.events_file.open("rb") as file:

@@ -118,15 +118,20 @@ class Limits(Section):
 
 
 class Aws(Section):
-    """Account facts for SageMaker; they may live in settings instead."""
+    """Account facts and wishes for SageMaker; the account facts may live in settings instead."""
 
-    region: str | None = None
-    role: str | None = None
-    bucket: str | None = None
-    subnets: Strings = ()
-    security_groups: Strings = ()
-    kms_key: str | None = None
-    keep_alive: Duration = None
+    region: str | None = Field(None, description="where jobs run, such as us-east-1")
+    role: str | None = Field(None, description="ARN of the role that the job runs as")
+    bucket: str | None = Field(None, description="bucket for source, checkpoints and models")
+    subnets: Strings = Field((), description="run inside these subnets of your network")
+    security_groups: Strings = Field((), description="with these security groups")
+    kms_key: str | None = Field(None, description="key that encrypts the machines' disks and what the job writes")
+    keep_alive: Duration = Field(None, description="keep the machines this long for the next job; they are billed")
+    network_isolation: bool = Field(False, description="no network for the container but the other nodes")
+    encrypt_traffic: bool = Field(False, description="encrypt what the nodes send each other; slower")
+    remote_debug: bool = Field(False, description="allow a shell in the container through Systems Manager")
+    infra_check: bool = Field(False, description="test hardware and network before the job starts")
+    tensorboard: bool = Field(False, description="upload what is written to /opt/ml/output/tensorboard as it comes")
 
 
 class Azure(Section):

@@ -21,6 +21,8 @@ class Bench:
     """One job folder, one home. Commands run with `run`; long ones are begun with `begin`."""
 
     folder: Path
+    env: dict[str, str] = field(default_factory=dict)
+    """More variables of every command."""
     begun: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -41,9 +43,9 @@ class Bench:
 
     def environment(self, **extra: str) -> dict[str, str]:
         """The environment of every command: this home, and nothing of the test runner's own."""
-        foreign = ("CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "COV_", "PYTEST_")
+        foreign = ("AWS_", "CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "COV_", "PYTEST_")
         env = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
-        return {**env, "HOME": str(self.folder / "home"), "NO_COLOR": "1", **extra}
+        return {**env, "HOME": str(self.folder / "home"), "NO_COLOR": "1", **self.env, **extra}
 
     def begin(self, *words: str, **env: str) -> subprocess.Popen[str]:
         """Start a command in a session of its own."""

@@ -11,7 +11,12 @@ import pytest
 
 import cloudtrain
 import cloudtrain_job
-from cloudtrain.local import liveness, supervisor
+import sagemaker_place
+from cloudtrain.aws import request
+from cloudtrain.contracts import sagemaker
+from cloudtrain.local import enter, liveness, supervisor
+from cloudtrain.runs import logs
+from cloudtrain.source import PAYLOAD_FOLDER
 from tests.house.tree import BLOCK, FOLDERS, README, ROOT, tree
 
 PYTHON = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py") if "__pycache__" not in p.parts)
@@ -50,7 +55,16 @@ def test_every_dependency_is_pinned_by_the_constraints() -> None:
 
 def test_client_and_job_agree_on_the_words_they_share() -> None:
     launch = (ROOT / "entrypoints" / "launch.py").read_text()
-    assert supervisor.EVENT_MARK.decode() == cloudtrain_job.MARKER
+    assert logs.EVENT_MARK.decode() == cloudtrain_job.MARKER
     assert '"CLOUDTRAIN_SUPERVISOR_PID"' in launch
     assert f"STOPPED = 0, 1, {supervisor.STOPPED}" in launch
     assert liveness.MARK.startswith("CLOUDTRAIN_")
+
+
+def test_request_and_container_agree_on_where_things_are() -> None:
+    assert (request.SOURCE, request.JOB, request.RESUME) == sagemaker_place.RESERVED
+    assert PAYLOAD_FOLDER in request.BOOT
+    assert len(request.BOOT) <= 256
+    assert sagemaker_place.base_dir({}) == sagemaker.ROOT == enter.TARGET
+    assert sagemaker_place.failure_file({}) == f"{sagemaker.ROOT}/{sagemaker.FAILURE_FILE}"
+    assert sagemaker_place.BASE_DIR in request.BOOT

@@ -26,6 +26,8 @@ OTHERS = {
 DATA = {
     "cloudtrain/catalog/aws.csv": "SageMaker's machines: GPUs, network, dated prices",
     "cloudtrain/catalog/azure.csv": "Azure ML's machines, likewise",
+    "cloudtrain/catalog/dlc.csv": "AWS's PyTorch containers: versions, newest first",
+    "cloudtrain/catalog/dlc_accounts.csv": "the registry of those containers in each region",
     "cloudtrain/starter/job.yaml": "what `cloudtrain init` writes",
     "examples/digits/job.yaml": "the job of `make demo`",
     "tests/bench/README.md": "the figures, with machine and command",

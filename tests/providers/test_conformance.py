@@ -17,6 +17,14 @@ from cloudtrain.settings import load_settings
 NAMES = providers.provider_names()
 
 
+@pytest.fixture(autouse=True)
+def an_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a cloud must be told before anything can be planned there."""
+    monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", "us-east-1")
+    monkeypatch.setenv("CLOUDTRAIN_AWS_ROLE", "arn:aws:iam::123456789012:role/train")
+    monkeypatch.setenv("CLOUDTRAIN_AWS_BUCKET", "my-bucket")
+
+
 def plan_for(name: str, folder: Path, text: str = "resources: {nodes: 2, processes: 2}\n") -> Plan:
     (folder / "job").mkdir()
     (folder / "job" / "job.yaml").write_text(text)
@@ -31,7 +39,8 @@ def test_local_is_among_them() -> None:
 def test_a_provider_is_called_like_its_file(name: str, tmp_path: Path) -> None:
     found = providers.get_provider(name)
     assert found.name == name
-    assert found.target(load_settings(tmp_path)).provider == name
+    spec = cloudtrain.load({"name": "digits"}).spec
+    assert found.target(load_settings(tmp_path), spec).provider == name
 
 
 @pytest.mark.parametrize("name", NAMES)

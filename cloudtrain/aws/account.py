@@ -1,0 +1,74 @@
+"""The account facts in force: region, role, bucket and network, from the spec or else from the settings."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from cloudtrain.catalog.choice import Problem
+from cloudtrain.errors import UsageError
+from cloudtrain.settings import Settings
+from cloudtrain.spec.model import Aws
+
+FIELDS = ("region", "role", "bucket", "subnets", "security_groups", "kms_key")
+
+_PLACEHOLDERS = {
+    "region": "us-east-1",
+    "role": "arn:aws:iam::123456789012:role/not-set-yet",
+    "bucket": "not-set-yet",
+}
+"""What a rehearsal says where nobody has said anything: nothing of it is ever asked for."""
+
+_WHAT = {
+    "region": ("us-east-1", "where to run"),
+    "role": ("arn:aws:iam::ACCOUNT:role/NAME", "the role that the job runs as"),
+    "bucket": ("my-bucket", "where source, checkpoints and models are kept"),
+}
+
+
+def account(aws: Aws, settings: Settings, *, rehearsal: bool) -> tuple[dict[str, Any], dict[str, str], list[Problem]]:
+    """The facts by name, the origins of those that no spec line says, and what is missing.
+
+    A rehearsal may go without: placeholders stand in, and `facts["placeholders"]` names them.
+    """
+    facts: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    problems: list[Problem] = []
+    placeholders: list[str] = []
+    for name in FIELDS:
+        facts[name] = getattr(aws, name)
+        if facts[name] in (None, ()) and settings.get(f"aws.{name}"):
+            facts[name], origins[f"aws.{name}"] = settings[f"aws.{name}"], settings.origins[f"aws.{name}"]
+    if not facts["region"]:
+        facts["region"], origin = _region_around()
+        origins |= {"aws.region": origin} if origin else {}
+    for name, (example, meaning) in _WHAT.items():
+        if facts[name]:
+            continue
+        if rehearsal:
+            facts[name] = _PLACEHOLDERS[name]
+            placeholders.append(f"aws.{name}")
+            continue
+        hint = (
+            f"{meaning}: aws: {{{name}: {example}}} in job.yaml, [aws] {name} in cloudtrain.toml, "
+            f"or CLOUDTRAIN_AWS_{name.upper()}"
+        )
+        problems.append((("aws", name), "is not set", hint))
+    facts = {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
+    return {**facts, "placeholders": placeholders}, origins, problems
+
+
+def region_of(settings: Settings) -> str:
+    """The region where no spec is at hand. UsageError when nobody has said one."""
+    region = settings.get("aws.region") or _region_around()[0]
+    if not region:
+        raise UsageError("aws.region is not set", hint="export CLOUDTRAIN_AWS_REGION=us-east-1, or cloudtrain.toml")
+    return str(region)
+
+
+def _region_around() -> tuple[str | None, str]:
+    """The region that AWS's own tools would take from the environment, and the variable's name."""
+    for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        if os.environ.get(variable):
+            return os.environ[variable], f"environment {variable}"
+    return None, ""

@@ -1,0 +1,83 @@
+"""Jobs of ours that another machine started, found by their tags, as run folders of this one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain import __version__
+from cloudtrain.aws.phases import machines_of, seconds
+from cloudtrain.aws.request import OURS, ours, uri_parts
+from cloudtrain.aws.start import ref_of
+from cloudtrain.contracts.sagemaker import GRACE_SECONDS
+from cloudtrain.provider import Adopted
+from cloudtrain.runs.store import as_text
+
+if TYPE_CHECKING:
+    from cloudtrain.clouds.aws import Aws
+
+_REQUEST = (
+    "TrainingJobName",
+    "RoleArn",
+    "AlgorithmSpecification",
+    "InputDataConfig",
+    "OutputDataConfig",
+    "ResourceConfig",
+    "StoppingCondition",
+    "CheckpointConfig",
+    "Environment",
+    "EnableManagedSpotTraining",
+    "VpcConfig",
+)
+"""Fields of a request that a description repeats."""
+
+
+def adopted(cloud: Aws, run_id: str | None, pause: float) -> Iterator[Adopted]:
+    """Every job of ours in a region, or the one of that name."""
+    filters = [{"Name": f"Tags.{OURS}run", "Operator": "Exists"}]
+    if run_id is not None:
+        filters.append({"Name": "TrainingJobName", "Operator": "Equals", "Value": run_id})
+    question = {
+        "Resource": "TrainingJob",
+        "SearchExpression": {"Filters": filters},
+        "SortBy": "CreationTime",
+        "SortOrder": "Descending",
+    }
+    for page in cloud.pages("sagemaker", "search", **question):
+        for result in page.get("Results", []):
+            yield _adopt(cloud, result["TrainingJob"], pause)
+
+
+def _adopt(cloud: Aws, job: Mapping[str, Any], pause: float) -> Adopted:
+    tags = ours(job.get("Tags", []))
+    kind, nodes = machines_of(job)
+    body = {key: job[key] for key in _REQUEST if key in job}
+    body["Tags"] = job.get("Tags", [])
+    name = job["TrainingJobName"]
+    facts = {
+        "region": cloud.region,
+        "bucket": uri_parts(job["OutputDataConfig"]["S3OutputPath"])[0],
+        "instances": [kind],
+        "poll": pause,
+    }
+    plan = {
+        "version": __version__,
+        "run_id": name,
+        "provider": "aws",
+        "spec": {"name": tags.get("name", name)},
+        "target": {"provider": "aws", "contract": "sagemaker", "grace_seconds": GRACE_SECONDS, "facts": facts},
+        "adopted": time.time(),
+    }
+    born = {
+        "type": "submitting",
+        "time": seconds(job.get("CreationTime")) or time.time(),
+        "name": tags.get("name", name),
+        "provider": "aws",
+        "contract": "sagemaker",
+        "nodes": nodes,
+        "processes": int(tags.get("processes", "1")),
+    }
+    submitted = {"type": "submitted", "time": time.time(), "ref": ref_of(cloud, job)}
+    documents = {"plan.json": as_text(plan), "request.json": as_text(body)}
+    return Adopted(run_id=name, documents=documents, events=(born, submitted))

@@ -1,0 +1,88 @@
+"""Looking at a job: one Describe, then the new log lines, and from both the events that the run folder lacks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.aws.phases import billing, ending, machines_of, phase_of, phase_since, seconds
+from cloudtrain.aws.pull import pull
+from cloudtrain.aws.start import describe, settle
+from cloudtrain.quote import Price, price_of
+from cloudtrain.runs import RunFolder, RunState, fold
+from cloudtrain.runs.state import first_cause, who
+
+if TYPE_CHECKING:
+    from cloudtrain.clouds.aws import Aws
+
+SETTLING_PAUSES = 3
+"""CloudWatch lags: after the end of a job its last lines are waited for, for this many looks."""
+
+
+def observe(cloud: Aws, run: RunFolder, state: RunState, pause: float) -> list[dict[str, Any]]:
+    """The events since the last look. Log lines, and the events in them, are kept as they are read."""
+    now = time.time()
+    events: list[dict[str, Any]] = []
+    if state.ref is None:
+        events = settle(cloud, run, now)
+        if not any(event["type"] == "submitted" for event in events):
+            return events
+    described = describe(cloud, run.run_id)
+    if described is None:
+        reason = "SageMaker does not know this job (any more)"
+        return [*events, {"type": "ended", "time": now, "state": "failed", "reason": reason}]
+    phase = phase_of(described)
+    if phase != state.phase:
+        since = phase_since(described) or now
+        events.append({"type": "phase", "time": now, "phase": phase, "since": since})
+    if described["TrainingJobStatus"] == "Stopping" and not state.stop_requested:
+        events.append({"type": "stop_requested", "time": now, "reason": "SageMaker is stopping it"})
+    _, count = machines_of(described)
+    drained = pull(cloud, run, described["TrainingJobName"], count)
+    over = ending(described)
+    if over is not None:
+        # What has just been read may hold the nodes' last words.
+        state = fold(run.run_id, run.events())
+        if _all_told(state, count) or (drained and _waited(described, state, now, pause)):
+            events.append(_ended(described, state, over, run))
+    return events
+
+
+def _all_told(state: RunState, count: int) -> bool:
+    return len(state.nodes_ended) >= count
+
+
+def _waited(described: Mapping[str, Any], state: RunState, now: float, pause: float) -> bool:
+    """Whether the last lines had their time to arrive: since the end, or since we first saw it, as clocks differ."""
+    if all(item["Status"] != "Training" for item in described.get("SecondaryStatusTransitions", ())):
+        return True  # it never came so far as to print anything
+    patience = SETTLING_PAUSES * pause
+    seen = state.phase_seen if state.phase == phase_of(described) else now
+    return now - min(seen, _end(described) or now) > patience
+
+
+def _end(described: Mapping[str, Any]) -> float:
+    return seconds(described.get("TrainingEndTime")) or seconds(described.get("LastModifiedTime"))
+
+
+def _ended(described: Mapping[str, Any], state: RunState, over: tuple[str, str], run: RunFolder) -> dict[str, Any]:
+    final, reason = over
+    when = _end(described) or time.time()
+    event: dict[str, Any] = {"type": "ended", "time": when, "state": final, "reason": reason}
+    errors = [told["error"] for told in state.nodes_ended.values() if told.get("error")]
+    cause = first_cause(errors)
+    if final == "failed" and cause is not None:
+        event |= {"error": dict(cause), "reason": f"{who(cause)} failed", "platform_reason": reason}
+    event["billing"] = billing(described, _usd_per_hour(described, run))
+    return event
+
+
+def _usd_per_hour(described: Mapping[str, Any], run: RunFolder) -> float | None:
+    """Of all machines of the job: by the plan's own price, or by our table for a job of another machine."""
+    kind, count = machines_of(described)
+    target = run.document("plan.json")["target"]
+    quoted = (target.get("quote") or {}).get("price")
+    several = len(target["facts"].get("instances", ())) > 1
+    price = Price(**quoted) if quoted and not several else price_of("aws", [kind], target["facts"]["region"])
+    return price.usd * count if price else None

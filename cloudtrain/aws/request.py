@@ -1,0 +1,293 @@
+"""Plan -> the CreateTrainingJob body, and from any place in that body back to the field of the spec it came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from cloudtrain import __version__
+from cloudtrain.catalog.choice import find
+from cloudtrain.contracts.launch import job_document
+from cloudtrain.contracts.sagemaker import ROOT
+from cloudtrain.errors import Keys, dotted
+from cloudtrain.planning import Plan
+from cloudtrain.spec.fields import Input
+
+PREFIX = "cloudtrain"
+"""All that is ours lies below this prefix of the bucket."""
+
+OURS = "cloudtrain-"
+"""What our channels begin with, and our tags."""
+
+SOURCE, JOB, RESUME = (f"{OURS}{name}" for name in ("source", "job", "resume"))
+ARCHIVE = "source.tar.gz"
+JOB_FILE = "job.json"
+
+DEFAULT_VOLUME_GIB = 30
+"""Disk of types without NVMe, where the spec names none; SageMaker's own default."""
+
+WAIT_SECONDS = 86_400
+"""How long a spot job may wait for capacity on top of its runtime, where the spec does not say."""
+
+BOOT = (
+    "import os,sys,tarfile as t;m=os.environ.get('SAGEMAKER_BASE_DIR','/opt/ml')+'/';"
+    "a,d=(m+p for p in sys.argv[1:]);x=t.open(a);x.extraction_filter=getattr(t,'data_filter',None);"
+    "x.extractall(d);os.chdir(d);os.execl(*[sys.executable]*2,'-u','.cloudtrain')"
+)
+"""Unpacks the source and becomes the launcher. An entry of ContainerEntrypoint has at most 256 characters."""
+
+_METRICS = ("loss", "val_loss", "val_accuracy", "samples_per_s")
+
+
+def run_place(bucket: str, run_id: str) -> str:
+    """Where all that belongs to one run lies, without a slash at the end."""
+    return f"s3://{bucket}/{PREFIX}/runs/{run_id}"
+
+
+def source_place(bucket: str, digest: str) -> str:
+    """The folder of one source archive; the same content is the same place for every run."""
+    return f"s3://{bucket}/{PREFIX}/sources/{digest}/"
+
+
+def body_of(plan: Plan) -> dict[str, Any]:
+    """The request: `aws sagemaker create-training-job --cli-input-json` takes it as it is."""
+    spec, facts = plan.spec, plan.target.facts
+    aws, limits, bucket = spec.aws, spec.limits, facts["bucket"]
+    place = run_place(bucket, plan.run_id)
+    body: dict[str, Any] = {
+        "TrainingJobName": plan.run_id,
+        "RoleArn": facts["role"],
+        "AlgorithmSpecification": {
+            "TrainingImage": facts["image"],
+            "TrainingInputMode": "File",
+            "ContainerEntrypoint": ["python3", "-u", "-c", BOOT],
+            "ContainerArguments": [f"input/data/{SOURCE}/{ARCHIVE}", "code"],
+            **_metrics(plan),
+        },
+        "InputDataConfig": _channels(plan, place),
+        "OutputDataConfig": {
+            "S3OutputPath": f"s3://{bucket}/{PREFIX}/runs",
+            **({"KmsKeyId": facts["kms_key"]} if facts["kms_key"] else {}),
+        },
+        "ResourceConfig": _resources(plan),
+        "StoppingCondition": _stopping(plan),
+        "CheckpointConfig": {"S3Uri": _checkpoints(plan, place), "LocalPath": f"{ROOT}/checkpoints"},
+        "Environment": {**spec.env, "CLOUDTRAIN_PLATFORM": "sagemaker"},
+        "Tags": [{"Key": key, "Value": value} for key, value in tags(plan).items()],
+    }
+    if spec.resources.spot:
+        body["EnableManagedSpotTraining"] = True
+    if limits.retries:
+        body["RetryStrategy"] = {"MaximumRetryAttempts": limits.retries}
+    if facts["subnets"] or facts["security_groups"]:
+        body["VpcConfig"] = {"SecurityGroupIds": facts["security_groups"], "Subnets": facts["subnets"]}
+    if aws.network_isolation:
+        body["EnableNetworkIsolation"] = True
+    if aws.encrypt_traffic:
+        body["EnableInterContainerTrafficEncryption"] = True
+    if aws.tensorboard:
+        body["TensorBoardOutputConfig"] = {
+            "LocalPath": f"{ROOT}/output/tensorboard",
+            "S3OutputPath": f"{place}/tensorboard",
+        }
+    if aws.remote_debug:
+        body["RemoteDebugConfig"] = {"EnableRemoteDebug": True}
+    if aws.infra_check:
+        body["InfraCheckConfig"] = {"EnableInfraCheck": True}
+    return body
+
+
+def job_of(plan: Plan) -> dict[str, Any]:
+    """The job document: what every platform's has, and where this one's inputs and secrets are."""
+    return {
+        **job_document(plan),
+        "inputs": {
+            name: {"channel": name, **_single_file(item.on(plan.target.provider) or "")}
+            for name, item in plan.spec.inputs.items()
+        },
+        "secrets": {name: places[plan.target.provider] for name, places in plan.spec.secrets.items()},
+    }
+
+
+def tags(plan: Plan) -> dict[str, str]:
+    """Ours, by which a job is found again from any machine, then the user's."""
+    facts, resources = plan.facts, plan.spec.resources
+    digest = re.search(r"@(sha256:[0-9a-f]{64})$", plan.target.facts["image"])
+    git = {"git-commit": facts.git_commit} if facts.git_commit else {}
+    if facts.git_commit and facts.git_dirty is not None:
+        git["git-dirty"] = str(facts.git_dirty).lower()
+    ours = {
+        "run": plan.run_id,
+        "name": plan.spec.name,
+        "spec": plan.spec_digest,
+        "source": facts.source.digest,
+        "processes": str(resources.processes_per_node),
+        "planned": f"{facts.time:.3f}",
+        **git,
+        **({"image-digest": digest[1]} if digest else {}),
+        "version": __version__,
+    }
+    return {**{f"cloudtrain-{key}": value for key, value in ours.items()}, **plan.spec.tags}
+
+
+def spec_path(plan: Plan, path: Keys) -> str:
+    """The field of the spec, dotted, that a place in the body comes from; empty when it is ours alone."""
+    spec = plan.spec
+    head, rest = (path[0] if path else ""), path[1:]
+    if head == "Environment":
+        return dotted(("env", *rest[:1]))
+    if head == "Tags":
+        keys = list(tags(plan))
+        index = rest[0] if rest and isinstance(rest[0], int) else -1
+        return dotted(("tags", keys[index])) if 0 <= index < len(keys) and keys[index] in spec.tags else "tags"
+    if head == "InputDataConfig":
+        names = [None, None, *spec.inputs]
+        index = rest[0] if rest and isinstance(rest[0], int) else 0
+        name = names[index] if index < len(names) else None
+        return dotted(("inputs", name)) if name else ("inputs" if not rest else "aws.bucket")
+    if head == "ResourceConfig":
+        return _resource_path(plan, rest)
+    if head == "StoppingCondition":
+        return _stopping_path(plan, rest)
+    return _FIELDS.get(dotted(path[:2]), _FIELDS.get(str(head), ""))
+
+
+_FIELDS = {
+    "TrainingJobName": "name",
+    "RoleArn": "aws.role",
+    "AlgorithmSpecification.TrainingImage": "image",
+    "OutputDataConfig.KmsKeyId": "aws.kms_key",
+    "OutputDataConfig": "aws.bucket",
+    "CheckpointConfig": "checkpoints.uri",
+    "RetryStrategy": "limits.retries",
+    "VpcConfig.Subnets": "aws.subnets",
+    "VpcConfig": "aws.security_groups",
+    "TensorBoardOutputConfig": "aws.bucket",
+}
+
+
+def _resource_path(plan: Plan, rest: Keys) -> str:
+    resources = plan.spec.resources
+    field = str(rest[0]) if rest else ""
+    if field in ("InstanceType", "InstancePreferences"):
+        index = rest[1:2] if field == "InstancePreferences" else ()
+        if resources.instance.get(plan.target.provider):
+            return dotted(("resources", "instance", plan.target.provider, *index))
+        return "resources.gpu" if resources.gpu else "resources.gpus"
+    return {
+        "InstanceCount": "resources.nodes",
+        "VolumeSizeInGB": "resources.disk",
+        "VolumeKmsKeyId": "aws.kms_key",
+        "KeepAlivePeriodInSeconds": "aws.keep_alive",
+    }.get(field, "resources")
+
+
+def _stopping_path(plan: Plan, rest: Keys) -> str:
+    if rest and rest[0] == "MaxRuntimeInSeconds":
+        return plan.target.quote.cap if plan.target.quote and plan.target.quote.cap else "limits.max_runtime"
+    return "limits.max_wait"
+
+
+def _metrics(plan: Plan) -> dict[str, Any]:
+    # The trainer's own metrics, for the console's charts; a script's names are not known before it runs.
+    if plan.spec.entrypoint is not None:
+        return {}
+    number = r"(-?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)"
+    return {"MetricDefinitions": [{"Name": name, "Regex": f'"{name}": ?{number}'} for name in _METRICS]}
+
+
+def _channels(plan: Plan, place: str) -> list[dict[str, Any]]:
+    bucket = plan.target.facts["bucket"]
+    ours = {SOURCE: source_place(bucket, plan.facts.source.digest), JOB: f"{place}/job/"}
+    found = [_channel(name, uri, "File") for name, uri in ours.items()]
+    for name, item in plan.spec.inputs.items():
+        found.append(_channel(name, input_uri(item, plan.target.provider), _MODES[item.mode]))
+    earlier = plan.facts.resume_from
+    if earlier and plan.is_rehearsal:  # in S3 it would lie beside this run's own
+        earlier = f"{run_place(bucket, plan.facts.resume_run)}/checkpoints"
+    if earlier and _folder(earlier) != _checkpoints(plan, place):
+        found.append(_channel(RESUME, _folder(earlier), "File"))
+    return found
+
+
+def _checkpoints(plan: Plan, place: str) -> str:
+    # The slash at the end keeps run-1 from restoring what run-10 has saved.
+    return _folder(plan.spec.checkpoints.uri or f"{place}/checkpoints")
+
+
+_MODES = {"copy": "File", "stream": "FastFile"}
+
+
+def _channel(name: str, uri: str, mode: str) -> dict[str, Any]:
+    return {
+        "ChannelName": name,
+        "InputMode": mode,
+        "DataSource": {
+            "S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
+        },
+    }
+
+
+def input_uri(item: Input, provider: str) -> str:
+    """A folder ends in a slash, or it would match its neighbours' names too; what has a suffix is one object."""
+    place = item.on(provider) or ""
+    return place if _single_file(place) else _folder(place)
+
+
+def _single_file(place: str) -> dict[str, str]:
+    name = place.rpartition("/")[2]
+    return {"file": name} if "." in name.strip(".") and not place.endswith("/") else {}
+
+
+def _folder(uri: str) -> str:
+    return uri.rstrip("/") + "/"
+
+
+def _resources(plan: Plan) -> dict[str, Any]:
+    spec, facts = plan.spec, plan.target.facts
+    types, nodes = facts["instances"], spec.resources.nodes
+    resources: dict[str, Any] = (
+        {"InstanceType": types[0], "InstanceCount": nodes}
+        if len(types) == 1
+        else {"InstancePreferences": [{"InstanceType": name, "InstanceCount": nodes} for name in types]}
+    )
+    if needs_volume(types):
+        disk = spec.resources.disk
+        resources["VolumeSizeInGB"] = max(1, -(-disk // 2**30)) if disk else DEFAULT_VOLUME_GIB
+        if facts["kms_key"]:
+            resources["VolumeKmsKeyId"] = facts["kms_key"]
+    if spec.aws.keep_alive:
+        resources["KeepAlivePeriodInSeconds"] = spec.aws.keep_alive
+    return resources
+
+
+def needs_volume(types: list[str]) -> bool:
+    """Whether any of these types has no disk of its own: SageMaker takes no volume size where NVMe is built in."""
+    rows = [find("aws", name) for name in types]
+    return any(row is None or not row.nvme for row in rows)
+
+
+def _stopping(plan: Plan) -> dict[str, int]:
+    limits, quote = plan.spec.limits, plan.target.quote
+    if quote is None:
+        raise ValueError("a target that bills has a quote")
+    stopping = {"MaxRuntimeInSeconds": quote.max_seconds}
+    if plan.spec.resources.spot:
+        # From the submission to the end, running included.
+        stopping["MaxWaitTimeInSeconds"] = limits.max_wait or quote.max_seconds + WAIT_SECONDS
+    elif limits.max_wait:
+        stopping["MaxPendingTimeInSeconds"] = limits.max_wait
+    return stopping
+
+
+def uri_parts(uri: str) -> tuple[str, str]:
+    """Bucket and key of an s3:// address."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return bucket, key
+
+
+def ours(tag_list: list[Mapping[str, str]]) -> dict[str, str]:
+    """Our tags out of a job's, without their prefix."""
+    mark = OURS
+    return {tag["Key"].removeprefix(mark): tag["Value"] for tag in tag_list if tag["Key"].startswith(mark)}

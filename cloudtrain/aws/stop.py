@@ -1,0 +1,35 @@
+"""Asking SageMaker to stop a job."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from cloudtrain.aws.phases import ending
+from cloudtrain.aws.start import describe, settle
+from cloudtrain.errors import CloudError
+from cloudtrain.runs import RunFolder, RunState
+
+if TYPE_CHECKING:
+    from cloudtrain.clouds.aws import Aws
+
+
+def stop(cloud: Aws, run: RunFolder, state: RunState) -> None:
+    """StopTrainingJob; a job that is stopping or over already is left as it is."""
+    if state.ref is None:
+        settled = settle(cloud, run, time.time())
+        if settled:
+            run.append(*settled)
+        if not any(event["type"] == "submitted" for event in settled):
+            return
+    try:
+        cloud.call("sagemaker", "stop_training_job", TrainingJobName=run.run_id)
+    except CloudError as error:
+        if error.code not in ("ValidationException", "ResourceNotFound"):
+            raise
+        # SageMaker refuses to stop what has ended; observing tells how it did.
+        described = describe(cloud, run.run_id)
+        if described is None or ending(described) is not None or described["TrainingJobStatus"] == "Stopping":
+            return
+        raise
+    run.append({"type": "stop_requested", "time": time.time(), "reason": "stop was asked"})

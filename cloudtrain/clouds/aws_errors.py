@@ -1,0 +1,135 @@
+"""AWS's errors in our words: what failed, in which call, why, and what to do next."""
+
+from __future__ import annotations
+
+import re
+
+from botocore import exceptions as sdk
+from botocore.exceptions import ClientError
+
+from cloudtrain.errors import CloudError
+
+_AGAIN = "then try again"
+
+_EXPIRED = {
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "RequestExpired",
+    "TokenRefreshRequired",
+    "RequestTimeTooSkewed",
+}
+_UNKNOWN = {
+    "UnrecognizedClientException",
+    "InvalidClientTokenId",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "InvalidSignatureException",
+    "IncompleteSignature",
+    "AuthFailure",
+    "MissingAuthenticationToken",
+    "MissingAuthenticationTokenException",
+}
+_DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
+_THROTTLED = {
+    "Throttling",
+    "ThrottlingException",
+    "ThrottledException",
+    "TooManyRequestsException",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "SlowDown",
+    "ProvisionedThroughputExceededException",
+}
+_ELSEWHERE = {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+
+_NO_CREDENTIALS = (
+    sdk.NoCredentialsError,
+    sdk.PartialCredentialsError,
+    sdk.ProfileNotFound,
+    sdk.CredentialRetrievalError,
+    sdk.NoAuthTokenError,
+)
+_STALE_LOGIN = (sdk.SSOTokenLoadError, sdk.UnauthorizedSSOTokenError, sdk.TokenRetrievalError)
+_LOST = (
+    sdk.ReadTimeoutError,
+    sdk.ConnectionClosedError,
+    sdk.ResponseStreamingError,
+    sdk.IncompleteReadError,
+    sdk.HTTPClientError,
+)
+"""No answer came, though the request may have arrived."""
+_UNREACHABLE = (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError, sdk.SSLError)
+
+
+def translated(error: Exception, call: str, region: str, *, place: str = "") -> CloudError:
+    """Our error for one of boto3's."""
+    name = _camel(call)
+    if isinstance(error, ClientError):
+        return _answered(error, name, region, place)
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, ClientError):  # boto3's transfers wrap what S3 said
+        return _answered(cause, name, region, place)
+    where = f"{name} in {region}"
+    if isinstance(error, _STALE_LOGIN):
+        return CloudError(f"{where}: the login has expired: {error}", hint=f"aws sso login, {_AGAIN}", code="Expired")
+    if isinstance(error, _NO_CREDENTIALS):
+        hint = f"aws configure (or aws sso login, or set AWS_PROFILE), {_AGAIN}"
+        return CloudError(f"{where}: no AWS credentials: {error}", hint=hint, code="NoCredentials")
+    if isinstance(error, _UNREACHABLE):
+        hint = f"look at the network, and whether the region {region!r} is meant; {_AGAIN}"
+        return CloudError(f"{where}: AWS cannot be reached: {error}", hint=hint, code="Unreachable", transient=True)
+    if isinstance(error, _LOST):
+        message = f"{where}: no answer came: {error}"
+        return CloudError(message, hint=f"wait a little, {_AGAIN}", code="Lost", transient=True, unsure=True)
+    if isinstance(error, sdk.ParamValidationError):
+        return CloudError(f"{where}: {error}", code="ParamValidation")
+    return CloudError(f"{where}: {error}", code=type(error).__name__)
+
+
+def _answered(error: ClientError, name: str, region: str, place: str) -> CloudError:
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    said = str(error.response.get("Error", {}).get("Message", "")) or code
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+    where = f"{name} in {region}" + (f", {place}" if place else "")
+    if code in _EXPIRED:
+        clock = "set this machine's clock" if code == "RequestTimeTooSkewed" else "aws sso login, or new keys"
+        return CloudError(f"{where}: the credentials have expired: {said}", hint=f"{clock}, {_AGAIN}", code=code)
+    if code in _UNKNOWN:
+        hint = f"look at AWS_PROFILE and the keys (aws sts get-caller-identity), {_AGAIN}"
+        return CloudError(f"{where}: AWS does not accept these credentials: {said}", hint=hint, code=code)
+    if code in _THROTTLED:
+        hint = f"wait a little, {_AGAIN}"
+        return CloudError(f"{where}: too many requests: {said}", hint=hint, code=code, transient=True)
+    if status >= 500:
+        message = f"{where}: AWS failed ({code or status}): {said}"
+        return CloudError(message, hint=f"wait a little, {_AGAIN}", code=code, transient=True, unsure=True)
+    return CloudError(f"{where}: {code}: {said}", hint=_remedy(code, said, name, region), code=code)
+
+
+def _remedy(code: str, said: str, name: str, region: str) -> str | None:
+    if code in _DENIED:
+        return f"these credentials need the permission for {name}; for PassRole, on the job's role (aws.role)"
+    if code == "NoSuchBucket":
+        return "look at aws.bucket; cloudtrain makes no bucket by itself"
+    if code in _ELSEWHERE:
+        return f"the bucket must lie in the job's own region, {region}: look at aws.bucket and aws.region"
+    if code == "ResourceLimitExceeded":
+        return quota_hint(said)
+    if "assume" in said.lower() and "role" in said.lower():
+        return TRUST_HINT
+    return None
+
+
+TRUST_HINT = "the role (aws.role) must trust sagemaker.amazonaws.com: look at its trust policy"
+
+
+def quota_hint(said: str) -> str:
+    """How to get more of what an account has too little of: a new account's quota of GPU machines is 0."""
+    found = re.search(r"'([^']* for [^']*usage)'|(ml\.[a-z0-9-]+\.[a-z0-9]+[^'\".]*usage)", said)
+    which = next((text for text in found.groups() if text), "") if found else ""
+    quota = f"'{which}'" if which else "the instance type's training job usage"
+    return f"ask for more in the console: Service Quotas > Amazon SageMaker > {quota}; or name another instance type"
+
+
+def _camel(call: str) -> str:
+    return "".join(part.capitalize() for part in call.split("_")) if "_" in call else call

@@ -1,0 +1,165 @@
+"""The SageMaker contract: what the service promises each container of a CreateTrainingJob request. Pure values.
+
+After the developer guide's "How Amazon SageMaker AI provides training information" and "Run training with your own
+algorithm": the tree below /opt/ml, its JSON files, the names of the nodes, what is restored, kept and archived.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ROOT = "/opt/ml"
+GRACE_SECONDS = 120
+"""From SIGTERM to SIGKILL, after a stop and when the time is over."""
+
+FAILURE_FILE = "output/failure"
+FAILURE_CHARACTERS = 1024
+"""As much of the failure file becomes the FailureReason."""
+
+FOLDERS = ("input/config", "input/data", "model", "output/data", "code")
+DEFAULT_MAX_RUNTIME_SECONDS = 86_400
+_GROUP = "homogeneousCluster"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Channel:
+    """One input: what of S3 a container finds in `input/data/<name>`."""
+
+    name: str
+    uri: str
+    mode: str
+    """File: copied before the start. FastFile: read-only, streamed as it is read."""
+
+    @property
+    def folder(self) -> str:
+        """Where it is, below /opt/ml."""
+        return f"input/data/{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Container:
+    """One node, as SageMaker starts it. Paths count from /opt/ml."""
+
+    node: int
+    """Its place among the hosts, in their lexicographic order: algo-10 comes before algo-2."""
+    host: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    files: Mapping[str, str]
+    """The JSON files in input/config, by path."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingJob:
+    """What a request means: its containers, and where what they write goes."""
+
+    name: str
+    instance_type: str
+    hosts: tuple[str, ...]
+    containers: tuple[Container, ...]
+    channels: tuple[Channel, ...]
+    folders: tuple[str, ...]
+    checkpoints: str
+    """The checkpoint folder below /opt/ml: restored on every node at the start, uploaded as it changes."""
+    checkpoints_uri: str
+    """Empty: checkpoints are not kept."""
+    archives: Mapping[str, str]
+    """Folder below /opt/ml -> the archive in S3 that all nodes' content of it becomes at the end."""
+    max_runtime_seconds: int
+    grace_seconds: int = GRACE_SECONDS
+
+
+def training_job(
+    body: Mapping[str, Any], *, interface: str, region: str = "us-east-1", account: str = "123456789012"
+) -> TrainingJob:
+    """What SageMaker would start for a CreateTrainingJob request.
+
+    `interface`: the network interface between the nodes, which resourceconfig.json names. Of a list of instance
+    preferences the first is taken, as if it had capacity.
+    """
+    name, algorithm = body["TrainingJobName"], body["AlgorithmSpecification"]
+    instance_type, count = instance_of(body["ResourceConfig"])
+    hosts = tuple(sorted(f"algo-{number}" for number in range(1, count + 1)))
+    channels = tuple(_channel(item, algorithm) for item in body.get("InputDataConfig", []))
+    env = {
+        "TRAINING_JOB_NAME": name,
+        "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{region}:{account}:training-job/{name}",
+        "AWS_REGION": region,
+        **body.get("Environment", {}),
+    }
+    # Without an entrypoint of its own a request runs the image with the one argument `train`.
+    argv = (*algorithm.get("ContainerEntrypoint", ("train",)), *algorithm.get("ContainerArguments", ()))
+    keep = body.get("CheckpointConfig", {})
+    checkpoints = _below_root(keep.get("LocalPath", f"{ROOT}/checkpoints"))
+    output = f"{body['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{name}/output"
+    boards = [_below_root(body["TensorBoardOutputConfig"]["LocalPath"])] if "TensorBoardOutputConfig" in body else []
+    config = {
+        "input/config/hyperparameters.json": dict(body.get("HyperParameters", {})),
+        "input/config/inputdataconfig.json": {channel.name: _described(channel) for channel in channels},
+    }
+    return TrainingJob(
+        name=name,
+        instance_type=instance_type,
+        hosts=hosts,
+        containers=tuple(
+            Container(
+                node=node,
+                host=host,
+                argv=argv,
+                env=env,
+                files={
+                    path: json.dumps(value, indent=2)
+                    for path, value in {
+                        **config,
+                        "input/config/resourceconfig.json": _resources(host, hosts, instance_type, interface),
+                    }.items()
+                },
+            )
+            for node, host in enumerate(hosts)
+        ),
+        channels=channels,
+        folders=(*FOLDERS, checkpoints, *boards, *(channel.folder for channel in channels)),
+        checkpoints=checkpoints,
+        checkpoints_uri=keep.get("S3Uri", ""),
+        archives={"model": f"{output}/model.tar.gz", "output/data": f"{output}/output.tar.gz"},
+        max_runtime_seconds=body.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME_SECONDS),
+    )
+
+
+def instance_of(resources: Mapping[str, Any]) -> tuple[str, int]:
+    """The instance type and count of a ResourceConfig; the first choice where it names several."""
+    first = (resources.get("InstancePreferences") or [resources])[0]
+    return first["InstanceType"], first.get("InstanceCount", resources.get("InstanceCount", 1))
+
+
+def _channel(item: Mapping[str, Any], algorithm: Mapping[str, Any]) -> Channel:
+    mode = item.get("InputMode", algorithm["TrainingInputMode"])
+    return Channel(name=item["ChannelName"], uri=item["DataSource"]["S3DataSource"]["S3Uri"], mode=mode)
+
+
+def _described(channel: Channel) -> dict[str, str]:
+    return {
+        "TrainingInputMode": channel.mode,
+        "S3DistributionType": "FullyReplicated",
+        "RecordWrapperType": "None",
+    }
+
+
+def _resources(host: str, hosts: tuple[str, ...], instance_type: str, interface: str) -> dict[str, Any]:
+    return {
+        "current_host": host,
+        "current_instance_type": instance_type,
+        "current_group_name": _GROUP,
+        "hosts": list(hosts),
+        "instance_groups": [
+            {"instance_group_name": _GROUP, "instance_type": instance_type, "hosts": list(hosts)},
+        ],
+        "network_interface_name": interface,
+    }
+
+
+def _below_root(path: str) -> str:
+    return path.removeprefix(ROOT).strip("/")

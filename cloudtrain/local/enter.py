@@ -1,0 +1,140 @@
+"""Becomes one node's container: a private /opt/ml, /etc/hosts and host name, then the program. Standard library only.
+
+    python -I -S enter.py ROOT HOST HOSTS_FILE PROGRAM [ARG...]
+    python -I -S enter.py --probe
+
+Run by path in a process of its own, by any Python from 3.9 on: it replaces itself by PROGRAM, so that whoever started
+it is the program's own parent. Nothing of the machine is changed: all mounts are in a namespace that ends with the
+process. Exit code 125, and one line on stderr, where that cannot be.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import tempfile
+
+NEW_MOUNTS, NEW_NAMES, NEW_USERS = 0x00020000, 0x04000000, 0x10000000  # CLONE_NEW... of sched.h
+BIND, PRIVATE, ALL_BELOW = 1 << 12, 1 << 18, 1 << 14  # MS_... of sys/mount.h
+TREE, HOSTS = "/opt/ml", "/etc/hosts"
+CANNOT = 125
+USAGE = "usage: enter.py ROOT HOST HOSTS_FILE PROGRAM [ARG...] | enter.py --probe"
+
+
+def main(argv: list[str]) -> int:
+    """Enter and become the program; an exit code only where that fails, or after the probe."""
+    if argv == ["--probe"]:
+        return _probe()
+    if len(argv) < 4:
+        print(USAGE, file=sys.stderr)
+        return CANNOT
+    root, host, hosts_file, *program = argv
+    try:
+        env = _given_environment()
+        enter(root, host, hosts_file)
+        # Python ignores these two for itself; whoever is executed would go on ignoring them.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        _become(program, env)
+    except OSError as error:
+        print(f"cannot enter the container {host!r}: {error}", file=sys.stderr)
+    return CANNOT
+
+
+def enter(root: str, host: str, hosts_file: str) -> None:
+    """Give this process `root` at /opt/ml, `hosts_file` at /etc/hosts, and the host name. OSError if it cannot be."""
+    here, root, hosts_file = os.getcwd(), os.path.abspath(root), os.path.abspath(hosts_file)
+    _leave_the_machine()
+    _mount("none", "/", PRIVATE | ALL_BELOW)  # from here on nothing reaches the machine's own mounts
+    if not os.path.isdir(TREE):
+        _make_room()
+    _mount(hosts_file, HOSTS, BIND)
+    _mount(root, TREE, BIND | ALL_BELOW)
+    socket.sethostname(host)
+    os.chdir(here)  # by its path: the folder may lie behind another mount now
+
+
+def _leave_the_machine() -> None:
+    """Namespaces of our own; whoever may not make them alone may do so as a user in a namespace of users."""
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        _call("unshare", NEW_MOUNTS | NEW_NAMES)
+    except PermissionError:
+        _call("unshare", NEW_USERS | NEW_MOUNTS | NEW_NAMES)
+        _write("/proc/self/setgroups", "deny")  # without it nobody may write gid_map
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+
+
+def _make_room() -> None:
+    """Another /opt for this process, with all that the machine's has, and a folder /opt/ml."""
+    parent, tree = os.path.split(TREE)
+    os.chdir(parent)  # relative paths reach the old one also when the new one lies over it
+    names = [name for name in os.listdir(".") if name != tree]
+    _mount("tmpfs", parent, kind="tmpfs", options="mode=0755")
+    for name in names:
+        copy = os.path.join(parent, name)
+        if os.path.islink(name):
+            os.symlink(os.readlink(name), copy)
+            continue
+        if os.path.isdir(name):
+            os.mkdir(copy)
+        else:
+            os.close(os.open(copy, os.O_CREAT | os.O_EXCL))
+        _mount(name, copy, BIND | ALL_BELOW)
+    os.mkdir(TREE)
+
+
+def _become(program: list[str], env: dict[bytes, bytes]) -> None:
+    try:
+        os.execvpe(program[0], program, env)  # noqa: S606
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), program[0]) from None
+
+
+def _given_environment() -> dict[bytes, bytes]:
+    """What we were started with: Python itself changes LC_CTYPE where the locale is C, or none is set."""
+    with open("/proc/self/environ", "rb") as file:
+        entries = [entry.partition(b"=") for entry in file.read().split(b"\0")]
+    return {name: value for name, _, value in entries if name}
+
+
+def _probe() -> int:
+    try:
+        with tempfile.TemporaryDirectory(prefix="cloudtrain-probe-") as root:
+            text = "127.0.0.1 localhost\n"
+            for name in ("probe", "hosts"):
+                _write(os.path.join(root, name), text)
+            enter(root, "cloudtrain-probe", os.path.join(root, "hosts"))
+            with open(HOSTS) as hosts:
+                seen = os.path.exists(f"{TREE}/probe"), socket.gethostname(), hosts.read()
+        if seen != (True, "cloudtrain-probe", text):
+            raise OSError(f"all calls succeeded, and yet this is what can be seen: {seen!r}")
+    except (OSError, AttributeError) as error:  # AttributeError: not Linux
+        print(f"no private mounts here: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _mount(source: str, target: str, flags: int = 0, kind: str = "none", options: str = "") -> None:
+    words = [os.fsencode(word) for word in (source, target, kind)]
+    _call("mount", *words, ctypes.c_ulong(flags), os.fsencode(options), about=(source, target))
+
+
+def _call(name: str, *arguments: object, about: tuple[str, ...] = ()) -> None:
+    """Call the C library, which Python does not offer this of: os.unshare came with 3.12, mount never did."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, " ".join([name, *map(repr, about)]) + f": {os.strerror(number)}")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,123 @@
+"""The aws provider: a plan becomes a SageMaker training job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.aws.fetch import fetch, places
+from cloudtrain.errors import UsageError
+from cloudtrain.provider import Adopted, Finding, Request
+from cloudtrain.runs import RunFolder, RunState
+from cloudtrain.settings import Settings
+
+if TYPE_CHECKING:
+    from cloudtrain.clouds.aws import Aws
+    from cloudtrain.planning import Plan, Target
+    from cloudtrain.spec import JobSpec
+
+Progress = Callable[[int, int], None]
+
+
+class Provider:
+    """SageMaker training jobs. Everything that needs boto3 is imported when it is needed."""
+
+    name = "aws"
+    contracts = ("sagemaker",)
+
+    def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
+        """Region, role, bucket, instance types, image and price: all from the spec, the settings and our tables."""
+        from cloudtrain.aws.target import target
+
+        return target(settings, spec, rehearsal=rehearsal)
+
+    def rules(self, plan: Plan) -> list[Finding]:
+        """SageMaker's rules across several fields."""
+        from cloudtrain.aws.verdict import rule_findings
+
+        return rule_findings(plan)
+
+    def checks(self, plan: Plan) -> list[Finding]:
+        """The request held against the service model that botocore carries. No network."""
+        from cloudtrain.aws.verdict import model_findings
+
+        return model_findings(plan)
+
+    def render(self, plan: Plan) -> Request:
+        """The CreateTrainingJob body."""
+        from cloudtrain.aws.request import body_of, job_of
+
+        return Request(provider=self.name, document=body_of(plan), job=job_of(plan))
+
+    def start(self, request: Request, run: RunFolder, archive: Path, progress: Progress | None) -> dict[str, Any]:
+        """Store the source and the job document, then create the job: three calls when the source is small or known."""
+        from cloudtrain.aws.start import send
+
+        return send(_cloud(run), request.document, request.job, run, archive, progress)
+
+    def pause_seconds(self, run: RunFolder) -> float:
+        """As the settings said when the job was planned."""
+        return float(_facts(run)["poll"])
+
+    def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+        """Its status, and the log lines and events of all its nodes."""
+        from cloudtrain.aws.observe import observe
+
+        return [] if state.has_ended else observe(_cloud(run), run, state, self.pause_seconds(run))
+
+    def stop(self, run: RunFolder, state: RunState) -> None:
+        """StopTrainingJob: SIGTERM to every container, two minutes, SIGKILL."""
+        from cloudtrain.aws.stop import stop
+
+        stop(_cloud(run), run, state)
+
+    def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
+        """S3 addresses."""
+        return places(run.document("request.json"))
+
+    def checkpoints(self, run: RunFolder, state: RunState) -> str:
+        """The checkpoints' prefix, if there is anything below it."""
+        from cloudtrain.aws.request import uri_parts
+
+        place = self.places(run, state).get("checkpoints", "")
+        return place if place and any(True for _ in _cloud(run).objects(*uri_parts(place))) else ""
+
+    def fetch(
+        self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None
+    ) -> list[str]:
+        """Download and extract."""
+        return fetch(_cloud(run), dict(self.places(run, state)), names, folder, progress)
+
+    def adopt(self, settings: Settings, run_id: str | None) -> list[Adopted]:
+        """Jobs that carry our tags, in the region of the settings."""
+        from cloudtrain.aws.account import region_of
+        from cloudtrain.aws.adopt import adopted
+
+        return list(adopted(_connect(region_of(settings)), run_id, settings["aws.poll"]))
+
+    def native(self, run: RunFolder, state: RunState) -> Any:
+        """The `sagemaker.core` TrainingJob."""
+        if state.ref is None:
+            raise UsageError(f"run {run.run_id} is {state.state}: there is no training job", hint="cloudtrain status")
+        from cloudtrain.clouds.sagemaker import native_job
+
+        return native_job(state.ref["name"], state.ref["region"])
+
+
+def _facts(run: RunFolder) -> dict[str, Any]:
+    facts: dict[str, Any] = run.document("plan.json")["target"]["facts"]
+    return facts
+
+
+def _cloud(run: RunFolder) -> Aws:
+    return _connect(_facts(run)["region"])
+
+
+def _connect(region: str) -> Aws:
+    try:
+        from cloudtrain.clouds.aws import aws
+    except ImportError as error:
+        hint = 'pip install "cloudtrain[aws]"'
+        raise UsageError(f"the aws provider needs boto3, which is not installed: {error}", hint=hint) from None
+    return aws(region)

@@ -1,0 +1,19 @@
+"""The machines that a request asks for: which, how many, and whether there are any just now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+
+def wishes(resources: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Types and counts in the order of preference; one only, where no preferences are given."""
+    items = resources.get("InstancePreferences") or resources.get("InstanceGroups") or [resources]
+    shared = resources.get("InstanceCount", 0)
+    return [(item.get("InstanceType", ""), item.get("InstanceCount", shared)) for item in items]
+
+
+def has_accelerators(kind: str) -> bool:
+    """Whether a type has GPUs or Trainium chips."""
+    return re.match(r"ml\.(p|g|trn)\d", kind) is not None

@@ -1,0 +1,110 @@
+"""What jobs of the imitation's own tests run in their containers: one program, told by hyper-parameters what to do.
+
+Standard library only. It lies in the channel `code`.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+BASE = Path(os.environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml")
+WISHES = json.loads((BASE / "input/config/hyperparameters.json").read_text())
+PLACE = json.loads((BASE / "input/config/resourceconfig.json").read_text())
+HOST, HOSTS = PLACE["current_host"], PLACE["hosts"]
+RANK = HOSTS.index(HOST)
+
+
+def main() -> int:
+    """Do what is wished."""
+    print(f"{HOST} of {len(HOSTS)} in {os.environ['TRAINING_JOB_NAME']}", flush=True)
+    return {"meet": meet, "fail": fail, "train": train, "stubborn": stubborn, "talk": talk}[WISHES["do"]]()
+
+
+def gather() -> None:
+    """All nodes greet the first one; nobody goes on before."""
+    address = (os.environ.get("CLOUDTRAIN_MASTER_ADDR") or HOSTS[0], int(os.environ["CLOUDTRAIN_MASTER_PORT"]))
+    if RANK == 0:
+        with socket.create_server(address) as server:
+            for _ in HOSTS[1:]:
+                peer, _ = server.accept()
+                with peer:
+                    print(f"met {peer.recv(100).decode()}", flush=True)
+    else:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                peer = socket.create_connection(address)
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        with peer:
+            peer.sendall(HOST.encode())
+
+
+def meet() -> int:
+    """Each node leaves a model and an output of its own, once all have met."""
+    gather()
+    (BASE / "model" / f"{HOST}.txt").write_text((BASE / "input/data/train/part/a.txt").read_text())
+    (BASE / "output/data/deep").mkdir()
+    (BASE / "output/data/deep" / HOST).write_text(json.dumps(sorted(os.environ)))
+    return 0
+
+
+def fail() -> int:
+    """The last node fails, the others would go on for ever."""
+    if HOST in HOSTS[:-1]:
+        return train(gather)
+    gather()
+    (BASE / "output/failure").write_text("the dog ate it" + "." * 2000)
+    return 17
+
+
+def train(ready: Callable[[], None] = lambda: print("ready", flush=True)) -> int:
+    """Save a number as a checkpoint, one more than was restored; end at SIGTERM, or at the number wished."""
+    mine = BASE / "checkpoints" / f"{HOST}.txt"
+    number = int(mine.read_text()) + 1 if mine.exists() else 1
+    mine.write_text(str(number))
+    print(f"saved {number}", flush=True)
+    if number >= int(WISHES.get("until", "1000")):
+        return 0
+
+    def leave(signum: int, frame: FrameType | None) -> None:
+        (BASE / "checkpoints" / f"{HOST}-stopped.txt").write_text("saved at the stop")
+        sys.exit(3)
+
+    signal.signal(signal.SIGTERM, leave)
+    ready()
+    while True:
+        signal.pause()
+
+
+def stubborn() -> int:
+    """Heed no signal, and have a child that has left the process group."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    print("ready", flush=True)
+    while True:
+        signal.pause()
+
+
+def talk() -> int:
+    """Many lines, empty ones and strange ones among them."""
+    for number in range(500):
+        print(f"line {number}")
+    print("\nlast \u00e9\t\x1b[1m words")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(b"bad \xff byte, no end of line")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

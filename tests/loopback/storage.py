@@ -1,0 +1,126 @@
+"""What SageMaker does with S3 for a job: bringing channels, keeping checkpoints, storing archives."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+
+class Storage:
+    """S3 as the service itself sees it."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def has_bucket(self, uri: str) -> bool:
+        """Whether the bucket of an address exists."""
+        try:
+            self._client.head_bucket(Bucket=_parts(uri)[0])
+        except ClientError:
+            return False
+        return True
+
+    def has_objects(self, uri: str) -> bool:
+        """Whether any object's name begins with this."""
+        bucket, prefix = _parts(uri)
+        return bool(self._client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents"))
+
+    def bring(self, uri: str, folder: Path) -> int:
+        """Every object whose name begins with the prefix (S3Prefix), below the folder; returns how many there were."""
+        bucket, prefix = _parts(uri)
+        found = 0
+        for key in self._keys(bucket, prefix):
+            found += 1
+            path = folder / inside(key, prefix)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self._client.get_object(Bucket=bucket, Key=key)["Body"].read())
+        return found
+
+    def store(self, content: bytes, uri: str) -> None:
+        """One object."""
+        bucket, key = _parts(uri)
+        self._client.put_object(Bucket=bucket, Key=key, Body=content)
+
+    def _keys(self, bucket: str, prefix: str) -> Iterator[str]:
+        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+            yield from (item["Key"] for item in page.get("Contents", []) if not item["Key"].endswith("/"))
+
+
+class Checkpoints:
+    """The checkpoint folders of all nodes on their way to one prefix in S3, whoever of them wrote last."""
+
+    def __init__(self, storage: Storage, uri: str, folders: Sequence[Path]) -> None:
+        self._storage, self._uri, self._folders = storage, uri, folders
+        self._seen: dict[Path, tuple[int, int]] = {}
+
+    def restore(self) -> None:
+        """Bring what an earlier job or attempt kept to every node."""
+        for folder in self._folders if self._uri else ():
+            self._storage.bring(self._uri, folder)
+        self._seen = dict(self._files())
+
+    def sync(self) -> None:
+        """Store the files that have changed. What was deleted stays in S3."""
+        for path, sign in self._files():
+            if self._seen.get(path) == sign:
+                continue
+            # It may be renamed or deleted while we look: the next look finds what became of it.
+            with suppress(FileNotFoundError):
+                self._storage.store(path.read_bytes(), f"{self._uri.rstrip('/')}/{self._name(path)}")
+                self._seen[path] = sign
+
+    def _files(self) -> Iterator[tuple[Path, tuple[int, int]]]:
+        for folder in self._folders if self._uri else ():
+            for path in sorted(folder.rglob("*")):
+                with suppress(FileNotFoundError):
+                    about = path.stat()
+                    if path.is_file():
+                        yield path, (about.st_mtime_ns, about.st_size)
+
+    def _name(self, path: Path) -> str:
+        return next(path.relative_to(folder).as_posix() for folder in self._folders if path.is_relative_to(folder))
+
+
+def archive(folders: Sequence[Path]) -> bytes | None:
+    """A .tar.gz of what lies in all these folders together, the first node's where names clash; None for nothing."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            found.setdefault(path.relative_to(folder).as_posix(), path)
+    if not found:
+        return None
+    return _packed(found)
+
+
+def empty_archive() -> bytes:
+    """A .tar.gz with nothing in it."""
+    return _packed({})
+
+
+def _packed(found: dict[str, Path]) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as tar:
+        for name, path in sorted(found.items()):
+            tar.add(path, name, recursive=False)
+    return content.getvalue()
+
+
+def inside(key: str, prefix: str) -> str:
+    """Where an object lies in the folder that its prefix becomes.
+
+    `data/train` is taken for a folder if the name goes on with a slash; otherwise names count from the last slash.
+    """
+    if key.startswith(prefix.rstrip("/") + "/"):
+        return key[len(prefix.rstrip("/")) + 1 :]
+    return key[prefix.rfind("/") + 1 :]
+
+
+def _parts(uri: str) -> tuple[str, str]:
+    bucket, _, key = uri.partition("://")[2].partition("/")
+    return bucket, key

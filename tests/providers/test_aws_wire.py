@@ -1,0 +1,169 @@
+"""What goes over the wire for a job on SageMaker: how many calls, the very request that was planned, and no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import botocore
+import pytest
+
+import cloudtrain
+from cloudtrain.run import Run
+from tests.loopback.cloud import Cloud
+
+pytestmark = pytest.mark.xdist_group("aws_wire")
+
+JOB = {
+    "name": "wired",
+    "entrypoint": "train.py",
+    "resources": {"nodes": 2, "gpus": 8, "gpu": ["A100-80GB", "H100"]},
+    "inputs": {"train": {"aws": "s3://loopback-bucket/data/", "mode": "stream"}},
+    "limits": {"max_runtime": "6 h", "max_wait": "12 h", "retries": 2},
+    "tags": {"team": "vision"},
+    "env": {"NCCL_DEBUG": "WARN"},
+    "aws": {"encrypt_traffic": True, "remote_debug": True, "tensorboard": True},
+}
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    """A cloud in which every job stays in its first phase: nothing is ever run."""
+    with Cloud(pace_seconds=3600) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def folder(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    from cloudtrain.clouds.aws import aws
+
+    aws.cache_clear()  # it holds connections to the cloud of another test
+    for name, value in cloud.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('never run')\n")
+    cloud.front.reset()
+    return tmp_path
+
+
+def submit(**more: Any) -> Run:
+    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load({**JOB, **more}), "aws"))
+
+
+def calls(cloud: Cloud) -> list[tuple[str, str]]:
+    return [(call.service, call.operation) for call in cloud.front.calls]
+
+
+THREE = [("s3", "PutObject"), ("s3", "PutObject"), ("sagemaker", "CreateTrainingJob")]
+
+
+def test_a_submit_is_three_calls_and_so_is_the_next_one(cloud: Cloud) -> None:
+    submit()
+    assert calls(cloud) == THREE
+    cloud.front.reset()
+    submit()
+    assert calls(cloud) == THREE
+
+
+def test_ten_thousand_files_are_as_many_calls_as_one(cloud: Cloud, folder: Path) -> None:
+    for number in range(10_000):
+        (folder / f"f{number}.txt").write_text(str(number))
+    submit()
+    assert calls(cloud) == THREE
+
+
+def test_a_large_source_is_sent_in_parts_once(cloud: Cloud, folder: Path) -> None:
+    (folder / "large.bin").write_bytes(os.urandom(20_000_000))
+    told: list[tuple[int, int]] = []
+    plan = cloudtrain.plan(cloudtrain.load(JOB), "aws")
+    cloudtrain.submit(plan, sending=lambda done, total: told.append((done, total)))
+    assert calls(cloud)[:2] == [("s3", "HeadObject"), ("s3", "CreateMultipartUpload")]
+    assert told[-1][0] == told[-1][1] > 20_000_000
+    cloud.front.reset()
+    submit()
+    assert calls(cloud) == [("s3", "HeadObject"), ("s3", "PutObject"), ("sagemaker", "CreateTrainingJob")]
+
+
+def test_what_is_sent_is_what_was_planned(cloud: Cloud) -> None:
+    run = submit()
+    planned = json.loads((run.folder.path / "request.json").read_text())
+    assert cloud.front.sent[-1][1] == planned
+
+
+def test_objects_are_encrypted_with_the_key_that_the_spec_names(cloud: Cloud) -> None:
+    key = "arn:aws:kms:us-east-1:123456789012:key/k"
+    run = submit(aws={"kms_key": key})
+    s3 = cloud.client("s3", direct=True)
+    described = s3.head_object(Bucket=cloud.bucket, Key=f"cloudtrain/runs/{run.id}/job/job.json")
+    assert described["SSEKMSKeyId"] == key
+
+
+def test_a_look_at_a_run_is_one_describe_and_one_search_for_streams(cloud: Cloud) -> None:
+    run = submit()
+    cloud.front.reset()
+    run.status()
+    assert calls(cloud) == [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")]
+
+
+@pytest.mark.parametrize("gpus", [["H100"], ["A100-80GB", "H100"]], ids=["one type", "a choice of types"])
+def test_the_aws_command_line_accepts_a_plan_as_it_is_printed(cloud: Cloud, folder: Path, gpus: list[str]) -> None:
+    (folder / "job.yaml").write_text(json.dumps({**JOB, "resources": {"nodes": 2, "gpus": 8, "gpu": gpus}}))
+    words = [sys.executable, "-m", "cloudtrain", "plan", "--provider", "aws", "--json"]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    (folder / "request.json").write_text(printed)
+    env = cloud.clean()
+    if len(gpus) > 1:  # the command line's own model of SageMaker is older than InstancePreferences
+        env["AWS_DATA_PATH"] = str(Path(botocore.__file__).parent / "data")
+    command = [sys.executable, "-m", "awscli", "sagemaker", "create-training-job"]
+    said = subprocess.run(
+        [*command, "--cli-input-json", "file://request.json"], capture_output=True, text=True, env=env, check=False
+    )
+    assert said.returncode == 0, said.stderr
+    assert cloud.front.sent[-1][1] == json.loads(printed)
+
+
+SDK = """
+import json, re, sys
+from sagemaker.core import shapes
+from sagemaker.core.resources import TrainingJob
+
+def snake(name):
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+def arguments(value, inside=False):
+    if isinstance(value, dict):
+        return {snake(key): item if key in ("Environment",) else arguments(item) for key, item in value.items()}
+    return [arguments(item) for item in value] if isinstance(value, list) else value
+
+TrainingJob.create(**arguments(json.load(open("request.json"))))
+"""
+
+
+def test_the_sagemaker_sdk_puts_the_same_request_on_the_wire(cloud: Cloud, folder: Path) -> None:
+    plan = cloudtrain.plan(cloudtrain.load(JOB), "aws")
+    planned = dict(cloudtrain.render(plan).document)
+    (folder / "request.json").write_text(json.dumps(planned))
+    said = subprocess.run([sys.executable, "-c", SDK], capture_output=True, text=True, env=cloud.clean(), check=False)
+    assert said.returncode == 0, said.stderr[-2000:]
+    created = [body for call, body in cloud.front.sent if call.operation == "CreateTrainingJob"]
+    assert created == [planned]
+
+
+NATIVE = """
+import sys, cloudtrain
+job = cloudtrain.find_run(sys.argv[1]).native()
+print(type(job).__module__, job.training_job_name, job.training_job_status)
+"""
+
+
+def test_native_gives_the_sdks_own_training_job(cloud: Cloud) -> None:
+    run = submit()
+    env = {**cloud.clean(), "HOME": os.environ["HOME"]}
+    words = [sys.executable, "-W", "ignore", "-c", NATIVE, run.id]
+    said = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
+    assert said.stdout.split()[-3:] == ["sagemaker.core.resources", run.id, "InProgress"], said.stderr[-2000:]

@@ -1,0 +1,70 @@
+"""Every wrong SageMaker request is refused offline: at its line, with all other mistakes, and without a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.in_process import call
+from tests.providers.wrong_requests import ECR, ROWS, Row
+
+ACCOUNT = {
+    "CLOUDTRAIN_AWS_REGION": "us-east-1",
+    "CLOUDTRAIN_AWS_ROLE": "arn:aws:iam::123456789012:role/train",
+    "CLOUDTRAIN_AWS_BUCKET": "my-bucket",
+}
+
+
+@pytest.fixture(autouse=True)
+def a_job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, an account's facts, and no credentials of any kind."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ACCOUNT.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_it_is_refused_at_its_line(row: Row, a_job_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (a_job_folder / "job.yaml").write_text(row.job)
+    for name, value in row.env.items():
+        monkeypatch.setenv(name, value)
+    words = ["submit", "--dry-run", "--run-id", row.run_id] if row.run_id else ["check"]
+    said = call(*words, "--provider", "aws")
+    assert said.code == 2, said.err
+    assert "Traceback" not in said.err
+    for words_ in row.said:
+        assert words_ in said.err
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(ROWS) >= 40
+    assert len({row.id for row in ROWS}) == len(ROWS)
+
+
+def test_all_mistakes_are_told_at_once(a_job_folder: Path) -> None:
+    (a_job_folder / "job.yaml").write_text(
+        f"image: {ECR.replace('us-east-1', 'eu-west-1')}\n"
+        "resources: {gpus: 1, spot: true}\n"
+        "limits: {max_wait: 1 h}\n"
+        "tags: {'aws:x': y, z: 'a€b'}\n"
+        f"env: {{X: '{'y' * 600}'}}\n"
+        "aws: {role: not-an-arn-at-all-and-long-enough, subnets: [subnet-1]}\n"
+    )
+    said = call("check", "--provider", "aws")
+    fields = ("image", "limits.max_wait", "tags.aws:x", "tags.z", "env.X", "aws.role", "aws.subnets")
+    assert [field for field in fields if f": {field}: " not in said.err] == []
+
+
+def test_a_right_request_passes(a_job_folder: Path) -> None:
+    (a_job_folder / "job.yaml").write_text(
+        "resources: {nodes: 2, gpus: 8, gpu: [A100-80GB, H100]}\n"
+        "limits: {max_runtime: 6 h, max_wait: 12 h, max_cost: 500 USD, retries: 2}\n"
+        "inputs: {train: 's3://data/mnist/', table: 's3://data/x.csv', live: {uri: 's3://data/live', mode: stream}}\n"
+        "tags: {team: vision, Größe: 'sehr groß'}\n"
+        "aws: {subnets: [subnet-1], security_groups: [sg-1], kms_key: alias/mine, encrypt_traffic: true}\n"
+    )
+    assert call("check", "--provider", "aws").code == 0

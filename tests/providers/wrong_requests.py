@@ -1,0 +1,390 @@
+"""The table of wrong SageMaker requests: a job.yaml, the line to blame, and what must be said of it. One row each."""
+
+# ruff: noqa: E501  (one row, one line)
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+ECR = "123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1"
+CPU = "instance: {aws: ml.m5.xlarge}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One wrong job."""
+
+    id: str
+    said: tuple[str, ...]
+    job: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    run_id: str = ""
+
+
+def row(id: str, at: str, *said: str, job: str, run_id: str = "", **env: str) -> Row:
+    """A mistake at a place: `2:3` of job.yaml, or the words of another origin."""
+    where = f"job.yaml:{at}: " if at[:1].isdigit() else at
+    return Row(id, (where, *said), job, env, run_id)
+
+
+def many(count: int, line: str) -> str:
+    """A block mapping of so many entries; `#` in the line stands for its number."""
+    return "".join(f"  {line.replace('#', str(number))}\n" for number in range(count))
+
+
+ROWS = [
+    # names
+    row("run id with an underscore", "", "'bad_id' is no valid run id", job="{}\n", run_id="bad_id"),
+    row("run id of 64 characters", "", "is no valid run id", job="{}\n", run_id="a" * 64),
+    # machines
+    row(
+        "type that does not exist",
+        "2:14",
+        "resources.instance.aws",
+        "none of the",
+        "ml.p99.48xlarge",
+        job="resources:\n  instance: {aws: ml.p99.48xlarge}\n  gpus: 8\nlimits: {max_runtime: 1 h}\n",
+    ),
+    row(
+        "type without ml.",
+        "1:24",
+        "p4d.24xlarge",
+        "ml.p4d.24xlarge",
+        job="resources: {instance: {aws: p4d.24xlarge}, gpus: 8}\nlimits: {max_runtime: 1 h}\n",
+    ),
+    row(
+        "second type of a list does not exist",
+        "1:46",
+        "resources.instance.aws[1]",
+        "ml.nope",
+        job="resources: {instance: {aws: [ml.p5.48xlarge, ml.nope]}, gpus: 8}\nlimits: {max_runtime: 1 h}\n",
+    ),
+    row(
+        "six types",
+        "1:24",
+        "resources.instance.aws",
+        "at most 5",
+        job="resources: {instance: {aws: [ml.g5.xlarge, ml.g5.2xlarge, ml.g5.4xlarge, ml.g5.8xlarge, ml.g5.16xlarge, ml.g6.xlarge]}, gpus: 1}\n",
+    ),
+    row(
+        "fewer GPUs than the type has",
+        "1:24",
+        "ml.p4d.24xlarge has 8 x A100, the job uses 4 per node",
+        "hint: resources.gpus: 8",
+        job="resources: {instance: {aws: ml.p4d.24xlarge}, gpus: 4}\n",
+    ),
+    row(
+        "more GPUs than the type has",
+        "1:24",
+        "ml.g5.xlarge has 1 x A10G, the job uses 8 per node",
+        job="resources: {instance: {aws: ml.g5.xlarge}, gpus: 8}\n",
+    ),
+    row(
+        "a GPU machine for a CPU job",
+        "1:24",
+        "ml.g5.xlarge has 1 x A10G, the job uses 0 per node",
+        job="resources: {instance: {aws: ml.g5.xlarge}}\n",
+    ),
+    row(
+        "a CPU machine for a GPU job",
+        "1:24",
+        "ml.m5.xlarge has no GPU, the job uses 1",
+        job="resources: {instance: {aws: ml.m5.xlarge}, gpus: 1}\n",
+    ),
+    row(
+        "a count that no type has",
+        "1:22",
+        "no aws instance type has 3 x A100-80GB",
+        "8 (ml.p4de.24xlarge)",
+        job="resources: {gpus: 3, gpu: A100-80GB}\n",
+    ),
+    row(
+        "a count that no type of any model has", "1:13", "no aws instance type has 7 GPUs", job="resources: {gpus: 7}\n"
+    ),
+    row(
+        "AWS's own chips",
+        "1:24",
+        "ml.trn1.2xlarge has AWS's own chips",
+        job="resources: {instance: {aws: ml.trn1.2xlarge}}\nlimits: {max_runtime: 1 h}\n",
+    ),
+    row(
+        "too many nodes",
+        "1:13",
+        "resources.nodes: 900 nodes are more than aws runs at once",
+        job="resources: {nodes: 900}\n",
+    ),
+    # spot and capacity
+    row(
+        "spot with a choice of types",
+        "1:24",
+        "a choice of 2 instance types cannot go with spot",
+        job="resources: {instance: {aws: [ml.g5.xlarge, ml.g6.xlarge]}, gpus: 1, spot: true}\n",
+    ),
+    row(
+        "spot with a choice of GPUs",
+        "1:22",
+        "a choice of 2 instance types cannot go with spot",
+        job="resources: {gpus: 8, gpu: [H100, A100-40GB], spot: true}\n",
+    ),
+    row(
+        "spot with kept machines",
+        "2:7",
+        "aws.keep_alive: cannot go with spot",
+        job="resources: {gpus: 1, spot: true}\naws: {keep_alive: 10 min}\n",
+    ),
+    row(
+        "kept machines with a choice of types",
+        "1:24",
+        "cannot go with aws.keep_alive",
+        job="resources: {instance: {aws: [ml.g5.xlarge, ml.g6.xlarge]}, gpus: 1}\naws: {keep_alive: 10 min}\n",
+    ),
+    row("kept too long", "1:7", "aws.keep_alive", "at most 21600", job="aws: {keep_alive: 7 h}\n"),
+    row(
+        "spot waits shorter than it runs",
+        "2:28",
+        "limits.max_wait: is shorter than max_runtime",
+        job="resources: {gpus: 1, spot: true}\nlimits: {max_runtime: 2 h, max_wait: 1 h}\n",
+    ),
+    row(
+        "spot waits shorter than the default runtime",
+        "2:10",
+        "limits.max_wait",
+        "86400 s",
+        job="resources: {gpus: 1, spot: true}\nlimits: {max_wait: 1 h}\n",
+    ),
+    row(
+        "waiting for a CPU machine",
+        "1:10",
+        "limits.max_wait: SageMaker limits the waiting for GPU machines",
+        job="limits: {max_wait: 1 h}\n",
+    ),
+    row(
+        "waiting too short",
+        "2:10",
+        "limits.max_wait",
+        "at least 1800",
+        job="resources: {gpus: 1}\nlimits: {max_wait: 10 min}\n",
+    ),
+    row(
+        "waiting too long",
+        "2:10",
+        "limits.max_wait",
+        "at most 2419200",
+        job="resources: {gpus: 1}\nlimits: {max_wait: 40 d}\n",
+    ),
+    row("running too long", "1:10", "limits.max_runtime", "28 days", job="limits: {max_runtime: 29 d}\n"),
+    row("too many retries", "1:10", "limits.retries: must be at most 30", job="limits: {retries: 31}\n"),
+    # money
+    row(
+        "money for seconds only",
+        "2:10",
+        "limits.max_cost: 0.01 USD pay for",
+        job="resources: {instance: {aws: ml.p5.48xlarge}, gpus: 8}\nlimits: {max_cost: 0.01 USD}\n",
+    ),
+    row(
+        "money for a machine of unknown price",
+        "2:10",
+        "limits.max_cost: cannot be held",
+        job="resources: {instance: {aws: ml.p5en.48xlarge}, gpus: 8}\nlimits: {max_cost: 50 USD, max_runtime: 1 h}\n",
+    ),
+    row(
+        "no limit for a machine of unknown price",
+        "limits: the price of this machine is not known",
+        "hint: set limits.max_runtime",
+        job="resources: {instance: {aws: ml.p5en.48xlarge}, gpus: 8}\n",
+    ),
+    row(
+        "a price of another region is no price",
+        "limits: the price of this machine is not known",
+        job="resources: {gpus: 1}\naws: {region: eu-central-1}\n",
+    ),
+    row("a price list that is none", "prices", "expected the columns", job="{}\n", CLOUDTRAIN_PRICES="job.yaml"),
+    # account
+    row("no role", "aws.role: is not set", "hint: the role that the job runs as", job="{}\n", CLOUDTRAIN_AWS_ROLE=""),
+    row("no bucket", "aws.bucket: is not set", job="{}\n", CLOUDTRAIN_AWS_BUCKET=""),
+    row("no region", "aws.region: is not set", job="{}\n", CLOUDTRAIN_AWS_REGION=""),
+    row("role that is no ARN", "1:7", "aws.role", "does not match", job="aws: {role: this-is-not-an-arn-at-all}\n"),
+    row(
+        "role of the settings that is no ARN",
+        "environment CLOUDTRAIN_AWS_ROLE: aws.role",
+        job="{}\n",
+        CLOUDTRAIN_AWS_ROLE="arn:aws:iam::12:role/short-account",
+    ),
+    row("role too short", "1:7", "aws.role", "at least 20", job="aws: {role: 'arn:aws:iam'}\n"),
+    row(
+        "role of another partition",
+        "1:7",
+        "aws.role: belongs to the partition aws-cn",
+        job="aws: {role: 'arn:aws-cn:iam::123456789012:role/train'}\n",
+    ),
+    row(
+        "region that is none",
+        "1:7",
+        "aws.region: 'frankfurt' is no region",
+        job=f"aws: {{region: frankfurt}}\nimage: {ECR}\nlimits: {{max_runtime: 1 h}}\n",
+    ),
+    row(
+        "bucket with an address",
+        "1:7",
+        "aws.bucket: 's3://bucket' is no bucket name",
+        job="aws: {bucket: 's3://bucket'}\n",
+    ),
+    row("bucket in capitals", "1:7", "aws.bucket", "lower-case", job="aws: {bucket: MyBucket}\n"),
+    row("subnets alone", "1:7", "aws.subnets: needs aws.security_groups beside it", job="aws: {subnets: [subnet-1]}\n"),
+    row(
+        "security groups alone",
+        "1:7",
+        "aws.security_groups: needs aws.subnets beside it",
+        job="aws: {security_groups: [sg-1]}\n",
+    ),
+    row(
+        "six security groups",
+        "1:7",
+        "aws.security_groups",
+        "at most 5",
+        job="aws: {security_groups: [sg-1, sg-2, sg-3, sg-4, sg-5, sg-6], subnets: [subnet-1]}\n",
+    ),
+    row(
+        "seventeen subnets",
+        "1:7",
+        "aws.subnets",
+        "at most 16",
+        job="aws: {subnets: [" + ", ".join(f"subnet-{n}" for n in range(17)) + "], security_groups: [sg-1]}\n",
+    ),
+    row(
+        "subnet that is no id",
+        "1:7",
+        "aws.subnets",
+        "does not match",
+        job="aws: {subnets: ['my subnet'], security_groups: [sg-1]}\n",
+    ),
+    row(
+        "key of another region",
+        "1:7",
+        "aws.kms_key: lies in eu-west-1",
+        job="aws: {kms_key: 'arn:aws:kms:eu-west-1:123456789012:key/k'}\n",
+    ),
+    row(
+        "secrets without network",
+        "2:7",
+        "aws.network_isolation: keeps the job from asking for its secrets",
+        job="secrets: {TOKEN: {aws: 'ssm:token'}}\naws: {network_isolation: true}\n",
+    ),
+    row(
+        "a shell without network",
+        "1:7",
+        "aws.network_isolation: leaves no way in",
+        job="aws: {network_isolation: true, remote_debug: true}\n",
+    ),
+    row(
+        "streaming without network",
+        "1:10",
+        "inputs.train: cannot be streamed",
+        job="inputs: {train: {uri: 's3://b/x/', mode: stream}}\naws: {network_isolation: true}\n",
+    ),
+    # image
+    row(
+        "image outside ECR",
+        "1:1",
+        "image: SageMaker cannot pull 'pytorch/pytorch:2.10'",
+        "hint: push it",
+        job="image: pytorch/pytorch:2.10\n",
+    ),
+    row(
+        "image of another region",
+        "1:1",
+        "image: ",
+        "lies in eu-west-1, the job runs in us-east-1",
+        job="image: 123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1\n",
+    ),
+    row("image that is too long", "1:1", "image: ", "at most 255", job=f"image: {ECR}{'x' * 250}\n"),
+    row(
+        "image to be built",
+        "1:9",
+        "image.build: an image is submitted by its address",
+        job="image: {build: Dockerfile}\n",
+    ),
+    row(
+        "container of no version", "1:1", "image: unknown container 'dlc:pytorch-2.99'", job="image: dlc:pytorch-2.99\n"
+    ),
+    row(
+        "container of another framework",
+        "1:1",
+        "image: unknown container 'dlc:tensorflow-2.19'",
+        job="image: dlc:tensorflow-2.19\n",
+    ),
+    # inputs
+    row(
+        "input on this machine",
+        "1:10",
+        "inputs.train: ./data cannot be read by the aws provider",
+        job="inputs: {train: ./data}\n",
+    ),
+    row(
+        "input of another cloud",
+        "1:10",
+        "inputs.train: azureml://x cannot be read",
+        job="inputs: {train: 'azureml://x'}\n",
+    ),
+    row(
+        "input without a place", "1:10", "inputs.train: says no place for aws", job="inputs: {train: {local: ./data}}\n"
+    ),
+    row(
+        "input of a reserved name",
+        "1:10",
+        "inputs.cloudtrain-job: names that begin with cloudtrain- are taken",
+        job="inputs: {cloudtrain-job: 's3://b/x/'}\n",
+    ),
+    row(
+        "one object streamed",
+        "1:10",
+        "inputs.train: s3://b/x.csv is one object",
+        job="inputs: {train: {uri: 's3://b/x.csv', mode: stream}}\n",
+    ),
+    row("nineteen inputs", "1:1", "inputs", "at most 20", job="inputs:\n" + many(19, "n#: s3://b/n#/")),
+    row(
+        "input at too long an address",
+        "1:10",
+        "inputs.train",
+        "at most 1024",
+        job=f"inputs: {{train: 's3://b/{'x' * 200}/{'x' * 200}/{'x' * 200}/{'x' * 200}/{'x' * 250}/'}}\n",
+    ),
+    # environment, secrets, tags, checkpoints
+    row("value of 513 characters", "1:7", "env.X", "at most 512", job=f"env: {{X: '{'y' * 513}'}}\n"),
+    row("variable with a dash", "1:7", "env.MY-VAR", job="env: {MY-VAR: x}\n"),
+    row("a hundred and one variables", "1:1", "env", "at most 100", job="env:\n" + many(100, "V#: x")),
+    row(
+        "SageMaker's own variable",
+        "1:7",
+        "env.SAGEMAKER_BASE_DIR: is SageMaker's own word",
+        job="env: {SAGEMAKER_BASE_DIR: /tmp}\n",
+    ),
+    row(
+        "secret without a place",
+        "1:11",
+        "secrets.TOKEN: says no place for aws",
+        job="secrets: {TOKEN: {local: 'env:TOKEN'}}\n",
+    ),
+    row(
+        "tag of AWS's own",
+        "1:8",
+        "tags.aws:team: names that begin with aws: belong to AWS",
+        job="tags: {'aws:team': x}\n",
+    ),
+    row(
+        "tag of ours",
+        "1:8",
+        "tags.cloudtrain-run: names that begin with cloudtrain- are taken",
+        job="tags: {cloudtrain-run: x}\n",
+    ),
+    row("tag with a strange character", "1:8", "tags.team", "does not match", job="tags: {team: 'a€b'}\n"),
+    row("tag value too long", "1:8", "tags.team", "at most 256", job=f"tags: {{team: '{'x' * 257}'}}\n"),
+    row("too many tags", "1:1", "tags", "at most 50", job="tags:\n" + many(50, "t#: x")),
+    row(
+        "checkpoints on this machine",
+        "1:15",
+        "checkpoints.uri: './ckpt' is no place in S3",
+        job="checkpoints: {uri: ./ckpt}\n",
+    ),
+]
