@@ -13,17 +13,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.document import Document
 from cloudtrain.errors import UsageError
 from cloudtrain.planning import Plan, make_plan
 from cloudtrain.provider import Finding, Request, get_provider
-from cloudtrain.run import Run
 from cloudtrain.settings import load_settings
 from cloudtrain.spec import JobSpec, load_spec, spec_from_values
 from cloudtrain.submission import Progress, read_facts, targets
 from cloudtrain.submission import submit as start
+
+if TYPE_CHECKING:
+    from cloudtrain.run import Run
 
 REHEARSED_BY = "local"
 
@@ -87,4 +89,6 @@ def submit(
     sending: Progress | None = None,
 ) -> Run:
     """Start a plan and return at once; `wait()` waits. The same plan is never started twice."""
+    from cloudtrain.run import Run  # a plan alone needs nothing that looks after runs
+
     return Run(start(plan, findings=findings, progress=progress, sending=sending))

@@ -12,7 +12,8 @@ from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from cloudtrain.planning import Plan, Target
-    from cloudtrain.runs import RunFolder, RunState
+    from cloudtrain.runs.state import RunState
+    from cloudtrain.runs.store import RunFolder
     from cloudtrain.settings import Settings
     from cloudtrain.spec import JobSpec
 

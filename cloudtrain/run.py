@@ -13,11 +13,10 @@ from typing import Any
 
 from cloudtrain.errors import CloudError, JobFailed, RunExists, RunNotFound, StorageError, UsageError
 from cloudtrain.provider import Progress, Provider, get_provider
-from cloudtrain.runs import ENDED, RunFolder, RunState, RunStore, fold
 from cloudtrain.runs.index import remember, summaries
 from cloudtrain.runs.logs import LogLine, read_logs
-from cloudtrain.runs.state import who
-from cloudtrain.runs.store import storing
+from cloudtrain.runs.state import ENDED, RunState, fold, who
+from cloudtrain.runs.store import RunFolder, RunStore, storing
 from cloudtrain.settings import load_settings
 
 POLL_SECONDS = 0.05

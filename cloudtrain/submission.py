@@ -20,8 +20,7 @@ from cloudtrain.git import git_state
 from cloudtrain.planning import Facts, Plan, SourceFacts, Target, make_plan
 from cloudtrain.preflight import preflight, refuse_errors
 from cloudtrain.provider import Finding, get_provider
-from cloudtrain.runs import RunFolder, RunStore
-from cloudtrain.runs.store import as_text, storing
+from cloudtrain.runs.store import RunFolder, RunStore, as_text, storing
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.source import SourceTree, check_size, pack, scan
 from cloudtrain.spec import JobSpec, spec_from_document

@@ -10,8 +10,8 @@ from cloudtrain.aws.phases import billing, ending, machines_of, phase_of, phase_
 from cloudtrain.aws.pull import pull
 from cloudtrain.aws.start import describe, settle
 from cloudtrain.quote import Price, price_of
-from cloudtrain.runs import RunFolder, RunState, fold
-from cloudtrain.runs.state import first_cause, who
+from cloudtrain.runs.state import RunState, first_cause, fold, who
+from cloudtrain.runs.store import RunFolder
 
 if TYPE_CHECKING:
     from cloudtrain.clouds.aws import Aws

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError
-from cloudtrain.runs import RunFolder
 from cloudtrain.runs.logs import log_file, split_events, stamp
-from cloudtrain.runs.store import storing
+from cloudtrain.runs.store import RunFolder, storing
 
 if TYPE_CHECKING:
     from cloudtrain.clouds.aws import Aws

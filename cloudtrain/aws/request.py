@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
 from cloudtrain.catalog.choice import find
@@ -12,7 +12,9 @@ from cloudtrain.contracts.launch import job_document
 from cloudtrain.contracts.sagemaker import ROOT
 from cloudtrain.errors import Keys, dotted
 from cloudtrain.planning import Plan
-from cloudtrain.spec.fields import Input
+
+if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.spec.fields import Input
 
 PREFIX = "cloudtrain"
 """All that is ours lies below this prefix of the bucket."""

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.aws.request import ARCHIVE, JOB, JOB_FILE, SOURCE, ours, uri_parts
 from cloudtrain.errors import CloudError, RunExists
-from cloudtrain.runs import RunFolder
-from cloudtrain.runs.store import as_text
+from cloudtrain.runs.store import RunFolder, as_text
 
 if TYPE_CHECKING:
     from cloudtrain.clouds.aws import Aws

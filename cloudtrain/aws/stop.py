@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from cloudtrain.aws.phases import ending
 from cloudtrain.aws.start import describe, settle
 from cloudtrain.errors import CloudError
-from cloudtrain.runs import RunFolder, RunState
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.store import RunFolder
 
 if TYPE_CHECKING:
     from cloudtrain.clouds.aws import Aws

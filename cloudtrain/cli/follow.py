@@ -15,8 +15,8 @@ from cloudtrain.errors import CloudError
 from cloudtrain.quantities import format_duration
 from cloudtrain.remedies import remedy
 from cloudtrain.run import Run, Update, explain
-from cloudtrain.runs import RunState
 from cloudtrain.runs.logs import LogLine
+from cloudtrain.runs.state import RunState
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "stopped": 5}
 

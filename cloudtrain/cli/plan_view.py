@@ -16,7 +16,6 @@ from cloudtrain.errors import UsageError
 from cloudtrain.planning import Plan
 from cloudtrain.provider import Finding
 from cloudtrain.quantities import format_duration, format_size
-from cloudtrain.run import find_run
 from cloudtrain.submission import is_packed, warnings
 
 
@@ -132,6 +131,8 @@ def difference(document: Mapping[str, Any], run_id: str, against: str, data_dir:
             ) from None
         other_id = _id_of(other)
     else:
+        from cloudtrain.run import find_run
+
         run = find_run(against, data_dir=data_dir)
         other, other_id = run.folder.document("request.json"), run.id
     old, new = _lines(other, other_id), _lines(dict(document), run_id)

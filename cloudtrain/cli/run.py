@@ -34,7 +34,7 @@ from cloudtrain.cli.output import (
 from cloudtrain.errors import UsageError
 from cloudtrain.quantities import format_duration, parse_duration
 from cloudtrain.run import Run, adopt, explain, find_run, list_runs
-from cloudtrain.runs import STATES, RunState
+from cloudtrain.runs.state import STATES, RunState
 
 SHOWN = 20
 

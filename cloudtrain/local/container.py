@@ -25,10 +25,11 @@ def build(job: TrainingJob, container: Container, root: Path, places: Mapping[st
     copied. A channel without a place is an empty folder. FileNotFoundError when there is nothing at a place.
     """
     channels = {root / channel.folder: places.get(channel.name) for channel in job.channels}
-    for folder in (*(root / name for name in job.folders), *channels):
+    for folder in channels:
         if folder.is_symlink():  # from an earlier time
             folder.unlink()
-        folder.mkdir(parents=True, exist_ok=True)
+    for name in job.folders:
+        (root / name).mkdir(parents=True, exist_ok=True)
     for name, text in container.files.items():
         (root / name).write_text(text, encoding="utf-8")
     for folder, place in channels.items():

@@ -90,7 +90,7 @@ def _make_room() -> None:
 
 def _become(program: list[str], env: dict[bytes, bytes]) -> None:
     try:
-        os.execvpe(program[0], program, env)  # noqa: S606
+        os.execvpe(program[0], program, env)
     except OSError as error:
         raise OSError(error.errno, os.strerror(error.errno or 0), program[0]) from None
 

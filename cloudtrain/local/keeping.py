@@ -77,12 +77,14 @@ def _merge(folder: Path, into: Path, depth: int) -> list[str]:
         if kind == stat.S_IFDIR and there in (stat.S_IFDIR, 0):
             target.mkdir(exist_ok=True)
             clashes += [f"{entry.name}/{name}" for name in _merge(path, target, depth + 1)]
+        elif kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
+            continue  # a pipe, a socket: nothing that could be kept
         elif there:
             if kind != there or not _is_same(path, target, kind):
                 clashes.append(entry.name)
         elif kind == stat.S_IFLNK:
             target.symlink_to(path.readlink())
-        elif kind == stat.S_IFREG:
+        else:
             _share(path, target)
     return clashes
 

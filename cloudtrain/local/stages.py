@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cloudtrain.local.folders import RunPaths
-from cloudtrain.runs import RunFolder
+from cloudtrain.runs.store import RunFolder
 
 Launches = list[Mapping[str, Any]]
 """One per node: node, argv, cwd, env, secrets."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.aws.fetch import fetch, places
 from cloudtrain.errors import UsageError
 from cloudtrain.provider import Adopted, Finding, Request
-from cloudtrain.runs import RunFolder, RunState
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:

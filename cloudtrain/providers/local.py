@@ -21,8 +21,8 @@ from cloudtrain.local.folders import RunPaths
 from cloudtrain.local.liveness import end_leftovers, has_begun, supervisor_pid
 from cloudtrain.planning import Plan, Target
 from cloudtrain.provider import Adopted, Finding, Request
-from cloudtrain.runs import RunFolder, RunState
-from cloudtrain.runs.store import storing
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.store import RunFolder, storing
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic

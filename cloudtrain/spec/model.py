@@ -68,7 +68,10 @@ Strings = Annotated[tuple[str, ...], BeforeValidator(fields.read_strings), WithJ
 class Section(BaseModel):
     """What all parts of a spec share: strict, frozen, no unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+    # Built when a spec is read, once for all sections, and not one by one before.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, defer_build=True
+    )
 
 
 class Resources(Section):
@@ -162,14 +165,14 @@ class JobSpec(Section):
         BeforeValidator(fields.read_image),
         WithJsonSchema({"oneOf": [{"type": "string"}, {"type": "object"}]}),
     ] = Field("auto", description="auto, an address, one per provider, {build: Dockerfile} or dlc:…")
-    resources: Resources = Resources()
+    resources: Resources = Resources.model_construct()
     inputs: Annotated[
         Mapping[str, Input],
         BeforeValidator(fields.read_inputs),
         WithJsonSchema({"type": "object", "additionalProperties": _INPUT}),
     ] = Field({}, description="data, each a folder or file that the job finds in CLOUDTRAIN_INPUT_<NAME>")
-    checkpoints: Checkpoints = Checkpoints()
-    limits: Limits = Limits()
+    checkpoints: Checkpoints = Checkpoints.model_construct()
+    limits: Limits = Limits.model_construct()
     env: Annotated[Mapping[str, str], BeforeValidator(fields.read_env), WithJsonSchema(_TEXT_MAP)] = Field(
         {}, description="environment variables of the job"
     )
@@ -181,8 +184,8 @@ class JobSpec(Section):
     tags: Annotated[Mapping[str, str], BeforeValidator(fields.read_tags), WithJsonSchema(_TEXT_MAP)] = Field(
         {}, description="labels of the job"
     )
-    aws: Aws = Aws()
-    azure: Azure = Azure()
+    aws: Aws = Aws.model_construct()
+    azure: Azure = Azure.model_construct()
 
 
 def json_schema() -> dict[str, Any]:

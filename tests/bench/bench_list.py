@@ -14,9 +14,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cloudtrain import api
-from cloudtrain.runs import RunStore, fold
 from cloudtrain.runs.index import summary
-from cloudtrain.runs.store import as_text
+from cloudtrain.runs.state import fold
+from cloudtrain.runs.store import RunStore, as_text
 from tests.bench.pairs import Comparison, compare, options, report
 from tests.bench.processes import BIN, Cost, cost, workplace
 

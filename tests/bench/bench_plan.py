@@ -18,6 +18,11 @@ checkpoints: {every: 10 min, keep: 3}
 limits: {restarts: 1, max_runtime: 1 h}
 env: {NCCL_DEBUG: WARN}
 """
+ACCOUNT = {
+    "CLOUDTRAIN_AWS_REGION": "us-east-1",
+    "CLOUDTRAIN_AWS_ROLE": "arn:aws:iam::123456789012:role/train",
+    "CLOUDTRAIN_AWS_BUCKET": "my-bucket",
+}
 IMPORTS = """import click
 import yaml
 from pydantic import BaseModel
@@ -36,7 +41,8 @@ def main() -> None:
         (job / "train.py").write_text("print('hello')\n")
         (place / "imports.py").write_text(IMPORTS)
         found = []
-        for words in (["plan", "job.yaml"], ["plan", "job.yaml", "--json"]):
+        env |= ACCOUNT
+        for words in (["plan", "job.yaml"], ["plan", "job.yaml", "--json"], ["plan", "job.yaml", "--provider", "aws"]):
             argv = [sys.executable, BIN / "cloudtrain", *words]
             found.append(
                 compare(

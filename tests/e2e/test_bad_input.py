@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.runs import RunStore
+from cloudtrain.runs.store import RunStore
 from tests.e2e.bad_input_table import ROWS, Row
 from tests.e2e.in_process import Said, call
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"pydantic", "yaml", "torch", "numpy", "boto3", "botocore", "azure", "sagemaker", "pathspec", "tarfile"}
 
@@ -25,20 +27,26 @@ def test_help_loads_nothing_heavy() -> None:
     assert not HEAVY & loaded_after(code)
 
 
-def test_planning_opens_no_socket_starts_no_process_and_loads_no_sdk(tmp_path: Path) -> None:
+ACCOUNT = """
+aws: {region: us-east-1, role: "arn:aws:iam::123456789012:role/train", bucket: my-bucket}
+"""
+
+
+@pytest.mark.parametrize("where", ["'local'", "'aws'", "as_='aws'"], ids=["local", "aws", "rehearsal"])
+def test_planning_opens_no_socket_starts_no_process_and_loads_no_sdk(tmp_path: Path, where: str) -> None:
     job = tmp_path / "job"
     job.mkdir()
-    (job / "job.yaml").write_text("resources: {nodes: 2, processes: 2}\n")
+    (job / "job.yaml").write_text(f"resources: {{nodes: 2, processes: 2}}{ACCOUNT}")
     code = f"""
 import os, socket, subprocess
 def refuse(*args, **kwargs): raise AssertionError("planning did something")
 socket.socket = subprocess.Popen = os.fork = os.posix_spawn = refuse
 import cloudtrain
 job = cloudtrain.load({str(job / "job.yaml")!r})
-plan = cloudtrain.plan(job, "local", data_dir={str(tmp_path / "data")!r})
+plan = cloudtrain.plan(job, {where}, data_dir={str(tmp_path / "data")!r})
 assert cloudtrain.render(plan) == cloudtrain.render(plan)
 """
-    assert not {"torch", "numpy", "boto3", "azure", "sagemaker"} & loaded_after(code)
+    assert not {"torch", "numpy", "boto3", "botocore", "azure", "sagemaker"} & loaded_after(code)
 
 
 def test_the_launcher_needs_the_standard_library_only() -> None:
@@ -60,4 +68,5 @@ def test_every_public_name_can_be_had() -> None:
 
 
 def test_looking_after_a_run_loads_neither_pydantic_nor_yaml() -> None:
-    assert not {"pydantic", "yaml"} & loaded_after("import cloudtrain.cli.run, cloudtrain.providers.local")
+    modules = "cloudtrain.cli.run, cloudtrain.providers.local, cloudtrain.providers.aws, cloudtrain.aws.observe"
+    assert not {"pydantic", "yaml", "boto3", "botocore"} & loaded_after(f"import {modules}")

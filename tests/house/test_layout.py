@@ -65,6 +65,6 @@ def test_request_and_container_agree_on_where_things_are() -> None:
     assert (request.SOURCE, request.JOB, request.RESUME) == sagemaker_place.RESERVED
     assert PAYLOAD_FOLDER in request.BOOT
     assert len(request.BOOT) <= 256
-    assert sagemaker_place.base_dir({}) == sagemaker.ROOT == enter.TARGET
+    assert sagemaker_place.base_dir({}) == sagemaker.ROOT == enter.TREE
     assert sagemaker_place.failure_file({}) == f"{sagemaker.ROOT}/{sagemaker.FAILURE_FILE}"
     assert sagemaker_place.BASE_DIR in request.BOOT

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.runs import RunStore
+from cloudtrain.runs.store import RunStore
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.runs import RunFolder, RunStore
+from cloudtrain.runs.store import RunFolder, RunStore
 
 BORN: dict[str, Any] = {
     "type": "submitting",

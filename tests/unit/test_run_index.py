@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.runs import RunStore
 from cloudtrain.runs.index import summaries
+from cloudtrain.runs.store import RunStore
 from tests.unit.samples import born
 
 ENDED = {"type": "ended", "time": 109.0, "state": "succeeded"}

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.runs import RunState, fold
 from cloudtrain.runs import state as module
-from cloudtrain.runs.state import KEPT_POINTS
+from cloudtrain.runs.state import KEPT_POINTS, RunState, fold
 from tests.unit.samples import BORN
 
 SUBMITTED = {"type": "submitted", "time": 101.0, "ref": {"pid": 7}}

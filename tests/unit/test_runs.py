@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import RunExists, RunNotFound, StorageError
-from cloudtrain.runs import RunFolder, RunStore
+from cloudtrain.runs.store import RunFolder, RunStore
 from tests.unit.samples import born
 
 

@@ -1,0 +1,389 @@
+"""One node's container: its tree and channels on disk, and what it alone sees of the machine."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.contracts.sagemaker import Container, TrainingJob, training_job
+from cloudtrain.local import container as rooms
+from cloudtrain.local import enter
+from tests.unit.samples import write
+
+ENTER = Path(enter.__file__)
+PYTHON = (sys.executable, "-I", "-S")
+NOBODY = 65534
+
+
+def a_job(*channels: str, nodes: int = 2) -> TrainingJob:
+    source = {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://bucket/data/"}}
+    return training_job(
+        {
+            "TrainingJobName": "dog-k2x9",
+            "AlgorithmSpecification": {"TrainingInputMode": "File", "ContainerEntrypoint": ["train"]},
+            "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": nodes},
+            "OutputDataConfig": {"S3OutputPath": "s3://bucket/runs"},
+            "HyperParameters": {"epochs": "3"},
+            "Environment": {"COLOUR": "blue"},
+            "InputDataConfig": [{"ChannelName": name, "DataSource": source} for name in channels],
+        },
+        interface="lo",
+    )
+
+
+def snapshot() -> tuple[list[str], bytes, str, list[str]]:
+    """What of this machine entering must leave alone."""
+    mounts = [
+        line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " /opt" in line or " /etc" in line
+    ]
+    return names(Path("/opt")), Path("/etc/hosts").read_bytes(), socket.gethostname(), mounts
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def run(
+    *argv: str, cwd: Path | None = None, env: dict[str, str] | None = None, user: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`user`: become this one, in the group of the same number alone."""
+    groups = None if user is None else list[str | int]()
+    return subprocess.run(
+        argv, cwd=cwd, env=env, user=user, group=user, extra_groups=groups, capture_output=True, text=True, timeout=60
+    )
+
+
+def python(code: str, *args: str) -> list[str]:
+    return [*PYTHON, "-c", code, *args]
+
+
+@dataclass(frozen=True)
+class Room:
+    """A tree and a hosts file, and programs run in there."""
+
+    root: Path
+    hosts: Path
+
+    def argv(self, *program: str) -> list[str]:
+        return [*PYTHON, str(ENTER), str(self.root), "algo-2", str(self.hosts), *program]
+
+    def run(self, *program: str) -> subprocess.CompletedProcess[str]:
+        return run(*self.argv(*program))
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    if not rooms.is_private():
+        pytest.skip(run(*PYTHON, str(ENTER), "--probe").stderr.strip())
+    write(tmp_path, {"ml/model/weights": "1", "ml/mark": "here"})
+    hosts = tmp_path / "hosts"
+    hosts.write_text(rooms.hosts_text(("algo-1", "algo-2"), ("127.0.0.101", "127.0.0.102")))
+    before = snapshot()
+    yield Room(tmp_path / "ml", hosts)
+    assert snapshot() == before
+
+
+# What a program sees in there
+
+
+def test_a_program_finds_its_tree_its_name_and_its_peers(room: Room) -> None:
+    code = """if True:
+    import json, os, socket
+    open("/opt/ml/model/more", "w").write("2")
+    print(json.dumps({
+        "tree": sorted(os.listdir("/opt/ml")), "opt": sorted(os.listdir("/opt")), "name": socket.gethostname(),
+        "peers": [socket.gethostbyname(name) for name in ("algo-1", "algo-2", "localhost")],
+        "pid": os.getpid(), "parent": os.getppid(), "here": os.getcwd(), "user": os.getuid(), "group": os.getgid(),
+    }))"""
+    with subprocess.Popen(room.argv(*python(code)), stdout=subprocess.PIPE, cwd=room.root) as process:
+        assert process.stdout is not None
+        seen = json.loads(process.stdout.read())
+    assert process.returncode == 0
+    assert seen == {
+        "tree": ["mark", "model"],
+        "opt": sorted({*names(Path("/opt")), "ml"}),
+        "name": "algo-2",
+        "peers": ["127.0.0.101", "127.0.0.102", "127.0.0.1"],
+        "pid": process.pid,
+        "parent": os.getpid(),
+        "here": str(room.root),
+        "user": os.getuid(),
+        "group": os.getgid(),
+    }
+    assert (room.root / "model" / "more").read_text() == "2"
+
+
+def test_arguments_variables_and_input_arrive_as_they_were_given(room: Room) -> None:
+    odd = ["", " ", "it's", '"', "$HOME `id` $(id)", "two\nlines\n", "*", "\\", "-c", "--probe", "grün", "\udcff"]
+    env = {"PATH": os.defpath, "ODD": "it's\n$HOME", "PYTHONPATH": "/nowhere", "PYTHONHOME": "/nowhere"}
+    code = "import sys; sys.stdout.buffer.write(open('/proc/self/cmdline', 'rb').read())"
+    said = subprocess.run(
+        room.argv(*python(code, *odd)), env=env, stdout=subprocess.PIPE, timeout=60, check=True
+    ).stdout
+    assert [os.fsdecode(word) for word in said.split(b"\0")[-len(odd) - 1 : -1]] == odd
+
+    # No Python in there, which would add to the variables itself.
+    given = subprocess.run(
+        room.argv("cat", "/proc/self/environ", "-"), env=env, input=b"in", stdout=subprocess.PIPE, check=True
+    ).stdout
+    assert given == b"".join(f"{name}={value}\0".encode() for name, value in env.items()) + b"in"
+
+
+def test_a_program_ignores_no_signal_that_it_did_not_choose_to(room: Room) -> None:
+    status = dict(line.split(":\t", 1) for line in room.run("cat", "/proc/self/status").stdout.splitlines())
+    assert int(status["SigIgn"], 16) == 0
+    assert int(status["SigBlk"], 16) == 0
+
+
+def test_exit_codes_and_signals_pass_through(room: Room) -> None:
+    assert room.run(*python("raise SystemExit(17)")).returncode == 17
+    code = """if True:
+    import os, signal
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+    print("ready", flush=True)
+    while True: signal.pause()"""
+    with subprocess.Popen(room.argv(*python(code)), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 7
+
+
+def test_a_program_can_tie_its_life_to_whoever_started_it(room: Room) -> None:
+    bound = f"""if True:
+    import os, signal, sys
+    sys.path.insert(0, {str(ENTER.parents[2] / "entrypoints")!r})
+    from lifeline import die_with
+    die_with(os.getppid())
+    print("ready", flush=True)
+    while True: signal.pause()"""
+    parent = f"import subprocess; subprocess.run({room.argv(*python(bound))!r})"
+    with subprocess.Popen([*PYTHON, "-c", parent], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.kill()
+        assert process.stdout.read() == b""  # the end of the pipe: nobody is left to write to it
+
+
+def test_a_container_within_a_container_covers_the_outer_tree(room: Room, tmp_path: Path) -> None:
+    write(tmp_path, {"inner/inside": ""})
+    inner = Room(tmp_path / "inner", room.hosts)
+    assert room.run(*inner.argv("ls", "/opt/ml")).stdout == "inside\n"
+
+
+# A machine's /opt, imitated: a folder that is not there cannot be made on the machine's own
+
+
+def test_what_was_below_opt_is_still_there(room: Room, tmp_path: Path) -> None:
+    opt = tmp_path / "opt"
+    write(opt, {"tool/bin/run": "tool", "a file": "text"})
+    (opt / "link").symlink_to("tool/bin")
+    (opt / "broken").symlink_to("/no/such/place")
+    (opt / "ml").symlink_to("nowhere")
+    code = f"""if True:
+    import sys
+    sys.path.insert(0, {str(ENTER.parent)!r})
+    import enter
+    enter.TREE = {str(opt / "ml")!r}
+    raise SystemExit(enter.main(sys.argv[1:]))"""
+    look = """if True:
+    import os, sys
+    from pathlib import Path
+    opt = Path(sys.argv[1])
+    print(sorted(os.listdir(opt)), (opt / "link/run").read_text(), (opt / "a file").read_text(), os.getcwd(),
+          os.readlink(opt / "broken"), (opt / "ml/mark").read_text(), sorted(os.listdir(".")), sep="|")
+    Path("new").write_text("seen by all")"""
+    argv = [*python(code), *room.argv(*python(look, str(opt)))[len(PYTHON) + 1 :]]
+    said = run(*argv, cwd=opt / "tool")
+    assert said.stderr == ""
+    below = ["a file", "broken", "link", "ml", "tool"]
+    assert said.stdout == f"{below}|tool|text|{opt}/tool|/no/such/place|here|['bin']\n"
+    assert names(opt) == below
+    assert (opt / "ml").is_symlink()
+    assert (opt / "tool/new").read_text() == "seen by all"
+
+    argv[len(PYTHON) + 1] = code.replace(str(opt), str(tmp_path / "none"))
+    said = run(*argv)
+    assert said.returncode == enter.CANNOT
+    assert said.stderr == (
+        f"cannot enter the container 'algo-2': [Errno 2] No such file or directory: '{tmp_path / 'none'}'\n"
+    )
+
+
+# Where it cannot be
+
+
+def test_a_container_that_cannot_be_entered_says_why_in_one_line(room: Room, tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("echo never read by a shell")
+    (tmp_path / "plain").chmod(0o755)
+    none = Path("/no/such\nplace")
+    tried = [
+        room.run("no-such-program", "x"),
+        room.run(str(tmp_path / "plain")),
+        Room(none, room.hosts).run("true"),
+        Room(room.root, none).run("true"),
+        Room(room.hosts, room.hosts).run("true"),
+        run(*PYTHON, str(ENTER), "few"),
+    ]
+    assert [(done.returncode, done.stdout, done.stderr.count("\n")) for done in tried] == [(125, "", 1)] * len(tried)
+    assert "No such file or directory: 'no-such-program'" in tried[0].stderr
+    assert "Exec format error" in tried[1].stderr
+    assert r"mount '/no/such\nplace' '/opt/ml'" in tried[2].stderr
+    assert tried[-1].stderr.startswith("usage: ")
+
+
+def test_the_probe_leaves_nothing_behind(room: Room, tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    tried = run(*PYTHON, str(ENTER), "--probe", env={"TMPDIR": str(temporary)})
+    assert (tried.returncode, tried.stdout, tried.stderr) == (0, "", "")
+    assert names(temporary) == []
+
+
+def test_without_namespaces_nothing_is_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms.is_private()
+    monkeypatch.setenv("CLOUDTRAIN_NAMESPACES", "0")
+    assert not rooms.is_private()
+
+
+def test_any_supported_python_can_enter() -> None:
+    ast.parse(ENTER.read_text(), feature_version=(3, 9))
+
+
+# Anybody, not only root
+
+ALLOWED = """if True:
+    import ctypes, os
+    libc = ctypes.CDLL(None, use_errno=True)
+    bad = libc.unshare(0x10020000) or libc.mount(b"none", b"/", b"none", ctypes.c_ulong(0x44000), None)
+    raise SystemExit(os.strerror(ctypes.get_errno()) if bad else 0)"""
+
+
+def test_anybody_can_enter_where_the_kernel_lets_them(room: Room) -> None:
+    user = NOBODY if os.getuid() == 0 else None
+    uid, gid = (user, user) if user else (os.getuid(), os.getgid())
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-test-", dir="/tmp") as name:  # pytest's own is closed to others
+        folder = Path(name)
+        folder.chmod(0o755)
+        write(folder, {"ml/mark": "", "hosts": room.hosts.read_text()})
+        shutil.copy(ENTER, folder / "enter.py")
+        open_python = (python_for(user), *PYTHON[1:])
+        allowed = run(*open_python, "-c", ALLOWED, user=user)
+        if allowed.returncode != 0:
+            pytest.skip(f"the kernel forbids user namespaces to others than root: {allowed.stderr.strip()}")
+        probe = run(*open_python, "enter.py", "--probe", cwd=folder, user=user)
+        assert (probe.returncode, probe.stderr) == (0, "")
+
+        look = (
+            "import os, socket; print(os.getuid(), os.getgid(), socket.gethostname(), os.listdir('/opt/ml'), flush=1)"
+        )
+        argv = [*open_python, "enter.py", "ml", "algo-1", "hosts", *open_python, "-c", f"{look}; input()"]
+        # Whoever starts a container must be able to read its variables and to signal it, as the end of leftovers does.
+        watch = f"""if True:
+        import signal, subprocess
+        with subprocess.Popen({argv!r}, stdin=-1, stdout=-1, env={{"MARK": "x"}}) as process:
+            print(process.stdout.readline().decode(), end="")
+            print(b"MARK=x" in open(f"/proc/{{process.pid}}/environ", "rb").read())
+            process.send_signal(signal.SIGTERM)
+        print(process.returncode)"""
+        said = run(*open_python, "-c", watch, cwd=folder, user=user)
+        assert (said.stdout, said.stderr) == (f"{uid} {gid} algo-1 ['mark']\nTrue\n-15\n", "")
+
+
+def python_for(user: int | None) -> str:
+    for found in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
+        try:
+            tried = run(found, *PYTHON[1:], "-c", "import sys; assert sys.version_info >= (3, 9)", user=user)
+        except OSError:
+            continue
+        if tried.returncode == 0:
+            return found
+    pytest.skip("no Python here that another user may execute")
+
+
+# The tree, the addresses, the command
+
+
+def test_a_tree_has_the_files_and_channels_of_its_node_and_is_built_twice_alike(tmp_path: Path) -> None:
+    write(tmp_path, {"data/a": "1", "file.csv": "2"})
+    job = a_job("folder", "file", "empty")
+    places = {"folder": tmp_path / "data", "file": tmp_path / "file.csv"}
+    root = tmp_path / "nodes" / "1" / "ml"
+    for _ in range(2):
+        rooms.build(job, job.containers[1], root, places)
+        assert json.loads((root / "input/config/resourceconfig.json").read_text())["current_host"] == "algo-2"
+        assert json.loads((root / "input/config/hyperparameters.json").read_text()) == {"epochs": "3"}
+        assert (root / "input/data/folder").readlink() == tmp_path / "data"
+        assert (root / "input/data/file/file.csv").readlink() == tmp_path / "file.csv"
+        assert names(root / "input/data/empty") == []
+        assert all((root / name).is_dir() for name in ("model", "output/data", "checkpoints", "code"))
+    assert names(root / "input/data/file") == ["file.csv"]
+    assert names(tmp_path / "data") == ["a"]
+
+    rooms.build(job, job.containers[1], root, {})
+    assert not (root / "input/data/folder").is_symlink()
+    with pytest.raises(FileNotFoundError, match="no-such-data"):
+        rooms.build(job, job.containers[1], root, {"empty": tmp_path / "no-such-data"})
+
+
+def test_links_of_channels_lead_to_their_place_in_a_container_too(room: Room, tmp_path: Path) -> None:
+    write(tmp_path, {"data/a": "1"})
+    job = a_job("train")
+    rooms.build(job, job.containers[0], room.root, {"train": tmp_path / "data"})
+    assert room.run("cat", "/opt/ml/input/data/train/a").stdout == "1"
+
+
+def test_every_node_has_an_address_in_the_order_of_the_nodes() -> None:
+    assert rooms.addresses(0) == ()
+    assert rooms.addresses(1) == ("127.0.0.1",)
+    assert rooms.addresses(2) == ("127.0.0.101", "127.0.0.102")
+    many = rooms.addresses(1000)
+    assert many[149:151] == ("127.0.0.250", "127.0.1.101")
+    assert len(set(many)) == 1000
+    assert list(many) == sorted(many)
+    with pytest.raises(ValueError, match="1000"):
+        rooms.addresses(1001)
+
+
+def test_off_linux_all_nodes_share_an_address_and_nothing_is_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert rooms.addresses(3) == ("127.0.0.1",) * 3
+    assert not rooms.is_private()
+
+
+def test_hosts_are_known_by_name() -> None:
+    text = rooms.hosts_text(("algo-1", "algo-10"), ("127.0.0.101", "127.0.0.102"))
+    assert text.splitlines()[0] == "127.0.0.1 localhost"
+    assert text.endswith("\n127.0.0.101 algo-1\n127.0.0.102 algo-10\n")
+
+
+def test_a_command_enters_the_tree_or_names_it() -> None:
+    container = Container(node=1, host="algo-2", argv=("train", "it's"), env={"A": "b"}, files={})
+
+    def command(private: bool) -> tuple[tuple[str, ...], dict[str, str]]:
+        hosts, root = Path("/run/hosts"), Path("/run/ml")
+        return rooms.command(container, root, hosts_file=hosts, address="addr", master="first", private=private)
+
+    argv, env = command(private=True)
+    assert argv == (*PYTHON, str(ENTER), "/run/ml", "algo-2", "/run/hosts", "train", "it's")
+    assert env == {"A": "b"}
+    argv, env = command(private=False)
+    assert argv == ("train", "it's")
+    assert env == {
+        "A": "b",
+        "SAGEMAKER_BASE_DIR": "/run/ml",
+        "CLOUDTRAIN_MASTER_ADDR": "first",
+        "CLOUDTRAIN_NODE_ADDR": "addr",
+    }
