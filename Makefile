@@ -20,7 +20,7 @@ demo: $(VENV)/.train
 	@$(BIN)/cloudtrain submit examples/digits/job.yaml --provider local
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q
 
 check: lint types imports test
 

@@ -126,7 +126,8 @@ def make_plan(spec: JobSpec, document: Document, facts: Facts, target: Target, h
 
     `host`: where it is executed, for a rehearsal; by default at the target itself.
     """
-    origins = {**{dotted(keys): origin for keys, origin in document.origins.items() if keys}, **target.origins}
+    origins = {dotted(keys): origin for keys, origin in document.origins.items() if keys}
+    origins |= {name: origin for name, origin in target.origins.items() if origin}
     mistakes = [
         Mistake(where=origins.get(dotted(keys)) or document.origin(keys), path=dotted(keys), message=message, hint=hint)
         for keys, message, hint in (*target.problems, *_impossible(spec, target))

@@ -65,6 +65,8 @@ class Provider(Protocol):
     name: str
     contracts: tuple[str, ...]
     """The contracts whose requests it can execute; the first is its own."""
+    is_remote: bool
+    """Whether asking about a run takes a network."""
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
         """The target that these settings and this spec mean. No network.
@@ -97,8 +99,8 @@ class Provider(Protocol):
         """Events that the run folder does not hold yet, such as the end of a job nobody watched."""
         ...
 
-    def stop(self, run: RunFolder, state: RunState) -> None:
-        """Ask the job to stop: a checkpoint, then the end. Asking twice does no harm."""
+    def stop(self, run: RunFolder, state: RunState) -> bool:
+        """Ask the job to stop: a checkpoint, then the end. False: it cannot be asked yet; asking twice does no harm."""
         ...
 
     def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
@@ -117,6 +119,10 @@ class Provider(Protocol):
 
     def adopt(self, settings: Settings, run_id: str | None) -> list[Adopted]:
         """Jobs of ours that run there, whoever started them; of one name, if it is given."""
+        ...
+
+    def catch_up(self, run: RunFolder, state: RunState) -> None:
+        """Bring what an ended run of another machine has printed, and its events; once is enough."""
         ...
 
     def native(self, run: RunFolder, state: RunState) -> Any:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, JobFailed, RunExists, RunNotFound, StorageError, UsageError
 from cloudtrain.provider import Progress, Provider, get_provider
@@ -19,7 +19,11 @@ from cloudtrain.runs.state import ENDED, RunState, fold, who
 from cloudtrain.runs.store import RunFolder, RunStore, storing
 from cloudtrain.settings import load_settings
 
+if TYPE_CHECKING:
+    from cloudtrain.planning import Plan
+
 POLL_SECONDS = 0.05
+RETRY_SECONDS = 1.0
 LONGEST_PAUSE = 16
 """A cloud that does not answer is asked ever more rarely: at last after this many usual pauses."""
 
@@ -51,29 +55,39 @@ def adopt(provider: str | None, *, run_id: str | None = None, data_dir: str | No
         if job.run_id not in known:
             first, *others = job.events
             try:
-                store.create(job.run_id, job.documents, first).append(*others)
+                folder = store.create(job.run_id, job.documents, first)
+                folder.append(*others)
+                os.utime(folder.path / "plan.json", (first["time"], first["time"]))  # `last` goes by it
             except RunExists:  # by another process, in this moment
                 continue
             new.append(job.run_id)
     return new
 
 
-def list_runs(*, data_dir: str | None = None) -> list[dict[str, Any]]:
-    """A summary of every run, newest first, the state of those still open looked up; `damaged` where that fails.
+def list_runs(*, data_dir: str | None = None, asking: str | None = None) -> list[dict[str, Any]]:
+    """A summary of every run, newest first; `damaged` where it cannot be read.
 
-    A cloud that does not answer leaves the state as it was last seen, and says so in `reason`.
+    The state of those still open is looked up, in a cloud only where `asking` names it: else it is as last seen. A
+    cloud that does not answer is asked once, and `reason` says so.
     """
     store = _store(data_dir)
     found = []
+    silent: dict[str, str] = {}
     for summary in summaries(store):
-        if summary["state"] not in ENDED:
+        where = summary["provider"]
+        if summary["state"] not in ENDED and where not in silent:
             try:
-                state = Run(RunFolder(store.runs_dir / summary["run"])).status()
-                summary = {key: state.to_json()[key] for key in summary}
-            except (CloudError, UsageError) as error:
+                if where == asking or not get_provider(where).is_remote:
+                    state = Run(RunFolder(store.runs_dir / summary["run"])).status()
+                    summary = {key: state.to_json()[key] for key in summary}
+            except CloudError as error:
+                silent[where] = error.message
+            except UsageError as error:
                 summary = {**summary, "reason": f"not asked: {error.message}"}
             except StorageError as error:
                 summary = {**summary, "state": "damaged", "reason": error.message}
+        if summary["state"] not in ENDED and where in silent:
+            summary = {**summary, "reason": f"not asked: {silent[where]}"}
         found.append(summary)
     return found
 
@@ -98,16 +112,24 @@ class Run:
         self._state = RunState(run_id=folder.run_id)
         self._offset = 0
         self._observed = 0.0
+        self._pause: float | None = None
         self._patience = 1
         self._trouble = ""
+        self._runs_at: Provider | None = None
 
     def __repr__(self) -> str:
         return f"<Run {self.id}: {self._state.state}>"
 
     def status(self) -> RunState:
         """The state now. CloudError when the cloud cannot be asked."""
+        self._catch_up()
         self._observed = 0.0
         return self._refresh(patient=False)[0]
+
+    def recorded(self) -> RunState:
+        """The state as last seen; nobody is asked."""
+        self._read()
+        return self._state
 
     def watch(self) -> Iterator[Update]:
         """Everything from the beginning, then what comes, until the run has ended."""
@@ -167,6 +189,7 @@ class Run:
                 and (pattern is None or pattern.search(line.text) is not None)
             )
 
+        self._catch_up()
         self._refresh(patient=follow)
         lines, cursor = read_logs(self.folder, {})
         chosen = [line for line in lines if wanted(line)]
@@ -182,10 +205,10 @@ class Run:
     def stop(self) -> RunState:
         """SIGTERM to every rank, the grace period, the end; returns when it has come. An ended run stays as it is."""
         state = self.status()
-        if not state.has_ended:
-            self._provider().stop(self.folder, state)
-            state = self.wait()
-        return state
+        while not state.has_ended and not self._provider().stop(self.folder, state):
+            time.sleep(RETRY_SECONDS)  # it is just being submitted
+            state = self.status()
+        return self.wait()
 
     def fetch(
         self, folder: str | Path | None = None, *, checkpoints: bool = False, progress: Progress | None = None
@@ -211,6 +234,9 @@ class Run:
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
         if not found:
+            if not state.has_ended:
+                hint = f"cloudtrain wait {self.id}; --checkpoints brings what is saved already"
+                raise StorageError(f"run {self.id} is still {state.state}: its model comes at the end", hint=hint)
             hint = f"cloudtrain logs {self.id}; a script writes to $CLOUDTRAIN_MODEL_DIR and $CLOUDTRAIN_OUTPUT_DIR"
             raise StorageError(f"run {self.id} left no files", hint=hint)
         return target
@@ -225,18 +251,32 @@ class Run:
 
     def rerun(self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None) -> Run:
         """Run the same source and spec again, under a new id; what did not succeed goes on from its checkpoints."""
+        from cloudtrain.submission import archive_of, submit
+
+        again = self.plan_again(overrides, fresh=fresh, provider=provider)
+        return Run(submit(again, archive=archive_of(again)))
+
+    def plan_again(self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None) -> Plan:
+        """The plan that `rerun` submits."""
         state = self.status()
         if not state.has_ended:
             raise UsageError(f"run {self.id} is still {state.state}", hint=f"cloudtrain stop {self.id}")
         resume = not fresh and state.state != "succeeded"
         resume_from = self._provider().checkpoints(self.folder, state) if resume else ""
-        from cloudtrain.submission import archive_of, plan_again, submit  # the one verb that needs spec and plan
+        from cloudtrain.submission import plan_again  # the one verb that needs spec and plan
 
-        again = plan_again(self.folder, provider, tuple(overrides), resume_from)
-        return Run(submit(again, archive=archive_of(again)))
+        return plan_again(self.folder, provider, tuple(overrides), resume_from)
+
+    def _catch_up(self) -> None:
+        """Of a run of another machine that had ended before it was known here: its lines and events, the first time."""
+        self._read()
+        if self._state.has_ended and self._state.adopted and self.folder.last_event("cursor") is None:
+            self._provider().catch_up(self.folder, self._state)
 
     def _provider(self) -> Provider:
-        return get_provider(self._state.provider or self.folder.document("plan.json")["target"]["provider"])
+        if self._runs_at is None:
+            self._runs_at = get_provider(self._state.provider or self.folder.document("plan.json")["provider"])
+        return self._runs_at
 
     def _refresh(self, *, patient: bool = True) -> tuple[RunState, list[dict[str, Any]]]:
         """Read what is new; now and then ask the provider. `patient`: a cloud that cannot tell now is asked later."""
@@ -265,9 +305,11 @@ class Run:
 
     def _is_time(self) -> bool:
         now = time.monotonic()
-        pause = self._provider().pause_seconds(self.folder) * self._patience if self._observed else 0.0
-        if self._observed and now - self._observed <= pause:
-            return False
+        if self._observed:
+            if self._pause is None:
+                self._pause = self._provider().pause_seconds(self.folder)
+            if now - self._observed <= self._pause * self._patience:
+                return False
         self._observed = now
         return True
 

@@ -156,7 +156,7 @@ def _file(path: Path, mistakes: list[Mistake]) -> dict[str, tuple[Any, str]]:
     for key, value in table.items():
         for name, item in value.items() if isinstance(value, dict) else [("", value)]:
             dotted = f"{key}.{name}" if name else key
-            if dotted == "data_dir" and isinstance(item, str) and not item.startswith("~"):
+            if dotted in ("data_dir", "prices") and isinstance(item, str) and not item.startswith("~"):
                 item = str(path.absolute().parent / item)  # a path in a file counts from that file
             given[dotted] = (item, f"{path}:{_line(text, dotted, name or key, key)}")
     return given

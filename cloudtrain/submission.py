@@ -95,15 +95,21 @@ def submit(
         "nodes": resources.nodes,
         "processes": resources.processes_per_node,
     }
-    folder = store.create(plan.run_id, documents, submitting)
+    held: list[int] = []
     try:
-        ref = get_provider(plan.provider).start(request, folder, archive, sending)
-    except CloudtrainError as error:
-        if getattr(error, "unsure", False):  # left open: the next look at the run asks what became of it
+        folder = store.create(plan.run_id, documents, submitting, held)
+        try:
+            ref = get_provider(plan.provider).start(request, folder, archive, sending)
+        except CloudtrainError as error:
+            if getattr(error, "unsure", False):  # left open: the next look at the run asks what became of it
+                raise
+            error.message += "; nothing was started"
+            folder.append({"type": "ended", "time": time.time(), "state": "failed", "reason": error.message})
             raise
-        folder.append({"type": "ended", "time": time.time(), "state": "failed", "reason": error.message})
-        raise
-    folder.append({"type": "submitted", "time": time.time(), "ref": ref})
+        folder.append({"type": "submitted", "time": time.time(), "ref": ref})
+    finally:
+        for file in held:
+            os.close(file)
     return folder
 
 
@@ -120,6 +126,10 @@ def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...],
     if "name" not in document.values:
         document = replace(document, values={"name": old["spec"]["name"], **document.values})
     spec, document = spec_from_document(document, folder, look=False)
+    kept = spec.checkpoints.uri
+    if kept and not resume_from and kept == old["spec"].get("checkpoints", {}).get("uri"):
+        message = f"what run {run.run_id} has saved in {kept} would be restored, and this run is to begin anew"
+        raise UsageError(message, hint=f"--set checkpoints.uri={kept.rstrip('/')}-2/")
     settings = load_settings(folder)
     data_dir = run.path.parents[1]
     new = Facts(

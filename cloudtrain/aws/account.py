@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from cloudtrain.catalog.choice import Problem
+from cloudtrain.catalog.images import dlc_regions
 from cloudtrain.errors import UsageError
 from cloudtrain.settings import Settings
+from cloudtrain.spec.fields import did_you_mean
 from cloudtrain.spec.model import Aws
 
 FIELDS = ("region", "role", "bucket", "subnets", "security_groups", "kms_key")
@@ -54,8 +57,31 @@ def account(aws: Aws, settings: Settings, *, rehearsal: bool) -> tuple[dict[str,
             f"or CLOUDTRAIN_AWS_{name.upper()}"
         )
         problems.append((("aws", name), "is not set", hint))
+    if facts["region"]:  # prices and images depend on it; the others are held against the rules, with all else
+        problems += malformed("region", str(facts["region"]))
     facts = {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
     return {**facts, "placeholders": placeholders}, origins, problems
+
+
+def malformed(name: str, value: str) -> list[Problem]:
+    """What is wrong with the form of a region, a role or a bucket."""
+    if _FORMS[name].fullmatch(value):
+        return []
+    at = ("aws", name)
+    if name == "region":
+        return [(at, f"{value!r} is no region{did_you_mean(value, dlc_regions())}", "such as us-east-1")]
+    if name == "role":
+        hint = f"the full ARN: arn:aws:iam::ACCOUNT:role/{value.rpartition('/')[2] or 'NAME'}"
+        return [(at, f"{value!r} is no ARN of a role", hint)]
+    hint = "the bucket's name alone: 3 to 63 lower-case letters, digits, dots and hyphens"
+    return [(at, f"{value!r} is no bucket name", hint)]
+
+
+_FORMS = {
+    "region": re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+"),
+    "role": re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+"),
+    "bucket": re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
+}
 
 
 def region_of(settings: Settings) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
-from cloudtrain.aws.phases import machines_of, seconds
+from cloudtrain.aws.phases import billing, ending, machines_of, seconds
 from cloudtrain.aws.request import OURS, ours, uri_parts
 from cloudtrain.aws.start import ref_of
 from cloudtrain.contracts.sagemaker import GRACE_SECONDS
 from cloudtrain.provider import Adopted
+from cloudtrain.quote import price_of
 from cloudtrain.runs.store import as_text
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def adopted(cloud: Aws, run_id: str | None, pause: float) -> Iterator[Adopted]:
     }
     for page in cloud.pages("sagemaker", "search", **question):
         for result in page.get("Results", []):
-            yield _adopt(cloud, result["TrainingJob"], pause)
+            job = result["TrainingJob"]
+            if "ResourceConfig" in job:  # a serverless job has no machines, and is none of ours
+                yield _adopt(cloud, job, pause)
 
 
 def _adopt(cloud: Aws, job: Mapping[str, Any], pause: float) -> Adopted:
@@ -59,25 +62,35 @@ def _adopt(cloud: Aws, job: Mapping[str, Any], pause: float) -> Adopted:
         "region": cloud.region,
         "bucket": uri_parts(job["OutputDataConfig"]["S3OutputPath"])[0],
         "instances": [kind],
+        "prices": {},
         "poll": pause,
     }
     plan = {
         "version": __version__,
         "run_id": name,
         "provider": "aws",
+        "host": None,
         "spec": {"name": tags.get("name", name)},
         "target": {"provider": "aws", "contract": "sagemaker", "grace_seconds": GRACE_SECONDS, "facts": facts},
         "adopted": time.time(),
     }
     born = {
         "type": "submitting",
+        "adopted": True,
         "time": seconds(job.get("CreationTime")) or time.time(),
         "name": tags.get("name", name),
         "provider": "aws",
         "contract": "sagemaker",
         "nodes": nodes,
-        "processes": int(tags.get("processes", "1")),
+        "processes": int(tags["processes"]) if tags.get("processes", "").isdecimal() else 1,
     }
     submitted = {"type": "submitted", "time": time.time(), "ref": ref_of(cloud, job)}
+    events: list[dict[str, Any]] = [born, submitted]
+    over = ending(job)
+    if over is not None:  # its log is brought when somebody wants to see it
+        when = seconds(job.get("TrainingEndTime")) or seconds(job.get("LastModifiedTime")) or time.time()
+        price = price_of("aws", [kind], cloud.region)
+        bill = billing(job, price.usd * nodes if price else None)
+        events.append({"type": "ended", "time": when, "state": over[0], "reason": over[1], "billing": bill})
     documents = {"plan.json": as_text(plan), "request.json": as_text(body)}
-    return Adopted(run_id=name, documents=documents, events=(born, submitted))
+    return Adopted(run_id=name, documents=documents, events=events)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.aws.phases import billing, ending, machines_of, phase_of, phase_since, seconds
 from cloudtrain.aws.pull import pull
-from cloudtrain.aws.start import describe, settle
-from cloudtrain.quote import Price, price_of
+from cloudtrain.aws.start import describe, same_account, settle
 from cloudtrain.runs.state import RunState, first_cause, fold, who
 from cloudtrain.runs.store import RunFolder
 
@@ -30,6 +29,7 @@ def observe(cloud: Aws, run: RunFolder, state: RunState, pause: float) -> list[d
             return events
     described = describe(cloud, run.run_id)
     if described is None:
+        same_account(cloud, (state.ref or events[0]["ref"])["arn"], run.run_id)
         reason = "SageMaker does not know this job (any more)"
         return [*events, {"type": "ended", "time": now, "state": "failed", "reason": reason}]
     phase = phase_of(described)
@@ -44,7 +44,7 @@ def observe(cloud: Aws, run: RunFolder, state: RunState, pause: float) -> list[d
     if over is not None:
         # What has just been read may hold the nodes' last words.
         state = fold(run.run_id, run.events())
-        if _all_told(state, count) or (drained and _waited(described, state, now, pause)):
+        if drained and (_all_told(state, count) or _waited(described, state, now, pause)):
             events.append(_ended(described, state, over, run))
     return events
 
@@ -79,10 +79,7 @@ def _ended(described: Mapping[str, Any], state: RunState, over: tuple[str, str],
 
 
 def _usd_per_hour(described: Mapping[str, Any], run: RunFolder) -> float | None:
-    """Of all machines of the job: by the plan's own price, or by our table for a job of another machine."""
+    """Of all machines of the job, by the prices of its plan; None when that of the one it got is not known."""
     kind, count = machines_of(described)
-    target = run.document("plan.json")["target"]
-    quoted = (target.get("quote") or {}).get("price")
-    several = len(target["facts"].get("instances", ())) > 1
-    price = Price(**quoted) if quoted and not several else price_of("aws", [kind], target["facts"]["region"])
-    return price.usd * count if price else None
+    price = run.document("plan.json")["target"]["facts"].get("prices", {}).get(kind)
+    return price * count if price is not None else None

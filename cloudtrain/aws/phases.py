@@ -51,7 +51,9 @@ def ending(described: Mapping[str, Any]) -> tuple[str, str] | None:
         return None
     reason = str(described.get("FailureReason") or "")
     if state == "stopped":
-        reason = _TIMED_OUT.get(str(described.get("SecondaryStatus")), reason or "stop was asked")
+        secondary = str(described.get("SecondaryStatus") or "Stopped")
+        asked = "stop was asked" if secondary == "Stopped" else secondary
+        reason = _TIMED_OUT.get(secondary, reason or asked)
     return state, reason if state != "succeeded" else ""
 
 
@@ -74,8 +76,8 @@ def billing(described: Mapping[str, Any], usd_per_hour: float | None) -> dict[st
 
 def machines_of(described: Mapping[str, Any]) -> tuple[str, int]:
     """The instance type and count: those that SageMaker selected from a list, once it has."""
-    resources = described["ResourceConfig"]
-    kind, count = instance_of(resources)
+    resources = described.get("ResourceConfig") or {}
+    kind, count = instance_of({"InstanceType": "", **resources})
     return resources.get("SelectedInstanceType") or kind, int(resources.get("SelectedInstanceCount") or count)
 
 

@@ -80,7 +80,7 @@ def _page(cloud: Aws, name: str, place: dict[str, Any]) -> dict[str, Any]:
 
 def _unseen(events: list[Mapping[str, Any]], place: dict[str, Any]) -> list[tuple[float, bytes]]:
     """The lines of a page, less those that were read before a token was lost."""
-    skip = place.pop("skip", 0)
+    skip = place.pop("skip", 0) if events else 0
     lines = []
     for event in events:
         if skip and event["timestamp"] == place["time"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
@@ -11,7 +12,7 @@ from cloudtrain.catalog.choice import find
 from cloudtrain.contracts.launch import job_document
 from cloudtrain.contracts.sagemaker import ROOT
 from cloudtrain.errors import Keys, dotted
-from cloudtrain.planning import Plan
+from cloudtrain.planning import Plan, digest_of
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.spec.fields import Input
@@ -105,7 +106,7 @@ def job_of(plan: Plan) -> dict[str, Any]:
     return {
         **job_document(plan),
         "inputs": {
-            name: {"channel": name, **_single_file(item.on(plan.target.provider) or "")}
+            name: {"channel": name, **single_file(item.on(plan.target.provider) or "")}
             for name, item in plan.spec.inputs.items()
         },
         "secrets": {name: places[plan.target.provider] for name, places in plan.spec.secrets.items()},
@@ -201,7 +202,7 @@ def _metrics(plan: Plan) -> dict[str, Any]:
 
 def _channels(plan: Plan, place: str) -> list[dict[str, Any]]:
     bucket = plan.target.facts["bucket"]
-    ours = {SOURCE: source_place(bucket, plan.facts.source.digest), JOB: f"{place}/job/"}
+    ours = {SOURCE: source_place(bucket, plan.facts.source.digest), JOB: f"{place}/job/{digest_of(job_of(plan))[:16]}/"}
     found = [_channel(name, uri, "File") for name, uri in ours.items()]
     for name, item in plan.spec.inputs.items():
         found.append(_channel(name, input_uri(item, plan.target.provider), _MODES[item.mode]))
@@ -234,12 +235,13 @@ def _channel(name: str, uri: str, mode: str) -> dict[str, Any]:
 def input_uri(item: Input, provider: str) -> str:
     """A folder ends in a slash, or it would match its neighbours' names too; what has a suffix is one object."""
     place = item.on(provider) or ""
-    return place if _single_file(place) else _folder(place)
+    return place if single_file(place) else _folder(place)
 
 
-def _single_file(place: str) -> dict[str, str]:
-    name = place.rpartition("/")[2]
-    return {"file": name} if "." in name.strip(".") and not place.endswith("/") else {}
+def single_file(place: str) -> dict[str, str]:
+    """The name of the one object that an address means; nothing for a folder. A suffix tells: `t.csv`, not `v1.0`."""
+    name = uri_parts(place)[1].rpartition("/")[2]
+    return {"file": name} if re.search(r"[^.]\.[A-Za-z]\w*$", name) else {}
 
 
 def _folder(uri: str) -> str:
@@ -257,11 +259,16 @@ def _resources(plan: Plan) -> dict[str, Any]:
     if needs_volume(types):
         disk = spec.resources.disk
         resources["VolumeSizeInGB"] = max(1, -(-disk // 2**30)) if disk else DEFAULT_VOLUME_GIB
-        if facts["kms_key"]:
+        if facts["kms_key"] and not has_own_disk(types):
             resources["VolumeKmsKeyId"] = facts["kms_key"]
     if spec.aws.keep_alive:
         resources["KeepAlivePeriodInSeconds"] = spec.aws.keep_alive
     return resources
+
+
+def has_own_disk(types: list[str]) -> bool:
+    """Whether any of these types has NVMe built in, which is encrypted by itself and takes no key of ours."""
+    return any(row is not None and row.nvme for row in map(partial(find, "aws"), types))
 
 
 def needs_volume(types: list[str]) -> bool:

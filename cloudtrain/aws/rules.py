@@ -9,14 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from cloudtrain.aws.account import malformed
 from cloudtrain.aws.images import ECR
-from cloudtrain.aws.request import OURS, needs_volume
+from cloudtrain.aws.request import OURS, has_own_disk, needs_volume, single_file
 from cloudtrain.catalog.choice import Problem, find
 from cloudtrain.planning import Plan
 
 MAX_RUNTIME_SECONDS = 28 * 86_400
-_BUCKET = re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d+")
+_PARTITIONS = {
+    "cn": "aws-cn",
+    "us-gov": "aws-us-gov",
+    "us-iso": "aws-iso",
+    "us-isob": "aws-iso-b",
+    "us-isof": "aws-iso-f",
+    "eu-isoe": "aws-iso-e",
+    "eusc-de": "aws-eusc",
+}
+"""By what the names of their regions begin with; all others are in `aws`."""
 
 
 def broken_rules(plan: Plan) -> list[Problem]:
@@ -32,18 +41,20 @@ def unheeded(plan_types: list[str], *, disk: bool) -> tuple[str, ...]:
 def _places(plan: Plan) -> Iterator[Problem]:
     facts, spec = plan.target.facts, plan.spec
     region = facts["region"]
-    if not _REGION.fullmatch(region):
-        yield ("aws", "region"), f"{region!r} is no region", "such as us-east-1"
-    if not _BUCKET.fullmatch(facts["bucket"]):
-        hint = "the bucket's name alone: 3 to 63 lower-case letters, digits, dots and hyphens"
-        yield ("aws", "bucket"), f"{facts['bucket']!r} is no bucket name", hint
-    partition = {"cn": "aws-cn", "us-gov": "aws-us-gov"}.get(region.rpartition("-")[0].rpartition("-")[0], "aws")
+    yield from malformed("role", facts["role"])
+    yield from malformed("bucket", facts["bucket"])
+    partition = _PARTITIONS.get(region.rpartition("-")[0].rpartition("-")[0], "aws")
     given = facts["role"].split(":")[1:2]
     if facts["role"].startswith("arn:") and given != [partition]:
         yield ("aws", "role"), f"belongs to the partition {given[0]}, the region {region} to {partition}", None
     key = facts["kms_key"] or ""
-    if key.startswith("arn:") and key.split(":")[3:4] != [region]:
-        yield ("aws", "kms_key"), f"lies in {key.split(':')[3]}, the job runs in {region}", "a key of that region"
+    if key.startswith("arn:"):
+        there = [*key.split(":"), "", "", ""][3]
+        if there != region:
+            yield ("aws", "kms_key"), f"lies in {there or repr(key)}, the job runs in {region}", "a key of that region"
+    if key and needs_volume(facts["instances"]) and has_own_disk(facts["instances"]):
+        message = "cannot encrypt the disks of types with and without disks of their own"
+        yield ("aws", "kms_key"), message, "name types of one kind"
     uri = spec.checkpoints.uri
     if uri is not None and not re.fullmatch(r"s3://[^/]+(/.*)?", uri):
         yield ("checkpoints", "uri"), f"{uri!r} is no place in S3", "s3://bucket/folder/"
@@ -53,8 +64,9 @@ def _places(plan: Plan) -> Iterator[Problem]:
         yield (), f"the earlier run's checkpoints lie where SageMaker cannot read them: {resume}", hint
     for name, item in spec.inputs.items():
         place = item.on(plan.target.provider) or ""
-        if item.mode == "stream" and "." in place.rpartition("/")[2]:
-            yield ("inputs", name), f"{place} is one object; only a folder can be streamed", "mode: copy"
+        if item.mode == "stream" and single_file(place):
+            hint = "mode: copy; or a slash at the end, if it is a folder"
+            yield ("inputs", name), f"{place} is one object; only a folder can be streamed", hint
 
 
 def _capacity(plan: Plan) -> Iterator[Problem]:
@@ -86,7 +98,7 @@ def _time(plan: Plan) -> Iterator[Problem]:
             yield at, message, "for spot it counts from the submission to the end, running included"
         return
     rows = [find("aws", name) for name in plan.target.facts["instances"]]
-    if any(row is not None and not row.gpus for row in rows):
+    if any(row is not None and not row.gpus for row in rows) and not plan.is_rehearsal:
         yield at, "SageMaker limits the waiting for GPU machines and for spot only", "leave it out"
 
 
@@ -100,9 +112,6 @@ def _network(plan: Plan) -> Iterator[Problem]:
             yield ("aws", "network_isolation"), "keeps the job from asking for its secrets", "leave one of them out"
         if spec.aws.remote_debug:
             yield ("aws", "network_isolation"), "leaves no way in for aws.remote_debug", "leave one of them out"
-        streamed = [name for name, item in spec.inputs.items() if item.mode == "stream"]
-        for name in streamed:
-            yield ("inputs", name), "cannot be streamed into a container without network", "mode: copy"
 
 
 def _image(plan: Plan) -> Iterator[Problem]:

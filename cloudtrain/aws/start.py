@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
+import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,21 +35,26 @@ def send(
     it cannot be told whether the job exists; `settle` tells later.
     """
     key = body["OutputDataConfig"].get("KmsKeyId")
-    with _submitting(run):
+    try:
         bucket, folder = uri_parts(_channel(body, SOURCE))
         cloud.put_once(bucket, folder + ARCHIVE, archive, key, progress)
         bucket, folder = uri_parts(_channel(body, JOB))
         cloud.put(bucket, folder + JOB_FILE, as_text(dict(job)).encode(), key)
-        run.append({"type": "creating", "time": time.time()}, durable=True)
-        return _create(cloud, body)
+    except CloudError as error:
+        error.unsure = False  # of the object perhaps, of the job not: it was not asked for
+        raise
+    run.append({"type": "creating", "time": time.time()}, durable=True)
+    return _create(cloud, body)
 
 
 def settle(cloud: Aws, run: RunFolder, now: float) -> list[dict[str, Any]]:
     """What became of a submission that nobody has seen the end of. Nothing, while it may still be under way."""
-    if _is_submitting(run):
+    if run.is_being_submitted():
         return []
     body = run.document("request.json")
     described = describe(cloud, run.run_id)
+    if described is None:
+        same_account(cloud, body["RoleArn"], run.run_id)
     if described is not None:
         if _is_ours(cloud, described, body):
             return [{"type": "submitted", "time": now, "ref": ref_of(cloud, described)}]
@@ -74,6 +77,14 @@ def describe(cloud: Aws, name: str) -> dict[str, Any] | None:
         raise
 
 
+def same_account(cloud: Aws, arn: str, name: str) -> None:
+    """CloudError unless these credentials belong to the account of a job: others see nothing of it."""
+    mine, its = cloud.call("sts", "get_caller_identity")["Account"], arn.split(":")[4]
+    if mine != its:
+        message = f"these credentials belong to the account {mine}, the run {name} to {its}"
+        raise CloudError(message, hint="look at AWS_PROFILE, then try again", code="OtherAccount")
+
+
 def ref_of(cloud: Aws, described: Mapping[str, Any]) -> dict[str, Any]:
     """What is kept of a job to find it again."""
     arn, name = described["TrainingJobArn"], described["TrainingJobArn"].rpartition("/")[2]
@@ -88,24 +99,42 @@ def tags_of(cloud: Aws, arn: str) -> dict[str, str]:
 
 
 def _create(cloud: Aws, body: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return ref_of(cloud, cloud.call("sagemaker", "create_training_job", **body))
-    except CloudError as error:
-        if error.code != "ResourceInUse" and not error.unsure:
-            raise
-        failure = error
-    # Either the name is taken, perhaps by our own first try whose answer was lost, or no answer came at all.
-    name = body["TrainingJobName"]
+    """Try, and after each failure that may pass ask whether the job is there, until it is or patience ends.
+
+    boto3's own retries would hide that an earlier try may have been the one that counted.
+    """
+    name, unsure = body["TrainingJobName"], False
+    for attempt in range(cloud.attempts):
+        if attempt:
+            time.sleep(random.random() * 2**attempt / 2)
+        try:
+            return ref_of(cloud, cloud.call_once("sagemaker", "create_training_job", **body))
+        except CloudError as error:
+            unsure |= error.unsure or error.code == "ResourceInUse"
+            failure = error
+        if not unsure and not failure.transient:
+            raise failure
+        if unsure:
+            found = _ours_of_that_name(cloud, name, body, failure)
+            if found is not None:
+                return found
+            if not failure.transient:
+                break
+    raise _unsure(name, failure) if unsure else failure
+
+
+def _ours_of_that_name(cloud: Aws, name: str, body: Mapping[str, Any], failure: CloudError) -> dict[str, Any] | None:
+    """The job, if it is there and ours: perhaps from a try whose answer was lost. RunExists if it is another's."""
     try:
         described = describe(cloud, name)
-        if described is not None and _is_ours(cloud, described, body):
+        if described is None:
+            return None
+        if _is_ours(cloud, described, body):
             return ref_of(cloud, described)
     except CloudError as error:
         raise _unsure(name, failure) from error
-    if described is not None:
-        hint = "choose another --run-id"
-        raise RunExists(f"a training job {name} exists already in {cloud.region}; {_NOTHING}", hint=hint)
-    raise _unsure(name, failure)
+    hint = "choose another --run-id"
+    raise RunExists(f"a training job {name} exists already in {cloud.region}; {_NOTHING}", hint=hint)
 
 
 def _unsure(name: str, failure: CloudError) -> CloudError:
@@ -126,28 +155,3 @@ def _never(now: float, reason: str) -> dict[str, Any]:
 def _channel(body: Mapping[str, Any], name: str) -> str:
     found = next(item for item in body["InputDataConfig"] if item["ChannelName"] == name)
     return str(found["DataSource"]["S3DataSource"]["S3Uri"])
-
-
-@contextmanager
-def _submitting(run: RunFolder) -> Iterator[None]:
-    """Hold a lock while a submission is under way; the kernel lets go of it when this process dies."""
-    file = os.open(run.path / "submit.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)
-
-
-def _is_submitting(run: RunFolder) -> bool:
-    try:
-        file = os.open(run.path / "submit.lock", os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-    return False

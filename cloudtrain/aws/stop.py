@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from cloudtrain.clouds.aws import Aws
 
 
-def stop(cloud: Aws, run: RunFolder, state: RunState) -> None:
-    """StopTrainingJob; a job that is stopping or over already is left as it is."""
+def stop(cloud: Aws, run: RunFolder, state: RunState) -> bool:
+    """StopTrainingJob; a job that is stopping or over already is left as it is. False: not yet, ask again."""
     if state.ref is None:
         settled = settle(cloud, run, time.time())
         if settled:
             run.append(*settled)
         if not any(event["type"] == "submitted" for event in settled):
-            return
+            return bool(settled)
     try:
         cloud.call("sagemaker", "stop_training_job", TrainingJobName=run.run_id)
     except CloudError as error:
@@ -31,6 +31,7 @@ def stop(cloud: Aws, run: RunFolder, state: RunState) -> None:
         # SageMaker refuses to stop what has ended; observing tells how it did.
         described = describe(cloud, run.run_id)
         if described is None or ending(described) is not None or described["TrainingJobStatus"] == "Stopping":
-            return
+            return True
         raise
     run.append({"type": "stop_requested", "time": time.time(), "reason": "stop was asked"})
+    return True

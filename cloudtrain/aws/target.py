@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cloudtrain.aws.account import account
@@ -25,7 +26,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     """Everything that rendering needs; what is missing or impossible is listed in `problems`."""
     resources = spec.resources
     facts, origins, problems = account(spec.aws, settings, rehearsal=rehearsal)
-    region = facts["region"] or ""
+    region = "" if any(keys == ("aws", "region") for keys, _, _ in problems) else facts["region"]
     types, wrong = choose(
         "aws",
         gpus=resources.gpus,
@@ -45,7 +46,6 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         grace_seconds=GRACE_SECONDS,
         kept_seconds=spec.aws.keep_alive or 0,
     )
-    # A rehearsal costs nothing: what only money forbids is no reason to refuse it.
     problems += wrong + wrong_image + wrong_prices + ([] if rehearsal or wrong or not region else wrong_limits)
     return Target(
         provider="aws",
@@ -55,11 +55,24 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         grace_seconds=GRACE_SECONDS,
         schemes=("s3",),
         unused=(*UNUSED, *unheeded(list(types), disk=resources.disk is not None)),
-        facts={**facts, "instances": list(types), "image": image, "poll": settings["aws.poll"]},
-        origins=origins,
+        facts={
+            **facts,
+            "instances": list(types),
+            "prices": _prices(types, region, own),
+            "image": image,
+            "poll": settings["aws.poll"],
+            # A rehearsal costs nothing: what only money forbids is told, and no reason to refuse it.
+            "unpaid": [message for _, message, _ in wrong_limits] if rehearsal else [],
+        },
+        origins={**origins, "prices": settings.origins.get("prices", "")},
         quote=made,
         problems=tuple(problems),
     )
+
+
+def _prices(types: Sequence[str], region: str, own: Mapping[tuple[str, str], Price]) -> dict[str, float]:
+    known = {name: price_of("aws", [name], region, own) for name in types}
+    return {name: price.usd for name, price in known.items() if price is not None}
 
 
 def _own_prices(settings: Settings) -> tuple[dict[tuple[str, str], Price], list[Problem]]:
@@ -69,4 +82,5 @@ def _own_prices(settings: Settings) -> tuple[dict[tuple[str, str], Price], list[
     try:
         return read_prices(Path(path).read_text(encoding="utf-8")), []
     except (OSError, ValueError) as error:
-        return {}, [((), f"{settings.origins['prices']}: prices: {path}: {error}", None)]
+        why = error.strerror if isinstance(error, OSError) else error
+        return {}, [(("prices",), f"{path}: {why}", "a CSV file: instance_type,usd_per_hour,region,as_of")]

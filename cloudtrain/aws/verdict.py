@@ -15,11 +15,29 @@ def rule_findings(plan: Plan) -> list[Finding]:
         Finding(severity="error", message=message, hint=hint, path=dotted(keys), where=place_of(plan, dotted(keys)))
         for keys, message, hint in broken_rules(plan)
     ]
-    placeholders = plan.target.facts["placeholders"]
-    if placeholders:
-        message = f"{', '.join(placeholders)} not set: rehearsed with a placeholder; submitting to aws needs it"
-        found.append(Finding(severity="warning", message=message))
-    return found
+    notes = _rehearsal_notes(plan)
+    resources = plan.spec.resources
+    if resources.processes_per_node < resources.gpus:
+        idle = resources.gpus - resources.processes_per_node
+        notes.append(f"{idle} of {resources.gpus} GPUs per node stay idle unless a process drives several")
+    return found + [Finding(severity="warning", message=message) for message in notes]
+
+
+def _rehearsal_notes(plan: Plan) -> list[str]:
+    """Where a rehearsal is not the real thing, or what would be refused in earnest."""
+    if not plan.is_rehearsal:
+        return []
+    facts, spec = plan.target.facts, plan.spec
+    notes = ["rehearsed with this machine's Python and torch, not in the image"]
+    if facts["placeholders"]:
+        notes.append(f"{', '.join(facts['placeholders'])} not set: rehearsed with a placeholder; aws will ask for it")
+    notes += [f"aws will refuse it: {message}" for message in facts["unpaid"]]
+    local = [name for name, item in spec.inputs.items() if "local" in item.uri]
+    if local:
+        notes.append(f"inputs {', '.join(local)} are the local folders themselves: what the job writes there stays")
+    if spec.checkpoints.uri:
+        notes.append(f"checkpoints stay here: {spec.checkpoints.uri} is neither read nor written")
+    return notes
 
 
 def model_findings(plan: Plan) -> list[Finding]:
@@ -32,8 +50,11 @@ def model_findings(plan: Plan) -> list[Finding]:
         severity = "warning" if plan.is_rehearsal else "error"
         return [Finding(severity=severity, message=message, hint='pip install "cloudtrain[aws]"')]
     findings = []
+    told = {dotted(keys) for keys, _, _ in broken_rules(plan)}  # in better words than the model's
     for violation in violations(input_shape("sagemaker", "CreateTrainingJob"), body_of(plan)):
         path = spec_path(plan, violation.path)
+        if path in told:
+            continue
         message = f"{violation.message}  (CreateTrainingJob.{dotted(violation.path)})"
         findings.append(Finding(severity="error", message=message, path=path, where=place_of(plan, path)))
     return findings

@@ -20,7 +20,7 @@ def choose(
     that has exactly `gpus` of it; no model: the cheapest of all; no GPUs: `default`.
     """
     if named:
-        return tuple(named), _wrong_counts(provider, gpus, named)
+        return tuple(dict.fromkeys(named)), _wrong_counts(provider, gpus, named)
     if not gpus:
         return (default,), []
     chosen: list[str] = []
@@ -53,6 +53,10 @@ def _wrong_counts(provider: str, gpus: int, named: Sequence[str]) -> list[Proble
     problems: list[Problem] = []
     for index, name in enumerate(named):
         row = find(provider, name)
+        if row is None and (meant := find(provider, f"ml.{name}")):
+            at: Keys = ("resources", "instance", provider, *((index,) if len(named) > 1 else ()))
+            message = f"{name} is EC2's name of it (did you mean {meant.instance_type!r}?)"
+            problems.append((at, message, None))
         if row is not None and row.gpus != gpus:
             has = f"{row.gpus} x {row.gpu}" if row.gpus else "no GPU"
             keys: Keys = ("resources", "instance", provider, *((index,) if len(named) > 1 else ()))

@@ -179,6 +179,8 @@ def report(run: Run, state: RunState) -> None:
                 command("rerun", run.id) + ("   goes on from the checkpoint" if state.checkpoint else ""),
             )
         )
+    elif state.provider == "local" and state.contract == "sagemaker":
+        rows.append(("next", f"{command('fetch', run.id)}; or pay: {command('submit', '--provider', 'aws')}"))
     elif left:
         rows.append(("next", command("fetch", run.id)))
     for name, text in rows:

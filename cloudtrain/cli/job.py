@@ -107,7 +107,7 @@ def plan_command(
     refuse_errors(findings)
     request = api.render(plan)
     if against is not None:
-        lines = difference(request.document, plan.run_id, against, folder)
+        lines = difference(plan, against, folder)
         if as_json:
             print_json({"against": against, "same": not lines, "diff": lines})
         else:
@@ -133,10 +133,9 @@ def submit_command(
 ) -> None:
     """Start JOB (default: job.yaml) and follow it. Ctrl-C stops following, not the job."""
     from cloudtrain import api
-    from cloudtrain.cli.follow import conclude, follow
-    from cloudtrain.cli.plan_view import headline, overview
+    from cloudtrain.cli.plan_view import overview
+    from cloudtrain.cli.start import start
     from cloudtrain.preflight import preflight, refuse_errors
-    from cloudtrain.submission import warnings
 
     loaded = api.load(job, options["overrides"])
     bar = progress_bar("reading source")
@@ -151,31 +150,7 @@ def submit_command(
         else:
             tell(overview(plan, findings))
         return
-    say(f"{plan.run_id}  {headline(plan)}")
-    for note in warnings(plan, findings):
-        say(f"  note: {note}")
-    try:
-        run = api.submit(
-            plan,
-            findings=findings,
-            progress=progress_bar("packing source"),
-            sending=progress_bar("sending source", bytes_=True),
-        )
-    except KeyboardInterrupt:
-        say(f"\ninterrupted; {command('status', plan.run_id)} tells whether the job was started")
-        raise click.exceptions.Exit(130) from None
-    if detach:
-        _detached(run, as_json)
-    else:
-        conclude(run, follow(run), as_json)
-
-
-def _detached(run: Any, as_json: bool) -> None:
-    if as_json:
-        print_json({"run": run.id, "folder": str(run.folder.path)})
-    else:
-        tell(run.id)
-        say(f"  follow   {command('logs', run.id, '-f')}\n  wait     {command('wait', run.id)}")
+    start(plan, findings, archive=None, detach=detach, as_json=as_json)
 
 
 @click.command("schema", epilog="Example:\n\n  cloudtrain schema > job.schema.json")

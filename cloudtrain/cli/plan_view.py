@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def overview(plan: Plan, findings: Sequence[Finding] = ()) -> str:
             f"a checkpoint every {format_duration(spec.checkpoints.every)}, {spec.checkpoints.keep} kept",
         ),
         ("limits", _limits(plan)),
-        *(("" if number else "cost", text) for number, text in enumerate(_cost(plan))),
+        *(("" if number else "cost", text) for number, text in enumerate(cost(plan))),
         ("request", f"{_kind(plan)}{len(api.render(plan).document)} fields: --json prints it, --diff last compares it"),
     ]
     lines = [f"{spec.name}  {headline(plan)}"]
@@ -84,20 +85,25 @@ def _kind(plan: Plan) -> str:
     return "CreateTrainingJob, " if plan.target.contract == "sagemaker" else ""
 
 
-def _cost(plan: Plan) -> list[str]:
+def cost(plan: Plan) -> list[str]:
+    """The price per hour, and the most that it can come to."""
     quote = plan.target.quote
     if quote is None or plan.is_rehearsal:
         return ["nothing: it runs here"]
     if quote.price is None:
         return [f"unknown: no price of {plan.target.facts['instances'][0]} in {plan.target.where} is at hand"]
     age = quote.age_days(plan.facts.time)
-    old = f"price of {quote.price.as_of}" + (f", {age} days old" if age is not None else "")
+    old = f"price of {quote.price.as_of}" if quote.price.as_of else "price"
+    old += f", {age} days old" if age is not None and age >= 0 else ""
+    old += " of your own table" if quote.price.source == "your own table" else ""
     old += f"; {quote.price.source}" if "unverified" in quote.price.source else ""
     spot = ", spot is less" if plan.spec.resources.spot else ""
     lines = [f"{quote.usd_per_hour:.2f} USD/h on demand{spot} ({old})"]
     where = plan.origins.get(quote.cap)
     reason = f"  ← {where} {quote.cap.rpartition('.')[2]}" if where else "  (SageMaker's default; limits set another)"
-    lines.append(f"at most {quote.worst_usd:.2f} USD: stops after {format_duration(quote.max_seconds)}{reason}")
+    lines.append(
+        f"at most {quote.worst_usd:.2f} USD of machine time: stops after {format_duration(quote.max_seconds)}{reason}"
+    )
     if plan.spec.aws.keep_alive:
         lines[-1] += f"; {format_duration(plan.spec.aws.keep_alive)} of kept machines included"
     return lines
@@ -118,10 +124,15 @@ def _set_elsewhere(plan: Plan) -> list[tuple[str, str]]:
     return [(path, origin) for path, origin in plan.origins.items() if origin.startswith("--set")]
 
 
-def difference(document: Mapping[str, Any], run_id: str, against: str, data_dir: str | None) -> list[str]:
-    """A unified diff of two requests, no line when they are the same; the run ids, always different, are left out."""
+def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
+    """A unified diff of two requests and their job documents, no line when they are the same.
+
+    What differs each time is left out: run ids, and the time of planning. A file holds a request alone.
+    """
     from difflib import unified_diff
 
+    request = api.render(plan)
+    new = {"request": request.document, "job": request.job}
     if os.path.isfile(against):  # noqa: PTH113  (false, not an error, for what no disk can hold)
         try:
             other = json.loads(Path(against).read_text())
@@ -129,14 +140,15 @@ def difference(document: Mapping[str, Any], run_id: str, against: str, data_dir:
             raise UsageError(
                 f"{against}: is not JSON: {error}", hint="cloudtrain plan --json > FILE writes one"
             ) from None
-        other_id = _id_of(other)
+        old, other_id, new = {"request": other}, _id_of(other), {"request": request.document}
     else:
         from cloudtrain.run import find_run
 
         run = find_run(against, data_dir=data_dir)
-        other, other_id = run.folder.document("request.json"), run.id
-    old, new = _lines(other, other_id), _lines(dict(document), run_id)
-    return list(unified_diff(old, new, against, "plan", lineterm=""))
+        old, other_id = {"request": run.folder.document("request.json")}, run.id
+        if (run.folder.path / "job.json").exists():
+            old["job"] = run.folder.document("job.json")
+    return list(unified_diff(_lines(old, other_id), _lines(new, plan.run_id), against, "plan", lineterm=""))
 
 
 def _id_of(document: Any) -> str:
@@ -146,5 +158,7 @@ def _id_of(document: Any) -> str:
 
 
 def _lines(document: Any, run_id: str) -> list[str]:
-    text = json.dumps(document, indent=2, ensure_ascii=False)
+    text = json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True)
+    text = re.sub(r'("Key": "cloudtrain-planned",\s+"Value": )"[^"]*"', r'\1"…"', text)
+    text = re.sub(r"/job/[0-9a-f]{16}/", "/job/…/", text)
     return (text.replace(run_id, "{run}") if run_id else text).splitlines()

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cloudtrain.cli.follow import conclude, follow, money, shown
+from cloudtrain.cli.follow import conclude, money, shown
 from cloudtrain.cli.options import (
     data_dir,
     json_option,
@@ -31,7 +31,7 @@ from cloudtrain.cli.output import (
     table,
     tell,
 )
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.quantities import format_duration, parse_duration
 from cloudtrain.run import Run, adopt, explain, find_run, list_runs
 from cloudtrain.runs.state import STATES, RunState
@@ -72,7 +72,7 @@ def list_command(
             (
                 run["run"],
                 paint(run["state"]),
-                run["provider"],
+                run["provider"] + (" as sagemaker" if _is_rehearsal(run) else ""),
                 f"{run['nodes']}x{run['processes']}",
                 took,
                 ago(run["created"], now) if run["created"] else "",
@@ -83,6 +83,10 @@ def list_command(
         say(f"({len(runs) - len(shown)} older ones: {command('list', '--all')})")
 
 
+def _is_rehearsal(run: dict[str, Any]) -> bool:
+    return bool(run["provider"] == "local" and run["contract"] not in ("", "plain"))
+
+
 @click.command("status", epilog="Example:\n\n  cloudtrain status last --json")
 @run_argument
 @json_option
@@ -90,14 +94,24 @@ def list_command(
 def status_command(folder: str | None, /, run: str, as_json: bool) -> None:
     """Show how RUN stands: an id, a unique beginning of one, or `last`."""
     found = find_run(run, data_dir=folder)
-    state = found.status()
+    trouble = None
+    try:
+        state = found.status()
+    except CloudError as error:  # what is known here is shown all the same
+        state, trouble = found.recorded(), error
     if as_json:
+        if trouble is not None:
+            raise trouble
         print_json({**state.to_json(), "folder": str(found.folder.path), "results": dict(found.places())})
         return
     size = f"{count(state.nodes, 'node')} x {count(state.processes, 'process')}"
-    tell(f"{found.id}  {paint(state.state)}  {size}, {state.provider}")
+    as_what = f" as {state.contract}" if _is_rehearsal(state.to_json()) else ""
+    tell(f"{found.id}  {paint(state.state)}  {size}, {state.provider}{as_what}")
     for name, text in _status_rows(found, state):
         tell(f"  {name:<11} {text}")
+    if trouble is not None:
+        say("this is what was last seen:")
+        raise trouble
 
 
 def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
@@ -170,7 +184,8 @@ def logs_command(
     except KeyboardInterrupt:
         raise click.exceptions.Exit(130) from None
     if line is None:
-        say(f"no such lines; {command('logs', found.id)} shows all of them")
+        chosen = any(value is not None for value in (since, *options.values()))
+        say(f"no such lines; {command('logs', found.id)} shows all of them" if chosen else "no lines yet")
 
 
 def _moment(text: str) -> float:
@@ -204,6 +219,9 @@ def wait_command(folder: str | None, /, run: str, timeout: str | None, as_json: 
         if as_json:
             print_json(found.status().to_json())
         raise click.exceptions.Exit(5) from None
+    except KeyboardInterrupt:
+        say(f"\n{found.id} goes on")
+        raise click.exceptions.Exit(130) from None
     conclude(found, state, as_json)
 
 
@@ -251,13 +269,15 @@ def fetch_command(folder: str | None, /, run: str, target: Path | None, checkpoi
 @data_dir
 def rerun_command(folder: str | None, /, run: str, as_json: bool, detach: bool, **options: Any) -> None:
     """Run the same source and spec again, under a new id. What did not succeed goes on from its last checkpoint."""
+    from cloudtrain.cli.start import start
+    from cloudtrain.preflight import preflight, refuse_errors
+    from cloudtrain.submission import archive_of
+
     old = find_run(run, data_dir=folder)
-    new = old.rerun(options["overrides"], fresh=options["fresh"], provider=options["provider"])
-    say(f"{new.id}  again after {old.id}")
-    if detach:
-        if as_json:
-            print_json({"run": new.id, "after": old.id, "folder": str(new.folder.path)})
-        else:
-            tell(new.id)
-        return
-    conclude(new, follow(new), as_json)
+    plan = old.plan_again(options["overrides"], fresh=options["fresh"], provider=options["provider"])
+    findings = preflight(plan)
+    refuse_errors(findings)
+    say(
+        f"again after {old.id}" + (f", from its checkpoints in {plan.facts.resume_from}" * bool(plan.facts.resume_from))
+    )
+    start(plan, findings, archive=archive_of(plan), detach=detach, as_json=as_json)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import boto3
-import botocore.session
 from boto3.exceptions import Boto3Error
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
 
 from cloudtrain import __version__
 from cloudtrain.clouds.aws_errors import translated
@@ -37,6 +38,20 @@ class Aws:
         except (ClientError, BotoCoreError, Boto3Error) as error:
             raise translated(error, operation, self.region) from error
         return answer
+
+    def call_once(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """The same without boto3's own second try: for a call whose outcome must be known of each try."""
+        try:
+            answer: dict[str, Any] = getattr(self._client(service, attempts=1), operation)(**parameters)
+        except (ClientError, BotoCoreError, Boto3Error) as error:
+            raise translated(error, operation, self.region) from error
+        return answer
+
+    @property
+    def attempts(self) -> int:
+        """How often boto3 would try a call, by AWS's own setting."""
+        text = os.environ.get("AWS_MAX_ATTEMPTS", "")
+        return max(1, int(text)) if text.isdecimal() else 3
 
     def pages(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """The same for a call that answers in pages."""
@@ -111,9 +126,12 @@ class Aws:
         except (ClientError, BotoCoreError, Boto3Error) as error:
             raise translated(error, "put_object", self.region, place=f"s3://{bucket}/{key}") from error
 
-    def _client(self, service: str) -> Any:
-        if service not in self._clients:
+    def _client(self, service: str, attempts: int | None = None) -> Any:
+        name = f"{service} {attempts or ''}"
+        if name not in self._clients:
             retries: Any = {} if os.environ.get("AWS_RETRY_MODE") else {"mode": "standard"}
+            if attempts is not None:
+                retries["total_max_attempts"] = attempts
             config = Config(
                 retries=retries,
                 connect_timeout=10,
@@ -121,10 +139,10 @@ class Aws:
                 user_agent_extra=f"cloudtrain/{__version__}",
             )
             try:
-                self._clients[service] = boto3.session.Session(region_name=self.region).client(service, config=config)
+                self._clients[name] = boto3.session.Session(region_name=self.region).client(service, config=config)
             except (BotoCoreError, Boto3Error, ValueError) as error:
                 raise translated(error, f"a client for {service}", self.region) from error
-        return self._clients[service]
+        return self._clients[name]
 
 
 @cache
@@ -135,8 +153,12 @@ def aws(region: str) -> Aws:
 
 @cache
 def input_shape(service: str, operation: str) -> Any:
-    """The shape of an operation's request, from botocore's own model of the service. No network."""
-    return botocore.session.get_session().get_service_model(service).operation_model(operation).input_shape
+    """The shape of an operation's request, from botocore's own model of the service.
+
+    No network, and no look at the person's profiles: a broken one is no reason not to check a request.
+    """
+    model = ServiceModel(Loader().load_service_model(service, "service-2"), service)
+    return model.operation_model(operation).input_shape
 
 
 def _encryption(kms_key: str | None) -> dict[str, str]:
@@ -154,8 +176,3 @@ def _counted(progress: Progress | None, total: int) -> Callable[[int], None] | N
         progress(done, total)
 
     return count
-
-
-def session_parameters(region: str) -> Mapping[str, Any]:
-    """What another SDK needs to speak to the same account and region: a boto3 session."""
-    return {"region": region, "session": boto3.session.Session(region_name=region)}

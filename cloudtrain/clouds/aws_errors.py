@@ -75,6 +75,8 @@ def translated(error: Exception, call: str, region: str, *, place: str = "") -> 
     if isinstance(error, _NO_CREDENTIALS):
         hint = f"aws configure (or aws sso login, or set AWS_PROFILE), {_AGAIN}"
         return CloudError(f"{where}: no AWS credentials: {error}", hint=hint, code="NoCredentials")
+    if isinstance(error, (sdk.ConfigParseError, sdk.ConfigNotFound)):
+        return CloudError(f"{where}: {error}", hint="look at ~/.aws/config and AWS_CONFIG_FILE", code="Config")
     if isinstance(error, _UNREACHABLE):
         hint = f"look at the network, and whether the region {region!r} is meant; {_AGAIN}"
         return CloudError(f"{where}: AWS cannot be reached: {error}", hint=hint, code="Unreachable", transient=True)
@@ -108,7 +110,8 @@ def _answered(error: ClientError, name: str, region: str, place: str) -> CloudEr
 
 def _remedy(code: str, said: str, name: str, region: str) -> str | None:
     if code in _DENIED:
-        return f"these credentials need the permission for {name}; for PassRole, on the job's role (aws.role)"
+        needed = {"HeadObject": "s3:GetObject and s3:ListBucket"}.get(name, f"what {name} needs")
+        return f"these credentials lack a permission: {needed}; for PassRole, on the job's role (aws.role)"
     if code == "NoSuchBucket":
         return "look at aws.bucket; cloudtrain makes no bucket by itself"
     if code in _ELSEWHERE:

@@ -36,7 +36,11 @@ def machine_checks(plan: Plan) -> list[Finding]:
     if spec.entrypoint is None:
         findings += _trainer_arguments(plan, python)
     for name, item in spec.inputs.items():
-        if "://" in (item.on("local") or ""):  # of a rehearsal: brought from the cloud
+        place_here = item.on("local") or ""
+        if not place_here or "://" in place_here:  # of a rehearsal: brought from the cloud
+            message = f"inputs.{name} is brought from {item.on(plan.target.provider)}, with your own credentials"
+            hint = f"or rehearse with a folder: {{local: ./data, {plan.target.provider}: …}}"
+            findings.append(Finding(severity="warning", message=message, hint=hint))
             continue
         place = Path(plan.facts.folder) / Path(item.on("local") or "").expanduser()
         if not os.path.exists(place):  # noqa: PTH110  (false, not an error, for what no disk can hold)
@@ -46,6 +50,8 @@ def machine_checks(plan: Plan) -> list[Finding]:
             )
     for name, places in spec.secrets.items():
         if "local" not in places:  # of a rehearsal: looked up in the cloud, as the job would
+            message = f"secret {name} is looked up where the job would, with your own credentials"
+            findings.append(Finding(severity="warning", message=message, hint=f"or add local: 'env:{name}'"))
             continue
         variable = places["local"].partition(":")[2]
         if variable not in os.environ:
@@ -58,7 +64,7 @@ def _without_machine(plan: Plan) -> str:
     """The flags that take back the choice of a GPU machine, where the spec has made one."""
     resources = plan.spec.resources
     chosen = {"gpu": resources.gpu, "instance": resources.instance}
-    return "".join(f" --set resources.{name}={'[]' if name == 'gpu' else '{}'}" for name in chosen if chosen[name])
+    return "".join(f" --set resources.{name}=null" for name in chosen if chosen[name])
 
 
 def _torch(python: str) -> list[Finding]:

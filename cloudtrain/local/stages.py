@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.local.folders import RunPaths
 from cloudtrain.runs.store import RunFolder
 
@@ -22,6 +23,10 @@ class Stage(Protocol):
     max_runtime_seconds: int | None
     grace_seconds: int
 
+    def inherits(self, variable: str) -> bool:
+        """Whether the job sees this variable of the person's own environment."""
+        ...
+
     def prepare(self, archive: Path) -> Launches:
         """Lay everything out, and say what is to be started."""
         ...
@@ -30,8 +35,8 @@ class Stage(Protocol):
         """Called now and then while it runs: what must survive even if this machine dies."""
         ...
 
-    def collect(self) -> None:
-        """Called once, when all is over: bring what the nodes left to where people look."""
+    def collect(self) -> list[str]:
+        """Called once, when all is over: bring what the nodes left to where people look. What is to be said of it."""
         ...
 
 
@@ -50,6 +55,10 @@ class PlainStage:
         self.max_runtime_seconds = request["max_runtime_seconds"]
         self.grace_seconds = request["grace_seconds"]
 
+    def inherits(self, variable: str) -> bool:
+        """All but our own: the job runs as the person would run it."""
+        return not variable.startswith("CLOUDTRAIN_")
+
     def prepare(self, archive: Path) -> Launches:
         """A copy of the source for each node; the checkpoints of the run that this one goes on from."""
         from cloudtrain.source import unpack
@@ -63,8 +72,9 @@ class PlainStage:
     def keep(self) -> None:
         """Nothing: they write where it stays."""
 
-    def collect(self) -> None:
+    def collect(self) -> list[str]:
         """Nothing: they wrote where people look."""
+        return []
 
 
 class SageMakerStage:
@@ -82,6 +92,13 @@ class SageMakerStage:
         self.max_runtime_seconds: int | None = self.job.max_runtime_seconds
         self.grace_seconds = self.job.grace_seconds
         self.roots = [paths.run / "nodes" / str(container.node) / "ml" for container in self.job.containers]
+
+    def inherits(self, variable: str) -> bool:
+        """What a program needs to run on this machine at all, and AWS's own in place of the job's role.
+
+        SageMaker's containers see nothing of the person's shell; what is missing there is to be missed here.
+        """
+        return variable in _OF_THE_MACHINE or variable.startswith(("AWS_", "LC_"))
 
     def prepare(self, archive: Path) -> Launches:
         """The tree of each node, with its files and channels, and the command that enters it."""
@@ -118,13 +135,16 @@ class SageMakerStage:
         for root in self.roots:
             sync(root / self.job.checkpoints, self.paths.checkpoints)
 
-    def collect(self) -> None:
+    def collect(self) -> list[str]:
         """All nodes' model folders become one, and so do their output folders."""
         from cloudtrain.local.keeping import merge
 
         self.keep()
+        said = []
         for folder, into in (("model", self.paths.model), ("output/data", self.paths.output)):
-            merge([root / folder for root in self.roots], into)
+            for name in merge([root / folder for root in self.roots], into):
+                said.append(f"several nodes wrote {folder}/{name}, each something else: node 0's comes first")
+        return said
 
     def _places(self, archive: Path) -> dict[str, Path]:
         from cloudtrain.aws.request import ARCHIVE, JOB, RESUME, SOURCE
@@ -149,15 +169,26 @@ class SageMakerStage:
         if not place.startswith("s3://"):
             return Path(place).resolve()
         from cloudtrain.aws.fetch import bring_folder
-        from cloudtrain.clouds.aws import aws
+
+        try:
+            from cloudtrain.clouds.aws import aws
+        except ImportError as error:
+            raise UsageError(f"input {name}: {place} cannot be read without boto3: {error}") from None
 
         folder = self.paths.run / "inputs" / name
-        bring_folder(aws(self.plan["target"]["facts"]["region"]), place, folder, None)
+        if not bring_folder(aws(self.plan["target"]["facts"]["region"]), place, folder, None):
+            raise StorageError(f"input {name}: nothing lies at {place}")
         return folder
 
     def _spec(self, section: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.plan["spec"].get(section, {})
         return found
+
+
+_OF_THE_MACHINE = {
+    *("PATH", "HOME", "USER", "LANG", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"),
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PYTHONDONTWRITEBYTECODE"),
+}
 
 
 def _copy_checkpoints(earlier: Path, into: Path) -> None:

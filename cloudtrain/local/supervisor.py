@@ -81,7 +81,7 @@ class Supervisor:
                 self._start(launches)
                 self._watch(started)
             ended = self._verdict()
-            self.stage.collect()
+            self._remark(self.stage.collect())
         except CloudtrainError as error:
             ended = {"state": "failed", "reason": error.message}
         except Exception:  # noqa: BLE001  (a bug of ours: the run must still end, the traceback is kept)
@@ -114,7 +114,7 @@ class Supervisor:
 
     def _start(self, launches: Launches) -> None:
         port = str(free_port())  # of this moment: a plan cannot know which one will be free
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("CLOUDTRAIN_")}
+        inherited = {key: value for key, value in os.environ.items() if self.stage.inherits(key)}
         for launch in launches:
             env = {
                 **inherited,
@@ -234,6 +234,12 @@ class Supervisor:
             return {"state": "stopped", "reason": f"node {node.rank} was told to stop"}
         how = f"was killed by {signal.Signals(-node.code).name}" if node.code < 0 else f"exited with code {node.code}"
         return {"state": "failed", "reason": f"the launcher of node {node.rank} {how}; see its log"}
+
+    def _remark(self, said: list[str]) -> None:
+        """A word of ours at the end of the first node's log."""
+        if said and self.nodes:
+            now = stamp(time.time())
+            self.nodes[0].log.write("".join(f"{now} [node 0] {line}\n" for line in said).encode())
 
     def _signal_all(self, signum: int) -> None:
         for node in self.nodes:

@@ -26,6 +26,7 @@ class Provider:
 
     name = "aws"
     contracts = ("sagemaker",)
+    is_remote = True
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
         """Region, role, bucket, instance types, image and price: all from the spec, the settings and our tables."""
@@ -67,15 +68,15 @@ class Provider:
 
         return [] if state.has_ended else observe(_cloud(run), run, state, self.pause_seconds(run))
 
-    def stop(self, run: RunFolder, state: RunState) -> None:
+    def stop(self, run: RunFolder, state: RunState) -> bool:
         """StopTrainingJob: SIGTERM to every container, two minutes, SIGKILL."""
         from cloudtrain.aws.stop import stop
 
-        stop(_cloud(run), run, state)
+        return stop(_cloud(run), run, state)
 
-    def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
-        """S3 addresses."""
-        return places(run.document("request.json"))
+    def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
+        """S3 addresses; none of a job that was never started."""
+        return places(run.document("request.json")) if state.ref is not None else {}
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
         """The checkpoints' prefix, if there is anything below it."""
@@ -96,6 +97,13 @@ class Provider:
         from cloudtrain.aws.adopt import adopted
 
         return list(adopted(_connect(region_of(settings)), run_id, settings["aws.poll"]))
+
+    def catch_up(self, run: RunFolder, state: RunState) -> None:
+        """All log lines of an adopted run that had ended already."""
+        from cloudtrain.aws.pull import pull
+
+        while not pull(_cloud(run), run, run.run_id, state.nodes):
+            pass
 
     def native(self, run: RunFolder, state: RunState) -> Any:
         """The `sagemaker.core` TrainingJob."""

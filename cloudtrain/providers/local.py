@@ -64,6 +64,7 @@ class Provider:
 
     name = "local"
     contracts = ("plain", "sagemaker")
+    is_remote = False
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
         """This machine: its Python and its cores."""
@@ -178,7 +179,7 @@ class Provider:
             reason += f"; {left} processes that were left have been ended"
         return [{"type": "ended", "time": now, "state": "failed", "reason": reason}]
 
-    def stop(self, run: RunFolder, state: RunState) -> None:  # noqa: ARG002
+    def stop(self, run: RunFolder, state: RunState) -> bool:  # noqa: ARG002
         """SIGTERM to the supervisor, which passes it to every node."""
         with storing(run.path):
             RunPaths(run.path).stop_mark.touch()
@@ -186,6 +187,7 @@ class Provider:
         if pid:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
+        return True
 
     def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
         """The run's own folders, those that hold something."""
@@ -215,6 +217,9 @@ class Provider:
     def adopt(self, settings: Settings, run_id: str | None) -> list[Adopted]:  # noqa: ARG002
         """None: all runs of this machine are known."""
         return []
+
+    def catch_up(self, run: RunFolder, state: RunState) -> None:
+        """Nothing: all of it is here."""
 
     def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
         """UsageError: there is no SDK."""

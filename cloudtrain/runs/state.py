@@ -59,6 +59,8 @@ class RunState:
     started: float = 0
     ended: float = 0
     ref: dict[str, Any] | None = field(default=None, repr=False)
+    adopted: bool = False
+    """Whether another machine started it."""
     stop_requested: float = 0
     phase: str = ""
     """What a cloud is doing with the job, in words: `launching machines`."""
@@ -156,6 +158,7 @@ def _submitting(state: RunState, event: Mapping[str, Any]) -> None:
     state.created = event["time"]
     state.name, state.provider, state.contract = event["name"], event["provider"], event["contract"]
     state.nodes, state.processes = event["nodes"], event["processes"]
+    state.adopted = bool(event.get("adopted"))
 
 
 def _submitted(state: RunState, event: Mapping[str, Any]) -> None:
@@ -170,7 +173,9 @@ def _node_started(state: RunState, event: Mapping[str, Any]) -> None:
 
 
 def _node_ended(state: RunState, event: Mapping[str, Any]) -> None:
-    state.nodes_ended[event["node"]] = {key: event.get(key) for key in ("outcome", "error", "forced")}
+    error = event.get("error")
+    whole = isinstance(error, Mapping) and {"rank", "node", "time", "exception", "message"} <= error.keys()
+    state.nodes_ended[event["node"]] = {"outcome": event.get("outcome"), "error": error if whole else None}
 
 
 def _phase(state: RunState, event: Mapping[str, Any]) -> None:

@@ -21,6 +21,8 @@ from cloudtrain.errors import CloudtrainError, RunExists, RunNotFound, StorageEr
 _LETTERS = "23456789abcdefghjkmnpqrstvwxyz"
 """What is easily told apart when read aloud or copied by hand."""
 
+SUBMIT_LOCK = "submit.lock"
+
 _DATA_DIR_HINT = "set CLOUDTRAIN_DATA_DIR to a folder that can be written"
 
 
@@ -38,10 +40,17 @@ class RunStore:
             if not (self.runs_dir / run_id).exists():
                 return run_id
 
-    def create(self, run_id: str, documents: Mapping[str, str], first: Mapping[str, Any] | None = None) -> RunFolder:
+    def create(
+        self,
+        run_id: str,
+        documents: Mapping[str, str],
+        first: Mapping[str, Any] | None = None,
+        held: list[int] | None = None,
+    ) -> RunFolder:
         """A new run folder with its documents and its first event, whole or not at all, and on disk.
 
-        RunExists when the id is taken.
+        `held` gets the open file of a lock that says the run is being submitted, from the moment in which the folder
+        can be seen until the file is closed. RunExists when the id is taken.
         """
         folder = RunFolder(self.runs_dir / run_id)
         draft = self.runs_dir / f".{run_id}.{os.urandom(4).hex()}"
@@ -51,6 +60,9 @@ class RunStore:
                 for name, text in documents.items():
                     (draft / name).write_bytes(_encoded(text))
                 (draft / "logs").mkdir()
+                if held is not None:
+                    held.append(os.open(draft / SUBMIT_LOCK, os.O_RDWR | os.O_CREAT, 0o644))
+                    fcntl.flock(held[-1], fcntl.LOCK_EX)
                 if first is not None:
                     RunFolder(draft).append(first, durable=True)
                 self._forget(run_id)
@@ -125,6 +137,20 @@ class RunFolder:
             message = f"run {self.run_id}: {name} cannot be read: {error}"
             raise StorageError(message, hint="the run's folder was changed by hand, or its disk failed") from None
         return document  # type: ignore[no-any-return]
+
+    def is_being_submitted(self) -> bool:
+        """Whether the process that submits the run lives: the kernel lets go of its lock when it dies."""
+        try:
+            file = os.open(self.path / SUBMIT_LOCK, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+        return False
 
     def append(self, *events: Mapping[str, Any], durable: bool = False) -> None:
         """Append events, whole lines under a lock. `durable`: on disk before this returns."""

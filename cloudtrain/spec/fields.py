@@ -70,7 +70,8 @@ def did_you_mean(word: str, known: tuple[str, ...]) -> str:
     """` (did you mean 'nodes'?)`, or nothing when no known word is near."""
     from difflib import get_close_matches
 
-    close = get_close_matches(word, known, n=1, cutoff=0.6)
+    same = [name for name in known if name.lower() == word.lower()]
+    close = same or get_close_matches(word, known, n=1, cutoff=0.6)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
@@ -181,7 +182,9 @@ def read_tags(value: Any) -> Mapping[str, str]:
 
 
 def read_gpus(value: Any) -> tuple[str, ...]:
-    """GPU models, in order of preference, that the catalog knows."""
+    """GPU models, in order of preference, that the catalog knows. Nothing at all takes back what a file says."""
+    if value is None:
+        return ()
     names = (value,) if isinstance(value, str) else expect(value, (list, tuple), "a GPU name or a list of them")
     if not names:
         raise Wrong("names no GPU", "leave it out, or name at least one")
@@ -197,7 +200,9 @@ def _gpu(name: Any) -> str:
 
 
 def read_instances(value: Any) -> Mapping[str, tuple[str, ...]]:
-    """Instance types per provider, in order of preference."""
+    """Instance types per provider, in order of preference. Nothing at all takes back what a file says."""
+    if value is None:
+        return {}
     expect(value, dict, "a mapping from provider to instance types")
     return _each(value, read_strings, _provider)
 

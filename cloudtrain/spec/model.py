@@ -69,9 +69,7 @@ class Section(BaseModel):
     """What all parts of a spec share: strict, frozen, no unknown keys."""
 
     # Built when a spec is read, once for all sections, and not one by one before.
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, defer_build=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, defer_build=True)
 
 
 class Resources(Section):

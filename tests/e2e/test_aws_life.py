@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.workbench import Bench, Result
 from tests.loopback.cloud import Cloud
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.xdist_group("aws_life")]
+pytestmark = [pytest.mark.torchrun]
 
 DIGITS = """
 name: digits

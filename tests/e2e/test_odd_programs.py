@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.workbench import Bench, Result
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.xdist_group("odd")]
+pytestmark = [pytest.mark.torchrun]
 
 SCRIPT = """
 import inspect, os, sys

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.workbench import Bench, Result
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.xdist_group("rehearsal")]
+pytestmark = [pytest.mark.torchrun]
 
 DIGITS = """
 name: digits

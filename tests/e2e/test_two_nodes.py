@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.workbench import Bench, Result
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.xdist_group("two_nodes")]
+pytestmark = [pytest.mark.torchrun]
 
 SECRET = "hunter2-never-write-this-down"
 ARGS = ["it's", "1.10", "007", "a=b", "ünï cödé", "--flag", "two words", "", "-x", "$HOME", "*", "a\tb"]

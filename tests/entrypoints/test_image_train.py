@@ -42,7 +42,6 @@ def train(environ: dict[str, str], **more: str) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.torchrun
-@pytest.mark.xdist_group("sagemaker")
 def test_a_container_becomes_a_job(tmp_path: Path, aws: dict[str, str]) -> None:
     inputs = {"train": {"channel": "train", "file": "k.csv"}}
     secrets = {"HF_TOKEN": "secretsmanager:hf-token"}
@@ -80,7 +79,6 @@ def test_a_container_becomes_a_job(tmp_path: Path, aws: dict[str, str]) -> None:
 
 
 @pytest.mark.torchrun
-@pytest.mark.xdist_group("sagemaker")
 def test_the_failure_file_names_the_rank_and_its_exception(tmp_path: Path) -> None:
     environ = container(tmp_path)
     put_source(tmp_path, train="def shard(n):\n    raise ValueError(f'the dog ate shard {n}')\nshard(3)\n")

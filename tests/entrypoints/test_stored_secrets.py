@@ -21,7 +21,7 @@ pytest.importorskip("boto3")
 
 ENVIRON = {"AWS_REGION": REGION}
 
-pytestmark = [pytest.mark.xdist_group("secrets"), pytest.mark.usefixtures("aws")]
+pytestmark = [pytest.mark.usefixtures("aws")]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
-@pytest.mark.xdist_group("wheel")
 def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for name in ("entrypoints/launch.py", "entrypoints/job/cloudtrain_job.py", "entrypoints/tasks/digits.py"):
@@ -33,7 +32,6 @@ def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Pat
     assert "cloudtrain/starter/job.yaml" in names
 
 
-@pytest.mark.xdist_group("wheel")
 def test_an_installed_wheel_finds_its_payload_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     code = "from cloudtrain.bundle import payload_files as p; f = p(); print(f['launch.py'], len(f))"

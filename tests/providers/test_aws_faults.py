@@ -10,18 +10,15 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import cloudtrain
 from cloudtrain.errors import CloudError, StorageError
-from cloudtrain.run import Run, find_run
+from cloudtrain.run import Run, adopt, find_run
 from tests.e2e.workbench import Bench
 from tests.loopback.cloud import Cloud
 from tests.loopback.faults import Kind
-
-pytestmark = pytest.mark.xdist_group("aws_faults")
 
 JOB = {"name": "faulty", "entrypoint": "train.py", "resources": {"nodes": 2}, "limits": {"max_runtime": "1 h"}}
 PASSING: tuple[Kind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
@@ -139,7 +136,7 @@ def test_a_name_that_somebody_else_uses_is_not_taken_for_ours(
 
 WORDS = {
     "expired": ("the credentials have expired", "aws sso login"),
-    "denied": ("not authorized", "need the permission"),
+    "denied": ("not authorized", "lack a permission"),
     "throttle": ("too many requests", "wait a little"),
 }
 
@@ -235,12 +232,84 @@ def test_a_stop_reaches_the_job_through_what_passes(cloud: Cloud, kind: Kind) ->
     assert run.stop().state == "stopped"
 
 
-def test_list_shows_what_it_knows_of_a_run_that_cannot_be_asked(cloud: Cloud) -> None:
+def test_list_asks_a_cloud_only_when_told_to_and_shows_what_it_knows(cloud: Cloud) -> None:
     submitted("listed-1")
+    submitted("listed-2")
+    cloud.front.reset()
+    assert {run["state"] for run in cloudtrain.list_runs()} == {"pending"}
+    assert cloud.front.calls == []
     cloud.front.fault("expired", times=50)
-    listed: dict[str, Any] = next(run for run in cloudtrain.list_runs() if run["run"] == "listed-1")
-    assert listed["state"] == "pending"
-    assert "credentials have expired" in listed["reason"]
+    asked = cloudtrain.list_runs(asking="aws")
+    assert {run["state"] for run in asked} == {"pending"}
+    assert all("credentials have expired" in run["reason"] for run in asked)
+    assert len(cloud.front.calls) == 1
+
+
+def test_status_shows_what_was_last_seen_and_then_why_it_cannot_ask(cloud: Cloud, tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "bench", env=cloud.environment())
+    bench.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
+    assert bench.run("submit", "--provider", "aws", "--detach", "--run-id", "seen-1").code == 0
+    said = bench.run("status", "seen-1", AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
+    assert said.code == 4
+    assert "seen-1  pending" in said.out
+    assert "no AWS credentials" in said.err
+
+
+def test_a_look_while_a_submit_is_under_way_does_not_end_the_run(cloud: Cloud, tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "bench", env=cloud.environment())
+    bench.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
+    client = bench.begin("submit", "--provider", "aws", "--detach", "--run-id", "looked-at")
+    while not bench.run_folder("looked-at").exists():
+        assert client.poll() is None
+    states = {bench.json("status", "looked-at")["state"]}
+    client.communicate(timeout=60)
+    assert client.returncode == 0
+    assert states <= {"submitting", "pending"}
+    assert bench.json("status", "looked-at")["state"] == "pending"
+
+
+@pytest.mark.parametrize("then", ["throttle", "denied", "expired"])
+def test_a_lost_first_try_is_not_forgotten_when_the_second_fails_otherwise(cloud: Cloud, then: Kind) -> None:
+    run_id = f"first-lost-{then}"
+    cloud.front.fault("lost", "sagemaker", "CreateTrainingJob")
+    cloud.front.fault(then, "sagemaker", "CreateTrainingJob", nth=2, times=50)
+    cloud.front.fault("throttle", "sagemaker", "DescribeTrainingJob", times=2)
+    with suppress(CloudError):
+        submitted(run_id)
+    cloud.front.reset()
+    assert exists(cloud, run_id)
+    assert find_run(run_id).status().state == "pending"
+
+
+def test_credentials_of_another_account_end_no_run(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = submitted("ours-1")
+    job = cloud.service.jobs.pop("ours-1")
+    role = "arn:aws:iam::999999999999:role/other"
+    sts = cloud.client("sts", direct=True)
+    other = sts.assume_role(RoleArn=role, RoleSessionName="other")["Credentials"]
+    from cloudtrain.clouds.aws import aws
+
+    with monkeypatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", other["AccessKeyId"])
+        patch.setenv("AWS_SECRET_ACCESS_KEY", other["SecretAccessKey"])
+        patch.setenv("AWS_SESSION_TOKEN", other["SessionToken"])
+        aws.cache_clear()
+        with pytest.raises(CloudError, match="belong to the account 999999999999, the run ours-1 to 123456789012"):
+            run.status()
+    aws.cache_clear()
+    cloud.service.jobs["ours-1"] = job
+    assert find_run("ours-1").status().state == "pending"
+
+
+def test_last_is_the_last_run_of_this_machine_also_after_adoption(
+    cloud: Cloud, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    submitted("elsewhere-1")
+    here = str(tmp_path_factory.mktemp("here"))
+    plan = cloudtrain.plan(cloudtrain.load(JOB), "aws", run_id="mine-1", data_dir=here)
+    cloudtrain.submit(plan)
+    assert "elsewhere-1" in adopt("aws", data_dir=here)
+    assert find_run("last", data_dir=here).id == "mine-1"
 
 
 def test_who_follows_a_job_with_credentials_that_expire_is_told_that_it_goes_on(cloud: Cloud, tmp_path: Path) -> None:

@@ -17,8 +17,6 @@ import cloudtrain
 from cloudtrain.run import Run
 from tests.loopback.cloud import Cloud
 
-pytestmark = pytest.mark.xdist_group("aws_wire")
-
 JOB = {
     "name": "wired",
     "entrypoint": "train.py",
@@ -99,7 +97,8 @@ def test_objects_are_encrypted_with_the_key_that_the_spec_names(cloud: Cloud) ->
     key = "arn:aws:kms:us-east-1:123456789012:key/k"
     run = submit(aws={"kms_key": key})
     s3 = cloud.client("s3", direct=True)
-    described = s3.head_object(Bucket=cloud.bucket, Key=f"cloudtrain/runs/{run.id}/job/job.json")
+    (key_of_job,) = cloud.objects(f"cloudtrain/runs/{run.id}/job/")
+    described = s3.head_object(Bucket=cloud.bucket, Key=key_of_job)
     assert described["SSEKMSKeyId"] == key
 
 

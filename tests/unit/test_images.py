@@ -91,14 +91,12 @@ def cases(addresses: Addresses) -> Iterator[tuple[str, str, str, str | None]]:
                 yield version, region, processor, address
 
 
-@pytest.mark.xdist_group("sagemaker-images")
 def test_every_address_is_the_sdks(addresses: Addresses) -> None:
     ours = {case: dlc_image(case[0], case[1], case[2] == "gpu") for case in cases(addresses)}
     assert len(ours) > 500
     assert {case: address for case, address in ours.items() if address != case[3]} == {}
 
 
-@pytest.mark.xdist_group("sagemaker-images")
 def test_no_newer_version_and_no_region_is_missing(addresses: Addresses) -> None:
     again = "CLOUDTRAIN_REWRITE_TABLES=1 pytest tests/unit/test_images.py"
     assert list(dlc_versions()) == list(dict.fromkeys(v.rpartition(".")[0] for v in addresses)), again

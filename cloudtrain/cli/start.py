@@ -1,0 +1,46 @@
+"""Starting a plan from the command line: what it is and may cost, then the start, then following it or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from cloudtrain.cli.options import progress_bar
+from cloudtrain.cli.output import command, print_json, say, tell
+from cloudtrain.planning import Plan
+from cloudtrain.provider import Finding
+
+
+def start(plan: Plan, findings: Sequence[Finding], *, archive: Path | None, detach: bool, as_json: bool) -> None:
+    """Start a plan that has passed its preflight. Its id is on the screen before anything is done."""
+    from cloudtrain.cli.follow import conclude, follow
+    from cloudtrain.cli.plan_view import cost, headline
+    from cloudtrain.run import Run
+    from cloudtrain.submission import submit, warnings
+
+    say(f"{plan.run_id}  {headline(plan)}")
+    if plan.target.quote is not None and not plan.is_rehearsal:
+        say(f"  cost: {cost(plan)[-1]}")
+    for note in warnings(plan, findings):
+        say(f"  note: {note}")
+    try:
+        folder = submit(
+            plan,
+            archive=archive,
+            findings=findings,
+            progress=progress_bar("packing source"),
+            sending=progress_bar("sending source", bytes_=True),
+        )
+    except KeyboardInterrupt:
+        say(f"\ninterrupted; {command('status', plan.run_id)} tells whether the job was started")
+        raise click.exceptions.Exit(130) from None
+    run = Run(folder)
+    if not detach:
+        conclude(run, follow(run), as_json)
+    if as_json:
+        print_json({"run": run.id, "folder": str(run.folder.path), "after": plan.facts.resume_run or None})
+    else:
+        tell(run.id)
+        say(f"  follow   {command('logs', run.id, '-f')}\n  wait     {command('wait', run.id)}")
