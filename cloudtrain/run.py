@@ -77,7 +77,7 @@ def list_runs(*, data_dir: str | None = None, asking: str | None = None) -> list
         where = summary["provider"]
         if summary["state"] not in ENDED and where not in silent:
             try:
-                if where == asking or not get_provider(where).is_remote:
+                if where in ("", asking) or not get_provider(where).is_remote:
                     state = Run(RunFolder(store.runs_dir / summary["run"])).status()
                     summary = {key: state.to_json()[key] for key in summary}
             except CloudError as error:
