@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cloudtrain.aws.request import body_of, spec_path
+from cloudtrain.aws.blame import spec_path
+from cloudtrain.aws.request import body_of
 from cloudtrain.aws.rules import broken_rules
 from cloudtrain.errors import dotted
 from cloudtrain.planning import Plan

@@ -1,13 +1,11 @@
-"""Whatever goes wrong on the way to SageMaker, at whichever call: one job or none, nothing twice, and plain words."""
+"""Whatever goes wrong after the submit: waiting goes on, lines are read once, nothing is half fetched."""
 
 from __future__ import annotations
 
 import io
 import json
-import signal
 import tarfile
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,189 +13,11 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import CloudError, StorageError
-from cloudtrain.run import Run, adopt, find_run
+from cloudtrain.run import adopt, find_run
 from tests.e2e.workbench import Bench
 from tests.loopback.cloud import Cloud
 from tests.loopback.faults import Kind
-
-JOB = {"name": "faulty", "entrypoint": "train.py", "resources": {"nodes": 2}, "limits": {"max_runtime": "1 h"}}
-PASSING: tuple[Kind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
-LASTING: tuple[Kind, ...] = ("expired", "denied")
-SUBMIT_CALLS = range(3)
-CALLS = [("s3", "PutObject", 1), ("s3", "PutObject", 2), ("sagemaker", "CreateTrainingJob", 1)]
-
-
-@pytest.fixture(scope="module")
-def cloud() -> Iterator[Cloud]:
-    """A cloud in which every job stays in its first phase: nothing is ever run."""
-    with Cloud(pace_seconds=3600) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def folder(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    from cloudtrain.clouds.aws import aws
-
-    aws.cache_clear()
-    for name, value in cloud.environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("print('never run')\n")
-    cloud.front.reset()
-    return tmp_path
-
-
-def submitted(run_id: str) -> Run:
-    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load(JOB), "aws", run_id=run_id))
-
-
-def exists(cloud: Cloud, run_id: str) -> bool:
-    return run_id in cloud.service.jobs
-
-
-def until_nothing_hangs(cloud: Cloud) -> None:
-    """The service has seen that the client is gone."""
-    deadline = time.monotonic() + 20
-    while cloud.front.hanging and time.monotonic() < deadline:
-        time.sleep(0.01)  # the pause between two looks
-
-
-@pytest.mark.parametrize("index", SUBMIT_CALLS)
-@pytest.mark.parametrize("kind", PASSING)
-def test_a_submit_outlives_what_passes(cloud: Cloud, kind: Kind, index: int) -> None:
-    run_id = f"once-{kind.replace('_', '-')}-{index}"
-    cloud.front.faults_on_call(index, kind)
-    run = submitted(run_id)
-    assert exists(cloud, run_id)
-    assert run.status().state == "pending"
-    assert [event["type"] for event in run.folder.events()].count("submitted") == 1
-
-
-@pytest.mark.parametrize("index", SUBMIT_CALLS)
-@pytest.mark.parametrize("kind", [*PASSING[:-1], *LASTING])
-def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_which(
-    cloud: Cloud, kind: Kind, index: int
-) -> None:
-    run_id = f"ever-{kind.replace('_', '-')}-{index}"
-    cloud.front.fault(kind, *CALLS[index], times=50)
-    if kind == "lost" and index == 2:  # its answer is lost for good, and yet the job is found by its name
-        assert submitted(run_id).status().state == "pending"
-        assert exists(cloud, run_id)
-        return
-    with pytest.raises(CloudError) as failed:
-        submitted(run_id)
-    assert failed.value.exit_code == 4
-    assert failed.value.hint
-    cloud.front.reset()
-    state = find_run(run_id).status()
-    assert not exists(cloud, run_id)
-    assert state.state in ("failed", "submitting")
-    if state.state == "submitting":  # no answer came: for a minute it may still arrive
-        assert "not known yet" in failed.value.message
-
-
-@pytest.mark.parametrize("kind", ["error", "refused_lost"])
-def test_a_create_without_an_answer_is_settled_later(cloud: Cloud, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_id = f"later-{kind.replace('_', '-')}"
-    cloud.front.fault(kind, "sagemaker", "CreateTrainingJob", times=50)
-    with pytest.raises(CloudError, match="not known yet"):
-        submitted(run_id)
-    cloud.front.reset()
-    assert find_run(run_id).status().state == "submitting"
-    monkeypatch.setattr("cloudtrain.aws.start.ARRIVAL_SECONDS", 0)
-    state = find_run(run_id).status()
-    assert state.state == "failed"
-    assert "SageMaker knows no job" in state.reason
-    assert "nothing was started" in state.reason
-
-
-def test_a_job_that_came_about_after_all_is_taken_up(cloud: Cloud) -> None:
-    cloud.front.fault("lost", "sagemaker", "CreateTrainingJob", times=50)
-    cloud.front.fault("error", "sagemaker", "DescribeTrainingJob", times=50)
-    with pytest.raises(CloudError, match="not known yet"):
-        submitted("late-1")
-    cloud.front.reset()
-    assert find_run("late-1").status().state == "pending"
-
-
-def test_a_name_that_somebody_else_uses_is_not_taken_for_ours(
-    cloud: Cloud, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    submitted("taken-1")
-    cloud.front.reset()
-    other = str(tmp_path_factory.mktemp("other"))
-    plan = cloudtrain.plan(cloudtrain.load(JOB), "aws", run_id="taken-1", data_dir=other)
-    with pytest.raises(cloudtrain.RunExists, match="exists already"):
-        cloudtrain.submit(plan)
-    assert find_run("taken-1", data_dir=other).status().state == "failed"
-    assert find_run("taken-1").status().state == "pending"
-
-
-WORDS = {
-    "expired": ("the credentials have expired", "aws sso login"),
-    "denied": ("not authorized", "lack a permission"),
-    "throttle": ("too many requests", "wait a little"),
-}
-
-
-@pytest.mark.parametrize("kind", WORDS)
-def test_the_command_line_says_it_in_words_and_leaves_with_four(cloud: Cloud, tmp_path: Path, kind: Kind) -> None:
-    bench = Bench(tmp_path / "bench", env=cloud.environment())
-    bench.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
-    cloud.front.fault(kind, "sagemaker", "CreateTrainingJob", times=50)
-    said = bench.run("submit", "--provider", "aws", "--detach")
-    assert said.code == 4
-    assert "Traceback" not in said.err
-    for words in WORDS[kind]:
-        assert words in said.err
-
-
-def test_no_credentials_a_wrong_region_and_no_network_are_told_apart(cloud: Cloud, tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "bench", env=cloud.environment())
-    bench.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
-    submit = ("submit", "--provider", "aws", "--detach")
-    nothing = bench.run(*submit, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
-    assert (nothing.code, "no AWS credentials" in nothing.err, "aws configure" in nothing.err) == (4, True, True)
-    elsewhere = bench.run(*submit, CLOUDTRAIN_AWS_REGION="eu-west-1")
-    assert elsewhere.code == 4
-    assert "aws.region" in elsewhere.err or "region" in elsewhere.err
-    unreachable = bench.run(*submit, AWS_ENDPOINT_URL="http://127.0.0.1:9")
-    assert (unreachable.code, "cannot be reached" in unreachable.err) == (4, True)
-    for said in (nothing, elsewhere, unreachable):
-        assert "Traceback" not in said.err
-
-
-@pytest.mark.parametrize("when", ["hang_before", "hang"])
-@pytest.mark.parametrize("index", SUBMIT_CALLS)
-def test_a_submit_that_is_killed_at_any_call_leaves_one_job_or_none(
-    cloud: Cloud, tmp_path: Path, when: Kind, index: int
-) -> None:
-    bench = Bench(tmp_path / "bench", env=cloud.environment())
-    bench.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
-    run_id = f"killed-{when.replace('_', '-')}-{index}"
-    cloud.front.faults_on_call(index, when)
-    client = bench.begin("submit", "--provider", "aws", "--detach", "--run-id", run_id)
-    cloud.front.wait_hanging()
-    assert bench.json("status", run_id)["state"] == "submitting"
-    client.send_signal(signal.SIGKILL)
-    client.communicate()
-    until_nothing_hangs(cloud)
-    cloud.front.reset()
-    made = when == "hang" and index == 2
-    assert exists(cloud, run_id) is made
-    status = bench.json("status", run_id)
-    if made:
-        assert status["state"] == "pending"
-    elif index < 2:
-        assert status["state"] == "failed"
-        assert "interrupted before the job was created; nothing was started" in status["reason"]
-    else:
-        assert status["state"] == "submitting"
-    again = bench.run("submit", "--provider", "aws", "--detach", "--run-id", run_id)
-    assert again.code == 3
-    assert exists(cloud, run_id) is made
-
+from tests.providers.faults.jobs import JOB, LASTING, PASSING, exists, submitted
 
 OBSERVING = [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")]
 

@@ -1,0 +1,31 @@
+"""Fixtures of the fault tests: a cloud that never gets beyond a job's first phase, and a folder with a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.loopback.cloud import Cloud
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    """A cloud in which every job stays in its first phase: nothing is ever run."""
+    with Cloud(pace_seconds=3600) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def folder(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    from cloudtrain.clouds.aws import aws
+
+    aws.cache_clear()
+    for name, value in cloud.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('never run')\n")
+    cloud.front.reset()
+    return tmp_path

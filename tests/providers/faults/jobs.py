@@ -1,0 +1,22 @@
+"""What the fault tests have in common: the job, the kinds of faults, and how a job is submitted."""
+
+from __future__ import annotations
+
+import cloudtrain
+from cloudtrain.run import Run
+from tests.loopback.cloud import Cloud
+from tests.loopback.faults import Kind
+
+JOB = {"name": "faulty", "entrypoint": "train.py", "resources": {"nodes": 2}, "limits": {"max_runtime": "1 h"}}
+PASSING: tuple[Kind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
+LASTING: tuple[Kind, ...] = ("expired", "denied")
+SUBMIT_CALLS = range(3)
+CALLS = [("s3", "PutObject", 1), ("s3", "PutObject", 2), ("sagemaker", "CreateTrainingJob", 1)]
+
+
+def submitted(run_id: str) -> Run:
+    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load(JOB), "aws", run_id=run_id))
+
+
+def exists(cloud: Cloud, run_id: str) -> bool:
+    return run_id in cloud.service.jobs
