@@ -37,8 +37,12 @@ def find_run(name: str = "last", *, data_dir: str | None = None, provider: str |
     store = _store(data_dir)
     try:
         return Run(store.open(name))
-    except RunNotFound:
-        if not adopt(provider, run_id=name, data_dir=data_dir):
+    except RunNotFound as unknown:
+        try:
+            found = adopt(provider, run_id=name, data_dir=data_dir)
+        except CloudError as error:
+            raise CloudError(f"{unknown.message}, and {error.message}", hint=error.hint, code=error.code) from error
+        if not found:
             raise
         return Run(store.open(name))
 

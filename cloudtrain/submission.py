@@ -103,7 +103,8 @@ def submit(
         except CloudtrainError as error:
             if getattr(error, "unsure", False):  # left open: the next look at the run asks what became of it
                 raise
-            error.message += "; nothing was started"
+            if not error.message.endswith("nothing was started"):
+                error.message += "; nothing was started"
             folder.append({"type": "ended", "time": time.time(), "state": "failed", "reason": error.message})
             raise
         folder.append({"type": "submitted", "time": time.time(), "ref": ref})

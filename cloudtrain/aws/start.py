@@ -51,17 +51,16 @@ def settle(cloud: Aws, run: RunFolder, now: float) -> list[dict[str, Any]]:
     """What became of a submission that nobody has seen the end of. Nothing, while it may still be under way."""
     if run.is_being_submitted():
         return []
+    creating = run.last_event("creating")
+    if creating is None:  # the request was never sent: there is nothing to ask for
+        return [_never(now, f"submit was interrupted before the job was created; {_NOTHING}")]
     body = run.document("request.json")
     described = describe(cloud, run.run_id)
-    if described is None:
-        same_account(cloud, body["RoleArn"], run.run_id)
     if described is not None:
         if _is_ours(cloud, described, body):
             return [{"type": "submitted", "time": now, "ref": ref_of(cloud, described)}]
         return [_never(now, f"another job of the name {run.run_id} exists; {_NOTHING}")]
-    creating = run.last_event("creating")
-    if creating is None:
-        return [_never(now, f"submit was interrupted before the job was created; {_NOTHING}")]
+    same_account(cloud, body["RoleArn"], run.run_id)
     if now - creating["time"] < ARRIVAL_SECONDS:
         return []
     return [_never(now, f"submit was interrupted, and SageMaker knows no job {run.run_id}; {_NOTHING}")]

@@ -135,4 +135,5 @@ def quota_hint(said: str) -> str:
 
 
 def _camel(call: str) -> str:
-    return "".join(part.capitalize() for part in call.split("_")) if "_" in call else call
+    """`describe_training_job` as AWS spells it; other words as they are."""
+    return call if " " in call else "".join(part.capitalize() for part in call.split("_"))
