@@ -27,7 +27,7 @@ from cloudtrain.local.stages import Launches, stage_of
 from cloudtrain.runs.index import remember
 from cloudtrain.runs.logs import log_file, split_events, stamp
 from cloudtrain.runs.state import first_cause, who
-from cloudtrain.runs.store import RunFolder
+from cloudtrain.runs.store import RunFolder, storing
 
 PEERS_SECONDS = 8
 """How long the other nodes may take to end after one has failed; most then sit in a collective without an end."""
@@ -81,7 +81,8 @@ class Supervisor:
                 self._start(launches)
                 self._watch(started)
             ended = self._verdict()
-            self._remark(self.stage.collect())
+            with storing(self.paths.run):
+                self._remark(self.stage.collect())
         except CloudtrainError as error:
             ended = {"state": "failed", "reason": error.message}
         except Exception:  # noqa: BLE001  (a bug of ours: the run must still end, the traceback is kept)
@@ -156,8 +157,7 @@ class Supervisor:
                         os.read(key.fd, 4096)
                 self._collect()
                 if time.monotonic() > self.kept + KEEPING_SECONDS:
-                    self.kept = time.monotonic()
-                    self.stage.keep()
+                    self._keep()
 
     def _register(self, selector: selectors.BaseSelector) -> None:
         reader, writer = os.pipe()
@@ -234,6 +234,14 @@ class Supervisor:
             return {"state": "stopped", "reason": f"node {node.rank} was told to stop"}
         how = f"was killed by {signal.Signals(-node.code).name}" if node.code < 0 else f"exited with code {node.code}"
         return {"state": "failed", "reason": f"the launcher of node {node.rank} {how}; see its log"}
+
+    def _keep(self) -> None:
+        """A disk that is full now may have room later; the training is not ended for it."""
+        self.kept = time.monotonic()
+        try:
+            self.stage.keep()
+        except OSError as error:
+            print(f"{stamp(time.time())} checkpoints not kept: {error}", file=sys.stderr, flush=True)
 
     def _remark(self, said: list[str]) -> None:
         """A word of ours at the end of the first node's log."""

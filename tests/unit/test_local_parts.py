@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import socket
 import threading
 from pathlib import Path
 
+import pytest
+
 from cloudtrain.local.liveness import end_leftovers, has_begun, supervisor_pid
 from cloudtrain.local.ports import free_port
-from cloudtrain.local.supervisor import _take
+from cloudtrain.local.supervisor import Supervisor, _take
+from tests.house.tree import ROOT
 
 
 def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> None:
@@ -66,3 +70,21 @@ def test_a_free_port_can_be_bound_and_is_not_handed_out_twice() -> None:
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("127.0.0.1", ports[0]))
+
+
+def test_checkpoints_that_cannot_be_kept_now_end_no_training_and_are_kept_later(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    request = json.loads((ROOT / "tests" / "golden" / "aws-kept.json").read_text())["request"]
+    (tmp_path / "request.json").write_text(json.dumps(request))
+    (tmp_path / "plan.json").write_text(json.dumps({"target": {"contract": "sagemaker"}}))
+    saved = tmp_path / "nodes" / "0" / "ml" / "checkpoints" / "step-1"
+    saved.parent.mkdir(parents=True)
+    saved.write_text("weights")
+    (tmp_path / "checkpoints").symlink_to("checkpoints")  # leads nowhere, for root too
+    supervisor = Supervisor(tmp_path, tmp_path / "source.tar.gz", [])
+    supervisor._keep()
+    assert "checkpoints not kept" in capfd.readouterr().err
+    (tmp_path / "checkpoints").unlink()
+    supervisor._keep()
+    assert (tmp_path / "checkpoints" / "step-1").read_text() == "weights"
