@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
-from cloudtrain.aws.phases import billing, ending, machines_of, seconds
+from cloudtrain.aws.phases import billing, ended_at, ending, machines_of, seconds
 from cloudtrain.aws.request import OURS, ours, uri_parts
 from cloudtrain.aws.start import ref_of
 from cloudtrain.contracts.sagemaker import GRACE_SECONDS
@@ -58,11 +58,12 @@ def _adopt(cloud: Aws, job: Mapping[str, Any], pause: float) -> Adopted:
     body = {key: job[key] for key in _REQUEST if key in job}
     body["Tags"] = job.get("Tags", [])
     name = job["TrainingJobName"]
+    price = price_of("aws", [kind], cloud.region)
     facts = {
         "region": cloud.region,
         "bucket": uri_parts(job["OutputDataConfig"]["S3OutputPath"])[0],
         "instances": [kind],
-        "prices": {},
+        "prices": {kind: price.usd} if price else {},
         "poll": pause,
     }
     plan = {
@@ -88,8 +89,7 @@ def _adopt(cloud: Aws, job: Mapping[str, Any], pause: float) -> Adopted:
     events: list[dict[str, Any]] = [born, submitted]
     over = ending(job)
     if over is not None:  # its log is brought when somebody wants to see it
-        when = seconds(job.get("TrainingEndTime")) or seconds(job.get("LastModifiedTime")) or time.time()
-        price = price_of("aws", [kind], cloud.region)
+        when = ended_at(job) or time.time()
         bill = billing(job, price.usd * nodes if price else None)
         events.append({"type": "ended", "time": when, "state": over[0], "reason": over[1], "billing": bill})
     documents = {"plan.json": as_text(plan), "request.json": as_text(body)}

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import tarfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.aws.request import uri_parts
 from cloudtrain.errors import StorageError
+from cloudtrain.provider import Progress
 from cloudtrain.runs.store import storing
 
 if TYPE_CHECKING:
     from cloudtrain.clouds.aws import Aws
-
-Progress = Callable[[int, int], None]
 
 
 def places(body: dict[str, Any]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.aws.phases import billing, ending, machines_of, phase_of, phase_since, seconds
+from cloudtrain.aws.phases import billing, ended_at, ending, machines_of, phase_of, phase_since
 from cloudtrain.aws.pull import pull
 from cloudtrain.aws.start import describe, same_account, settle
 from cloudtrain.runs.state import RunState, first_cause, fold, who
@@ -59,16 +59,12 @@ def _waited(described: Mapping[str, Any], state: RunState, now: float, pause: fl
         return True  # it never came so far as to print anything
     patience = SETTLING_PAUSES * pause
     seen = state.phase_seen if state.phase == phase_of(described) else now
-    return now - min(seen, _end(described) or now) > patience
-
-
-def _end(described: Mapping[str, Any]) -> float:
-    return seconds(described.get("TrainingEndTime")) or seconds(described.get("LastModifiedTime"))
+    return now - min(seen, ended_at(described) or now) > patience
 
 
 def _ended(described: Mapping[str, Any], state: RunState, over: tuple[str, str], run: RunFolder) -> dict[str, Any]:
     final, reason = over
-    when = _end(described) or time.time()
+    when = ended_at(described) or time.time()
     event: dict[str, Any] = {"type": "ended", "time": when, "state": final, "reason": reason}
     errors = [told["error"] for told in state.nodes_ended.values() if told.get("error")]
     cause = first_cause(errors)

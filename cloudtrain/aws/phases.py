@@ -81,6 +81,11 @@ def machines_of(described: Mapping[str, Any]) -> tuple[str, int]:
     return resources.get("SelectedInstanceType") or kind, int(resources.get("SelectedInstanceCount") or count)
 
 
+def ended_at(described: Mapping[str, Any]) -> float:
+    """When it ended, seconds since 1970; 0 when SageMaker does not say."""
+    return seconds(described.get("TrainingEndTime")) or seconds(described.get("LastModifiedTime"))
+
+
 def seconds(value: Any) -> float:
     """Seconds since 1970 of a time as boto3 gives it; 0 for none."""
     return float(value.timestamp()) if hasattr(value, "timestamp") else 0.0

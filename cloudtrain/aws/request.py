@@ -119,7 +119,7 @@ def tags(plan: Plan) -> dict[str, str]:
     git = {"git-commit": facts.git_commit} if facts.git_commit else {}
     if facts.git_commit and facts.git_dirty is not None:
         git["git-dirty"] = str(facts.git_dirty).lower()
-    ours = {
+    mine = {
         "run": plan.run_id,
         "name": plan.spec.name,
         "spec": plan.spec_digest,
@@ -130,7 +130,7 @@ def tags(plan: Plan) -> dict[str, str]:
         **({"image-digest": digest[1]} if digest else {}),
         "version": __version__,
     }
-    return {**{f"cloudtrain-{key}": value for key, value in ours.items()}, **plan.spec.tags}
+    return {**{f"{OURS}{key}": value for key, value in mine.items()}, **plan.spec.tags}
 
 
 def _metrics(plan: Plan) -> dict[str, Any]:
@@ -143,8 +143,8 @@ def _metrics(plan: Plan) -> dict[str, Any]:
 
 def _channels(plan: Plan, place: str) -> list[dict[str, Any]]:
     bucket = plan.target.facts["bucket"]
-    ours = {SOURCE: source_place(bucket, plan.facts.source.digest), JOB: f"{place}/job/{digest_of(job_of(plan))[:16]}/"}
-    found = [_channel(name, uri, "File") for name, uri in ours.items()]
+    mine = {SOURCE: source_place(bucket, plan.facts.source.digest), JOB: f"{place}/job/{digest_of(job_of(plan))[:16]}/"}
+    found = [_channel(name, uri, "File") for name, uri in mine.items()]
     for name, item in plan.spec.inputs.items():
         found.append(_channel(name, input_uri(item, plan.target.provider), _MODES[item.mode]))
     earlier = plan.facts.resume_from
@@ -239,5 +239,4 @@ def uri_parts(uri: str) -> tuple[str, str]:
 
 def ours(tag_list: list[Mapping[str, str]]) -> dict[str, str]:
     """Our tags out of a job's, without their prefix."""
-    mark = OURS
-    return {tag["Key"].removeprefix(mark): tag["Value"] for tag in tag_list if tag["Key"].startswith(mark)}
+    return {tag["Key"].removeprefix(OURS): tag["Value"] for tag in tag_list if tag["Key"].startswith(OURS)}

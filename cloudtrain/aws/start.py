@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.aws.request import ARCHIVE, JOB, JOB_FILE, SOURCE, ours, uri_parts
 from cloudtrain.errors import CloudError, RunExists
+from cloudtrain.provider import Progress
 from cloudtrain.runs.store import RunFolder, as_text
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def send(
     job: Mapping[str, Any],
     run: RunFolder,
     archive: Path,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> dict[str, Any]:
     """Store source and job document, then create the job. The answer finds it again.
 

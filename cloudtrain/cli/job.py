@@ -150,7 +150,7 @@ def submit_command(
         else:
             tell(overview(plan, findings))
         return
-    start(plan, findings, archive=None, detach=detach, as_json=as_json)
+    start(plan, findings, detach=detach, as_json=as_json)
 
 
 @click.command("schema", epilog="Example:\n\n  cloudtrain schema > job.schema.json")

@@ -110,7 +110,7 @@ def status_command(folder: str | None, /, run: str, as_json: bool) -> None:
     for name, text in _status_rows(found, state):
         tell(f"  {name:<11} {text}")
     if trouble is not None:
-        say("this is what was last seen:")
+        say("that is what was last seen; asking again failed:")
         raise trouble
 
 
@@ -280,4 +280,4 @@ def rerun_command(folder: str | None, /, run: str, as_json: bool, detach: bool, 
     say(
         f"again after {old.id}" + (f", from its checkpoints in {plan.facts.resume_from}" * bool(plan.facts.resume_from))
     )
-    start(plan, findings, archive=archive_of(plan), detach=detach, as_json=as_json)
+    start(plan, findings, archive=archive_of(plan), detach=detach, as_json=as_json, after=old.id)

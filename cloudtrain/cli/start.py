@@ -13,8 +13,19 @@ from cloudtrain.planning import Plan
 from cloudtrain.provider import Finding
 
 
-def start(plan: Plan, findings: Sequence[Finding], *, archive: Path | None, detach: bool, as_json: bool) -> None:
-    """Start a plan that has passed its preflight. Its id is on the screen before anything is done."""
+def start(
+    plan: Plan,
+    findings: Sequence[Finding],
+    *,
+    archive: Path | None = None,
+    detach: bool,
+    as_json: bool,
+    after: str | None = None,
+) -> None:
+    """Start a plan that has passed its preflight. Its id is on the screen before anything is done.
+
+    `after`: the run that this one repeats.
+    """
     from cloudtrain.cli.follow import conclude, follow
     from cloudtrain.cli.plan_view import cost, headline
     from cloudtrain.run import Run
@@ -40,7 +51,7 @@ def start(plan: Plan, findings: Sequence[Finding], *, archive: Path | None, deta
     if not detach:
         conclude(run, follow(run), as_json)
     if as_json:
-        print_json({"run": run.id, "folder": str(run.folder.path), "after": plan.facts.resume_run or None})
+        print_json({"run": run.id, "folder": str(run.folder.path), **({"after": after} if after else {})})
     else:
         tell(run.id)
         say(f"  follow   {command('logs', run.id, '-f')}\n  wait     {command('wait', run.id)}")

@@ -17,11 +17,10 @@ from botocore.model import ServiceModel
 
 from cloudtrain import __version__
 from cloudtrain.clouds.aws_errors import translated
+from cloudtrain.provider import Progress
 
 ONE_REQUEST_BYTES = 8 * 2**20
 """Up to this size an object is sent in one request; more goes in parts (boto3's own threshold)."""
-
-Progress = Callable[[int, int], None]
 
 
 class Aws:
@@ -33,19 +32,11 @@ class Aws:
 
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         """One call of one service. CloudError when it fails for good; boto3 has then tried again by itself."""
-        try:
-            answer: dict[str, Any] = getattr(self._client(service), operation)(**parameters)
-        except (ClientError, BotoCoreError, Boto3Error) as error:
-            raise translated(error, operation, self.region) from error
-        return answer
+        return self._answer(self._client(service), operation, parameters)
 
     def call_once(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         """The same without boto3's own second try: for a call whose outcome must be known of each try."""
-        try:
-            answer: dict[str, Any] = getattr(self._client(service, attempts=1), operation)(**parameters)
-        except (ClientError, BotoCoreError, Boto3Error) as error:
-            raise translated(error, operation, self.region) from error
-        return answer
+        return self._answer(self._client(service, attempts=1), operation, parameters)
 
     @property
     def attempts(self) -> int:
@@ -116,6 +107,13 @@ class Aws:
             raise translated(error, "get_object", self.region, place=f"s3://{bucket}/{key}") from error
         finally:
             draft.unlink(missing_ok=True)
+
+    def _answer(self, client: Any, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = getattr(client, operation)(**parameters)
+        except (ClientError, BotoCoreError, Boto3Error) as error:
+            raise translated(error, operation, self.region) from error
+        return answer
 
     def _upload(
         self, bucket: str, key: str, path: Path, size: int, kms_key: str | None, progress: Progress | None

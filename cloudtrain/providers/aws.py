@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.aws.fetch import fetch, places
 from cloudtrain.errors import UsageError
-from cloudtrain.provider import Adopted, Finding, Request
+from cloudtrain.provider import Adopted, Finding, Progress, Request
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from cloudtrain.clouds.aws import Aws
     from cloudtrain.planning import Plan, Target
     from cloudtrain.spec import JobSpec
-
-Progress = Callable[[int, int], None]
 
 
 class Provider:

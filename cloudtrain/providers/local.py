@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.local.folders import RunPaths
 from cloudtrain.local.liveness import end_leftovers, has_begun, supervisor_pid
 from cloudtrain.planning import Plan, Target
-from cloudtrain.provider import Adopted, Finding, Request
+from cloudtrain.provider import Adopted, Finding, Progress, Request
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder, storing
 from cloudtrain.settings import Settings
@@ -139,7 +139,7 @@ class Provider:
         request: Request,  # noqa: ARG002  (the supervisor reads it from the run folder)
         run: RunFolder,
         archive: Path,
-        progress: Callable[[int, int], None] | None,  # noqa: ARG002
+        progress: Progress | None,  # noqa: ARG002
     ) -> dict[str, Any]:
         """Start the supervisor, in a session of its own: closing the terminal does not reach it."""
         paths = RunPaths(run.path)
@@ -205,7 +205,7 @@ class Provider:
         state: RunState,
         names: Sequence[str],
         folder: Path,
-        progress: Callable[[int, int], None] | None,  # noqa: ARG002
+        progress: Progress | None,  # noqa: ARG002
     ) -> list[str]:
         """Copy them."""
         places = self.places(run, state)

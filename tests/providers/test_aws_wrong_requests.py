@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.in_process import call
-from tests.providers.wrong_requests import ECR, ROWS, Row
+from tests.providers.aws.wrong_requests import ECR, ROWS, Row
 
 ACCOUNT = {
     "CLOUDTRAIN_AWS_REGION": "us-east-1",

@@ -1,4 +1,4 @@
-"""Fixtures of the fault tests: a cloud that never gets beyond a job's first phase, and a folder with a job."""
+"""Fixtures of the tests of wire and faults: a cloud whose jobs never get beyond their first phase, a job folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cloud() -> Iterator[Cloud]:
 def folder(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from cloudtrain.clouds.aws import aws
 
-    aws.cache_clear()
+    aws.cache_clear()  # it holds connections to the cloud of another test
     for name, value in cloud.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)

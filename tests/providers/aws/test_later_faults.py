@@ -17,7 +17,7 @@ from cloudtrain.run import adopt, find_run
 from tests.e2e.workbench import Bench
 from tests.loopback.cloud import Cloud
 from tests.loopback.faults import Kind
-from tests.providers.faults.jobs import JOB, LASTING, PASSING, exists, submitted
+from tests.providers.aws.jobs import JOB, LASTING, PASSING, exists, submitted
 
 OBSERVING = [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")]
 

@@ -15,7 +15,7 @@ from cloudtrain.run import find_run
 from tests.e2e.workbench import Bench
 from tests.loopback.cloud import Cloud
 from tests.loopback.faults import Kind
-from tests.providers.faults.jobs import CALLS, JOB, LASTING, PASSING, SUBMIT_CALLS, exists, submitted
+from tests.providers.aws.jobs import CALLS, JOB, LASTING, PASSING, SUBMIT_CALLS, exists, submitted
 
 
 def until_nothing_hangs(cloud: Cloud) -> None:

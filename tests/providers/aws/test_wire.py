@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +26,6 @@ JOB = {
     "env": {"NCCL_DEBUG": "WARN"},
     "aws": {"encrypt_traffic": True, "remote_debug": True, "tensorboard": True},
 }
-
-
-@pytest.fixture(scope="module")
-def cloud() -> Iterator[Cloud]:
-    """A cloud in which every job stays in its first phase: nothing is ever run."""
-    with Cloud(pace_seconds=3600) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def folder(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    from cloudtrain.clouds.aws import aws
-
-    aws.cache_clear()  # it holds connections to the cloud of another test
-    for name, value in cloud.environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("print('never run')\n")
-    cloud.front.reset()
-    return tmp_path
 
 
 def submit(**more: Any) -> Run:
