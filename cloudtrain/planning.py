@@ -67,6 +67,8 @@ class Facts:
     data_dir: str
     """Where runs are kept on this machine."""
     source: SourceFacts
+    local_files: tuple[str, ...] = ()
+    """Inputs, by name, that are single files on this machine."""
     git_commit: str = ""
     git_dirty: bool | None = None
     """Whether tracked files differ from that commit; None when that cannot be told."""
@@ -103,6 +105,14 @@ class Plan:
     def is_rehearsal(self) -> bool:
         """Whether another provider's request is executed."""
         return self.host.provider != self.target.provider
+
+    def where(self, path: str) -> str:
+        """Where a field was set, or else the nearest field around it; empty when nobody has said any of them."""
+        keys = path
+        while keys and keys not in self.origins:
+            cut = max(keys.rfind("."), keys.rfind("["))
+            keys = keys[:cut] if cut > 0 else ""
+        return self.origins.get(keys, "")
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; the run folder keeps it beside the spec's own text."""
@@ -173,17 +183,21 @@ def _impossible(spec: JobSpec, target: Target) -> list[tuple[Keys, str, str | No
             continue
         scheme = place.partition("://")[0] if "://" in place else ""
         if scheme not in target.schemes:
-            hint = (
-                f"give a folder for it: {{{name}: ./data, {_owner(scheme)}: '{place}'}}"
-                if "" in target.schemes
-                else None
-            )
+            hint = f"a place for each: {{{name}: '{_EXAMPLES.get(name, '…')}', {_owner(scheme)}: '{place}'}}"
             found.append((("inputs", key), f"{place} cannot be read by the {name} provider", hint))
     for key, places in spec.secrets.items():
         if name not in places:
             hint = f"add {name}: 'env:{key}'" if name in ("local", "docker") else f"add {name}: …"
             found.append((("secrets", key), f"says no place for {name}", hint))
     return found
+
+
+_EXAMPLES = {
+    "local": "./data",
+    "docker": "./data",
+    "aws": "s3://bucket/folder/",
+    "azure": "azureml://datastores/NAME/paths/FOLDER/",
+}
 
 
 def _owner(scheme: str) -> str:

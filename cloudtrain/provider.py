@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import Keys, UsageError, dotted
 
 if TYPE_CHECKING:
     from cloudtrain.planning import Plan, Target
@@ -44,6 +44,12 @@ class Finding:
     def text(self) -> str:
         """`job.yaml:7:3: limits.max_wait: …`, without the hint."""
         return ": ".join(part for part in (self.where, self.path, self.message) if part)
+
+
+def finding(plan: Plan, keys: Keys, message: str, hint: str | None = None) -> Finding:
+    """An error of a plan, at the place where the field was set."""
+    path = dotted(keys)
+    return Finding(severity="error", message=message, hint=hint, path=path, where=plan.where(path))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtrain.catalog.choice import Problem, find
@@ -118,6 +119,25 @@ def quote(
         problems.append((("limits",), message, "set limits.max_runtime"))
     made = Quote(price=price, nodes=nodes, max_seconds=seconds, cap=cap, overhead_seconds=overhead)
     return made, problems
+
+
+def own_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Problem]]:
+    """The user's own table, if there is one, and what is wrong with it."""
+    if path is None:
+        return {}, []
+    try:
+        return read_prices(Path(path).read_text(encoding="utf-8")), []
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        return {}, [(("prices",), f"{path}: {why}", "a CSV file: instance_type,usd_per_hour,region,as_of")]
+
+
+def known_prices(
+    provider: str, types: Sequence[str], region: str, own: Mapping[tuple[str, str], Price]
+) -> dict[str, float]:
+    """US dollars per hour of those types whose price is known."""
+    known = {name: price_of(provider, [name], region, own) for name in types}
+    return {name: price.usd for name, price in known.items() if price is not None}
 
 
 def read_prices(text: str) -> dict[tuple[str, str], Price]:

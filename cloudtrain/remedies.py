@@ -32,6 +32,14 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "nothing lies at an input's address: look at inputs in job.yaml (aws s3 ls ADDRESS)",
     ),
     (
+        r"StreamAccess|DataAccess|data asset .* not found",
+        "an input cannot be read: look at its address in job.yaml, and whether the job's identity may read it",
+    ),
+    (
+        r"[Ii]mage build failed|Failed to pull Docker image|ACR|acrpull",
+        "look at the image: its log is in the studio, under the environment; the workspace must be allowed to pull it",
+    ),
+    (
         r"not authorized to perform|AccessDenied|Access Denied",
         "the job's role (aws.role) lacks a permission that the message names",
     ),

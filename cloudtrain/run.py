@@ -250,7 +250,7 @@ class Run:
         return self._provider().places(self.folder, self._state)
 
     def native(self) -> Any:
-        """The job as an object of the cloud's own SDK: for aws a `sagemaker.core` TrainingJob."""
+        """The job as an object of the cloud's own SDK: for aws a `sagemaker.core` TrainingJob, for azure a `Job`."""
         return self._provider().native(self.folder, self.status())
 
     def rerun(self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None) -> Run:

@@ -68,7 +68,10 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "azure.subscription": (_text, "Azure subscription"),
     "azure.resource_group": (_text, "resource group"),
     "azure.workspace": (_text, "Azure ML workspace"),
+    "azure.location": (_text, "where the workspace lies, such as eastus: prices depend on it"),
     "azure.compute": (_text, "compute cluster; none: serverless"),
+    "azure.datastore": (_text, "where checkpoints, model and output are kept"),
+    "azure.poll": (_seconds, "seconds between two looks at a job"),
 }
 """Every setting: its reader and its meaning."""
 
@@ -78,6 +81,8 @@ DEFAULTS: dict[str, Any] = {
     "source_limit": 1_000_000_000,
     "stop_grace": 30,
     "aws.poll": 10.0,
+    "azure.datastore": "workspaceblobstore",
+    "azure.poll": 10.0,
 }
 
 

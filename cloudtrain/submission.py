@@ -56,6 +56,7 @@ def read_facts(
             bytes=sum(entry.size for entry in own),
             warning=check_size(tree, settings["source_warn"], settings["source_limit"]) or "",
         ),
+        local_files=_local_files(spec, folder),
         git_commit=git.commit,
         git_dirty=git.dirty,
     )
@@ -139,6 +140,7 @@ def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...],
         folder=facts["folder"],
         data_dir=str(data_dir),
         source=SourceFacts(**facts["source"]),
+        local_files=_local_files(spec, folder),
         git_commit=facts["git_commit"],
         git_dirty=facts["git_dirty"],
         resume_run=run.run_id if resume_from else "",
@@ -180,6 +182,15 @@ def warnings(plan: Plan, findings: Sequence[Finding]) -> list[str]:
     if plan.unused:
         notes.append(f"not used by the {plan.target.provider} provider: {', '.join(plan.unused)}")
     return notes
+
+
+def _local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:
+    """Inputs that lie on this machine, for whatever provider, and are files."""
+    here = {
+        name: [folder / Path(place).expanduser() for place in item.uri.values() if "://" not in place]
+        for name, item in spec.inputs.items()
+    }
+    return tuple(name for name, paths in here.items() if any(os.path.isfile(path) for path in paths))  # noqa: PTH113
 
 
 def _pack(plan: Plan, progress: Progress | None) -> Path:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Mapping, Match
 
-JOB_FILE = "CLOUDTRAIN_JOB_FILE"
+JOB, JOB_FILE = "CLOUDTRAIN_JOB", "CLOUDTRAIN_JOB_FILE"
+RESUME_DIR = "CLOUDTRAIN_RESUME_DIR"
 INPUT = "CLOUDTRAIN_INPUT_"
 STREAM_DIR = "CLOUDTRAIN_STREAM_DIR"
 RESULT_FILE = "CLOUDTRAIN_RESULT_FILE"
@@ -50,6 +51,8 @@ class Job:
     """Where the platform brings inputs as channels: name -> its `channel`, and the one `file` that is meant in it."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Variables whose values the job itself looks up: name -> where it is kept, such as `secretsmanager:hf-token`."""
+    stop_after_seconds: int = 0
+    """From the launcher's start to a stop of its own, where the platform ends a job without a word; 0: never."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +76,26 @@ class Place:
     failure_file: str
     """Where the platform looks for the reason of a failure; empty: nowhere."""
     job_file: str
-    """The job document."""
+    """The job document; empty: `job_document` is it."""
     channel_dir: str = ""
     """The folder of the channels that the job document speaks of; empty: `inputs` says it all."""
     resume_dir: str = ""
     """An earlier run's checkpoints, to be restored before the start, if it is there."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What libraries must be told here. What the user says counts more."""
+    job_document: str = ""
+    """The job document itself, where the platform brings it in a variable."""
+    stop_file: str = ""
+    """A file whose appearance asks for a stop, where the platform promises no SIGTERM; empty: none."""
+
+
+def with_job_file(place: Place, folder: Path) -> Place:
+    """The place with its job document in a file; in `folder`, if the platform has brought none."""
+    if not place.job_document:
+        return place
+    path = folder / "job.json"
+    path.write_bytes(os.fsencode(place.job_document))  # as it stood in the variable, whatever the locale
+    return replace(place, job_file=str(path), job_document="")
 
 
 def read_job(path: str | os.PathLike[str]) -> Job:
@@ -96,7 +112,7 @@ def read_job(path: str | os.PathLike[str]) -> Job:
         raise RuntimeError(f"the job document {path} is no JSON object")
     values = {item.name: document[item.name] for item in fields(Job) if item.name in document}
     for item in fields(Job):
-        if item.name not in values and item.default_factory is MISSING:
+        if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
             raise RuntimeError(f"the job document {path} does not say {item.name}")
         kind = _KINDS.get(str(item.type).partition("[")[0], object)
         if not isinstance(values.get(item.name, kind()), kind):
@@ -104,11 +120,34 @@ def read_job(path: str | os.PathLike[str]) -> Job:
     return Job(**values)
 
 
-def write_args(job: Job, folder: Path) -> Path:
+def write_args(job: Job, folder: Path, environ: Mapping[str, str]) -> Path:
     """The arguments as a JSON file, types kept."""
     path = folder / "args.json"
-    path.write_text(json.dumps(job.values, ensure_ascii=False), encoding="utf-8")
+    path.write_text(json.dumps(filled(job.values, environ), ensure_ascii=False), encoding="utf-8")
     return path
+
+
+def filled(value: Any, environ: Mapping[str, str]) -> Any:
+    """Arguments with `${inputs.NAME}` and `${outputs.model}` and the like replaced by the paths of this node.
+
+    What names no input and no output stays as it is.
+    """
+    if isinstance(value, str):
+        return _PLACEHOLDER.sub(lambda found: environ.get(_variable(found), found[0]), value)
+    if isinstance(value, dict):
+        return {key: filled(item, environ) for key, item in value.items()}
+    return [filled(item, environ) for item in value] if isinstance(value, list) else value
+
+
+def _variable(found: Match[str]) -> str:
+    """The variable that has the path: `CLOUDTRAIN_INPUT_TRAIN_SET` for `${inputs.train-set}`."""
+    name = found["name"]
+    return input_variable(name) if found["kind"] == "inputs" else f"CLOUDTRAIN_{_OUTPUTS.get(name, '')}_DIR"
+
+
+def input_variable(name: str) -> str:
+    """The variable in which a program finds an input."""
+    return f"{INPUT}{re.sub('[^A-Z0-9]', '_', name.upper())}"
 
 
 def input_paths(job: Job, place: Place) -> dict[str, str]:
@@ -126,7 +165,8 @@ def input_paths(job: Job, place: Place) -> dict[str, str]:
 
 def job_environment(job: Job, place: Place, scratch: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of torchrun and of every rank, on top of the platform's own."""
-    env = {key: value for key, value in environ.items() if key not in _SET_ANEW and not key.startswith(_TORCHRUNS)}
+    dropped = (*_SET_ANEW, *_LAUNCHERS_OWN)
+    env = {key: value for key, value in environ.items() if key not in dropped and not key.startswith(_TORCHRUNS)}
     env |= {
         "CLOUDTRAIN_RUN_ID": job.run_id,
         "CLOUDTRAIN_JOB_NAME": job.name,
@@ -139,13 +179,13 @@ def job_environment(job: Job, place: Place, scratch: Path, environ: Mapping[str,
         "CLOUDTRAIN_CHECKPOINT_DIR": place.checkpoint_dir,
         "CLOUDTRAIN_CHECKPOINT_EVERY": str(job.checkpoint_every_seconds),
         "CLOUDTRAIN_CHECKPOINT_KEEP": str(job.checkpoint_keep),
-        "CLOUDTRAIN_ARGS_FILE": str(write_args(job, scratch)),
         JOB_FILE: place.job_file,
         RESULT_FILE: str(scratch / "result.json"),
         STREAM_DIR: str(scratch),
         LAUNCHER_PID: str(os.getpid()),
     }
-    env |= {f"{INPUT}{re.sub('[^A-Z0-9]', '_', name.upper())}": path for name, path in input_paths(job, place).items()}
+    env |= {input_variable(name): path for name, path in input_paths(job, place).items()}
+    env["CLOUDTRAIN_ARGS_FILE"] = str(write_args(job, scratch, env))
     # A bare `torchrun train.py` inside the job takes these as its defaults, and so joins the right world.
     env |= {
         "PET_NNODES": str(place.nodes),
@@ -167,6 +207,9 @@ def job_environment(job: Job, place: Place, scratch: Path, environ: Mapping[str,
     return env
 
 
+_PLACEHOLDER = re.compile(r"\$\{(?P<kind>inputs|outputs)\.(?P<name>[A-Za-z][\w-]*)\}")
+_OUTPUTS = {"model": "MODEL", "output": "OUTPUT", "checkpoints": "CHECKPOINT"}
+
 _KINDS: dict[str, type] = {"str": str, "int": int, "list": list, "Mapping": dict}
 
 _SET_ANEW = {
@@ -174,5 +217,8 @@ _SET_ANEW = {
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT"),
 }
+_LAUNCHERS_OWN = (JOB, RESUME_DIR)
+"""What only the launcher needs: the ranks read the job document from its file."""
+
 _TORCHRUNS = ("PET_", "TORCHELASTIC_")
 """What a torchrun around us, or the platform, left behind: ours or torchrun's to set."""

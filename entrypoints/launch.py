@@ -1,7 +1,7 @@
 """The launcher: the first thing that runs on each node. Standard library only.
 
 Reads where it is, looks up secrets, restores checkpoints, waits for its peers' names, starts torchrun as a child,
-gathers what the ranks print, forwards SIGTERM, finds the first cause of a failure, and owns the exit code:
+gathers what the ranks print, passes a stop on as SIGTERM, finds the first cause of a failure, and owns the exit code:
 0 succeeded, 1 failed, 5 stopped.
 """
 
@@ -14,16 +14,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import failure
 from cloudtrain_job import event_line
-from contract import PAYLOAD, Job, Place, job_environment, read_job
+from contract import PAYLOAD, Job, Place, job_environment, read_job, with_job_file
 from devices import visible_gpus
 from lifeline import die_with
 from platforms import find_failure_file, find_place, wait_for_name
 from restore import restore
+from stopping import StopRequest
 from stored_secrets import look_up
 from streams import Streams, write_line
 
@@ -38,15 +40,16 @@ def main() -> int:
     """Run this node's part of the job; the exit code says how it ended."""
     if SUPERVISOR_PID in os.environ:
         die_with(int(os.environ[SUPERVISOR_PID]), signal.SIGTERM)
-    try:
-        place = find_place(os.environ)
-        os.environ[NODE_RANK] = str(place.node_rank)
-        job = read_job(place.job_file)
-        scratch = tempfile.TemporaryDirectory(prefix="cloudtrain-")
-    except (RuntimeError, OSError) as error:
-        return _never_began(error)
-    with scratch:
-        return Launcher(job, place, Path(scratch.name)).run()
+    with ExitStack() as stack:
+        try:
+            place = find_place(os.environ)
+            os.environ[NODE_RANK] = str(place.node_rank)
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cloudtrain-")))
+            place = with_job_file(place, scratch)
+            job = read_job(place.job_file)
+        except (RuntimeError, OSError) as error:
+            return _never_began(error)
+        return Launcher(job, place, scratch).run()
 
 
 class Launcher:
@@ -59,16 +62,16 @@ class Launcher:
         self.attempt, self.attempt_began = 0, 0.0
         self.ranks: dict[int, int] = {}
         self.done: set[int] = set()
-        self.stop_asked = 0.0
-        self.stop_time = 0.0
+        self.stop = StopRequest(place.stop_file, job.stop_after_seconds, self._log)
         self.forced = False
 
     def run(self) -> int:
         """Everything, in order."""
         started = time.monotonic()
-        signal.signal(signal.SIGTERM, self._on_sigterm)
+        self.stop.listen()
         _say("node_started", pid=os.getpid(), host=os.uname().nodename, scratch=str(self.scratch))
         try:
+            self._check_world()
             self._check_gpus()
             self._prepare()
             code = self._run_torchrun()
@@ -76,6 +79,15 @@ class Launcher:
             self._add_error(_error_of(error))
             code = 1
         return self._conclude(code, time.monotonic() - started)
+
+    def _check_world(self) -> None:
+        """Nodes that do not know each other train as many models, and nobody notices: refuse it."""
+        found, planned = self.place.nodes, self.job.nodes
+        if found != planned:
+            raise RuntimeError(
+                f"the platform tells this node of {found} {'node' if found == 1 else 'nodes'} in all, the plan says "
+                f"{planned}: they would not train one model together"
+            )
 
     def _check_gpus(self) -> None:
         found = visible_gpus() if self.job.gpus else 0
@@ -85,18 +97,15 @@ class Launcher:
     def _prepare(self) -> None:
         """Secrets, folders, an earlier run's checkpoints, and the names that nodes reach each other by."""
         place = self.place
-        os.environ.update(look_up(self.job.secrets, os.environ, self._stopping))
+        os.environ.update(look_up(self.job.secrets, os.environ, self.stop.asked))
         for folder in (place.output_dir, place.model_dir, place.checkpoint_dir):
             Path(folder).mkdir(parents=True, exist_ok=True)
         earlier = Path(place.resume_dir or os.devnull)
         if earlier.is_dir():
-            restore(earlier, Path(place.checkpoint_dir), place.node_rank, self._log, self._stopping)
+            restore(earlier, Path(place.checkpoint_dir), place.node_rank, self._log, self.stop.asked)
         # The node's own name too: it is what its peers are told.
         for name in dict.fromkeys((place.master_addr, place.address or place.master_addr)):
-            wait_for_name(name, until=self._stopping)
-
-    def _stopping(self) -> bool:
-        return bool(self.stop_asked)
+            wait_for_name(name, until=self.stop.asked)
 
     def _run_torchrun(self) -> int:
         wakeup, woken = os.pipe()
@@ -105,7 +114,7 @@ class Launcher:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         streams = Streams(self.scratch, self.job.processes, self._on_event)
-        if self.stop_asked:
+        if self.stop.asked():
             return STOPPED
         env = job_environment(self.job, self.place, self.scratch, os.environ)
         # torchrun makes a folder for logs that it is not asked to write: among ours, which go when we go.
@@ -125,21 +134,17 @@ class Launcher:
         grace = self.job.grace_seconds - min(2, self.job.grace_seconds / 5)
         passed_on = False
         while torchrun.poll() is None:
-            if self.stop_asked and not passed_on:  # once: a second SIGTERM would cut torchrun's own stop short
+            if self.stop.asked() and not passed_on:  # once: a second SIGTERM would cut torchrun's own stop short
                 passed_on = True
                 torchrun.terminate()
             streams.pump(timeout=1.0)
             self._count_deaths(streams)
-            if self.stop_asked and time.monotonic() > self.stop_asked + grace:
+            if self.stop.why and time.monotonic() > self.stop.since + grace:
                 self.forced = True
                 torchrun.kill()  # its workers follow: each is tied to it
         streams.drain()
         self._count_deaths(streams)
         return torchrun.returncode
-
-    def _on_sigterm(self, *_: object) -> None:
-        if not self.stop_asked:
-            self.stop_asked, self.stop_time = time.monotonic(), time.time()
 
     def _on_event(self, event: dict[str, Any]) -> None:
         kind = event["type"]
@@ -168,7 +173,7 @@ class Launcher:
             rank = self.ranks.get(death["local_rank"], -1)
             known = any(e["rank"] == rank and e.get("attempt", 0) == self.attempt for e in self.errors)
             late = death["time"] < self.attempt_began  # of the attempt before, which has been told of
-            if not known and not late and not self.stop_asked:
+            if not known and not late and not self.stop.why:
                 self._add_error(failure.death(rank, death["exitcode"], death["time"], done=rank in self.done))
         self.deaths.clear()
 
@@ -179,7 +184,8 @@ class Launcher:
 
     def _conclude(self, code: int, seconds: float) -> int:
         outcome, error = self._outcome(code)
-        _say("node_ended", outcome=outcome, seconds=round(seconds, 3), error=_brief(error), forced=self.forced)
+        why = {"why": self.stop.why} if outcome == "stopped" and self.stop.why else {}
+        _say("node_ended", outcome=outcome, seconds=round(seconds, 3), error=_brief(error), forced=self.forced, **why)
         if error is not None:
             _tell_failure(error, self.place.failure_file)
         else:
@@ -189,15 +195,17 @@ class Launcher:
     def _outcome(self, code: int) -> tuple[str, failure.Error | None]:
         """How it ended: rank 0's own word counts more than torchrun's exit code, which is 1 after every stop."""
         told = _read_result(self.scratch / "result.json")
+        if code or told == "stopped":  # if the peers stopped before we were asked, ours is no failure
+            self.stop.asked_after_all()
         cause = failure.root_cause(self.errors)
-        if told in ("succeeded", "stopped") and (code == 0 or self.stop_asked):
+        if told in ("succeeded", "stopped") and (code == 0 or self.stop.why):
             return told, None
         if code == 0:  # never after a SIGTERM that reached torchrun
             return "succeeded", None
-        if self.stop_asked and (
+        if self.stop.why and (
             cause is None
             or cause.get("consequence")
-            or cause["time"] >= self.stop_time
+            or cause["time"] >= self.stop.time
             or self.attempt < self.job.restarts  # it would have been restarted
         ):
             return "stopped", None

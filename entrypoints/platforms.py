@@ -6,8 +6,10 @@ import socket
 import time
 from typing import Callable, Mapping
 
-from contract import INPUT, JOB_FILE, Place
+from azureml_place import azureml
+from contract import JOB_FILE, Place
 from sagemaker_place import failure_file, sagemaker
+from variables import folders, number, text
 
 PLATFORM = "CLOUDTRAIN_PLATFORM"
 
@@ -16,22 +18,23 @@ def plain(environ: Mapping[str, str]) -> Place:
     """Any machine: everything is said by variables, as the local and docker providers set them."""
     return Place(
         platform="plain",
-        node_rank=_number(environ, "CLOUDTRAIN_NODE_RANK"),
-        nodes=_number(environ, "CLOUDTRAIN_NODES"),
-        master_addr=_text(environ, "CLOUDTRAIN_MASTER_ADDR"),
-        master_port=_number(environ, "CLOUDTRAIN_MASTER_PORT"),
+        node_rank=number(environ, "CLOUDTRAIN_NODE_RANK"),
+        nodes=number(environ, "CLOUDTRAIN_NODES"),
+        master_addr=text(environ, "CLOUDTRAIN_MASTER_ADDR"),
+        master_port=number(environ, "CLOUDTRAIN_MASTER_PORT"),
         address=environ.get("CLOUDTRAIN_NODE_ADDR", ""),
         interface=environ.get("CLOUDTRAIN_INTERFACE", ""),
-        output_dir=_text(environ, "CLOUDTRAIN_OUTPUT_DIR"),
-        model_dir=_text(environ, "CLOUDTRAIN_MODEL_DIR"),
-        checkpoint_dir=_text(environ, "CLOUDTRAIN_CHECKPOINT_DIR"),
-        inputs={key[len(INPUT) :]: value for key, value in environ.items() if key.startswith(INPUT)},
+        **folders(environ),
         failure_file="",
-        job_file=_text(environ, JOB_FILE),
+        job_file=text(environ, JOB_FILE),
     )
 
 
-PLATFORMS: dict[str, Callable[[Mapping[str, str]], Place]] = {"plain": plain, "sagemaker": sagemaker}
+PLATFORMS: dict[str, Callable[[Mapping[str, str]], Place]] = {
+    "plain": plain,
+    "sagemaker": sagemaker,
+    "azureml": azureml,
+}
 FAILURE_FILES: dict[str, Callable[[Mapping[str, str]], str]] = {"sagemaker": failure_file}
 """Where a platform reads the reason of a failure: known even where the node's place is not."""
 
@@ -50,19 +53,6 @@ def find_failure_file(environ: Mapping[str, str]) -> str:
     return find(environ) if find else ""
 
 
-def _text(environ: Mapping[str, str], name: str) -> str:
-    if name not in environ:
-        raise RuntimeError(f"the variable {name} is not set")
-    return environ[name]
-
-
-def _number(environ: Mapping[str, str], name: str) -> int:
-    value = _text(environ, name)
-    if not value.isdecimal():
-        raise RuntimeError(f"{name} is {value!r}: expected a whole number")
-    return int(value)
-
-
 def wait_for_name(host: str, deadline_seconds: float = 900, until: Callable[[], bool] = lambda: False) -> None:
     """Wait until a peer's name resolves; on SageMaker it may lag by minutes. TimeoutError after the deadline.
 
@@ -78,4 +68,4 @@ def wait_for_name(host: str, deadline_seconds: float = 900, until: Callable[[], 
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{host} did not resolve within {deadline_seconds:.0f} s: {error}") from None
         time.sleep(pause)
-        pause = min(pause * 2, 5)
+        pause = min(pause * 2, 1)

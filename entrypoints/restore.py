@@ -91,7 +91,8 @@ def _write(content: BinaryIO, goal: Path, temporary: Path, until: Callable[[], b
             file.flush()
             os.fsync(file.fileno())
         info = os.fstat(content.fileno())
-        os.utime(temporary, ns=(info.st_atime_ns, info.st_mtime_ns))  # programs look for the newest
+        with suppress(OSError):  # a mount of a cloud's storage may keep no times
+            os.utime(temporary, ns=(info.st_atime_ns, info.st_mtime_ns))  # programs look for the newest
         temporary.replace(goal)
         return True
     finally:

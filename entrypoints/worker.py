@@ -12,11 +12,12 @@ import sys
 import threading
 import types
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from contract import JOB_FILE, PAYLOAD, STREAM_DIR, Job, read_job
+from contract import JOB_FILE, PAYLOAD, STREAM_DIR, Job, filled, read_job
 from failure import is_consequence
 from lifeline import die_with
 from notebook import run_notebook
@@ -39,6 +40,7 @@ def main() -> NoReturn:
     """Run the job's program as this rank and leave with its exit code."""
     die_with(os.getppid())
     job = read_job(os.environ[JOB_FILE])
+    job = replace(job, argv=filled(job.argv, os.environ))
     _join_stream(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]))
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     emit("rank_started", local_rank=int(os.environ["LOCAL_RANK"]), attempt=attempt, pid=os.getpid())

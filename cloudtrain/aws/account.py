@@ -9,6 +9,7 @@ from typing import Any
 from cloudtrain.catalog.choice import Problem
 from cloudtrain.catalog.images import dlc_regions
 from cloudtrain.errors import UsageError
+from cloudtrain.remote.account import complete, gather
 from cloudtrain.settings import Settings
 from cloudtrain.spec.fields import did_you_mean
 from cloudtrain.spec.model import Aws
@@ -34,33 +35,15 @@ def account(aws: Aws, settings: Settings, *, rehearsal: bool) -> tuple[dict[str,
 
     A rehearsal may go without: placeholders stand in, and `facts["placeholders"]` names them.
     """
-    facts: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    problems: list[Problem] = []
-    placeholders: list[str] = []
-    for name in FIELDS:
-        facts[name] = getattr(aws, name)
-        if facts[name] in (None, ()) and settings.get(f"aws.{name}"):
-            facts[name], origins[f"aws.{name}"] = settings[f"aws.{name}"], settings.origins[f"aws.{name}"]
+    facts, origins = gather("aws", aws, settings, FIELDS)
     if not facts["region"]:
         facts["region"], origin = _region_around()
         origins |= {"aws.region": origin} if origin else {}
-    for name, (example, meaning) in _WHAT.items():
-        if facts[name]:
-            continue
-        if rehearsal:
-            facts[name] = _PLACEHOLDERS[name]
-            placeholders.append(f"aws.{name}")
-            continue
-        hint = (
-            f"{meaning}: aws: {{{name}: {example}}} in job.yaml, [aws] {name} in cloudtrain.toml, "
-            f"or CLOUDTRAIN_AWS_{name.upper()}"
-        )
-        problems.append((("aws", name), "is not set", hint))
+    problems = complete("aws", facts, _WHAT, _PLACEHOLDERS, rehearsal=rehearsal)
     if facts["region"]:  # prices and images depend on it; the others are held against the rules, with all else
         problems += malformed("region", str(facts["region"]))
     facts = {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
-    return {**facts, "placeholders": placeholders}, origins, problems
+    return facts, origins, problems
 
 
 def malformed(name: str, value: str) -> list[Problem]:

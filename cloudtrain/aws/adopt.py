@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
 from cloudtrain.aws.phases import billing, ended_at, ending, machines_of, seconds
-from cloudtrain.aws.request import OURS, ours, uri_parts
+from cloudtrain.aws.request import uri_parts
 from cloudtrain.aws.start import ref_of
 from cloudtrain.contracts.sagemaker import GRACE_SECONDS
 from cloudtrain.provider import Adopted
 from cloudtrain.quote import price_of
+from cloudtrain.remote.request import OURS, ours
 from cloudtrain.runs.store import as_text
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def adopted(cloud: Aws, run_id: str | None, pause: float) -> Iterator[Adopted]:
 
 
 def _adopt(cloud: Aws, job: Mapping[str, Any], pause: float) -> Adopted:
-    tags = ours(job.get("Tags", []))
+    tags = ours({tag["Key"]: tag["Value"] for tag in job.get("Tags", [])})
     kind, nodes = machines_of(job)
     body = {key: job[key] for key in _REQUEST if key in job}
     body["Tags"] = job.get("Tags", [])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cloudtrain.aws.request import tags
 from cloudtrain.errors import Keys, dotted
 from cloudtrain.planning import Plan
+from cloudtrain.remote.request import tags
 
 
 def spec_path(plan: Plan, path: Keys) -> str:

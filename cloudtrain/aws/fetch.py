@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.aws.request import uri_parts
 from cloudtrain.errors import StorageError
 from cloudtrain.provider import Progress
+from cloudtrain.remote.names import inside
 from cloudtrain.runs.store import storing
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def bring_folder(cloud: Aws, uri: str, folder: Path, progress: Progress | None) 
     objects = [(key, size) for key, size in cloud.objects(bucket, prefix) if not key.endswith("/")]
     total, done = sum(size for _, size in objects), 0
     for key, size in objects:
-        path = _inside(folder, key[len(prefix) :].lstrip("/") or key.rpartition("/")[2])
+        path = inside(folder, key[len(prefix) :].lstrip("/") or key.rpartition("/")[2])
         with storing(path):
             cloud.download(bucket, key, path)
         done += size
@@ -84,11 +85,3 @@ def _extract(archive: Path, folder: Path, uri: str) -> None:
     except (tarfile.TarError, EOFError, zlib.error) as error:
         hint = "aws s3 cp brings it as it is"
         raise StorageError(f"{uri}: the archive is damaged or hostile: {error}", hint=hint) from None
-
-
-def _inside(folder: Path, name: str) -> Path:
-    """A path below the folder; StorageError for a name that leads out of it."""
-    parts = name.split("/")
-    if not {"", ".", ".."}.isdisjoint(parts) or "\0" in name:
-        raise StorageError(f"an object is called {name!r}, which is no path inside a folder", hint="aws s3 cp")
-    return folder.joinpath(*parts)

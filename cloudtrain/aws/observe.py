@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.aws.phases import billing, ended_at, ending, machines_of, phase_of, phase_since
 from cloudtrain.aws.pull import pull
 from cloudtrain.aws.start import describe, same_account, settle
-from cloudtrain.runs.state import RunState, first_cause, fold, who
+from cloudtrain.remote.ending import all_told, ended
+from cloudtrain.runs.state import RunState, fold
 from cloudtrain.runs.store import RunFolder
 
 if TYPE_CHECKING:
@@ -44,13 +45,10 @@ def observe(cloud: Aws, run: RunFolder, state: RunState, pause: float) -> list[d
     if over is not None:
         # What has just been read may hold the nodes' last words.
         state = fold(run.run_id, run.events())
-        if drained and (_all_told(state, count) or _waited(described, state, now, pause)):
-            events.append(_ended(described, state, over, run))
+        if drained and (all_told(state, count) or _waited(described, state, now, pause)):
+            bill = billing(described, _usd_per_hour(described, run))
+            events.append(ended(state, over, ended_at(described) or now, bill))
     return events
-
-
-def _all_told(state: RunState, count: int) -> bool:
-    return len(state.nodes_ended) >= count
 
 
 def _waited(described: Mapping[str, Any], state: RunState, now: float, pause: float) -> bool:
@@ -60,18 +58,6 @@ def _waited(described: Mapping[str, Any], state: RunState, now: float, pause: fl
     patience = SETTLING_PAUSES * pause
     seen = state.phase_seen if state.phase == phase_of(described) else now
     return now - min(seen, ended_at(described) or now) > patience
-
-
-def _ended(described: Mapping[str, Any], state: RunState, over: tuple[str, str], run: RunFolder) -> dict[str, Any]:
-    final, reason = over
-    when = ended_at(described) or time.time()
-    event: dict[str, Any] = {"type": "ended", "time": when, "state": final, "reason": reason}
-    errors = [told["error"] for told in state.nodes_ended.values() if told.get("error")]
-    cause = first_cause(errors)
-    if final == "failed" and cause is not None:
-        event |= {"error": dict(cause), "reason": f"{who(cause)} failed", "platform_reason": reason}
-    event["billing"] = billing(described, _usd_per_hour(described, run))
-    return event
 
 
 def _usd_per_hour(described: Mapping[str, Any], run: RunFolder) -> float | None:

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain import __version__
 from cloudtrain.catalog.choice import find
 from cloudtrain.contracts.launch import job_document
 from cloudtrain.contracts.sagemaker import ROOT
 from cloudtrain.planning import Plan, digest_of
+from cloudtrain.remote.request import ARCHIVE, OURS, PREFIX, as_folder, file_name, tags
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.spec.fields import Input
 
-PREFIX = "cloudtrain"
-"""All that is ours lies below this prefix of the bucket."""
-
-OURS = "cloudtrain-"
-"""What our channels begin with, and our tags."""
-
 SOURCE, JOB, RESUME = (f"{OURS}{name}" for name in ("source", "job", "resume"))
-ARCHIVE = "source.tar.gz"
 JOB_FILE = "job.json"
 
 DEFAULT_VOLUME_GIB = 30
@@ -112,27 +103,6 @@ def job_of(plan: Plan) -> dict[str, Any]:
     }
 
 
-def tags(plan: Plan) -> dict[str, str]:
-    """Ours, by which a job is found again from any machine, then the user's."""
-    facts, resources = plan.facts, plan.spec.resources
-    digest = re.search(r"@(sha256:[0-9a-f]{64})$", plan.target.facts["image"])
-    git = {"git-commit": facts.git_commit} if facts.git_commit else {}
-    if facts.git_commit and facts.git_dirty is not None:
-        git["git-dirty"] = str(facts.git_dirty).lower()
-    mine = {
-        "run": plan.run_id,
-        "name": plan.spec.name,
-        "spec": plan.spec_digest,
-        "source": facts.source.digest,
-        "processes": str(resources.processes_per_node),
-        "planned": f"{facts.time:.3f}",
-        **git,
-        **({"image-digest": digest[1]} if digest else {}),
-        "version": __version__,
-    }
-    return {**{f"{OURS}{key}": value for key, value in mine.items()}, **plan.spec.tags}
-
-
 def _metrics(plan: Plan) -> dict[str, Any]:
     # The trainer's own metrics, for the console's charts; a script's names are not known before it runs.
     if plan.spec.entrypoint is not None:
@@ -150,14 +120,14 @@ def _channels(plan: Plan, place: str) -> list[dict[str, Any]]:
     earlier = plan.facts.resume_from
     if earlier and plan.is_rehearsal:  # in S3 it would lie beside this run's own
         earlier = f"{run_place(bucket, plan.facts.resume_run)}/checkpoints"
-    if earlier and _folder(earlier) != _checkpoints(plan, place):
-        found.append(_channel(RESUME, _folder(earlier), "File"))
+    if earlier and as_folder(earlier) != _checkpoints(plan, place):
+        found.append(_channel(RESUME, as_folder(earlier), "File"))
     return found
 
 
 def _checkpoints(plan: Plan, place: str) -> str:
     # The slash at the end keeps run-1 from restoring what run-10 has saved.
-    return _folder(plan.spec.checkpoints.uri or f"{place}/checkpoints")
+    return as_folder(plan.spec.checkpoints.uri or f"{place}/checkpoints")
 
 
 _MODES = {"copy": "File", "stream": "FastFile"}
@@ -176,17 +146,13 @@ def _channel(name: str, uri: str, mode: str) -> dict[str, Any]:
 def input_uri(item: Input, provider: str) -> str:
     """A folder ends in a slash, or it would match its neighbours' names too; what has a suffix is one object."""
     place = item.on(provider) or ""
-    return place if single_file(place) else _folder(place)
+    return place if single_file(place) else as_folder(place)
 
 
 def single_file(place: str) -> dict[str, str]:
-    """The name of the one object that an address means; nothing for a folder. A suffix tells: `t.csv`, not `v1.0`."""
-    name = uri_parts(place)[1].rpartition("/")[2]
-    return {"file": name} if re.search(r"[^.]\.[A-Za-z]\w*$", name) else {}
-
-
-def _folder(uri: str) -> str:
-    return uri.rstrip("/") + "/"
+    """The name of the one object that an address means, as `file`; nothing for a folder."""
+    name = file_name(uri_parts(place)[1])
+    return {"file": name} if name else {}
 
 
 def _resources(plan: Plan) -> dict[str, Any]:
@@ -235,8 +201,3 @@ def uri_parts(uri: str) -> tuple[str, str]:
     """Bucket and key of an s3:// address."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     return bucket, key
-
-
-def ours(tag_list: list[Mapping[str, str]]) -> dict[str, str]:
-    """Our tags out of a job's, without their prefix."""
-    return {tag["Key"].removeprefix(OURS): tag["Value"] for tag in tag_list if tag["Key"].startswith(OURS)}

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 from cloudtrain.aws.account import malformed
 from cloudtrain.aws.images import ECR
-from cloudtrain.aws.request import OURS, has_own_disk, needs_volume, single_file
+from cloudtrain.aws.request import has_own_disk, needs_volume, single_file
 from cloudtrain.catalog.choice import Problem, find
 from cloudtrain.planning import Plan
+from cloudtrain.remote.request import OURS
 
 MAX_RUNTIME_SECONDS = 28 * 86_400
 _PARTITIONS = {

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-
 from cloudtrain.aws.account import account
 from cloudtrain.aws.images import image_of
 from cloudtrain.aws.rules import unheeded
-from cloudtrain.catalog.choice import Problem, choose, find
+from cloudtrain.catalog.choice import choose, find
 from cloudtrain.contracts.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
 from cloudtrain.planning import Target
-from cloudtrain.quote import Price, price_of, quote, read_prices
+from cloudtrain.quote import known_prices, own_prices, price_of, quote
 from cloudtrain.settings import Settings
 from cloudtrain.spec import JobSpec
 
@@ -37,7 +34,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     rows = [find("aws", name) for name in types]
     gpu = resources.gpus > 0 or any(row is not None and row.gpus > 0 for row in rows)
     image, wrong_image = image_of(spec.image, region, gpu=gpu) if region else ("", [])
-    own, wrong_prices = _own_prices(settings)
+    own, wrong_prices = own_prices(settings.get("prices"))
     made, wrong_limits = quote(
         price_of("aws", types, region, own),
         resources.nodes,
@@ -58,7 +55,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         facts={
             **facts,
             "instances": list(types),
-            "prices": _prices(types, region, own),
+            "prices": known_prices("aws", types, region, own),
             "image": image,
             "poll": settings["aws.poll"],
             # A rehearsal costs nothing: what only money forbids is told, and no reason to refuse it.
@@ -68,19 +65,3 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         quote=made,
         problems=tuple(problems),
     )
-
-
-def _prices(types: Sequence[str], region: str, own: Mapping[tuple[str, str], Price]) -> dict[str, float]:
-    known = {name: price_of("aws", [name], region, own) for name in types}
-    return {name: price.usd for name, price in known.items() if price is not None}
-
-
-def _own_prices(settings: Settings) -> tuple[dict[tuple[str, str], Price], list[Problem]]:
-    path = settings.get("prices")
-    if path is None:
-        return {}, []
-    try:
-        return read_prices(Path(path).read_text(encoding="utf-8")), []
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        return {}, [(("prices",), f"{path}: {why}", "a CSV file: instance_type,usd_per_hour,region,as_of")]

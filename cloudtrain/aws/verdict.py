@@ -7,38 +7,15 @@ from cloudtrain.aws.request import body_of
 from cloudtrain.aws.rules import broken_rules
 from cloudtrain.errors import dotted
 from cloudtrain.planning import Plan
-from cloudtrain.provider import Finding
+from cloudtrain.provider import Finding, finding
+from cloudtrain.remote.request import idle_note, rehearsal_notes
 
 
 def rule_findings(plan: Plan) -> list[Finding]:
     """Rules across several fields. Quick, and needs no SDK."""
-    found = [
-        Finding(severity="error", message=message, hint=hint, path=dotted(keys), where=place_of(plan, dotted(keys)))
-        for keys, message, hint in broken_rules(plan)
-    ]
-    notes = _rehearsal_notes(plan)
-    resources = plan.spec.resources
-    if resources.processes_per_node < resources.gpus:
-        idle = resources.gpus - resources.processes_per_node
-        notes.append(f"{idle} of {resources.gpus} GPUs per node stay idle unless a process drives several")
+    notes = [*rehearsal_notes(plan), *idle_note(plan)]
+    found = [finding(plan, *problem) for problem in broken_rules(plan)]
     return found + [Finding(severity="warning", message=message) for message in notes]
-
-
-def _rehearsal_notes(plan: Plan) -> list[str]:
-    """Where a rehearsal is not the real thing, or what would be refused in earnest."""
-    if not plan.is_rehearsal:
-        return []
-    facts, spec = plan.target.facts, plan.spec
-    notes = ["rehearsed with this machine's Python and torch, not in the image"]
-    if facts["placeholders"]:
-        notes.append(f"{', '.join(facts['placeholders'])} not set: rehearsed with a placeholder; aws will ask for it")
-    notes += [f"aws will refuse it: {message}" for message in facts["unpaid"]]
-    local = [name for name, item in spec.inputs.items() if "local" in item.uri]
-    if local:
-        notes.append(f"inputs {', '.join(local)} are the local folders themselves: what the job writes there stays")
-    if spec.checkpoints.uri:
-        notes.append(f"checkpoints stay here: {spec.checkpoints.uri} is neither read nor written")
-    return notes
 
 
 def model_findings(plan: Plan) -> list[Finding]:
@@ -57,14 +34,5 @@ def model_findings(plan: Plan) -> list[Finding]:
         if path in told:
             continue
         message = f"{violation.message}  (CreateTrainingJob.{dotted(violation.path)})"
-        findings.append(Finding(severity="error", message=message, path=path, where=place_of(plan, path)))
+        findings.append(Finding(severity="error", message=message, path=path, where=plan.where(path)))
     return findings
-
-
-def place_of(plan: Plan, path: str) -> str:
-    """Where a field was set, or else the nearest field around it."""
-    keys = path
-    while keys and keys not in plan.origins:
-        cut = max(keys.rfind("."), keys.rfind("["))
-        keys = keys[:cut] if cut > 0 else ""
-    return plan.origins.get(keys, "")

@@ -17,7 +17,8 @@ def choose(
     """The instance types for a job, and what is wrong with the wish.
 
     `named` types are taken as they are. Otherwise each GPU model of the list, in its order, gives the cheapest type
-    that has exactly `gpus` of it; no model: the cheapest of all; no GPUs: `default`.
+    that has exactly `gpus` of it; models that this provider does not have in that number are passed over, unless none
+    is left. No model: the cheapest of all; no GPUs: `default`.
     """
     if named:
         return tuple(dict.fromkeys(named)), _wrong_counts(provider, gpus, named)
@@ -32,15 +33,17 @@ def choose(
             chosen.append(fitting[0].instance_type)
             continue
         keys: Keys = ("resources", "gpu", index) if model else ("resources", "gpus")
-        offered = ", ".join(f"{row.gpus} ({row.instance_type})" for row in _one_per_count(rows)) or "none"
+        offered = ", ".join(f"{row.gpus} ({row.instance_type})" for row in _one_per_count(rows))
         what = f"{gpus} x {model}" if model else f"{gpus} GPUs"
-        problems.append((keys, f"no {provider} instance type has {what}", f"a node can have: {offered}"))
-    return tuple(dict.fromkeys(chosen)), problems
+        hint = f"a node can have: {offered}" if rows else f"{provider} has: {', '.join(_models(provider))}"
+        problems.append((keys, f"no {provider} instance type has {what}", hint))
+    return tuple(dict.fromkeys(chosen)), [] if chosen else problems
 
 
 def find(provider: str, instance_type: str) -> Instance | None:
     """The row of an instance type, None when the table does not know it."""
-    return next((row for row in instances(provider) if row.instance_type == instance_type), None)
+    name = instance_type.lower()  # Azure does not tell capitals apart, and AWS has none
+    return next((row for row in instances(provider) if row.instance_type.lower() == name), None)
 
 
 def names_of(row: Instance) -> tuple[str, ...]:
@@ -62,6 +65,11 @@ def _wrong_counts(provider: str, gpus: int, named: Sequence[str]) -> list[Proble
             keys: Keys = ("resources", "instance", provider, *((index,) if len(named) > 1 else ()))
             problems.append((keys, f"{name} has {has}, the job uses {gpus} per node", f"resources.gpus: {row.gpus}"))
     return problems
+
+
+def _models(provider: str) -> list[str]:
+    """The GPU models of a provider."""
+    return sorted({row.gpu for row in instances(provider) if row.gpu})
 
 
 def _price(row: Instance) -> tuple[bool, float, int]:

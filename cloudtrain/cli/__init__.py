@@ -81,11 +81,16 @@ Exit codes: 0 succeeded, 1 the job failed, 2 bad usage or bad spec, 3 refused by
 4 cloud, network or disk trouble, 5 stopped or timed out, 130 interrupted.""",
 )
 @click.option("--data-dir", metavar="DIR", help="Where runs are kept (default: ~/.local/share/cloudtrain).")
+@click.option("--verbose", "-v", is_flag=True, help="Show what the clouds' SDKs have to say.")
 @click.version_option(__version__, prog_name="cloudtrain", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(ctx: click.Context, data_dir: str | None) -> None:
+def cli(ctx: click.Context, data_dir: str | None, verbose: bool) -> None:
     """One job spec, trained on SageMaker, Azure ML or the machine in front of you."""
     ctx.obj = data_dir
+    if verbose:
+        import logging
+
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr)
 
 
 def main(argv: list[str] | None = None) -> NoReturn:

@@ -179,8 +179,9 @@ def report(run: Run, state: RunState) -> None:
                 command("rerun", run.id) + ("   goes on from the checkpoint" if state.checkpoint else ""),
             )
         )
-    elif state.provider == "local" and state.contract == "sagemaker":
-        rows.append(("next", f"{command('fetch', run.id)}; or pay: {command('submit', '--provider', 'aws')}"))
+    elif state.provider == "local" and state.contract in _PAID:
+        pay = command("submit", "--provider", _PAID[state.contract])
+        rows.append(("next", f"{command('fetch', run.id)}; or pay: {pay}"))
     elif left:
         rows.append(("next", command("fetch", run.id)))
     for name, text in rows:
@@ -209,11 +210,19 @@ def shown(place: str) -> str:
     return place if "://" in place else home(place) + "/"
 
 
+_PAID = {"sagemaker": "aws", "azureml": "azure"}
+"""Whose machines a rehearsal stands for."""
+
+
 def money(state: RunState) -> str:
     """`1 h 2 min billed, 25.40 USD at list price`; empty where nothing was billed."""
     bill = state.billing
     if "billable_seconds" not in bill:
-        return ""
+        if "training_seconds" not in bill:
+            return ""
+        # Azure bills machines, not jobs: this is what their time on the job comes to.
+        worked = f"{format_duration(max(1, bill['training_seconds']))} of machine time"
+        return worked + (f", about {bill['usd']:.2f} USD at list price" if "usd" in bill else ", price unknown")
     saved = bill.get("training_seconds") or 0
     text = f"{format_duration(bill['billable_seconds'])} billed"
     if saved > bill["billable_seconds"]:

@@ -38,14 +38,14 @@ provider_option = click.option(
     "--provider",
     metavar="NAME",
     shell_complete=_providers,
-    help="Where to run: local (default) or aws.",
+    help="Where to run: local (default), aws or azure.",
 )
 as_option = click.option(
     "--as",
     "as_",
     metavar="NAME",
     shell_complete=_providers,
-    help="Rehearse the request of that cloud here: --provider local --as aws.",
+    help="Rehearse the request of that cloud here: --as aws or --as azure.",
 )
 data_dir = click.pass_obj
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +27,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def print_json(value: Any) -> None:
-    """JSON on stdout and nothing else; numbers that JSON cannot hold become null."""
-    click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False))
+    """JSON on stdout and nothing else; numbers that JSON cannot hold become null.
+
+    It is YAML too, as which some clouds' tools read it: what YAML does not print is escaped.
+    """
+    text = json.dumps(_finite(value), indent=2, ensure_ascii=False)
+    click.echo(re.sub("[\x7f-\x9f\ufeff\ufffe\uffff]", lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def say(text: str = "") -> None:

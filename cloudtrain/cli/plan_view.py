@@ -44,12 +44,21 @@ _PLATFORMS = {"sagemaker": "SageMaker", "azureml": "Azure ML"}
 def _machines(plan: Plan) -> str:
     """The instance types in order of preference, each with what it has."""
     described = []
-    for name in plan.target.facts["instances"]:
+    for name in _types(plan):
         row = find(plan.target.provider, name)
         parts = [f"{row.gpus} x {names_of(row)[-1]}"] if row and row.gpus else []
-        parts += ["EFA"] if row and row.network == "efa" else []
+        parts += [_NETWORKS[row.network]] if row and row.network in _NETWORKS else []
         described.append(f"{name} ({', '.join(parts)})" if parts else name)
-    return " or ".join(described)
+    return " or ".join(described) or f"machine of {plan.target.facts['compute']}"
+
+
+_NETWORKS = {"efa": "EFA", "infiniband": "InfiniBand"}
+
+
+def _types(plan: Plan) -> list[str]:
+    """The instance types that may be taken: Azure ML tries one alone."""
+    types: list[str] = plan.target.facts["instances"]
+    return types if plan.target.contract == "sagemaker" else types[:1]
 
 
 def overview(plan: Plan, findings: Sequence[Finding] = ()) -> str:
@@ -64,7 +73,7 @@ def overview(plan: Plan, findings: Sequence[Finding] = ()) -> str:
             f"{what} {shlex.join(spec.args.argv)}".rstrip() + f"      {world} process{'es' if world > 1 else ''}",
         ),
         *([("image", plan.target.facts["image"])] if "image" in plan.target.facts and not plan.is_rehearsal else []),
-        ("source", f"{source.files} files, {format_size(source.bytes)}, sha256:{source.digest[:8]}…{packed}"),
+        ("source", f"{count(source.files, 'file')}, {format_size(source.bytes)}, sha256:{source.digest[:8]}…{packed}"),
         *((f"input {name}", item.on(plan.target.provider) or "") for name, item in spec.inputs.items()),
         (
             "stores",
@@ -82,7 +91,7 @@ def overview(plan: Plan, findings: Sequence[Finding] = ()) -> str:
 
 
 def _kind(plan: Plan) -> str:
-    return "CreateTrainingJob, " if plan.target.contract == "sagemaker" else ""
+    return {"sagemaker": "CreateTrainingJob, ", "azureml": "command job, "}.get(plan.target.contract, "")
 
 
 def cost(plan: Plan) -> list[str]:
@@ -91,7 +100,8 @@ def cost(plan: Plan) -> list[str]:
     if quote is None or plan.is_rehearsal:
         return ["nothing: it runs here"]
     if quote.price is None:
-        return [f"unknown: no price of {plan.target.facts['instances'][0]} in {plan.target.where} is at hand"]
+        machines = next(iter(_types(plan)), f"the machines of {plan.target.facts.get('compute')}")
+        return [f"unknown: no price of {machines} in {plan.target.where} is at hand"]
     age = quote.age_days(plan.facts.time)
     old = f"price of {quote.price.as_of}" if quote.price.as_of else "price"
     old += f", {age} days old" if age is not None and age >= 0 else ""
@@ -100,11 +110,11 @@ def cost(plan: Plan) -> list[str]:
     spot = ", spot is less" if plan.spec.resources.spot else ""
     lines = [f"{quote.usd_per_hour:.2f} USD/h on demand{spot} ({old})"]
     where = plan.origins.get(quote.cap)
-    reason = f"  ← {where} {quote.cap.rpartition('.')[2]}" if where else "  (SageMaker's default; limits set another)"
+    reason = f"  ← {where} {quote.cap.rpartition('.')[2]}" if where else "  (by default; limits set another)"
     lines.append(
         f"at most {quote.worst_usd:.2f} USD of machine time: stops after {format_duration(quote.max_seconds)}{reason}"
     )
-    if plan.spec.aws.keep_alive:
+    if plan.spec.aws.keep_alive and plan.target.provider == "aws":
         lines[-1] += f"; {format_duration(plan.spec.aws.keep_alive)} of kept machines included"
     return lines
 
@@ -154,11 +164,11 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
 def _id_of(document: Any) -> str:
     """The run id that a request speaks of."""
     named = document if isinstance(document, dict) else {}
-    return str(named.get("run_id") or named.get("TrainingJobName") or "")
+    return str(named.get("run_id") or named.get("TrainingJobName") or named.get("name") or "")
 
 
 def _lines(document: Any, run_id: str) -> list[str]:
     text = json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True)
-    text = re.sub(r'("Key": "cloudtrain-planned",\s+"Value": )"[^"]*"', r'\1"…"', text)
+    text = re.sub(r'("Key": "cloudtrain-planned",\s+"Value": |"cloudtrain-planned": )"[^"]*"', r'\1"…"', text)
     text = re.sub(r"/job/[0-9a-f]{16}/", "/job/…/", text)
     return (text.replace(run_id, "{run}") if run_id else text).splitlines()

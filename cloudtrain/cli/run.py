@@ -48,7 +48,7 @@ SHOWN = 20
 def list_command(
     folder: str | None, /, everything: bool, state: str | None, provider: str | None, as_json: bool
 ) -> None:
-    """List runs, the newest first. With --provider aws also those that other machines have started there."""
+    """List runs, the newest first. With --provider aws or azure also those that other machines have started."""
     if provider is not None:
         adopt(provider, data_dir=folder)
     runs = [
@@ -72,7 +72,7 @@ def list_command(
             (
                 run["run"],
                 paint(run["state"]),
-                run["provider"] + (" as sagemaker" if _is_rehearsal(run) else ""),
+                run["provider"] + (f" as {run['contract']}" if _is_rehearsal(run) else ""),
                 f"{run['nodes']}x{run['processes']}",
                 took,
                 ago(run["created"], now) if run["created"] else "",

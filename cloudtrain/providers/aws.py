@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.aws.fetch import fetch, places
 from cloudtrain.errors import UsageError
 from cloudtrain.provider import Adopted, Finding, Progress, Request
 from cloudtrain.runs.state import RunState
@@ -74,6 +73,8 @@ class Provider:
 
     def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
         """S3 addresses; none of a job that was never started."""
+        from cloudtrain.aws.fetch import places
+
         return places(run.document("request.json")) if state.ref is not None else {}
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
@@ -87,6 +88,8 @@ class Provider:
         self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None
     ) -> list[str]:
         """Download and extract."""
+        from cloudtrain.aws.fetch import fetch
+
         return fetch(_cloud(run), dict(self.places(run, state)), names, folder, progress)
 
     def adopt(self, settings: Settings, run_id: str | None) -> list[Adopted]:

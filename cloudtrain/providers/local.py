@@ -63,7 +63,7 @@ class Provider:
     """This machine, under the plain contract."""
 
     name = "local"
-    contracts = ("plain", "sagemaker")
+    contracts = ("plain", "sagemaker", "azureml")
     is_remote = False
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002

@@ -70,7 +70,7 @@ class RunState:
     billing: dict[str, Any] = field(default_factory=dict)
     """What a cloud billed: billable_seconds, and usd where the price is known."""
     nodes_ended: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False)
-    """The last word of each node's launcher: outcome, and error if it failed."""
+    """The last word of each node's launcher: outcome, error if it failed, why if it was stopped."""
     restarts: int = 0
     ranks: set[int] = field(default_factory=set)
     """Ranks that have reported in."""
@@ -175,7 +175,8 @@ def _node_started(state: RunState, event: Mapping[str, Any]) -> None:
 def _node_ended(state: RunState, event: Mapping[str, Any]) -> None:
     error = event.get("error")
     whole = isinstance(error, Mapping) and {"rank", "node", "time", "exception", "message"} <= error.keys()
-    state.nodes_ended[event["node"]] = {"outcome": event.get("outcome"), "error": error if whole else None}
+    told = {"outcome": event.get("outcome"), "error": error if whole else None, "why": event.get("why", "")}
+    state.nodes_ended[event["node"]] = told
 
 
 def _phase(state: RunState, event: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ _SECRET_STORES = {
     "aws": ("secretsmanager", "ssm"),
     "azure": ("keyvault",),
 }
+_SECRET_NAMES = {"keyvault": "VAULT/NAME"}
 _NO_SECRETS = "a spec names where a secret is kept, it never holds it; for example {local: 'env:HF_TOKEN'}"
 
 
@@ -171,7 +172,7 @@ def _secret_place(pair: tuple[str, Any]) -> str:
     provider, place = _provider(pair[0]), pair[1]
     store, _, name = place.partition(":") if isinstance(place, str) else ("", "", "")
     if store not in _SECRET_STORES[provider] or not name.strip() or "\0" in name:
-        forms = " or ".join(f"'{store}:NAME'" for store in _SECRET_STORES[provider])
+        forms = " or ".join(f"'{store}:{_SECRET_NAMES.get(store, 'NAME')}'" for store in _SECRET_STORES[provider])
         raise Wrong(f"expected {forms}", _NO_SECRETS)
     return str(place)
 

@@ -184,9 +184,22 @@ def _contradictions(values: Mapping[str, Any]) -> list[Found]:
     if runtime and wait and wait < runtime and resources.get("spot") is True:
         hint = "max_wait counts from submission to the end, running included"
         found.append((("limits", "max_wait"), "is shorter than max_runtime", hint))
+    found += _unknown_places(values.get("args"), _mapping(values, "inputs"))
     secrets, env = _mapping(values, "secrets"), _mapping(values, "env")
     found += [(("secrets", name), "is set by env too", "keep one of them") for name in secrets if name in env]
     return found
+
+
+def _unknown_places(args: Any, inputs: Mapping[str, Any]) -> list[Found]:
+    """Placeholders in arguments, `${inputs.train}` or `${outputs.model}`, that stand for nothing."""
+    items = args.items() if isinstance(args, dict) else enumerate(args) if isinstance(args, list) else ()
+    known = {"inputs": tuple(map(str, inputs)), "outputs": ("model", "output", "checkpoints")}
+    return [
+        (("args", key), f"there is no {kind[:-1]} {name!r}{did_you_mean(name, known[kind])}", None)
+        for key, item in items
+        for kind, name in re.findall(r"\$\{(inputs|outputs)\.([A-Za-z][\w-]*)\}", str(item))
+        if name not in known[kind]
+    ]
 
 
 def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Found]:

@@ -136,12 +136,18 @@ class Aws(Section):
 
 
 class Azure(Section):
-    """Account facts for Azure ML; they may live in settings instead."""
+    """Account facts and wishes for Azure ML; the account facts may live in settings instead."""
 
-    subscription: str | None = None
-    resource_group: str | None = None
-    workspace: str | None = None
-    compute: str | None = None
+    subscription: str | None = Field(None, description="id of the subscription")
+    resource_group: str | None = Field(None, description="the workspace's resource group")
+    workspace: str | None = Field(None, description="the Azure ML workspace that the job runs in")
+    location: str | None = Field(None, description="where the workspace lies, such as eastus: prices depend on it")
+    compute: str | None = Field(None, description="a compute cluster of the workspace; default: serverless machines")
+    datastore: str | None = Field(None, description="where checkpoints, model and output are kept")
+    tier: Literal["basic", "standard", "premium"] | None = Field(None, description="queue of serverless machines")
+    identity: Literal["managed", "user"] | None = Field(None, description="whom the job acts as")
+    services: Strings = Field((), description="ways into the running job: ssh, jupyter, vscode, tensorboard")
+    ssh_key: str | None = Field(None, description="your public key, for the service ssh")
 
 
 class JobSpec(Section):

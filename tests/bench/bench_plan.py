@@ -22,7 +22,12 @@ ACCOUNT = {
     "CLOUDTRAIN_AWS_REGION": "us-east-1",
     "CLOUDTRAIN_AWS_ROLE": "arn:aws:iam::123456789012:role/train",
     "CLOUDTRAIN_AWS_BUCKET": "my-bucket",
+    "CLOUDTRAIN_AZURE_SUBSCRIPTION": "00000000-0000-0000-0000-000000000000",
+    "CLOUDTRAIN_AZURE_RESOURCE_GROUP": "my-group",
+    "CLOUDTRAIN_AZURE_WORKSPACE": "my-workspace",
+    "CLOUDTRAIN_AZURE_LOCATION": "eastus",
 }
+PLANS: tuple[list[str], ...] = ([], ["--json"], ["--provider", "aws"], ["--provider", "azure"])
 IMPORTS = """import click
 import yaml
 from pydantic import BaseModel
@@ -42,7 +47,8 @@ def main() -> None:
         (place / "imports.py").write_text(IMPORTS)
         found = []
         env |= ACCOUNT
-        for words in (["plan", "job.yaml"], ["plan", "job.yaml", "--json"], ["plan", "job.yaml", "--provider", "aws"]):
+        for flags in PLANS:
+            words = ["plan", "job.yaml", *flags]
             argv = [sys.executable, BIN / "cloudtrain", *words]
             found.append(
                 compare(

@@ -25,7 +25,8 @@ from pathlib import Path
 from cloudtrain_job import emit
 here = Path(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"))
 config = json.loads((here / "input/config/resourceconfig.json").read_text())
-emit("seen", argv=sys.argv[1:], hosts=config["hosts"], here=config["current_host"], host=socket.gethostname(),
+emit("seen", argv=sys.argv[1:], train=os.environ["CLOUDTRAIN_INPUT_TRAIN"],
+     hosts=config["hosts"], here=config["current_host"], host=socket.gethostname(),
      base=str(here), job=os.environ["TRAINING_JOB_NAME"], platform=os.environ["CLOUDTRAIN_PLATFORM"],
      data=(Path(os.environ["CLOUDTRAIN_INPUT_TRAIN"]) / "x.txt").read_text(),
      table=Path(os.environ["CLOUDTRAIN_INPUT_TABLE"]).read_text(), secret=os.environ["TOKEN"][:5],
@@ -39,7 +40,7 @@ if "fail" in sys.argv:
 JOB = """
 name: seen
 entrypoint: train.py
-args: ["it's", "a b", "$HOME", ""]
+args: ["it's", "a b", "$HOME", "", "${inputs.train}/x.txt"]
 resources: {nodes: 2, processes: 1}
 inputs: {train: {aws: "s3://my-data/train/", local: ../data}, table: {aws: "s3://my-data/t.csv", local: ../data/t.csv}}
 secrets: {TOKEN: {aws: "secretsmanager:token", local: "env:MY_TOKEN"}}
@@ -104,7 +105,7 @@ def test_a_script_finds_what_sagemaker_promises(bench: Bench, namespaces: str) -
     ranks = seen(bench, run)
     assert [ranks[rank]["here"] for rank in (0, 1)] == ["algo-1", "algo-2"]
     for rank in ranks.values():
-        assert rank["argv"] == ["it's", "a b", "$HOME", ""]
+        assert rank["argv"] == ["it's", "a b", "$HOME", "", f"{rank['train']}/x.txt"]
         assert (rank["job"], rank["platform"]) == (run, "sagemaker")
         assert (rank["data"], rank["table"], rank["secret"]) == ("input data", "a,b", MY_TOKEN[:5])
     if namespaces == "1" and ranks[0]["base"] == "/opt/ml":

@@ -107,7 +107,7 @@ def test_a_name_that_never_resolves_is_not_waited_for_after_a_stop() -> None:
 
 def test_a_stop_that_comes_after_the_end_does_not_undo_it(tmp_path: Path) -> None:
     launcher = launch.Launcher(JOB, platforms.plain(ENVIRON), tmp_path)
-    launcher.stop_asked = launcher.stop_time = 1.0
+    launcher.stop.why, launcher.stop.time = "sigterm", 1.0
     assert launcher._outcome(0) == ("succeeded", None)
     assert launcher._outcome(143) == ("stopped", None)
 
@@ -117,7 +117,7 @@ def test_a_stop_while_a_restart_was_under_way_is_a_stop(tmp_path: Path, restarts
     job = contract.Job(**{**vars(JOB), "restarts": restarts})
     launcher = launch.Launcher(job, platforms.plain(ENVIRON), tmp_path)
     launcher.errors.append(error(1, 5.0, attempt=0))
-    launcher.stop_asked = launcher.stop_time = 6.0
+    launcher.stop.why, launcher.stop.time = "sigterm", 6.0
     assert launcher._outcome(143)[0] == outcome
 
 
@@ -237,3 +237,22 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     process.wait()
     assert process.stdout.read() == "", "the pipe ends when the child is gone"
     process.stdout.close()
+
+
+def test_places_in_arguments_are_those_of_this_node_and_all_else_stays_as_it_is() -> None:
+    environ = {
+        "CLOUDTRAIN_INPUT_TRAIN_SET": "/data/a b",
+        "CLOUDTRAIN_MODEL_DIR": "/model",
+        "CLOUDTRAIN_OUTPUT_DIR": "/output",
+        "CLOUDTRAIN_CHECKPOINT_DIR": "/keep",
+    }
+    given = {
+        "data": "${inputs.train-set}/x.csv",
+        "all": ["${outputs.model}", "${outputs.output}", "${outputs.checkpoints}", 3, None],
+        "not": "$HOME ${HOME} ${{inputs.train-set}} ${inputs.other} ${outputs.other}",
+    }
+    assert contract.filled(given, environ) == {
+        "data": "/data/a b/x.csv",
+        "all": ["/model", "/output", "/keep", 3, None],
+        "not": "$HOME ${HOME} ${{inputs.train-set}} ${inputs.other} ${outputs.other}",
+    }

@@ -1,4 +1,4 @@
-"""Secrets are looked up where they are kept, errors name all but the value, and a stop does not wait for an answer."""
+"""AWS's secrets are looked up where they are kept, errors name all but the value, and a stop waits for no answer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_the_environment_has_is_not_looked_up(monkeypatch: pytest.MonkeyPat
         ("secretsmanager:zero", "holds a zero byte"),
         ("secretsmanager:hf-token#key", "is no JSON object: ask for it without #key"),
         ("secretsmanager:team/db#nope", "has no field 'nope'"),
-        ("keyvault:a/b", "cannot read 'keyvault:a/b'; write secretsmanager:NAME or ssm:NAME"),
+        ("vault:a/b", "cannot read 'vault:a/b'; write secretsmanager:NAME, ssm:NAME or keyvault:VAULT/NAME"),
         ("ssm:", "cannot read 'ssm:'"),
     ],
 )
@@ -103,7 +103,7 @@ def test_a_role_without_the_right_is_told_which(monkeypatch: pytest.MonkeyPatch)
 
 def test_an_image_without_boto3_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(RuntimeError, match=r"secret HF_TOKEN is looked up with boto3.*add boto3 to the image"):
+    with pytest.raises(RuntimeError, match=r"secret HF_TOKEN \(.*\) is looked up with boto3.*add boto3 to the image"):
         look_up({"HF_TOKEN": "secretsmanager:hf-token"}, ENVIRON)
 
 

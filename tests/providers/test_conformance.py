@@ -23,6 +23,10 @@ def an_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", "us-east-1")
     monkeypatch.setenv("CLOUDTRAIN_AWS_ROLE", "arn:aws:iam::123456789012:role/train")
     monkeypatch.setenv("CLOUDTRAIN_AWS_BUCKET", "my-bucket")
+    monkeypatch.setenv("CLOUDTRAIN_AZURE_SUBSCRIPTION", "12345678-1234-1234-1234-123456789abc")
+    monkeypatch.setenv("CLOUDTRAIN_AZURE_RESOURCE_GROUP", "my-group")
+    monkeypatch.setenv("CLOUDTRAIN_AZURE_WORKSPACE", "my-workspace")
+    monkeypatch.setenv("CLOUDTRAIN_AZURE_LOCATION", "eastus")
 
 
 def plan_for(name: str, folder: Path, text: str = "resources: {nodes: 2, processes: 2}\n") -> Plan:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from cloudtrain.clouds.shapes import violations
-from tests.loopback.cloud import Cloud
-from tests.loopback.samples import ended, eventually, lines, request, said
+from tests.loopback.aws.cloud import Cloud
+from tests.loopback.aws.samples import ended, lines, request, said
+from tests.loopback.waiting import eventually
 
 
 def start(cloud: Cloud, name: str, nodes: int = 1, changes: dict[str, Any] | None = None, **wishes: str) -> None:

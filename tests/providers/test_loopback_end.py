@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.loopback.cloud import Cloud
-from tests.loopback.samples import eventually, request, said
-
-
-def processes_below(folder: Path) -> list[str]:
-    """Those whose environment names the folder."""
-    found = []
-    for file in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if os.fsencode(folder) in file.read_bytes():
-                found.append(file.parent.name)
-        except OSError:
-            continue
-    return found
+from tests.loopback.aws.cloud import Cloud
+from tests.loopback.aws.samples import request, said
+from tests.loopback.containers import processes_below
+from tests.loopback.waiting import eventually
 
 
 def test_nothing_is_left_of_a_cloud_that_is_closed_amid_its_work() -> None:

@@ -14,9 +14,10 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError
 
-from tests.loopback.cloud import Cloud
+from tests.loopback.aws.cloud import Cloud
+from tests.loopback.aws.samples import channel, ended, request
 from tests.loopback.faults import Kind
-from tests.loopback.samples import channel, ended, eventually, request
+from tests.loopback.waiting import eventually
 
 Body = dict[str, Any]
 

@@ -15,6 +15,9 @@ import pytest
 from cloudtrain.catalog import PROVIDERS, Instance, gpu_names, instances
 
 AWS = instances("aws")
+AZURE = instances("azure")
+AZURE_NAME = re.compile(r"Standard_([A-Z]+)(\d+)([a-z]*)(?:_([A-Z]+\d+))?_v\d")
+"""Family, vCPUs, features and GPU, by the naming conventions of Azure's machine sizes."""
 ALL = [row for provider in PROVIDERS for row in instances(provider)]
 NOT_SERVED = {
     "p2": "K80 GPUs, which no CUDA 12 and so no PyTorch of today runs on; EC2 has withdrawn them",
@@ -107,6 +110,24 @@ def test_a_price_from_memory_says_so() -> None:
     known = ("EC2 data in moto", "unverified")
     assert [row for row in AWS if not row.source.startswith(known)] == []
     assert [row for row in AWS if row.usd_per_hour and "list price" not in row.source] == []
+
+
+@pytest.mark.parametrize("row", AZURE, ids=lambda row: row.instance_type)
+def test_an_azure_size_is_what_its_name_says(row: Instance) -> None:
+    name = AZURE_NAME.fullmatch(row.instance_type)
+    assert name is not None
+    family, cores, features, gpu = name.groups()
+    assert family.startswith("N") == (row.gpus > 0)
+    assert row.network == ("infiniband" if "r" in features else "none")
+    assert row.gpu.startswith(gpu or "")
+    if family != "DS":  # of the time before sizes were named by their vCPUs
+        assert row.vcpus == int(cores)
+
+
+def test_an_azure_row_is_dated_or_says_that_nobody_has_verified_it() -> None:
+    undated = [row for row in AZURE if not re.fullmatch(r"20\d\d-\d\d-\d\d", row.as_of)]
+    assert [row.instance_type for row in undated if row.source != "unverified"] == []
+    assert [row.instance_type for row in AZURE if row.usd_per_hour is None and row.source == "unverified"] == []
 
 
 def test_a_gpu_is_named_by_its_family_and_by_its_memory_where_that_differs() -> None:

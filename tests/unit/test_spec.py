@@ -229,3 +229,19 @@ def test_every_section_is_frozen(section: str) -> None:
 def test_the_spec_itself_is_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         JobSpec(name="x").name = "y"  # type: ignore[misc]
+
+
+def test_a_place_in_an_argument_must_be_one_of_the_job(folder: Path) -> None:
+    text = (
+        "inputs: {train-set: ./data}\n"
+        "args: {data: '${inputs.train-sat}', out: '${outputs.models}/x', ok: '${inputs.train-set} ${outputs.model}'}\n"
+    )
+    assert mistakes(folder, text) == [
+        "job.yaml:2:8: args.data: there is no input 'train-sat' (did you mean 'train-set'?)",
+        "job.yaml:2:37: args.out: there is no output 'models' (did you mean 'model'?)",
+    ]
+    assert mistakes(folder, "args: ['--x', '${inputs.x}']\n") == ["job.yaml:1:15: args[1]: there is no input 'x'"]
+    assert spec(folder, "args: {home: '$HOME ${HOME} ${{inputs.x}}'}\n").args.argv == (
+        "--home",
+        "$HOME ${HOME} ${{inputs.x}}",
+    )

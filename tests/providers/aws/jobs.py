@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cloudtrain
 from cloudtrain.run import Run
-from tests.loopback.cloud import Cloud
+from tests.loopback.aws.cloud import Cloud
 from tests.loopback.faults import Kind
 
 JOB = {"name": "faulty", "entrypoint": "train.py", "resources": {"nodes": 2}, "limits": {"max_runtime": "1 h"}}

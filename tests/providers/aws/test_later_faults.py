@@ -15,7 +15,7 @@ import cloudtrain
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.run import adopt, find_run
 from tests.e2e.workbench import Bench
-from tests.loopback.cloud import Cloud
+from tests.loopback.aws.cloud import Cloud
 from tests.loopback.faults import Kind
 from tests.providers.aws.jobs import JOB, LASTING, PASSING, exists, submitted
 

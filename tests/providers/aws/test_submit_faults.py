@@ -13,7 +13,7 @@ import cloudtrain
 from cloudtrain.errors import CloudError
 from cloudtrain.run import find_run
 from tests.e2e.workbench import Bench
-from tests.loopback.cloud import Cloud
+from tests.loopback.aws.cloud import Cloud
 from tests.loopback.faults import Kind
 from tests.providers.aws.jobs import CALLS, JOB, LASTING, PASSING, SUBMIT_CALLS, exists, submitted
 
@@ -67,7 +67,7 @@ def test_a_create_without_an_answer_is_settled_later(cloud: Cloud, kind: Kind, m
         submitted(run_id)
     cloud.front.reset()
     assert find_run(run_id).status().state == "submitting"
-    monkeypatch.setattr("cloudtrain.aws.start.ARRIVAL_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.remote.arrival.ARRIVAL_SECONDS", 0)
     state = find_run(run_id).status()
     assert state.state == "failed"
     assert "SageMaker knows no job" in state.reason

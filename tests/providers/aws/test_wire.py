@@ -14,7 +14,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.run import Run
-from tests.loopback.cloud import Cloud
+from tests.loopback.aws.cloud import Cloud
 
 JOB = {
     "name": "wired",

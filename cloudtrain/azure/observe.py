@@ -1,0 +1,85 @@
+"""Looking at a job: one look at its run history, then the new log lines, and from both the events that are new."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.azure.phases import billing, ended_at, ending, phase_of, started_at, status_of
+from cloudtrain.azure.pull import pull
+from cloudtrain.azure.start import gone, settle
+from cloudtrain.remote.ending import all_told, ended
+from cloudtrain.runs.state import RunState, fold
+from cloudtrain.runs.store import RunFolder
+
+if TYPE_CHECKING:
+    from cloudtrain.clouds.azure import Workspace
+
+SETTLING_PAUSES = 3
+"""Logs lag: after the end of a job its last lines are waited for, for this many looks."""
+
+
+def observe(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> list[dict[str, Any]]:
+    """The events since the last look. Log lines, and the events in them, are kept as they are read."""
+    now = time.time()
+    events: list[dict[str, Any]] = []
+    if state.ref is None:
+        events = settle(cloud, run, now)
+        if not any(event["type"] == "submitted" for event in events):
+            return events
+    details = cloud.details(run.run_id)
+    if details is None:
+        raise gone(cloud, run.run_id)
+    phase = phase_of(details)
+    if phase != state.phase:
+        events.append({"type": "phase", "time": now, "phase": phase})
+    if status_of(details) == "CancelRequested" and not state.stop_requested:
+        events.append({"type": "stop_requested", "time": now, "reason": "Azure ML is cancelling it"})
+    over = ending(details)
+    drained = pull(cloud, run, logs_of(details), whole=over is not None)
+    if over is not None:
+        # What has just been read may hold the nodes' last words.
+        state = fold(run.run_id, run.events())
+        if drained and (all_told(state, state.nodes) or _waited(details, state, now, pause)):
+            events.append(_ended(details, state, over, run))
+    return events
+
+
+def catch_up(cloud: Workspace, run: RunFolder) -> None:
+    """All log lines of a job that is over."""
+    details = cloud.details(run.run_id) or {}
+    while not pull(cloud, run, logs_of(details), whole=True):
+        pass
+
+
+def logs_of(details: Mapping[str, Any]) -> Mapping[str, str]:
+    """The addresses of a job's logs by their names."""
+    return details.get("logFiles") or {}
+
+
+def _waited(details: Mapping[str, Any], state: RunState, now: float, pause: float) -> bool:
+    """Whether the last lines had their time to arrive: since the end, or since we first saw it, as clocks differ."""
+    if not started_at(details) and not logs_of(details):
+        return True  # it never came so far as to print anything
+    seen = state.phase_seen if state.phase == phase_of(details) else now
+    return now - min(seen, ended_at(details) or now) > SETTLING_PAUSES * pause
+
+
+def _ended(details: Mapping[str, Any], state: RunState, over: tuple[str, str], run: RunFolder) -> dict[str, Any]:
+    """The end by Azure ML's word, unless the nodes know better: a stop of ours ends with checkpoints, not by force."""
+    final, reason = over
+    told = [node["outcome"] for node in state.nodes_ended.values()]
+    stopped = [node for node in state.nodes_ended.values() if node["outcome"] == "stopped"]
+    if final == "failed" and stopped and all(outcome in ("stopped", "succeeded") for outcome in told):
+        final, reason = "stopped", ""
+    if final == "stopped":
+        by_time = any(node.get("why") == "time" for node in stopped)
+        late = "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)"
+        reason = late if by_time else reason or state.reason or "it was cancelled"
+    return ended(state, (final, reason), ended_at(details) or time.time(), _bill(details, state, run))
+
+
+def _bill(details: Mapping[str, Any], state: RunState, run: RunFolder) -> dict[str, Any]:
+    prices: dict[str, float] = run.document("plan.json")["target"]["facts"].get("prices", {})
+    return billing(details, state.nodes, max(prices.values(), default=None))

@@ -1,0 +1,82 @@
+"""Stopping a job: first so that it can save, then for good.
+
+Azure ML promises no signal before it takes a job's processes away. So the job is told through its own storage, where
+its launcher looks, and is cancelled when it has ended by itself, or the time for that is over.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from cloudtrain.azure.fetch import parts
+from cloudtrain.azure.observe import observe
+from cloudtrain.azure.phases import ending, status_of
+from cloudtrain.azure.start import settle
+from cloudtrain.contracts.azureml import GRACE_SECONDS, STOP_FILE
+from cloudtrain.errors import CloudError
+from cloudtrain.runs.state import RunState, fold
+from cloudtrain.runs.store import RunFolder
+
+if TYPE_CHECKING:
+    from cloudtrain.clouds.azure import Workspace
+
+LOOK_SECONDS = 2.0
+
+
+def stop(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> bool:
+    """Ask it to save and end, wait for that, cancel it. False: not yet, ask again.
+
+    Whatever happens while it waits, an interrupt included: the job is cancelled.
+    """
+    if state.ref is None:
+        settled = settle(cloud, run, time.time())
+        if settled:
+            run.append(*settled)
+        if not any(event["type"] == "submitted" for event in settled):
+            return bool(settled)
+    run.append({"type": "stop_requested", "time": time.time(), "reason": "stop was asked"})
+    try:
+        if _is_running(cloud, run):
+            _tell(cloud, run)
+            _await_saved(cloud, run, pause)
+    finally:
+        _cancel(cloud, run.run_id)
+    return True
+
+
+def _is_running(cloud: Workspace, run: RunFolder) -> bool:
+    details = cloud.details(run.run_id)
+    return details is not None and status_of(details) == "Running"
+
+
+def _tell(cloud: Workspace, run: RunFolder) -> None:
+    datastore, folder = parts(run.document("request.json")["outputs"]["output"]["path"])
+    cloud.container(datastore).put(folder + STOP_FILE, b"")
+
+
+def _await_saved(cloud: Workspace, run: RunFolder, pause: float) -> None:
+    """Until every node has said its last word, or the job is over, or the grace period is."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            seen = observe(cloud, run, fold(run.run_id, run.events()), pause)
+        except CloudError as error:
+            if not error.transient:
+                raise
+            seen = []
+        run.append(*seen)
+        now = fold(run.run_id, run.events())
+        if now.has_ended or len(now.nodes_ended) >= now.nodes:
+            return
+        time.sleep(min(pause, LOOK_SECONDS))
+
+
+def _cancel(cloud: Workspace, name: str) -> None:
+    """A job that is over already cannot be cancelled, and need not be."""
+    try:
+        cloud.cancel(name)
+    except CloudError:
+        details = cloud.details(name)
+        if details is None or (ending(details) is None and status_of(details) != "CancelRequested"):
+            raise

@@ -1,0 +1,79 @@
+"""The target that a spec and the settings mean on Azure ML: workspace, machines, environment, price. Pure."""
+
+from __future__ import annotations
+
+from cloudtrain.azure.account import account
+from cloudtrain.azure.images import image_of
+from cloudtrain.azure.request import is_size
+from cloudtrain.catalog.choice import Problem, choose
+from cloudtrain.contracts.azureml import GRACE_SECONDS
+from cloudtrain.planning import Target
+from cloudtrain.quote import known_prices, own_prices, price_of, quote
+from cloudtrain.settings import Settings
+from cloudtrain.spec import JobSpec
+from cloudtrain.spec.model import Resources
+
+MAX_NODES = 100
+"""Of one distributed job, by the documentation's table of limits."""
+
+DEFAULT_INSTANCE = "Standard_DS3_v2"
+"""For a job without GPUs that names no type."""
+
+DEFAULT_MAX_RUNTIME_SECONDS = 86_400
+"""Azure ML itself would let a job run for weeks."""
+
+UNUSED = ("resources.disk", "limits.max_wait", "limits.retries", "aws")
+
+
+def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
+    """Everything that rendering needs; what is missing or impossible is listed in `problems`.
+
+    Which machines a cluster has is known to the workspace only: unless the spec names their type, so is their price.
+    """
+    resources = spec.resources
+    facts, origins, problems = account(spec.azure, settings, rehearsal=rehearsal)
+    named = resources.instance.get("azure", ())
+    types, wrong = ((), []) if facts["compute"] and not named else _choice(resources, named)
+    location = facts["location"] or ""
+    image, _ = image_of(spec.image)
+    own, wrong_prices = own_prices(settings.get("prices"))
+    made, wrong_limits = quote(
+        price_of("azure", types[:1], location, own),
+        resources.nodes,
+        spec.limits,
+        default_seconds=DEFAULT_MAX_RUNTIME_SECONDS,
+        grace_seconds=0,  # Azure ML ends a job at its time limit, and not later
+    )
+    if not location:
+        wrong_limits = [
+            (at, said, f"{hint}; prices are known once azure.location is set") for at, said, hint in wrong_limits
+        ]
+    # A name that is none has no price either: that it is none is told by the rules.
+    untold = rehearsal or wrong or any(not is_size(name) for name in types)
+    problems += wrong + wrong_prices + ([] if untold else wrong_limits)
+    return Target(
+        provider="azure",
+        contract="azureml",
+        where=location or f"the workspace {facts['workspace']}",
+        max_nodes=MAX_NODES,
+        grace_seconds=GRACE_SECONDS,
+        schemes=("", "azureml", "https", "wasbs", "abfss"),
+        unused=UNUSED,
+        facts={
+            **facts,
+            "instances": list(types),
+            "prices": known_prices("azure", types[:1], location, own),
+            "image": image,
+            "poll": settings["azure.poll"],
+            # A rehearsal costs nothing: what only money forbids is told, and no reason to refuse it.
+            "unpaid": [message for _, message, _ in wrong_limits] if rehearsal else [],
+        },
+        origins={**origins, "prices": settings.origins.get("prices", "")},
+        quote=made,
+        problems=tuple(problems),
+    )
+
+
+def _choice(resources: Resources, named: tuple[str, ...]) -> tuple[tuple[str, ...], list[Problem]]:
+    gpus, gpu = resources.gpus, resources.gpu
+    return choose("azure", gpus=gpus, gpu=gpu, named=named, default=DEFAULT_INSTANCE)

@@ -1,0 +1,101 @@
+"""A rehearsal as Azure ML: its command job executed here, one process per node, mounts as folders of this machine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.azure.request import RESUME, input_name
+from cloudtrain.contracts.azureml import GRACE_SECONDS, Mount, command_job
+from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.local import container as rooms
+from cloudtrain.local.folders import RunPaths
+from cloudtrain.local.stages import OF_THE_MACHINE, Launches, local_input, local_secrets, search_path
+from cloudtrain.remote.request import ARCHIVE
+
+
+class AzureMLStage:
+    """A command job, executed as Azure ML would: each node has its own copy of the code and shares the outputs.
+
+    What the request says of datastores is answered by this machine: the run's own folders for outputs, local folders
+    for inputs that have one. Inputs without a local place come from their datastore.
+    """
+
+    def __init__(self, paths: RunPaths, document: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+        nodes = int(document["resources"]["instance_count"])
+        self.paths, self.plan = paths, plan
+        self.addresses = rooms.addresses(nodes)
+        self.job = command_job(document, master=self.addresses[0])
+        self.max_runtime_seconds: int | None = self.job.timeout_seconds
+        self.grace_seconds = GRACE_SECONDS
+
+    def inherits(self, variable: str) -> bool:
+        """What a program needs to run on this machine at all, and the person's Azure in place of the job's identity."""
+        return variable in OF_THE_MACHINE or variable.startswith(("AZURE_", "MSI_", "LC_"))
+
+    def prepare(self, archive: Path) -> Launches:
+        """The working folder of each node, and the command that is run in it."""
+        outputs = {"model": self.paths.model, "output": self.paths.output, "checkpoints": self.paths.checkpoints}
+        places = {f"outputs.{mount.name}": str(outputs[mount.name]) for mount in self.job.outputs}
+        places |= {f"inputs.{mount.name}": str(self._input(mount)) for mount in self.job.inputs}
+        command = self.job.command_line(places)
+        launches: Launches = []
+        for process in self.job.processes:
+            folder = self.paths.run / "nodes" / str(process.node) / "wd"
+            shutil.rmtree(folder, ignore_errors=True)  # of an earlier time
+            folder.mkdir(parents=True)
+            (folder / ARCHIVE).symlink_to(archive)
+            launches.append(
+                {
+                    "node": process.node,
+                    "argv": ("/bin/sh", "-c", command),
+                    "cwd": str(folder),
+                    "env": {
+                        "PATH": search_path(self.plan),
+                        **process.env,
+                        "CLOUDTRAIN_NODE_ADDR": self.addresses[process.node],
+                    },
+                    "secrets": local_secrets(self.plan),
+                }
+            )
+        return launches
+
+    def keep(self) -> None:
+        """Nothing: they write where it stays, as to a mounted datastore."""
+
+    def collect(self) -> list[str]:
+        """Nothing: they wrote where people look."""
+        return []
+
+    def _input(self, mount: Mount) -> Path:
+        """Where an input lies on this machine. It is the folder itself, not a copy."""
+        if mount.name == RESUME:
+            given = self.plan["facts"]["resume_from"]
+        else:
+            name = next(name for name in self.plan["spec"]["inputs"] if input_name(name) == mount.name)
+            given = local_input(self.plan, name) or mount.path
+        if "://" not in given and not given.startswith("azureml:"):
+            if not Path(given).exists():
+                raise StorageError(f"input {mount.name}: there is nothing at {given}")
+            return Path(given).resolve()
+        return self._brought(mount.name, given)
+
+    def _brought(self, name: str, place: str) -> Path:
+        from cloudtrain.azure.fetch import bring_folder
+
+        if not place.startswith("azureml://"):
+            hint = f"give a local folder for it: inputs: {{{name}: {{local: ./data, azure: …}}}}"
+            raise UsageError(f"input {name}: {place} cannot be read from here", hint=hint)
+        try:
+            from cloudtrain.clouds.azure import workspace
+        except ImportError as error:
+            raise UsageError(f"input {name}: {place} cannot be read without azure-ai-ml: {error}") from None
+
+        facts, folder = self.plan["target"]["facts"], self.paths.run / "inputs" / name
+        cloud = workspace(facts["subscription"], facts["resource_group"], facts["workspace"])
+        if not bring_folder(cloud, place, folder, None):
+            raise StorageError(f"input {name}: nothing lies at {place}")
+        files = list(folder.iterdir())
+        return files[0] if len(files) == 1 and place.endswith(files[0].name) else folder

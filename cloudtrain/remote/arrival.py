@@ -1,0 +1,82 @@
+"""One job or none: creating it when answers may be lost, and finding out later what became of a submission."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Container
+from typing import Any
+
+from cloudtrain.errors import CloudError, RunExists
+from cloudtrain.runs.store import RunFolder
+
+ARRIVAL_SECONDS = 60
+"""A request that was sent and has made no job after this long will make none."""
+
+NOTHING = "nothing was started"
+
+Find = Callable[[], dict[str, Any] | None]
+"""Looks for our job: what finds it again; None when no job has its name; RunExists when it is somebody else's."""
+
+
+def create(
+    name: str, send: Callable[[], dict[str, Any]], find: Find, *, attempts: int, taken: Container[str]
+) -> dict[str, Any]:
+    """Try, and after each failure that may pass ask whether the job is there, until it is or patience ends.
+
+    `send` tries once: retries of an SDK would hide that an earlier try may have been the one that counted. `taken`:
+    the codes that say that the name is taken, perhaps by a try of ours whose answer was lost.
+    """
+    unsure = False
+    for attempt in range(attempts):
+        if attempt:
+            time.sleep(random.random() * 2**attempt / 2)
+        try:
+            return send()
+        except CloudError as error:
+            unsure |= error.unsure or error.code in taken
+            failure = error
+        if not unsure and not failure.transient:
+            raise failure
+        if unsure:
+            found = _found(name, find, failure)
+            if found is not None:
+                return found
+            if not failure.transient:
+                break
+    raise _unsure(name, failure) if unsure else failure
+
+
+def settle(run: RunFolder, now: float, find: Find, service: str) -> list[dict[str, Any]]:
+    """What became of a submission that nobody has seen the end of. Nothing, while it may still be under way."""
+    if run.is_being_submitted():
+        return []
+    creating = run.last_event("creating")
+    if creating is None:  # the request was never sent: there is nothing to ask for
+        return [_never(now, f"submit was interrupted before the job was created; {NOTHING}")]
+    try:
+        ref = find()
+    except RunExists:
+        return [_never(now, f"another job of the name {run.run_id} exists; {NOTHING}")]
+    if ref is not None:
+        return [{"type": "submitted", "time": now, "ref": ref}]
+    if now - creating["time"] < ARRIVAL_SECONDS:
+        return []
+    return [_never(now, f"submit was interrupted, and {service} knows no job {run.run_id}; {NOTHING}")]
+
+
+def _found(name: str, find: Find, failure: CloudError) -> dict[str, Any] | None:
+    try:
+        return find()
+    except CloudError as error:
+        raise _unsure(name, failure) from error
+
+
+def _unsure(name: str, failure: CloudError) -> CloudError:
+    hint = f"cloudtrain status {name} asks again; the same name never starts a second job"
+    message = f"{failure.message}; whether the job {name} exists is not known yet"
+    return CloudError(message, hint=hint, code=failure.code, unsure=True)
+
+
+def _never(now: float, reason: str) -> dict[str, Any]:
+    return {"type": "ended", "time": now, "state": "failed", "reason": reason}

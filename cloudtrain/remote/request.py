@@ -1,0 +1,88 @@
+"""What requests to all clouds have in common: our tags, what lies where, and what a rehearsal cannot be. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain import __version__
+
+if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.planning import Plan
+
+PREFIX = "cloudtrain"
+"""All that is ours lies below this folder of the user's storage."""
+
+OURS = "cloudtrain-"
+"""What our tags begin with, and other names that we give beside the user's."""
+
+ARCHIVE = "source.tar.gz"
+
+
+def tags(plan: Plan) -> dict[str, str]:
+    """Ours, by which a job is found again from any machine, then the user's."""
+    facts, resources = plan.facts, plan.spec.resources
+    digest = re.search(r"@(sha256:[0-9a-f]{64})$", str(plan.target.facts["image"]))
+    git = {"git-commit": facts.git_commit} if facts.git_commit else {}
+    if facts.git_commit and facts.git_dirty is not None:
+        git["git-dirty"] = str(facts.git_dirty).lower()
+    mine = {
+        "run": plan.run_id,
+        "name": plan.spec.name,
+        "spec": plan.spec_digest,
+        "source": facts.source.digest,
+        "processes": str(resources.processes_per_node),
+        "planned": f"{facts.time:.3f}",
+        **git,
+        **({"image-digest": digest[1]} if digest else {}),
+        "version": __version__,
+    }
+    return {**{f"{OURS}{key}": value for key, value in mine.items()}, **plan.spec.tags}
+
+
+def ours(all_tags: Mapping[str, Any]) -> dict[str, str]:
+    """Our tags out of a job's, without their prefix."""
+    return {key.removeprefix(OURS): str(value) for key, value in all_tags.items() if key.startswith(OURS)}
+
+
+def same_submission(mine: Mapping[str, str], theirs: Mapping[str, str]) -> bool:
+    """Whether two sets of our tags are of one and the same submission, and not only of one name."""
+    return all(mine.get(key) == theirs.get(key) for key in ("run", "planned", "spec"))
+
+
+def file_name(place: str) -> str:
+    """The name of the one file that an address means; empty for a folder. A suffix tells: `t.csv`, not `v1.0`."""
+    name = place.rpartition("/")[2]
+    return name if re.search(r"[^.]\.[A-Za-z]\w*$", name) else ""
+
+
+def as_folder(uri: str) -> str:
+    """With one slash at the end, or it would match its neighbours' names too."""
+    return uri.rstrip("/") + "/"
+
+
+def idle_note(plan: Plan) -> list[str]:
+    """GPUs that are paid for and that no process is started for."""
+    resources = plan.spec.resources
+    idle = resources.gpus - resources.processes_per_node
+    per_node = f"{idle} of {resources.gpus} GPUs per node"
+    return [f"{per_node} stay idle unless a process drives several"] if idle > 0 else []
+
+
+def rehearsal_notes(plan: Plan) -> list[str]:
+    """Where a rehearsal is not the real thing, or what would be refused in earnest."""
+    if not plan.is_rehearsal:
+        return []
+    facts, spec, name = plan.target.facts, plan.spec, plan.target.provider
+    notes = ["rehearsed with this machine's Python and torch, not in the image"]
+    if facts["placeholders"]:
+        missing = ", ".join(facts["placeholders"])
+        notes.append(f"{missing} not set: rehearsed with a placeholder; {name} will ask for it")
+    notes += [f"{name} will refuse it: {message}" for message in facts["unpaid"]]
+    local = [item for item, places in spec.inputs.items() if "local" in places.uri]
+    if local:
+        notes.append(f"inputs {', '.join(local)} are the local folders themselves: what the job writes there stays")
+    if spec.checkpoints.uri:
+        notes.append(f"checkpoints stay here: {spec.checkpoints.uri} is neither read nor written")
+    return notes

@@ -1,0 +1,106 @@
+"""The whole life of jobs on Azure ML, imitated on loopback, by the real command line, azure-ai-ml and torchrun."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.cloud_life import DIGITS, TOKEN, Life
+from tests.e2e.workbench import Bench, Result
+from tests.loopback.azure.cloud import AzureCloud
+
+pytestmark = [pytest.mark.torchrun]
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[AzureCloud]:
+    with AzureCloud() as made:
+        yield made
+    assert not made.account.troubles, "\n".join(made.account.troubles)
+
+
+@pytest.fixture(scope="module")
+def bench(cloud: AzureCloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    made = Bench(tmp_path_factory.mktemp("azure") / "a folder with spaces", env=cloud.environment())
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def digits(bench: Bench) -> Result:
+    bench.write(job_yaml=DIGITS)
+    return bench.run("submit", "--provider", "azure", "--run-id", "digits-1")
+
+
+class TestAzureML(Life):
+    provider, machines, usd_per_hour = "azure", "2 x Standard_DS3_v2, eastus", 0.229
+
+    def keep_secret(self, cloud: Any) -> str:
+        cloud.account.secrets["token"] = TOKEN
+        return f"keyvault:{cloud.vault}/secrets/token"
+
+    def saved(self, cloud: Any, run_id: str) -> list[str]:
+        return list(cloud.blobs(f"cloudtrain/runs/{run_id}/checkpoints/"))
+
+    def told(self, cloud: Any) -> str:
+        details = cloud.service.jobs["dog-1"].details(cloud.account)
+        assert "exited with status code 1" in json.dumps(details)
+        return json.dumps([details, *(body for _, body in cloud.front.sent)], default=str)
+
+
+def test_what_the_sdk_has_to_say_stays_off_the_screen(digits: Result) -> None:
+    assert "xperimental" not in digits.err
+    assert "studio URL" not in digits.err
+    assert "\x1b" not in digits.err
+
+
+def test_verbose_shows_it(bench: Bench, digits: Result) -> None:
+    said = bench.run("-v", "list", "--provider", "azure", CLOUDTRAIN_DATA_DIR=str(bench.folder / "elsewhere"))
+    assert "Request URL" in said.err
+
+
+def test_a_stop_is_no_failure_and_fetch_brings_nothing_of_ours(bench: Bench, cloud: AzureCloud, tmp_path: Path) -> None:
+    bench.write(job_yaml=DIGITS)
+    bench.run("submit", "--provider", "azure", "--run-id", "halt-1", "--detach", "--set", "args.epochs=3000")
+    watcher = bench.begin("wait", "halt-1")
+    bench.await_event("halt-1", lambda event: event["type"] == "checkpoint")
+    assert bench.run("stop", "halt-1").code == 5
+    assert watcher.wait(timeout=60) == 5
+    status = bench.json("status", "halt-1")
+    assert (status["state"], status["reason"], status["error"]) == ("stopped", "stop was asked", None)
+    assert [name for name in cloud.blobs("cloudtrain/runs/halt-1/output/") if name.endswith(".cloudtrain-stop")]
+    assert bench.run("fetch", "halt-1", str(tmp_path / "result"), "--checkpoints").code == 0
+    assert list((tmp_path / "result").rglob("*cloudtrain-stop*")) == []
+
+
+def test_a_job_stops_with_a_checkpoint_before_its_time_limit(bench: Bench) -> None:
+    bench.write(job_yaml=DIGITS)
+    flags = ("--set", "args.epochs=3000", "--set", "limits.max_runtime=15 s")
+    said = bench.run("submit", "--provider", "azure", "--run-id", "late-1", *flags)
+    assert said.code == 5, said.err
+    status = bench.json("status", "late-1")
+    assert "the time limit is over" in status["reason"]
+    assert status["checkpoint"]["step"] > 0
+    assert "the time limit is near: stopping with a checkpoint" in bench.run("logs", "late-1").out
+
+
+def test_cluster_quota_and_names_that_are_wrong_are_answered_with_what_to_do(bench: Bench, cloud: AzureCloud) -> None:
+    bench.write(job_yaml=DIGITS)
+    submit = ("submit", "--provider", "azure", "--detach")
+    said = bench.run(*submit, "--set", "azure.compute=no-such-cluster")
+    assert (said.code, "has no compute no-such-cluster" in said.err) == (3, True)
+    assert "nothing was started" in said.err
+    said = bench.run(*submit, "--set", "resources.instance.azure=Standard_NC24ads_A100_v4", "--set", "resources.gpus=1")
+    assert said.code in (0, 3)
+    for field, value in (("workspace", "no-such-ws"), ("resource_group", "no-such-rg")):
+        said = bench.run(*submit, "--set", f"azure.{field}={value}")
+        assert said.code == 4, said.err
+        assert f"look at azure.{field}" in said.err
+    said = bench.run(*submit, "--set", "azure.subscription=99999999-9999-9999-9999-999999999999")
+    assert said.code == 4
+    assert "look at azure.subscription" in said.err
+    assert "Traceback" not in said.err

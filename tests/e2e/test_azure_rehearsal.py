@@ -1,0 +1,123 @@
+"""`--provider local --as azure`: Azure ML's own request, executed here by real processes; nothing is asked of Azure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.workbench import Bench, Result
+
+pytestmark = [pytest.mark.torchrun]
+
+DIGITS = """
+name: digits
+args: {task: digits, strategy: ddp, epochs: 1}
+resources: {nodes: 2, processes: 2}
+checkpoints: {every: 1 s, keep: 2}
+limits: {max_runtime: 1 h}
+azure: {subscription: 00000000-0000-0000-0000-000000000000, resource_group: rg, workspace: ws1, location: eastus}
+"""
+SCRIPT = """
+import os, sys
+from pathlib import Path
+from cloudtrain_job import emit
+emit("seen", argv=sys.argv[1:], run=os.environ["AZUREML_RUN_ID"], platform=os.environ["CLOUDTRAIN_PLATFORM"],
+     place=os.environ["CLOUDTRAIN_NODE_RANK"], data=(Path(sys.argv[4]) / "x.txt").read_text(),
+     table=Path(os.environ["CLOUDTRAIN_INPUT_MY_TABLE"]).read_text(), secret=os.environ["TOKEN"][:5],
+     model=sys.argv[5], cwd=os.getcwd(), foreign=sorted(name for name in os.environ if name.startswith("MY_")))
+if os.environ["LOCAL_RANK"] == "0":
+    name = f"from-{os.environ['CLOUDTRAIN_NODE_RANK']}"
+    Path(os.environ["CLOUDTRAIN_MODEL_DIR"], name).write_text("weights")
+    Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], name).write_text("notes")
+if "fail" in sys.argv:
+    raise ValueError("the dog ate shard 3")
+"""
+JOB = """
+name: seen
+entrypoint: train.py
+args: ["it's", "a b", "${{HOME}} $HOME", "${inputs.train}", "${outputs.model}"]
+resources: {nodes: 2, processes: 1}
+inputs:
+  train: {azure: "azureml://datastores/workspaceblobstore/paths/train/", local: ../data}
+  my-table: {azure: "azureml://datastores/workspaceblobstore/paths/t.csv", local: ../data/t.csv}
+secrets: {TOKEN: {azure: "keyvault:my-vault/token", local: "env:MY_TOKEN"}}
+limits: {max_runtime: 1 h}
+"""
+MY_TOKEN = "hunter2-never-write-this-down"
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    made = Bench(tmp_path_factory.mktemp("rehearsal") / "a folder with spaces")
+    (made.folder / "data").mkdir()
+    (made.folder / "data" / "x.txt").write_text("input data")
+    (made.folder / "data" / "t.csv").write_text("a,b")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def digits(bench: Bench) -> Result:
+    bench.write(job_yaml=DIGITS)
+    return bench.run("submit", "--as", "azure", "--run-id", "digits-1")
+
+
+def test_it_succeeds_and_says_as_what(bench: Bench, digits: Result) -> None:
+    assert digits.code == 0, digits.err
+    assert "on this machine, as Azure ML would run it" in digits.err
+    assert "submit --provider azure" in digits.err
+    assert bench.json("status", "digits-1")["contract"] == "azureml"
+
+
+def test_it_executed_the_very_request_that_azure_would_get(bench: Bench, digits: Result) -> None:
+    executed = json.loads((bench.run_folder("digits-1") / "request.json").read_text())
+    printed = bench.run("submit", "--provider", "azure", "--run-id", "digits-1", "--dry-run", "--json")
+    for_azure = json.loads(printed.out)
+    for_azure["tags"]["cloudtrain-planned"] = executed["tags"]["cloudtrain-planned"]
+    assert executed == for_azure
+
+
+def test_a_script_finds_what_azure_promises_and_nothing_of_the_persons_shell(bench: Bench) -> None:
+    bench.write(job_yaml=JOB, train_py=SCRIPT)
+    said = bench.run("submit", "--as", "azure", "--run-id", "seen-1", MY_TOKEN=MY_TOKEN)
+    assert said.code == 0, said.err
+    assert "azure.subscription, azure.resource_group, azure.workspace not set" in said.err
+    ranks = {event["rank"]: event for event in bench.events("seen-1") if event["type"] == "seen"}
+    folder = bench.run_folder("seen-1")
+    for rank, seen in ranks.items():
+        assert seen["argv"] == ["it's", "a b", "${{HOME}} $HOME", str(bench.folder / "data"), str(folder / "model")]
+        assert (seen["run"], seen["platform"], seen["place"]) == ("seen-1", "azureml", str(rank))
+        assert (seen["data"], seen["table"], seen["secret"]) == ("input data", "a,b", MY_TOKEN[:5])
+        assert seen["foreign"] == []
+    assert len({seen["cwd"] for seen in ranks.values()}) == 2
+    for name in ("model", "output"):
+        assert sorted(path.name for path in (folder / name).iterdir()) == ["from-0", "from-1"]
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            assert MY_TOKEN.encode() not in path.read_bytes(), path
+    assert bench.processes() == []
+
+
+def test_a_failure_names_the_rank_and_the_reason(bench: Bench) -> None:
+    bench.write(job_yaml=JOB, train_py=SCRIPT)
+    more = '[a, b, c, "${inputs.train}", "${outputs.model}", fail]'
+    said = bench.run("submit", "--as", "azure", "--set", f"args={more}", MY_TOKEN=MY_TOKEN)
+    assert said.code == 1
+    assert "raised ValueError: the dog ate shard 3" in said.err
+    assert bench.processes() == []
+
+
+def test_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_on(bench: Bench) -> None:
+    bench.write(job_yaml=DIGITS)
+    bench.run("submit", "--as", "azure", "--run-id", "long-1", "--detach", "--set", "args.epochs=3000")
+    bench.await_event("long-1", lambda event: event["type"] == "progress" and event.get("epoch", 0) >= 2)
+    stopped = bench.run("stop", "long-1")
+    assert stopped.code == 5, stopped.err
+    step = bench.json("status", "long-1")["checkpoint"]["step"]
+    again = bench.run("rerun", "long-1", "--detach").out.strip()
+    resumed = bench.await_event(again, lambda event: event["type"] == "resumed")
+    assert resumed["step"] == step
+    assert bench.run("stop", again).code == 5
+    assert bench.processes() == []

@@ -1,0 +1,70 @@
+"""Nodes of an Azure ML command job on this machine: the variables, mounts and command line that they would get."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.entrypoints.test_launcher import ENTRYPOINTS, document
+
+MASTER = "127.0.0.101"
+
+
+def variables(rank: int = 0, nodes: int = 1, port: int = 6105, **changes: str) -> dict[str, str]:
+    """What Azure ML sets for a PyTorch distribution with one process per node, and what the job's request sets."""
+    return {
+        "AZUREML_RUN_ID": "job-1",
+        "MASTER_ADDR": MASTER,
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(nodes),
+        "NODE_RANK": str(rank),
+        "RANK": str(rank),
+        "LOCAL_RANK": "0",
+        "CLOUDTRAIN_PLATFORM": "azureml",
+        "CLOUDTRAIN_JOB": json.dumps(document()),
+    } | changes
+
+
+def folders(base: Path) -> dict[str, str]:
+    """What the command exports: the mounts, shared by all nodes."""
+    mounts = {
+        "CLOUDTRAIN_OUTPUT_DIR": "output",
+        "CLOUDTRAIN_MODEL_DIR": "model",
+        "CLOUDTRAIN_CHECKPOINT_DIR": "checkpoints",
+        "CLOUDTRAIN_INPUT_TRAIN": "in a mount/train",
+        "CLOUDTRAIN_RESUME_DIR": "earlier",
+    }
+    for path in mounts.values():
+        (base / path).mkdir(parents=True, exist_ok=True)
+    return {name: str(base / path) for name, path in mounts.items()}
+
+
+def start_node(
+    base: Path, rank: int, nodes: int, port: int, programs: dict[str, str], job: dict[str, Any], **environ: str
+) -> subprocess.Popen[str]:
+    """Start one node as the service would: a shell in the node's own folder, which becomes the launcher."""
+    code = base / f"node-{rank}"
+    shutil.copytree(ENTRYPOINTS, code / ".cloudtrain", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    for name, text in programs.items():
+        (code / f"{name}.py").write_text(text)
+    exports = " ".join(f'{name}="{path}"' for name, path in folders(base).items())
+    foreign = ("CLOUDTRAIN_", "PET_", "AZUREML_", "TORCHELASTIC_")
+    env = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    env |= variables(rank, nodes, port, CLOUDTRAIN_JOB=json.dumps(document(**job)))
+    env |= {"CLOUDTRAIN_NODE_ADDR": f"127.0.0.{101 + rank}"} | environ
+    return subprocess.Popen(
+        ["sh", "-c", f'export {exports} && exec "{sys.executable}" -u .cloudtrain'],
+        cwd=code,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )

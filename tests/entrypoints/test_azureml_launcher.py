@@ -1,0 +1,177 @@
+"""Launchers started as Azure ML would: one world whatever the program does, stops by file, by time and by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.entrypoints.azure_nodes import folders, start_node
+from tests.entrypoints.test_launcher import events, finish, free_port
+from tests.entrypoints.vaults import SECRET, TOKEN, serving
+
+STOP_FILE = "output/.cloudtrain-stop"
+
+ONE_WORLD = """
+import json, os
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from cloudtrain_job import emit
+
+dist.init_process_group("gloo")
+total = torch.tensor([float(dist.get_rank())])
+dist.all_reduce(total)
+seen = {name: value for name, value in os.environ.items() if name.startswith(("CLOUDTRAIN_", "PET_", "GLOO_", "NODE_"))}
+emit("seen", world=dist.get_world_size(), total=total.item(), cwd=os.path.basename(os.getcwd()), env=seen,
+     job=json.loads(Path(os.environ["CLOUDTRAIN_JOB_FILE"]).read_text())["run_id"],
+     data=Path(os.environ["CLOUDTRAIN_INPUT_TRAIN"], "x.txt").read_text(),
+     restored=Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], "step-1").read_text(), secret=os.environ["HF_TOKEN"][:5])
+dist.destroy_process_group()
+"""
+
+BARE_TORCHRUN = """
+import subprocess, sys
+sys.exit(subprocess.run([sys.executable, "-m", "torch.distributed.run", "inner.py"]).returncode)
+"""
+INNER = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.tensor([float(dist.get_rank())])
+dist.all_reduce(total)
+print(f"inner rank {dist.get_rank()} of {dist.get_world_size()}, sum {total.item()}", flush=True)
+dist.destroy_process_group()
+"""
+
+SAVES_ON_SIGTERM = """
+import os, signal, sys, time
+from pathlib import Path
+from cloudtrain_job import emit
+
+def leave(*_):
+    Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], "rank-" + os.environ["RANK"]).write_text("saved")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, leave)
+emit("ready")
+time.sleep(600)
+"""
+
+
+def ends(texts: list[str]) -> list[dict[str, Any]]:
+    return [events(text)[-1] for text in texts]
+
+
+def read_until(process: subprocess.Popen[str], kind: str) -> str:
+    """What the launcher has said up to the first event of the kind."""
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if f'"type":"{kind}"' in line:
+            return said
+    raise AssertionError(f"no {kind} in:\n{said}")
+
+
+@pytest.mark.torchrun
+def test_two_nodes_of_two_ranks_are_one_world_that_has_all_it_was_promised(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    places = folders(tmp_path)
+    Path(places["CLOUDTRAIN_INPUT_TRAIN"], "x.txt").write_text("input data")
+    Path(places["CLOUDTRAIN_RESUME_DIR"], "step-1").write_text("an earlier run's")
+    port = free_port()
+    with serving(tmp_path) as vault:
+        vault.answers["/msi"] = [(200, {"access_token": TOKEN})]
+        vault.answers["/secrets/hf-token"] = [(200, {"value": SECRET})]
+        job = {"nodes": 2, "processes": 2, "secrets": {"HF_TOKEN": vault.reference("hf-token")}}
+        environ = vault.environ(no_proxy="*")
+        nodes = [start_node(tmp_path, rank, 2, port, {"train": ONE_WORLD}, job, **environ) for rank in range(2)]
+        texts = [finish(node) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], texts
+    assert not [text for text in texts if SECRET in text or TOKEN in text]
+    ranks = {event["rank"]: event for text in texts for event in events(text) if event["type"] == "seen"}
+    assert sorted(ranks) == [0, 1, 2, 3]
+    for rank, event in ranks.items():
+        assert (event["world"], event["total"]) == (4, 6.0)
+        assert (event["node"], event["cwd"]) == (rank // 2, f"node-{rank // 2}")
+        assert (event["job"], event["data"], event["secret"]) == ("job-1", "input data", SECRET[:5])
+        assert event["restored"] == "an earlier run's"
+        env = event["env"]
+        assert (
+            env.items()
+            >= {
+                "CLOUDTRAIN_PLATFORM": "azureml",
+                "CLOUDTRAIN_NODE_RANK": str(rank // 2),
+                "CLOUDTRAIN_NODES": "2",
+                "PET_NNODES": "2",
+                "PET_MASTER_PORT": str(port),
+                "GLOO_SOCKET_IFNAME": "lo",
+            }.items()
+        )
+        assert not {"CLOUDTRAIN_JOB", "CLOUDTRAIN_RESUME_DIR"} & set(env)
+        assert not Path(env["CLOUDTRAIN_JOB_FILE"]).exists(), "it went with the scratch folder"
+
+
+@pytest.mark.torchrun
+def test_a_bare_torchrun_inside_the_job_is_one_world_too(tmp_path: Path) -> None:
+    port = free_port()
+    programs = {"train": BARE_TORCHRUN, "inner": INNER}
+    nodes = [start_node(tmp_path, rank, 2, port, programs, {"nodes": 2}) for rank in range(2)]
+    texts = [finish(node) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], texts
+    assert "inner rank 0 of 2, sum 1.0" in texts[0]
+    assert "inner rank 1 of 2, sum 1.0" in texts[1]
+
+
+@pytest.mark.torchrun
+def test_the_file_stops_all_nodes_and_one_that_comes_back(tmp_path: Path) -> None:
+    port, programs, job = free_port(), {"train": SAVES_ON_SIGTERM}, {"nodes": 2}
+    nodes = [start_node(tmp_path, rank, 2, port, programs, job) for rank in range(2)]
+    before = [read_until(node, "ready") for node in nodes]
+    (tmp_path / STOP_FILE).touch()
+    texts = [said + finish(node) for said, node in zip(before, nodes, strict=True)]
+    assert [node.returncode for node in nodes] == [5, 5], texts
+    for text, end in zip(texts, ends(texts), strict=True):
+        assert (end["outcome"], end["why"], end["forced"], end["error"]) == ("stopped", "stop_file", False, None)
+        assert "a stop was asked for: stopping with a checkpoint" in text
+        assert "Traceback" not in text
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["rank-0", "rank-1"]
+    assert (tmp_path / STOP_FILE).exists()
+    again = start_node(tmp_path, 1, 2, port, programs, job)
+    text = finish(again)
+    assert again.returncode == 5
+    assert [event["type"] for event in events(text)] == ["node_started", "node_ended"]
+
+
+@pytest.mark.torchrun
+def test_the_time_limit_stops_a_job_with_all_its_nodes(tmp_path: Path) -> None:
+    port, programs = free_port(), {"train": SAVES_ON_SIGTERM}
+    nodes = [
+        start_node(tmp_path, rank, 2, port, programs, {"nodes": 2, "stop_after_seconds": after})
+        for rank, after in enumerate((12, 600))
+    ]
+    texts = [finish(node) for node in nodes]
+    assert [node.returncode for node in nodes] == [5, 5], texts
+    for text, end in zip(texts, ends(texts), strict=True):
+        assert (end["outcome"], end["why"], end["forced"]) == ("stopped", "time", False)
+        assert "] the time limit is near: stopping with a checkpoint\n" in text
+    assert ends(texts)[0]["seconds"] >= 12
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["rank-0", "rank-1"]
+
+
+def test_the_file_stops_a_node_that_waits_for_a_name(tmp_path: Path) -> None:
+    node = start_node(tmp_path, 1, 2, 6105, {}, {"nodes": 2}, MASTER_ADDR="no-such-host.invalid")
+    said = read_until(node, "node_started")
+    (tmp_path / STOP_FILE).touch()
+    began = time.monotonic()
+    text = said + finish(node)
+    assert node.returncode == 5
+    assert time.monotonic() - began < 10
+    assert [event["type"] for event in events(text)] == ["node_started", "node_ended"]
+    assert json.loads(text.splitlines()[-2].partition(":: ")[2])["why"] == "stop_file"

@@ -1,0 +1,159 @@
+"""Azure ML's mapping: who a node is by its variables, where its folders are, what is told when that is wrong."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import azureml_place
+import contract
+import platforms
+from azureml_place import azureml
+from tests.entrypoints.azure_nodes import MASTER, folders, variables
+from tests.entrypoints.containers import clean
+from tests.entrypoints.test_launcher import DEADLINE_SECONDS, ENTRYPOINTS, document, events
+from tests.entrypoints.test_launcher_parts import JOB
+
+HERE = {"CLOUDTRAIN_NODE_ADDR": "127.0.0.102"}
+
+
+def test_a_node_is_what_its_variables_say(tmp_path: Path) -> None:
+    places = folders(tmp_path)
+    found = platforms.find_place(variables(1, 2, CLOUDTRAIN_JOB='{"é": 1}') | places | HERE)
+    assert found == contract.Place(
+        platform="azureml",
+        node_rank=1,
+        nodes=2,
+        master_addr=MASTER,
+        master_port=6105,
+        address="127.0.0.102",
+        interface="lo" if sys.platform == "linux" else "lo0",
+        output_dir=f"{tmp_path}/output",
+        model_dir=f"{tmp_path}/model",
+        checkpoint_dir=f"{tmp_path}/checkpoints",
+        inputs={"TRAIN": f"{tmp_path}/in a mount/train"},
+        failure_file="",
+        job_file="",
+        resume_dir=f"{tmp_path}/earlier",
+        job_document='{"é": 1}',
+        stop_file=f"{tmp_path}/output/.cloudtrain-stop",
+    )
+    del places["CLOUDTRAIN_RESUME_DIR"]
+    found = azureml(variables() | places | HERE | {"CLOUDTRAIN_MASTER_PORT": "4711"})
+    assert (found.node_rank, found.nodes, found.master_port, found.resume_dir) == (0, 1, 4711, "")
+
+
+def test_what_only_the_launcher_needs_does_not_reach_the_ranks(tmp_path: Path) -> None:
+    environ = variables(1, 2, CLOUDTRAIN_JOB=json.dumps(document(nodes=2))) | folders(tmp_path) | HERE
+    place = contract.with_job_file(azureml(environ), tmp_path)
+    assert contract.read_job(place.job_file).nodes == 2
+    found = contract.job_environment(JOB, place, tmp_path, environ)
+    assert found["CLOUDTRAIN_JOB_FILE"] == place.job_file == f"{tmp_path}/job.json"
+    assert not {"CLOUDTRAIN_JOB", "CLOUDTRAIN_RESUME_DIR", "MASTER_ADDR", "RANK", "WORLD_SIZE"} & set(found)
+    assert (found["PET_NNODES"], found["PET_NODE_RANK"], found["PET_MASTER_ADDR"]) == ("2", "1", MASTER)
+    assert found["CLOUDTRAIN_INPUT_TRAIN"] == f"{tmp_path}/in a mount/train"
+    assert not [name for name in found if name.startswith(("FI_", "NCCL_")) and name != "NCCL_SOCKET_IFNAME"]
+
+
+def test_a_job_document_that_came_as_a_file_stays_where_it_is(tmp_path: Path) -> None:
+    place = platforms.plain(variables() | folders(tmp_path) | {
+        "CLOUDTRAIN_NODE_RANK": "0", "CLOUDTRAIN_NODES": "1", "CLOUDTRAIN_MASTER_ADDR": "x",
+        "CLOUDTRAIN_MASTER_PORT": "1", "CLOUDTRAIN_JOB_FILE": "/job.json",
+    })  # fmt: skip
+    assert contract.with_job_file(place, tmp_path) is place
+
+
+NO_DISTRIBUTION = (
+    "the job was submitted without distribution: {type: pytorch, process_count_per_instance: 1}, "
+    "so its nodes do not know each other"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"MASTER_ADDR": "", "NODE_RANK": "", "WORLD_SIZE": ""},
+         f"Azure ML has not set MASTER_ADDR, NODE_RANK, WORLD_SIZE: {NO_DISTRIBUTION}"),
+        ({"NODE_RANK": ""}, f"Azure ML has not set NODE_RANK: {NO_DISTRIBUTION}"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two': expected a whole number"),
+        ({"NODE_RANK": "-1"}, "NODE_RANK is '-1': expected a whole number"),
+        ({"NODE_RANK": "2", "WORLD_SIZE": "2"}, "NODE_RANK is 2 and WORLD_SIZE is 2"),
+        ({"WORLD_SIZE": "0"}, "NODE_RANK is 0 and WORLD_SIZE is 0"),
+        ({"MASTER_PORT": ""}, "the variable MASTER_PORT is not set"),
+        ({"MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),
+        ({"CLOUDTRAIN_MASTER_PORT": "y"}, "CLOUDTRAIN_MASTER_PORT is 'y'"),
+        ({"LOCAL_RANK": "1"}, "several launchers on one node, because process_count_per_instance is more than 1"),
+        ({"CLOUDTRAIN_JOB": ""}, "the variable CLOUDTRAIN_JOB is not set"),
+        ({"CLOUDTRAIN_MODEL_DIR": ""}, "the variable CLOUDTRAIN_MODEL_DIR is not set"),
+    ],
+)  # fmt: skip
+def test_variables_that_make_no_sense_are_told_with_the_remedy(
+    tmp_path: Path, changes: dict[str, str], message: str
+) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        azureml(variables() | folders(tmp_path) | HERE | changes)
+    assert message in str(caught.value)
+
+
+def test_an_address_leads_to_its_interface() -> None:
+    carried = {name: azureml_place._address_of(name) for _, name in socket.if_nameindex()}
+    for name, address in carried.items():
+        assert azureml_place.interface_of(address) == ("" if not address else name)
+    assert azureml_place.interface_of("127.0.0.102").startswith("lo")
+    assert azureml_place.interface_of("192.0.2.250") == ""
+    assert azureml_place.interface_of("node-0.example") == ""
+
+
+def test_a_nodes_own_address_is_the_one_on_the_way_to_the_first_node() -> None:
+    mine = [a for _, name in socket.if_nameindex() if (a := azureml_place._address_of(name)) and a != "127.0.0.1"]
+    expected = [(address, 6105, address) for address in mine]
+    expected += [("localhost", 6105, ""), ("no-such-host.invalid", 6105, ""), ("a..b", 1, ""), ("127.0.0.1", 99999, "")]
+    # In a process of its own, which may look for names and ways.
+    script = "import sys; from azureml_place import own_address as o; print([o(m, p) for m, p, _ in eval(sys.argv[1])])"
+    argv = [sys.executable, "-c", script, repr(expected)]
+    done = subprocess.run(argv, cwd=ENTRYPOINTS, text=True, capture_output=True, check=True, timeout=DEADLINE_SECONDS)
+    assert done.stdout.strip() == str([address for _, _, address in expected])
+    assert azureml_place.own_address("127.0.0.1", 6105).startswith("127.")
+
+
+@pytest.mark.parametrize(
+    ("changes", "node", "message"),
+    [
+        ({"NODE_RANK": "1", "WORLD_SIZE": "2"}, 1, "tells this node of 2 nodes in all, the plan says 3"),
+        ({}, 0, "tells this node of 1 node in all, the plan says 3: they would not train one model together"),
+        ({"CLOUDTRAIN_PLATFORM": "plain"}, 0, "tells this node of 1 node in all, the plan says 3"),
+        ({"LOCAL_RANK": "1"}, 0, "LOCAL_RANK is '1'"),
+        ({"MASTER_ADDR": ""}, 0, NO_DISTRIBUTION),
+        ({"CLOUDTRAIN_JOB": "{"}, 0, "job.json cannot be read: not JSON"),
+    ],
+)
+def test_a_launcher_refuses_a_world_that_is_not_the_plans(
+    tmp_path: Path, changes: dict[str, str], node: int, message: str
+) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(document(nodes=3)))
+    plain = {
+        "CLOUDTRAIN_NODE_RANK": "0",
+        "CLOUDTRAIN_NODES": "1",
+        "CLOUDTRAIN_MASTER_ADDR": "127.0.0.1",
+        "CLOUDTRAIN_MASTER_PORT": "1",
+        "CLOUDTRAIN_JOB_FILE": str(tmp_path / "job.json"),
+    }
+    environ = variables(CLOUDTRAIN_JOB=json.dumps(document(nodes=3))) | folders(tmp_path) | HERE | changes
+    environ |= plain if environ["CLOUDTRAIN_PLATFORM"] == "plain" else {}
+    done = subprocess.run(
+        [sys.executable, str(ENTRYPOINTS)], env=clean(**environ), text=True, capture_output=True, cwd=tmp_path,
+        timeout=DEADLINE_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == ""
+    said = events(done.stdout)
+    assert [event["type"] for event in said][-2:] == ["error", "node_ended"]
+    assert (said[-1]["outcome"], said[-1]["node"]) == ("failed", node)
+    assert "why" not in said[-1]
+    assert message in said[-1]["error"]["message"]
+    assert done.stdout.splitlines()[-1] == f"[node {node}] failed: node {node}: {said[-1]['error']['message']}"

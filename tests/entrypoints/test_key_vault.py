@@ -1,0 +1,224 @@
+"""Key Vault's secrets are asked for with one token of the job's identity, which nobody else gets to see."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+import azure_secrets
+from stored_secrets import look_up
+from tests.entrypoints.test_launcher import events, finish, free_port, start
+from tests.entrypoints.vaults import MSI_SECRET, SECRET, TOKEN, Vault, refusal, serving
+
+pytest.importorskip("cryptography")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
+    with serving(tmp_path_factory.mktemp("vault")) as vault:
+        yield vault
+
+
+@pytest.fixture
+def vault(server: Vault, monkeypatch: pytest.MonkeyPatch) -> Vault:
+    """With the secret hf-token in it; trusted, not behind a proxy, and asked again without a pause."""
+    server.requests.clear()
+    server.answers.clear()
+    server.answers["/msi"] = [(200, {"access_token": TOKEN, "expires_on": "1795000000"})]
+    server.answers["/secrets/hf-token"] = [(200, {"value": SECRET, "id": "x"})]
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(server.certificate))
+    monkeypatch.setattr(azure_secrets, "PAUSES", (0.0, 0.0, 0.0))
+    return server
+
+
+def failure(vault: Vault, rest: str = "hf-token", **environ: str) -> str:
+    """What a look-up that fails says: of all that is secret, nothing."""
+    with pytest.raises(RuntimeError) as caught:
+        look_up({"B": vault.reference(rest)}, vault.environ(**environ))
+    shown = str(caught.getrepr(style="long"))
+    assert not [word for word in (SECRET, TOKEN, MSI_SECRET) if word in shown]
+    assert str(caught.value).startswith(f"secret B ({vault.reference(rest)}): ")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("v-1/hf-token", "https://v-1.vault.azure.net/secrets/hf-token"),
+        ("v-1/hf-token/0a1b", "https://v-1.vault.azure.net/secrets/hf-token/0a1b"),
+        ("https://v.vault.azure.cn/secrets/a", "https://v.vault.azure.cn/secrets/a"),
+        ("https://v.vault.azure.cn/secrets/a/0a1b/", "https://v.vault.azure.cn/secrets/a/0a1b"),
+    ],
+)
+def test_a_name_is_a_vault_and_a_secret_or_an_address(name: str, url: str) -> None:
+    assert azure_secrets.secret_url("x", name) == f"{url}?api-version=7.4"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a", "/a", "a/", "a.b/c", "a/b/c/d", "a/b?x=1", "http://v.vault.azure.net/secrets/a", "https://v/keys/a",
+     "https://me:pw@v/secrets/a", "https://v/secrets/a?x=1", "https://v/secrets/../a", "a@b/c", "a/b\n"],
+)  # fmt: skip
+def test_what_names_no_secret_is_told_before_anything_is_asked(name: str) -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)secret B .*: names no secret of a vault; write keyvault:VAULT/NAME,"):
+        look_up({"B": f"keyvault:{name}"}, {})
+
+
+@pytest.mark.parametrize(
+    ("host", "cloud"),
+    [
+        ("v.vault.azure.net", "vault.azure.net"),
+        ("v.vault.azure.cn", "vault.azure.cn"),
+        ("v.vault.usgovcloudapi.net", "vault.usgovcloudapi.net"),
+        ("v.example.org", "vault.azure.net"),
+        ("localhost:8443", "vault.azure.net"),
+    ],
+)
+def test_a_token_is_for_the_vaults_own_cloud(host: str, cloud: str) -> None:
+    assert azure_secrets._cloud(f"https://{host}/secrets/a") == cloud
+
+
+def test_one_token_of_the_managed_identity_opens_all_secrets(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")  # not for what is on the node itself
+    vault.answers["/secrets/db/0a1b"] = [(200, {"value": json.dumps({"user": "u", "password": SECRET, "port": 5432})})]
+    wanted = {"T": "hf-token", "P": "db/0a1b#password", "N": "db/0a1b#port"}
+    environ = vault.environ(DEFAULT_IDENTITY_CLIENT_ID="client-1")
+    found = look_up({name: vault.reference(rest) for name, rest in wanted.items()}, environ)
+    assert found == {"T": SECRET, "P": SECRET, "N": "5432"}
+    (asked,) = vault.asked("http")
+    assert parse_qs(urlsplit(asked).query) == {
+        "api-version": ["2017-09-01"],
+        "resource": ["https://vault.azure.net"],
+        "clientid": ["client-1"],
+    }
+    assert vault.requests[0][2]["secret"] == MSI_SECRET
+    assert vault.asked("https") == [f"/secrets/{rest.partition('#')[0]}?api-version=7.4" for rest in wanted.values()]
+    for scheme, _, headers in vault.requests:
+        assert headers.get("authorization") == (f"Bearer {TOKEN}" if scheme == "https" else None)
+        assert ("secret" in headers) == (scheme == "http")
+
+
+def test_microsofts_own_library_asks_the_node_the_same(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = pytest.importorskip("azure.identity")
+    for name in ("IDENTITY_ENDPOINT", "IDENTITY_HEADER"):
+        monkeypatch.delenv(name, raising=False)
+    environ = vault.environ(DEFAULT_IDENTITY_CLIENT_ID="client-1")
+    look_up({"T": vault.reference("hf-token")}, environ)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with identity.ManagedIdentityCredential(client_id="client-1") as credential:
+        assert credential.get_token("https://vault.azure.net/.default").token == TOKEN
+    (_, ours, mine), (_, theirs, yours) = (request for request in vault.requests if request[0] == "http")
+    assert parse_qs(urlsplit(ours).query) == parse_qs(urlsplit(theirs).query)
+    assert mine["secret"] == yours["secret"]
+
+
+def test_with_the_users_identity_the_token_is_asked_for_on_his_behalf(vault: Vault) -> None:
+    vault.answers["/obo"] = [(200, {"token": TOKEN, "expiresOn": "2026-11-20T00:00:00Z"})]
+    environ = vault.environ(OBO_ENDPOINT=vault.identity.replace("/msi", "/obo?v=1"))
+    assert look_up({"T": vault.reference("hf-token")}, environ) == {"T": SECRET}
+    (asked,) = vault.asked("http")
+    assert urlsplit(asked).path == "/obo"
+    assert parse_qs(urlsplit(asked).query) == {"v": ["1"], "resource": ["https://vault.azure.net"]}
+    assert "secret" not in vault.requests[0][2]
+
+
+@pytest.mark.parametrize("trouble", [429, 500, 503])
+def test_what_passes_is_tried_again(vault: Vault, trouble: int) -> None:
+    vault.answers["/msi"].insert(0, (trouble, b"<html>"))
+    vault.answers["/secrets/hf-token"][:0] = [(trouble, refusal("Throttled")), (trouble, b"")]
+    assert look_up({"T": vault.reference("hf-token")}, vault.environ()) == {"T": SECRET}
+    assert (len(vault.asked("http")), len(vault.asked("https"))) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "message", "requests"),
+    [
+        (403, refusal("Forbidden", "ForbiddenByRbac"),
+         "answered 403 (ForbiddenByRbac): the job's identity needs the role Key Vault Secrets User on the vault", 1),
+        (403, b"no", "answered 403: the job's identity needs the role Key Vault Secrets User on the vault", 1),
+        (403, refusal("Forbidden", "ForbiddenByFirewall"), "(ForbiddenByFirewall): open the vault's firewall", 1),
+        (403, refusal("Forbidden", "SecretDisabled"), "says that it is disabled (SecretDisabled)", 1),
+        (403, refusal(SECRET), "answered 403: ", 1),
+        (404, refusal("SecretNotFound"), "has no such secret or version (SecretNotFound)", 1),
+        (401, {"error": {"code": "Unauthorized"}}, "does not accept the job's identity (Unauthorized)", 1),
+        (302, b"", "answered with a redirect (302), which is not followed with a token", 1),
+        (307, b"", "answered with a redirect (307), which is not followed with a token", 1),
+        (200, b"<html>welcome", "answered without a value: is that a vault?", 1),
+        (200, {"value": 7}, "answered without a value", 1),
+        (200, b"[" * 100_000, "answered without a value", 1),
+        (503, b"", "answered 503", 4),
+        (429, refusal("Throttled"), "answered 429 (Throttled)", 4),
+    ],
+)  # fmt: skip
+def test_a_vaults_refusal_is_told_with_what_helps(
+    vault: Vault, status: int, answer: Any, message: str, requests: int
+) -> None:
+    vault.answers["/secrets/hf-token"] = [(status, answer)]
+    said = failure(vault)
+    assert vault.host in said
+    assert message in said
+    assert len(vault.asked("https")) == requests
+    assert len(vault.asked("http")) == 1, "the token, and no redirect"
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "why"),
+    [
+        (400, refusal("IdentityNotFound"), "answered 400 (IdentityNotFound)"),
+        (500, b"", "answered 500"),
+        (200, {"access_token": ""}, "answered 200"),
+        (200, {"access_token": f"{TOKEN}\r\nX: y"}, "answered 200"),
+        (302, b"", "answered 302"),
+    ],
+)
+def test_a_node_without_a_token_is_told_what_its_job_needs(vault: Vault, status: int, answer: Any, why: str) -> None:
+    vault.answers["/msi"] = [(status, answer)]
+    said = failure(vault)
+    assert f"no token for the compute's identity: the node's own endpoint {why}; say `azure: {{identity: " in said
+    assert vault.asked("https") == []
+
+
+def test_a_job_without_an_identity_is_told_to_take_one(vault: Vault) -> None:
+    for environ in ({"MSI_ENDPOINT": ""}, {"MSI_SECRET": ""}, {"MSI_SECRET": f"{MSI_SECRET}\n"}):
+        assert "no identity to ask the vault with; say `azure: {identity: managed}`" in failure(vault, **environ)
+    nowhere = f"http://127.0.0.1:{free_port()}/"
+    assert "the node's own endpoint cannot be reached (Connection refused)" in failure(vault, MSI_ENDPOINT=nowhere)
+    assert "no token for the user" in failure(vault, OBO_ENDPOINT=nowhere)
+    assert vault.requests == []
+
+
+def test_a_vault_that_is_not_there_or_not_trusted_is_told(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, vault.host = vault.host, f"localhost:{free_port()}"
+    try:
+        assert "cannot be reached (Connection refused); the job needs a way to the vault" in failure(vault)
+    finally:
+        vault.host = real
+    monkeypatch.delenv("SSL_CERT_FILE")
+    assert "its certificate is not trusted here: self" in failure(vault)
+    assert vault.asked("https") == []
+
+
+def test_a_vault_that_keeps_silent_is_left_when_a_stop_comes(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(azure_secrets, "PAUSES", (600.0,))
+    vault.answers["/secrets/hf-token"] = [(503, b"")]
+    began = time.monotonic()
+    found = look_up({"T": vault.reference("hf-token")}, vault.environ(), lambda: time.monotonic() > began + 0.5)
+    assert found == {}
+    assert time.monotonic() - began < 10
+
+
+def test_a_launcher_whose_job_has_no_identity_fails_before_torchrun(tmp_path: Path) -> None:
+    process = start(tmp_path, "print('never')", secrets={"A": "keyvault:v/hf-token"})
+    text = finish(process)
+    assert process.returncode == 1
+    assert "secret A (keyvault:v/hf-token): the job has no identity" in events(text)[-1]["error"]["message"]
+    assert "never" not in text

@@ -1,0 +1,133 @@
+"""A stop is asked for once: by a signal, by a file on a mount however odd, or by the clock; peers follow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import contract
+import launch
+import platforms
+import stopping
+from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Looks follow each other quickly; the test runner's own handler comes back."""
+    monkeypatch.setattr(stopping, "LOOK_SECONDS", 0.01)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def request(file: Path | str = "", after: int = 0) -> tuple[stopping.StopRequest, list[str]]:
+    said: list[str] = []
+    return stopping.StopRequest(str(file), after, said.append), said
+
+
+def wait(until: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 10
+    while not until() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return until()
+
+
+def test_nobody_asks_for_a_stop_where_there_is_nothing_to_ask_by() -> None:
+    stop, said = request()
+    stop.listen()
+    assert not stop.asked()
+    assert not stop.asked_after_all()
+    assert (stop.why, said) == ("", [])
+
+
+def test_the_first_to_ask_is_the_reason(tmp_path: Path) -> None:
+    stop, said = request(tmp_path / "stop")
+    stop.listen()
+    began = time.time()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert wait(stop.asked)
+    (tmp_path / "stop").touch()
+    assert stop.asked_after_all()
+    assert (stop.why, said) == ("sigterm", [])
+    assert began <= stop.time <= time.time()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_file_asks_whenever_it_comes_and_stays(tmp_path: Path, before: bool) -> None:
+    file = tmp_path / "stop"
+    stop, said = request(file)
+    if before:
+        file.touch()
+        stop.listen()
+        assert stop.asked(), "before anything is started"
+    else:
+        stop.listen()
+        assert not stop.asked()
+        file.touch()
+        assert wait(stop.asked)
+    assert (stop.why, said) == ("stop_file", ["a stop was asked for: stopping with a checkpoint"])
+    assert file.exists()
+
+
+def test_the_clock_asks_and_tells_the_peers(tmp_path: Path) -> None:
+    file = tmp_path / "stop"
+    stop, said = request(file, after=1)
+    peer, heard = request(file)
+    for one in (stop, peer):
+        one.listen()
+        assert not one.asked()
+    assert wait(stop.asked)
+    assert (stop.why, said) == ("time", ["the time limit is near: stopping with a checkpoint"])
+    assert wait(peer.asked)
+    assert (peer.why, heard) == ("time", said)
+    alone, _ = request(after=-1)
+    assert not alone.asked()
+
+
+def test_a_mount_that_fails_or_hangs_has_not_asked_for_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, _ = request(tmp_path / "no such folder" / "stop")
+    stop.listen()
+    assert not stop.asked_after_all()
+    hanging = threading.Event()
+    monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(os.path, "lexists", lambda _: hanging.wait(30))
+    began = time.monotonic()
+    stop, _ = request(tmp_path / "stop")
+    stop.listen()
+    assert not stop.asked_after_all()
+    assert time.monotonic() - began < 5
+    hanging.set()
+    assert wait(stop.asked)
+
+
+def test_a_mount_that_remembers_that_the_file_was_not_there_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os.path, "lexists", lambda _: False)
+    stop, _ = request(tmp_path / "stop")
+    stop.listen()
+    (tmp_path / "stop").touch()
+    assert wait(stop.asked)
+
+
+@pytest.mark.parametrize(
+    ("mine", "outcome", "why"),
+    [({"consequence": True}, "stopped", "stop_file"), ({}, "failed", None)],
+)
+def test_who_lost_peers_that_had_been_stopped_has_stopped(
+    tmp_path: Path, capfdbinary: Any, mine: dict[str, Any], outcome: str, why: str | None
+) -> None:
+    place = contract.Place(**{**vars(platforms.plain(ENVIRON)), "stop_file": str(tmp_path / "stop")})
+    launcher = launch.Launcher(JOB, place, tmp_path)
+    launcher.errors.append(error(1, time.time(), **mine))
+    (tmp_path / "stop").touch()
+    assert launcher._conclude(1, 1.0) == {"stopped": 5, "failed": 1}[outcome]
+    assert (b'"why":"stop_file"' in capfdbinary.readouterr().out) == (why is not None)

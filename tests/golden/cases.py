@@ -1,0 +1,149 @@
+"""The jobs whose requests are held against files, and the plans that come of them: nothing of this machine is in them."""
+
+# ruff: noqa: E501  (an address is one line)
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cloudtrain.document import parse_document
+from cloudtrain.planning import Facts, Plan, SourceFacts, make_plan
+from cloudtrain.provider import get_provider
+from cloudtrain.settings import Settings
+from cloudtrain.spec import spec_from_document
+
+PLAIN = """
+name: digits
+entrypoint: train.py
+args: {lr: 1.0e-3, amp: bf16, verbose: true, sizes: [1, 2]}
+resources: {nodes: 2, processes: 2}
+inputs: {train-set: ./data}
+checkpoints: {every: 10 min, keep: 5}
+limits: {max_runtime: 6 h, restarts: 3}
+env: {NCCL_DEBUG: WARN}
+secrets: {HF_TOKEN: {local: "env:HF_TOKEN"}}
+"""
+FULL = """
+name: digits
+entrypoint: train.py
+args: {lr: 1.0e-3, amp: bf16, verbose: true}
+image: 123456789012.dkr.ecr.us-east-1.amazonaws.com/train@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+resources: {nodes: 2, gpus: 8, gpu: [A100-80GB, H100], shm: 16 GiB}
+inputs:
+  train-set: s3://data/mnist/
+  test: {uri: "s3://data/streamed", mode: stream}
+  labels: s3://data/labels.csv
+checkpoints: {every: 10 min, keep: 5}
+limits: {max_runtime: 6 h, max_wait: 12 h, max_cost: 500 USD, retries: 2, restarts: 3}
+env: {NCCL_DEBUG: WARN}
+secrets: {HF_TOKEN: {aws: "secretsmanager:hf-token"}}
+tags: {team: vision}
+aws:
+  subnets: [subnet-1, subnet-2]
+  security_groups: [sg-1]
+  kms_key: arn:aws:kms:us-east-1:123456789012:key/k
+  encrypt_traffic: true
+  remote_debug: true
+  infra_check: true
+  tensorboard: true
+"""
+SPOT = """
+name: digits
+resources: {instance: {aws: ml.g4dn.xlarge}, gpus: 1, spot: true}
+limits: {max_runtime: 6 h}
+"""
+KEPT = """
+name: digits
+resources: {instance: {aws: ml.m5.xlarge}, disk: 100 GB}
+limits: {max_runtime: 1 h}
+image: dlc:pytorch-2.8
+aws: {keep_alive: 30 min}
+"""
+AZURE = """
+name: digits
+entrypoint: train.py
+args: {lr: 1.0e-3, amp: bf16, verbose: true, note: "${{inputs.labels}} – for 5 € 😀"}
+image: myregistry.azurecr.io/train@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+resources: {nodes: 2, gpus: 8, gpu: [A100-80GB, H100], shm: 16 GiB}
+inputs:
+  train-set: azureml://datastores/data/paths/mnist
+  labels: azureml://datastores/data/paths/labels.csv
+  words: azureml:words:3
+  mean: https://example.org/mean.npy
+  old: {azure: "wasbs://box@account.blob.core.windows.net/old/", aws: "s3://data/old/"}
+  extra: ./extra
+  table: ../table.csv
+  live: {uri: "azureml://datastores/data/paths/live/", mode: stream}
+checkpoints: {every: 10 min, keep: 5}
+limits: {max_runtime: 6 h, max_cost: 100 USD, restarts: 3}
+env: {NCCL_DEBUG: WARN}
+secrets:
+  HF_TOKEN: {azure: "keyvault:my-vault/hf-token", aws: "ssm:hf-token"}
+  WANDB_API_KEY: {azure: "keyvault:https://my-vault.vault.azure.net/secrets/wandb"}
+tags: {team: vision}
+azure: {identity: user, services: [ssh, tensorboard], ssh_key: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI me@here}
+"""
+AZURE_SPOT = """
+name: digits
+resources: {instance: {azure: Standard_NC4as_T4_v3}, gpus: 1, spot: true}
+limits: {max_runtime: 6 h}
+"""
+AZURE_CLUSTER = """
+name: digits
+entrypoint: -m digits.train
+resources: {nodes: 4, gpus: 8, processes: 2}
+limits: {max_runtime: 1 h}
+image: {build: docker/Dockerfile}
+checkpoints: {uri: "azureml://datastores/mine/paths/kept/digits"}
+secrets: {HF_TOKEN: {azure: "keyvault:my-vault/hf-token"}}
+azure: {compute: my-cluster, services: [jupyter, vscode], datastore: mine}
+"""
+CASES = {
+    "local": ("local", PLAIN),
+    "aws": ("aws", FULL),
+    "aws-spot": ("aws", SPOT),
+    "aws-kept": ("aws", KEPT),
+    "azure": ("azure", AZURE),
+    "azure-spot": ("azure", AZURE_SPOT),
+    "azure-cluster": ("azure", AZURE_CLUSTER),
+}
+VALUES = {
+    "stop_grace": 30,
+    "python": "/venv/bin/python",
+    "aws.region": "us-east-1",
+    "aws.role": "arn:aws:iam::123456789012:role/train",
+    "aws.bucket": "my-bucket",
+    "aws.poll": 10.0,
+    "azure.subscription": "12345678-1234-1234-1234-123456789abc",
+    "azure.resource_group": "my-group",
+    "azure.workspace": "my-workspace",
+    "azure.location": "East US",
+    "azure.datastore": "workspaceblobstore",
+    "azure.poll": 10.0,
+}
+SETTINGS = Settings(values=VALUES, origins=dict.fromkeys(VALUES, "cloudtrain.toml:1"))
+
+
+EARLIER = {
+    "local": "/home/me/data/runs/digits-7f3a/checkpoints",
+    "aws": "s3://my-bucket/earlier/checkpoints",
+    "azure": "azureml://datastores/workspaceblobstore/paths/cloudtrain/runs/digits-7f3a/checkpoints",
+}
+"""Where the checkpoints of the run lie that a plan goes on from."""
+
+
+def plan_of(provider: str, text: str) -> Plan:
+    spec, document = spec_from_document(parse_document(text, name="job.yaml"), Path("/home/me/job"), look=False)
+    facts = Facts(
+        run_id="digits-k2x9",
+        time=1795213216.0,
+        folder="/home/me/job",
+        data_dir="/home/me/data",
+        source=SourceFacts(root="/home/me/job", digest="9d1c4e" * 8, files=12, bytes=34000),
+        local_files=("table",),
+        git_commit="c0ffee",
+        git_dirty=True,
+        resume_run="digits-7f3a",
+        resume_from=EARLIER[provider] if "spot" not in text else "",
+    )
+    return make_plan(spec, document, facts, get_provider(provider).target(SETTINGS, spec))

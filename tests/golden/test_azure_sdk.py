@@ -1,0 +1,123 @@
+"""The golden requests in azure-ai-ml's own hands: it takes each of them, and what it would send is allowed."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden.cases import CASES, EARLIER
+from tests.loopback.azure.schema import OFFICIAL_FILE, official_schema, official_violations
+
+FOLDER = Path(__file__).parent
+AZURE = [case for case, (provider, _) in CASES.items() if provider == "azure"]
+REGISTERED = "azureml:/subscriptions/s/resourceGroups/g/providers/p/workspaces/w/environments/e/versions/1"
+"""What stands in place of an image or a build once the SDK has registered it."""
+SCHEMA = official_schema()  # looked up at import: the tests' own home has no variable that names its folder
+HARD = [
+    "plain",
+    "${{inputs.labels}}",
+    "$${{{name}}} \\${{x}} ${ {",
+    "\"double\" 'single' `back` \\slash",
+    "yes: [no, ~] # 1e3 !tag &anchor *alias %YAML",
+    "😀 é – \u2028\ufeff\uffff",
+    "\x01\t\r\n\x7f\x85\x9f",
+]
+"""Arguments that come out changed, or not at all, where somebody takes text for more than text."""
+
+
+@pytest.fixture(autouse=True)
+def without_its_noise() -> Iterator[None]:
+    """The SDK warns of its own parts, at import and later."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("azure.ai.ml", reason='pip install "cloudtrain[azure]"')
+        yield
+
+
+def golden(case: str, home: Path) -> dict[str, Any]:
+    """A golden request with its local files below `home`, where they are: the SDK looks."""
+    text = (FOLDER / f"{case}.json").read_text().replace("/home/me", str(home))
+    request: dict[str, Any] = json.loads(text)["request"]
+    Path(request["code"]).mkdir(parents=True)
+    for folder in ("job/extra", "job/docker"):
+        (home / folder).mkdir(parents=True)
+    (home / "job" / "docker" / "Dockerfile").write_text("FROM scratch\n")
+    (home / "table.csv").write_text("a,b\n")
+    return request
+
+
+def loaded(request: dict[str, Any]) -> Any:
+    """The job as the SDK reads it."""
+    from azure.ai.ml import load_job
+
+    return load_job(io.StringIO(json.dumps(request)))
+
+
+def body_of(job: Any) -> dict[str, Any]:
+    """What it would PUT, were everything uploaded."""
+    job.environment = REGISTERED
+    body: dict[str, Any] = json.loads(json.dumps(job._to_job()._to_rest_object().as_dict()))
+    return body
+
+
+@pytest.mark.parametrize("case", AZURE)
+def test_the_sdk_reads_a_request_as_it_is_meant(case: str, tmp_path: Path) -> None:
+    request = golden(case, tmp_path)
+    job = loaded(request)
+    assert (job.type, job.name, job.experiment_name) == ("command", "digits-k2x9", "digits")
+    assert (job.command, job.tags) == (request["command"], request["tags"])
+    assert str(job.code) == request["code"]
+    assert job.limits.timeout == request["limits"]["timeout"]
+    assert job.resources.instance_count == request["resources"]["instance_count"]
+    assert set(job.services or {}) == set(request.get("services", {}))
+
+
+@pytest.mark.parametrize("case", AZURE)
+def test_what_the_sdk_would_send_is_what_was_asked_for(case: str, tmp_path: Path) -> None:
+    request = golden(case, tmp_path)
+    sent = body_of(loaded(request))["properties"]
+    modes = {"download": "Download", "ro_mount": "ReadOnlyMount"}
+    wanted = {
+        name: (item["type"], modes[item["mode"]], re.sub("^azureml:(?!//)", "", item["path"]))
+        for name, item in request["inputs"].items()
+    }
+    found = {name: (item["jobInputType"], item["mode"], item["uri"]) for name, item in sent["inputs"].items()}
+    assert found == wanted
+    assert sent["environmentVariables"] == request["environment_variables"]
+    assert {name: item["uri"] for name, item in sent["outputs"].items()} == {
+        name: item["path"] for name, item in request["outputs"].items()
+    }
+    assert {item["mode"] for item in sent["outputs"].values()} == {"ReadWriteMount"}
+    assert sent["distribution"] == {"distributionType": "PyTorch", "processCountPerInstance": 1}
+    assert sent["resources"].get("instanceType") == request["resources"].get("instance_type")
+    assert sent.get("computeId") == ("my-cluster" if case == "azure-cluster" else None)
+    assert sent.get("queueSettings") == ({"jobTier": "Spot"} if case == "azure-spot" else None)
+    assert ("cloudtrain_resume" in sent["inputs"]) == (case != "azure-spot")
+    if "cloudtrain_resume" in sent["inputs"]:
+        assert sent["inputs"]["cloudtrain_resume"]["uri"] == EARLIER["azure"] + "/"
+
+
+@pytest.mark.parametrize("case", AZURE)
+def test_microsofts_own_schema_allows_it(case: str, tmp_path: Path) -> None:
+    if SCHEMA is None:
+        pytest.skip(f"no {OFFICIAL_FILE} in the folder that CLOUDTRAIN_AZURE_SCHEMA names")
+    properties = body_of(loaded(golden(case, tmp_path)))["properties"]
+    assert official_violations(SCHEMA, properties) == []
+    broken = {**properties, "jobType": "Command", "limits": {"jobLimitsType": "Command", "timeout": 5}}
+    assert official_violations(SCHEMA, broken) != [], "a schema that finds nothing proves nothing"
+
+
+@pytest.mark.parametrize("text", HARD)
+def test_an_argument_comes_through_the_sdk_unchanged(text: str, tmp_path: Path) -> None:
+    request = golden("azure-spot", tmp_path)
+    request["environment_variables"] |= {"TEXT": text}
+    request["tags"] |= {"text": text}
+    sent = body_of(loaded(request))["properties"]
+    assert (sent["environmentVariables"]["TEXT"], sent["tags"]["text"]) == (text, text)

@@ -1,0 +1,35 @@
+"""What AWS answers when it does not do what was asked: an error code, a message, an HTTP status."""
+
+from __future__ import annotations
+
+from tests.loopback.faults import Kind
+from tests.loopback.messages import Call, Refused
+
+
+def invalid(message: str) -> Refused:
+    """What SageMaker says of most that it does not like."""
+    return Refused("ValidationException", message)
+
+
+_S3 = {
+    "throttle": Refused("SlowDown", "Please reduce your request rate.", 503),
+    "error": Refused("InternalError", "We encountered an internal error. Please try again.", 500),
+    "expired": Refused("ExpiredToken", "The provided token has expired.", 400),
+    "denied": Refused("AccessDenied", "Access Denied", 403),
+}
+_OTHERS = {
+    "throttle": Refused("ThrottlingException", "Rate exceeded", 400),
+    "error": Refused("InternalFailure", "The request processing has failed because of an unknown error.", 500),
+    "expired": Refused("ExpiredTokenException", "The security token included in the request is expired", 400),
+}
+
+
+def error_of(kind: Kind, call: Call) -> Refused | None:
+    """The error that a fault of this kind answers with; None for one that answers with none."""
+    if call.service == "s3":
+        return _S3.get(kind)
+    if kind == "denied":
+        who, action = "arn:aws:iam::123456789012:user/tester", f"{call.service}:{call.operation}"
+        message = f"User: {who} is not authorized to perform: {action} because no identity-based policy allows it"
+        return Refused("AccessDeniedException", message, 400)
+    return _OTHERS.get(kind)

@@ -1,0 +1,67 @@
+"""The one address that clients know AWS by: SageMaker answers here, moto answers the rest."""
+
+from __future__ import annotations
+
+import http.client
+from typing import Any
+
+from tests.loopback.aws.errors import error_of
+from tests.loopback.aws.sagemaker import SageMaker
+from tests.loopback.aws.wire import call_of, check_signature, error_answer, json_answer
+from tests.loopback.faults import Kind
+from tests.loopback.messages import Answer, Call, Refused, Request
+from tests.loopback.server import Server
+
+_HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding", "expect", "server", "content-length")
+
+
+class Front(Server):
+    """What AWS_ENDPOINT_URL is the address of."""
+
+    def __init__(self, service: SageMaker, moto: tuple[str, int]) -> None:
+        super().__init__(service.account.troubles)
+        self.service, self.moto = service, moto
+        self.region = service.account.region
+
+    def call_of(self, request: Request) -> Call:
+        return call_of(request)
+
+    def stranger(self, request: Request, call: Call) -> Answer | None:
+        try:
+            check_signature(request, self.region)
+        except Refused as refused:
+            return error_answer(request, call.service, refused)
+        return None
+
+    def error(self, request: Request, call: Call, kind: Kind) -> Answer | None:
+        refused = error_of(kind, call)
+        return None if refused is None else error_answer(request, call.service, refused)
+
+    def execute(self, request: Request, call: Call | None) -> Answer:
+        if call is None or not request.headers.get("x-amz-target", "").startswith("SageMaker."):
+            return self._forward(request)
+        try:
+            return json_answer(200, self.service.call(call.operation, request.document()))
+        except Refused as refused:
+            return error_answer(request, call.service, refused)
+
+    def sent_by(self, request: Request, call: Call) -> dict[str, Any] | None:
+        return request.document() if "x-amz-target" in request.headers else None
+
+    def _forward(self, request: Request) -> Answer:
+        connection = http.client.HTTPConnection(*self.moto, timeout=60)
+        try:
+            connection.putrequest(request.method, request.target, skip_host=True, skip_accept_encoding=True)
+            for name, value in request.headers.items():
+                if name not in _HOP_BY_HOP:
+                    connection.putheader(name, value)
+            connection.putheader("content-length", str(len(request.body)))
+            connection.endheaders(request.body)
+            response = connection.getresponse()
+            body = response.read()
+            headers = [(name, value) for name, value in response.getheaders() if name.lower() not in _HOP_BY_HOP]
+            if request.method == "HEAD" and "content-length" in response.headers:
+                headers.append(("Content-Length", response.headers["content-length"]))
+            return Answer(response.status, headers, body)
+        finally:
+            connection.close()

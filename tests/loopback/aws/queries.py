@@ -1,0 +1,94 @@
+"""Looking jobs up: ListTrainingJobs and Search, page by page."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from tests.loopback.aws.errors import invalid
+from tests.loopback.aws.jobs import Job
+
+PAGE = 10
+"""As many results has a page where the request does not say."""
+
+SUMMARY = (
+    "TrainingJobName",
+    "TrainingJobArn",
+    "CreationTime",
+    "TrainingEndTime",
+    "LastModifiedTime",
+    "TrainingJobStatus",
+    "SecondaryStatus",
+)
+
+Body = Mapping[str, Any]
+
+
+def listed(jobs: Sequence[Job], body: Body) -> dict[str, Any]:
+    """ListTrainingJobs' answer."""
+    known = {"NameContains", "StatusEquals", "SortBy", "SortOrder", "MaxResults", "NextToken"}
+    if set(body) - known:
+        raise invalid(f"Not part of this imitation: {', '.join(sorted(set(body) - known))}")
+    found = [
+        job
+        for job in jobs
+        if body.get("NameContains", "").lower() in job.name.lower()
+        and body.get("StatusEquals", job["TrainingJobStatus"]) == job["TrainingJobStatus"]
+    ]
+    keys = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
+    page, token = _page(found, body, keys[body.get("SortBy", "CreationTime")], body.get("SortOrder", "Ascending"))
+    told = [{key: value for key, value in job.describe().items() if key in SUMMARY} for job in page]
+    return {"TrainingJobSummaries": told, **token}
+
+
+def searched(jobs: Sequence[Job], body: Body, members: Container[str]) -> dict[str, Any]:
+    """Search's answer; `members`: what of a description a search result may hold."""
+    if body["Resource"] != "TrainingJob":
+        raise invalid("This imitation searches for a TrainingJob only.")
+    expression = body.get("SearchExpression", {})
+    if set(expression) - {"Filters", "Operator"} or expression.get("Operator", "And") != "And":
+        raise invalid("This imitation knows Filters that are joined by And.")
+    filters = expression.get("Filters", [])
+    found = [job for job in jobs if all(_matches(job, each) for each in filters)]
+    key = body.get("SortBy", "LastModifiedTime")
+    if key not in ("CreationTime", "LastModifiedTime", "TrainingJobName"):
+        raise invalid(f"This imitation does not sort by {key}.")
+    page, token = _page(found, body, key, body.get("SortOrder", "Descending"))
+    results = []
+    for job in page:
+        described = {key: value for key, value in job.describe().items() if key in members}
+        results.append({"TrainingJob": described | {"Tags": job.tag_list()}})
+    return {"Results": results, "TotalHits": {"Value": len(found), "Relation": "EqualTo"}, **token}
+
+
+def _matches(job: Job, wish: Mapping[str, str]) -> bool:
+    name = wish["Name"]
+    operator = wish.get("Operator", "Equals" if "Value" in wish else "Exists")
+    if name.startswith("Tags."):
+        value = job.tags.get(name.removeprefix("Tags."))
+    elif name in ("TrainingJobName", "TrainingJobStatus"):
+        value = str(job[name])
+    else:
+        raise invalid(f"This imitation does not search by {name}.")
+    if operator not in ("Exists", "NotExists", "Equals", "NotEquals"):
+        raise invalid(f"This imitation does not know the operator {operator}.")
+    if operator.endswith("Exists") == ("Value" in wish):
+        raise invalid(f"The operator {operator} takes {'no' if 'Value' in wish else 'a'} Value.")
+    holds = value is not None if operator.endswith("Exists") else value == wish["Value"]
+    return holds != operator.startswith("Not")
+
+
+def _page(jobs: Sequence[Job], body: Body, key: str, order: str) -> tuple[list[Job], dict[str, str]]:
+    """This page's jobs, and the token of the next one: the name of the last job that was told."""
+    ordered = sorted(jobs, key=lambda job: (job[key], job.name), reverse=order == "Descending")
+    start = 0
+    if "NextToken" in body:
+        try:
+            last = base64.b64decode(body["NextToken"], validate=True).decode()
+            start = [job.name for job in ordered].index(last) + 1
+        except ValueError:
+            raise invalid("Invalid NextToken.") from None
+    end = start + body.get("MaxResults", PAGE)
+    more = {"NextToken": base64.b64encode(ordered[end - 1].name.encode()).decode()} if end < len(ordered) else {}
+    return ordered[start:end], more

@@ -1,0 +1,139 @@
+"""What a command job's PUT body may hold, after Azure ML's REST reference: closed, and no more than is imitated."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft6Validator, Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+OFFICIAL_FILE = "job-subset.2025-01-01-preview.json"
+Schema = dict[str, Any]
+
+
+def _closed(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+def _one_of(*names: str) -> Schema:
+    return {"type": "string", "enum": list(names)}
+
+
+_TEXT: Schema = {"type": "string"}
+_WORD: Schema = {"type": "string", "pattern": "[a-zA-Z0-9_]"}
+_COUNT: Schema = {"type": "integer", "minimum": 1}
+_TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT}
+_NAMED: Schema = {"propertyNames": {"pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"}}
+_INPUT_MODES, _OUTPUT_MODES = ("ReadOnlyMount", "Download"), ("ReadWriteMount", "Upload")
+_KINDS = ("uri_folder", "uri_file")
+_INPUT: Schema = {
+    "oneOf": [
+        _closed(("jobInputType", "value"), jobInputType=_one_of("literal"), value=_WORD, description=_TEXT),
+        _closed(
+            ("jobInputType", "uri"),
+            jobInputType=_one_of(*_KINDS),
+            uri=_WORD,
+            mode=_one_of(*_INPUT_MODES),
+            description=_TEXT,
+        ),
+    ]
+}
+_OUTPUT = _closed(
+    ("jobOutputType",), jobOutputType=_one_of(*_KINDS), uri=_TEXT, mode=_one_of(*_OUTPUT_MODES), description=_TEXT
+)
+_SERVICE = _closed(
+    ("jobServiceType",),
+    jobServiceType=_one_of("SSH", "JupyterLab", "TensorBoard", "VSCode"),
+    nodes=_closed(("nodesValueType",), nodesValueType=_one_of("All")),
+    properties=_closed(sshPublicKeys=_TEXT, logDir=_TEXT),
+)
+JOB: Schema = _closed(
+    ("jobType", "command", "environmentId"),
+    jobType=_one_of("Command"),
+    command={"type": "string", "minLength": 1, "pattern": "[a-zA-Z0-9_]"},
+    environmentId=_WORD,
+    codeId=_TEXT,
+    computeId=_TEXT,
+    description=_TEXT,
+    displayName=_TEXT,
+    experimentName=_TEXT,
+    isArchived={"type": "boolean"},
+    tags=_TEXTS,
+    properties=_TEXTS,
+    environmentVariables=_TEXTS,
+    inputs={"type": "object", "additionalProperties": _INPUT, **_NAMED},
+    outputs={"type": "object", "additionalProperties": _OUTPUT, **_NAMED},
+    distribution=_closed(("distributionType",), distributionType=_one_of("PyTorch"), processCountPerInstance=_COUNT),
+    limits=_closed(("jobLimitsType",), jobLimitsType=_one_of("Command"), timeout=_TEXT),
+    queueSettings=_closed(jobTier=_one_of("Null", "Spot", "Basic", "Standard", "Premium")),
+    resources=_closed(
+        instanceCount=_COUNT,
+        instanceType=_TEXT,
+        dockerArgs=_TEXT,
+        shmSize={"type": "string", "pattern": "^\\d+[bBkKmMgG]$"},
+        properties={"type": "object"},
+    ),
+    services={"type": "object", "additionalProperties": _SERVICE, **_NAMED},
+    identity={
+        "oneOf": [
+            _closed(("identityType",), identityType=_one_of("AMLToken", "UserIdentity")),
+            _closed(
+                ("identityType",), identityType=_one_of("Managed"), clientId=_TEXT, objectId=_TEXT, resourceId=_TEXT
+            ),
+        ]
+    },
+)
+BODY: Schema = _closed(("properties",), properties=JOB)
+_DURATION = re.compile(
+    r"P(?!$)(?:(?P<days>\d+)D)?(?:T(?!$)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+)(?:\.\d+)?S)?)?"
+)
+
+
+def violations(body: Schema) -> list[str]:
+    """What of a PUT body is not as it must be, each with its place."""
+    errors = sorted(Draft202012Validator(BODY).iter_errors(body), key=lambda error: list(map(str, error.path)))
+    return [f"{'.'.join(map(str, error.absolute_path)) or 'body'}: {error.message}" for error in errors]
+
+
+def duration_seconds(text: str) -> int | None:
+    """An ISO 8601 duration in seconds; None for anything else."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+_BESIDE = Path(__file__).resolve().parents[4] / "shared" / "azure-schema"
+_OFFICIAL = Path(os.environ.get("CLOUDTRAIN_AZURE_SCHEMA") or _BESIDE)  # at import: a test's own home has no variables
+
+
+@cache
+def official_schema() -> Schema | None:
+    """Microsoft's own schema of a command job's properties, where somebody has put it beside the repository.
+
+    CLOUDTRAIN_AZURE_SCHEMA names its folder.
+    """
+    path = _OFFICIAL / OFFICIAL_FILE
+    if not path.is_file():
+        return None
+    document = json.loads(path.read_text())
+    return {**document["jobs"]["Command"], "definitions": document["definitions"]}
+
+
+def official_violations(schema: Schema, properties: Schema) -> list[str]:
+    """What of a job's properties Microsoft's schema does not allow."""
+    return [told for error in Draft6Validator(schema).iter_errors(properties) for told in _leaves(error)]
+
+
+def _leaves(error: ValidationError) -> Iterator[str]:
+    if not error.context:
+        yield f"{'.'.join(map(str, error.absolute_path))}: {error.message}"
+    for inner in error.context or ():
+        yield from _leaves(inner)

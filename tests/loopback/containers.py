@@ -1,0 +1,84 @@
+"""One container: its process with all its children, and whoever reads what they print."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from cloudtrain.local.liveness import MARK, end_leftovers
+
+READ_SECONDS = 5
+"""How long the rest of what a container has said may take; only what hid from us can hold its pipe open longer."""
+
+Listen = Callable[[IO[bytes]], None]
+"""Takes all that is said, in a thread of its own."""
+
+
+class Container:
+    """A container that runs as a process of this machine. OSError when there is no such program."""
+
+    def __init__(
+        self, name: str, root: Path, argv: Sequence[str], env: Mapping[str, str], *, cwd: Path, listen: Listen
+    ) -> None:
+        """`root`: a folder of its own, by which its processes are found again."""
+        self.name, self.root, self._listen = name, root, listen
+        self.code: int | None = None
+        self._process = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env={**env, MARK: str(root)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, name=f"loopback-{name}", daemon=True)
+        self._reader.start()
+
+    def poll(self) -> bool:
+        """Whether it is over. With its first process all others of a container end, as in docker."""
+        if self.code is None and self._process.poll() is not None:
+            self.end()
+        return self.code is not None
+
+    def terminate(self, *, everybody: bool = False) -> None:
+        """SIGTERM, to the first process alone or to all that have not left its process group."""
+        if self._process.poll() is not None:
+            return
+        if everybody:
+            os.killpg(self._process.pid, signal.SIGTERM)
+        else:
+            self._process.send_signal(signal.SIGTERM)
+
+    def end(self) -> None:
+        """SIGKILL to whatever is left of it, and take leave."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        end_leftovers(self.root)
+        code = self._process.wait()
+        self._reader.join(READ_SECONDS)
+        self.code = code if code >= 0 else 128 - code
+
+    def _read(self) -> None:
+        if self._process.stdout is None:
+            raise RuntimeError("a container was started without a pipe")
+        with self._process.stdout as said:
+            self._listen(said)
+
+
+def processes_below(folder: Path) -> list[str]:
+    """The processes whose environment names a folder, by their ids."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if os.fsencode(folder) in file.read_bytes():
+                found.append(file.parent.name)
+        except OSError:
+            continue
+    return found

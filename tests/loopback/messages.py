@@ -1,0 +1,48 @@
+"""What goes over the wire of an imitated cloud: a request, its answer, and which call of which service it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Request(NamedTuple):
+    """One HTTP request. Header names are in lower case."""
+
+    method: str
+    target: str
+    """Path and query, as they were sent."""
+    headers: Mapping[str, str]
+    body: bytes
+
+    def document(self) -> dict[str, Any]:
+        """Its body as a JSON object; empty when it is none."""
+        try:
+            document = json.loads(self.body or b"{}")
+        except ValueError:
+            return {}
+        return document if isinstance(document, dict) else {}
+
+
+class Answer(NamedTuple):
+    """One HTTP answer."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+class Call(NamedTuple):
+    """Which operation of which service: equal to a plain pair of names."""
+
+    service: str
+    operation: str
+
+
+class Refused(Exception):
+    """An error as a service tells it to its client."""
+
+    def __init__(self, code: str, message: str, status: int = 400) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code, self.message, self.status = code, message, status

@@ -1,0 +1,259 @@
+"""The table of wrong Azure ML requests, continued: image, inputs, names, secrets, tags, ways into the job."""
+
+from __future__ import annotations
+
+from tests.providers.aws.wrong_requests import many, row
+
+ROWS = [
+    # image
+    row(
+        "AWS's container",
+        "1:1",
+        "image: dlc:pytorch-2.8 is AWS's own container",
+        "azure: auto}",
+        job="image: dlc:pytorch-2.8\n",
+    ),
+    row(
+        "AWS's container for Azure",
+        "1:9",
+        "image.azure: dlc:pytorch-2.8 is AWS's own",
+        job="image: {azure: 'dlc:pytorch-2.8', aws: auto}\n",
+    ),
+    row(
+        "image in AWS's registry",
+        "1:1",
+        "lies in AWS's registry, where Azure ML cannot log in",
+        job="image: 123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1\n",
+    ),
+    row(
+        "environment without a version",
+        "1:1",
+        "image: 'azureml:mine' names no environment",
+        job="image: azureml:mine\n",
+    ),
+    row(
+        "environment of half a registry",
+        "1:1",
+        "names no environment",
+        job="image: azureml://registries/azureml/environments/acpt\n",
+    ),
+    row("image with a space", "1:9", "image.azure: 'my image' is no image's address", job="image: {azure: my image}\n"),
+    row("image in capitals", "1:1", "image: 'Mine/Train:1' is no image's address", job="image: Mine/Train:1\n"),
+    row("image with half a digest", "1:1", "is no image's address", job="image: mine/train@sha256:abc\n"),
+    row(
+        "Dockerfile that is not there",
+        "1:9",
+        "image.build: no such file: ",
+        "/docker/Dockerfile",
+        job="image: {build: docker/Dockerfile}\n",
+    ),
+    row(
+        "image for a cloud that is none",
+        "1:9",
+        "image.azur: unknown provider (did you mean 'azure'?)",
+        job="image: {azur: x}\n",
+    ),
+    # inputs
+    row(
+        "input in S3",
+        "1:10",
+        "inputs.train: s3://b/x/ cannot be read by the azure provider",
+        job="inputs: {train: 's3://b/x/'}\n",
+    ),
+    row(
+        "input by http",
+        "1:10",
+        "inputs.train: http://e.org/x cannot be read",
+        job="inputs: {train: 'http://e.org/x'}\n",
+    ),
+    row(
+        "input without a place",
+        "1:10",
+        "inputs.train: says no place for azure",
+        job="inputs: {train: {local: ./data}}\n",
+    ),
+    row(
+        "input folder that is not there",
+        "1:10",
+        "inputs.train: no such file or folder: ",
+        "/data",
+        job="inputs: {train: ./data}\n",
+    ),
+    row(
+        "input file that is not there",
+        "1:10",
+        "inputs.train: no such file or folder: ",
+        "/d.csv",
+        job="inputs: {train: ./d.csv}\n",
+    ),
+    row(
+        "input of this machine streamed",
+        "1:10",
+        "inputs.train: . is uploaded first",
+        "hint: mode: copy",
+        job="inputs: {train: {uri: ., mode: stream}}\n",
+    ),
+    row(
+        "data asset without a version",
+        "1:10",
+        "inputs.train: azureml:mnist names no data asset",
+        job="inputs: {train: 'azureml:mnist'}\n",
+    ),
+    row(
+        "datastore without a path",
+        "1:10",
+        "inputs.train: azureml://x is no path in a datastore",
+        job="inputs: {train: 'azureml://x'}\n",
+    ),
+    row(
+        "datastore with a hyphen in an input",
+        "1:10",
+        "is no path in a datastore",
+        job="inputs: {train: 'azureml://datastores/a-b/paths/x'}\n",
+    ),
+    row(
+        "input of a reserved name",
+        "1:10",
+        "inputs.cloudtrain-x: names that begin with cloudtrain",
+        job="inputs: {cloudtrain-x: 'azureml:x:1'}\n",
+    ),
+    row(
+        "inputs that share a variable",
+        "1:30",
+        "inputs.a_b: shares the variable",
+        job="inputs: {a-b: 'azureml:x:1', a_b: 'azureml:x:1'}\n",
+    ),
+    # environment, secrets, tags, checkpoints, arguments
+    row(
+        "Azure ML's own variable", "1:7", "env.azureml_run_id: is Azure ML's own word", job="env: {azureml_run_id: x}\n"
+    ),
+    row(
+        "the world's size",
+        "1:23",
+        "env.WORLD_SIZE: is Azure ML's own word",
+        "1:7: env.MASTER_ADDR",
+        job="env: {MASTER_ADDR: x, WORLD_SIZE: 3}\n",
+    ),
+    row(
+        "cloudtrain's own variable",
+        "1:7",
+        "env.CLOUDTRAIN_X: belongs to cloudtrain's own",
+        job="env: {CLOUDTRAIN_X: x}\n",
+    ),
+    row(
+        "secret without a place",
+        "1:11",
+        "secrets.TOKEN: says no place for azure",
+        job="secrets: {TOKEN: {aws: 'ssm:token'}}\n",
+    ),
+    row(
+        "secret of another cloud's store",
+        "1:19",
+        "secrets.TOKEN.azure: expected 'keyvault:",
+        job="secrets: {TOKEN: {azure: 'ssm:token'}}\n",
+    ),
+    row(
+        "secret without its vault",
+        "1:11",
+        "secrets.TOKEN: is no secret of a Key Vault",
+        "keyvault:VAULT/NAME",
+        job="secrets: {TOKEN: {azure: 'keyvault:token'}}\n",
+    ),
+    row(
+        "secret with an underscore",
+        "1:11",
+        "is no secret of a Key Vault",
+        job="secrets: {TOKEN: {azure: 'keyvault:my-vault/to_ken'}}\n",
+    ),
+    row(
+        "secret that is a key",
+        "1:11",
+        "is no secret of a Key Vault",
+        job="secrets: {TOKEN: {azure: 'keyvault:https://v.vault.azure.net/keys/k'}}\n",
+    ),
+    row(
+        "secret beside its value",
+        "1:11",
+        "secrets.TOKEN: is set by env too",
+        job="secrets: {TOKEN: {azure: 'keyvault:my-vault/t'}}\nenv: {TOKEN: x}\n",
+    ),
+    row(
+        "tag of ours",
+        "1:8",
+        "tags.cloudtrain-run: names that begin with cloudtrain- are taken",
+        job="tags: {cloudtrain-run: x}\n",
+    ),
+    row("tag without a name", "1:8", "a tag's name has 1 to 100 characters, this one 0", job="tags: {'': x}\n"),
+    row(
+        "tag name too long",
+        "1:8",
+        "a tag's name has 1 to 100 characters, this one 101",
+        job=f"tags: {{{'t' * 101}: x}}\n",
+    ),
+    row(
+        "tag value too long",
+        "1:8",
+        "tags.team: a tag has at most 1000 characters",
+        job=f"tags: {{team: '{'x' * 1001}'}}\n",
+    ),
+    row("too many tags", "1:1", "tags: 41 tags are more than a job can have", job="tags:\n" + many(41, "t#: x")),
+    row(
+        "checkpoints on this machine",
+        "1:15",
+        "checkpoints.uri: './c' is no path in a datastore",
+        job="checkpoints: {uri: ./c}\n",
+    ),
+    row(
+        "checkpoints in S3",
+        "1:15",
+        "checkpoints.uri: 's3://b/c' is no path in a datastore",
+        job="checkpoints: {uri: 's3://b/c'}\n",
+    ),
+    row(
+        "arguments that do not fit",
+        "1:1",
+        "args: ",
+        "bytes are more than travel with a job (100000)",
+        job=f"args: [{'x' * 60_000}]\n",
+    ),
+    # ways into the job
+    row(
+        "service that is none",
+        "1:9",
+        "azure.services: there is no service 'telnet'",
+        "known: ssh, jupyter",
+        job="azure: {services: [telnet]}\n",
+    ),
+    row("ssh without a key", "1:9", "azure.services: ssh needs your public key", job="azure: {services: ssh}\n"),
+    row(
+        "a key without ssh",
+        "1:9",
+        "azure.ssh_key: is of no use without the service ssh",
+        job="azure: {ssh_key: ssh-ed25519 AAAA me}\n",
+    ),
+    row(
+        "a key's file and not its content",
+        "1:24",
+        "azure.ssh_key: is no public key",
+        job="azure: {services: ssh, ssh_key: ~/.ssh/id_ed25519.pub}\n",
+    ),
+    row(
+        "two keys",
+        "1:24",
+        "azure.ssh_key: is no public key",
+        job='azure: {services: ssh, ssh_key: "ssh-rsa AAAA\\nssh-rsa BBBB"}\n',
+    ),
+    # what contradicts itself
+    row(
+        "a model beside a size",
+        "1:33",
+        "resources.instance: stands beside gpu",
+        job="resources: {gpus: 1, gpu: H100, instance: {azure: Standard_DS3_v2}}\n",
+    ),
+    row(
+        "a model without a count",
+        "1:13",
+        "resources.gpu: asks for a GPU model, but not how many",
+        job="resources: {gpu: H100}\n",
+    ),
+]

@@ -1,0 +1,263 @@
+"""The table of wrong Azure ML requests: a job.yaml, the line to blame, and what must be said of it. One row each."""
+
+from __future__ import annotations
+
+from tests.providers.aws.wrong_requests import row
+
+H200 = "resources: {instance: {azure: Standard_ND96isr_H200_v5}, gpus: 8}\n"
+"""The machine whose price nobody knows."""
+HOUR = "limits: {max_runtime: 1 h}\n"
+UNPRICED = "limits: the price of this machine is not known, and nothing limits what the job may cost"
+
+ROWS = [
+    # names
+    row("run id with an underscore", "", "'bad_id' is no valid run id", job="{}\n", run_id="bad_id"),
+    row("run id of 64 characters", "", "is no valid run id", job="{}\n", run_id="a" * 64),
+    row("job name with an underscore", "1:1", "name: 'bad_name' is no valid job name", job="name: bad_name\n"),
+    # machines
+    row(
+        "size without Standard_",
+        "1:24",
+        "resources.instance.azure: 'ND96isr_H100_v5' is no machine size of Azure",
+        "hint: such as Standard_NC24ads_A100_v4",
+        job="resources: {instance: {azure: ND96isr_H100_v5}, gpus: 8}\n" + HOUR,
+    ),
+    row(
+        "EC2's name of a machine",
+        "1:24",
+        "resources.instance.azure: 'p4d.24xlarge' is no machine size of Azure",
+        job="resources: {instance: {azure: p4d.24xlarge}, gpus: 8}\n" + HOUR,
+    ),
+    row(
+        "SageMaker's name of a machine",
+        "1:24",
+        "resources.instance.azure: 'ml.p4d.24xlarge' is no machine size of Azure",
+        job="resources: {instance: {azure: ml.p4d.24xlarge}, gpus: 8}\n" + HOUR,
+    ),
+    row(
+        "second size of a list is none",
+        "1:58",
+        "resources.instance.azure[1]: 'nope' is no machine size of Azure",
+        job="resources: {instance: {azure: [Standard_ND96isr_H100_v5, nope]}, gpus: 8}\n" + HOUR,
+    ),
+    row(
+        "fewer GPUs than the size has",
+        "1:24",
+        "Standard_ND96isr_H100_v5 has 8 x H100, the job uses 4 per node",
+        "hint: resources.gpus: 8",
+        job="resources: {instance: {azure: Standard_ND96isr_H100_v5}, gpus: 4}\n",
+    ),
+    row(
+        "more GPUs than the second size has",
+        "1:58",
+        "Standard_NC4as_T4_v3 has 1 x T4, the job uses 8 per node",
+        job="resources: {instance: {azure: [Standard_ND96isr_H100_v5, Standard_NC4as_T4_v3]}, gpus: 8}\n",
+    ),
+    row(
+        "a GPU machine for a CPU job",
+        "1:24",
+        "Standard_NC4as_T4_v3 has 1 x T4, the job uses 0 per node",
+        job="resources: {instance: {azure: Standard_NC4as_T4_v3}}\n",
+    ),
+    row(
+        "a CPU machine for a GPU job",
+        "1:24",
+        "Standard_DS3_v2 has no GPU, the job uses 1",
+        job="resources: {instance: {azure: Standard_DS3_v2}, gpus: 1}\n",
+    ),
+    row(
+        "a count that no size has",
+        "1:22",
+        "no azure instance type has 3 x A100-80GB",
+        "4 (Standard_NC96ads_A100_v4)",
+        job="resources: {gpus: 3, gpu: A100-80GB}\n",
+    ),
+    row(
+        "a count that the model alone does not have",
+        "1:22",
+        "no azure instance type has 4 x H100",
+        "8 (Standard_ND96isr_H100_v5)",
+        job="resources: {gpus: 4, gpu: H100}\n",
+    ),
+    row("a count that no size of any model has", "1:13", "no azure instance type has 7", job="resources: {gpus: 7}\n"),
+    row("a GPU that only AWS has", "1:22", "no azure instance type has 1 x L4", job="resources: {gpus: 1, gpu: L4}\n"),
+    row(
+        "two GPUs that only AWS has",
+        "1:32",
+        "resources.gpu[1]: no azure instance type has 1 x A10G",
+        "job.yaml:1:28: resources.gpu[0]: no azure instance type has 1 x L4",
+        job="resources: {gpus: 1, gpu: [L4, A10G]}\n",
+    ),
+    row(
+        "a GPU that nobody has",
+        "1:22",
+        "unknown GPU 'A100-80' (did you mean 'A100-80GB'?)",
+        job="resources: {gpus: 1, gpu: A100-80}\n",
+    ),
+    row("101 nodes", "1:13", "resources.nodes: 101 nodes are more than azure runs", job="resources: {nodes: 101}\n"),
+    row("shared memory for nobody", "1:13", "resources.shm: is less than a MiB", job="resources: {shm: 1 KB}\n"),
+    # serverless, spot and clusters
+    row(
+        "spot with a tier",
+        "2:9",
+        "azure.tier: stands beside resources.spot, which is a tier of its own",
+        job="resources: {gpus: 1, spot: true}\nazure: {tier: basic}\n",
+    ),
+    row(
+        "a tier for a cluster",
+        "1:9",
+        "azure.tier: is a queue of serverless machines, and azure.compute names a cluster",
+        job="azure: {tier: basic, compute: my-cluster}\n" + HOUR,
+    ),
+    row(
+        "a tier for the cluster of the settings",
+        "1:9",
+        "azure.tier: is a queue of serverless machines",
+        job="azure: {tier: basic}\n" + HOUR,
+        CLOUDTRAIN_AZURE_COMPUTE="my-cluster",
+    ),
+    row("spot as a tier", "1:9", "azure.tier: ", "'basic', 'standard' or 'premium'", job="azure: {tier: spot}\n"),
+    row(
+        "cluster with an underscore", "1:9", "azure.compute: 'my_gpus' is no", job="azure: {compute: my_gpus}\n" + HOUR
+    ),
+    row(
+        "cluster with an underscore, said as in Azure's YAML",
+        "1:9",
+        "azure.compute: 'my_gpus' is no compute",
+        job="azure: {compute: 'azureml:my_gpus'}\n" + HOUR,
+    ),
+    # time and money
+    row(
+        "running too long",
+        "1:10",
+        "limits.max_runtime: 1900800 s is longer than Azure ML runs a job",
+        "hint: 21 d at most",
+        job="limits: {max_runtime: 22 d}\n",
+    ),
+    row(
+        "running too long on spot",
+        "2:10",
+        "limits.max_runtime: 691200 s is longer than Azure ML runs low-priority machines",
+        "hint: 7 d at most",
+        job="resources: {spot: true}\nlimits: {max_runtime: 8 d}\n",
+    ),
+    row(
+        "money for too long",
+        "2:29",
+        "limits.max_cost: 2053231 s is longer than Azure ML runs a job",
+        job="resources: {gpus: 1}\nlimits: {max_runtime: 30 d, max_cost: 300 USD}\n",
+    ),
+    row(
+        "money for seconds only",
+        "2:10",
+        "limits.max_cost: 0.01 USD pay for 0 s",
+        job="resources: {gpus: 8, gpu: H100}\nlimits: {max_cost: 0.01 USD}\n",
+    ),
+    row("money without its currency", "1:10", "limits.max_cost: 5 has no unit", job="limits: {max_cost: 5}\n"),
+    row(
+        "money for a machine of unknown price",
+        "2:10",
+        "limits.max_cost: cannot be held: the price of this machine is not known",
+        job=H200 + "limits: {max_cost: 50 USD, max_runtime: 1 h}\n",
+    ),
+    row(
+        "money for a cluster of unknown machines",
+        "2:10",
+        "limits.max_cost: cannot be held",
+        job="azure: {compute: my-cluster}\nlimits: {max_cost: 50 USD}\n",
+    ),
+    row("no limit for a machine of unknown price", "1:1", UNPRICED, "hint: set limits.max_runtime", job=H200),
+    row("no limit for a cluster of unknown machines", "1:1", UNPRICED, job="azure: {compute: my-cluster}\n"),
+    row("a price of another location is no price", "1:1", UNPRICED, job="azure: {location: West Europe}\n"),
+    row("no location, and no limit", "1:1", UNPRICED, job="{}\n", CLOUDTRAIN_AZURE_LOCATION=""),
+    row(
+        "no location to hold an amount by",
+        "1:10",
+        "limits.max_cost: cannot be held",
+        job="limits: {max_cost: 5 USD}\n",
+        CLOUDTRAIN_AZURE_LOCATION="",
+    ),
+    row(
+        "a price list that is none",
+        "environment CLOUDTRAIN_PRICES: prices: ",
+        "expected the columns",
+        job="{}\n",
+        CLOUDTRAIN_PRICES="job.yaml",
+    ),
+    row(
+        "a price list that is not there",
+        "environment CLOUDTRAIN_PRICES: prices: gone.csv: No such file",
+        job="{}\n",
+        CLOUDTRAIN_PRICES="gone.csv",
+    ),
+    # account
+    row(
+        "no subscription",
+        "1:1",
+        "azure.subscription: is not set",
+        "az account show",
+        job="{}\n",
+        CLOUDTRAIN_AZURE_SUBSCRIPTION="",
+    ),
+    row("no resource group", "1:1", "azure.resource_group: is not set", job="{}\n", CLOUDTRAIN_AZURE_RESOURCE_GROUP=""),
+    row(
+        "no workspace",
+        "1:1",
+        "azure.workspace: is not set",
+        "hint: the Azure ML workspace to run in",
+        job="{}\n",
+        CLOUDTRAIN_AZURE_WORKSPACE="",
+    ),
+    row(
+        "subscription by its name",
+        "1:9",
+        "azure.subscription: 'Pay-As-You-Go' is no subscription",
+        job="azure: {subscription: Pay-As-You-Go}\n",
+    ),
+    row(
+        "subscription as a number",
+        "1:9",
+        "azure.subscription: expected text, got 12345678",
+        job="azure: {subscription: 12345678}\n",
+    ),
+    row(
+        "subscription of the settings by its name",
+        "environment CLOUDTRAIN_AZURE_SUBSCRIPTION: azure.subscription: 'mine' is no subscription",
+        job="{}\n",
+        CLOUDTRAIN_AZURE_SUBSCRIPTION="mine",
+    ),
+    row(
+        "resource group that ends in a dot",
+        "1:9",
+        "azure.resource_group: 'my.group.' is no",
+        job="azure: {resource_group: my.group.}\n",
+    ),
+    row("workspace of two letters", "1:9", "azure.workspace: 'ab' is no workspace", job="azure: {workspace: ab}\n"),
+    row(
+        "location that is none",
+        "1:9",
+        "azure.location: 'west_europe' is no location",
+        job="azure: {location: west_europe}\n" + HOUR,
+    ),
+    row(
+        "datastore with a hyphen",
+        "1:9",
+        "azure.datastore: 'my-store' is no datastore",
+        job="azure: {datastore: my-store}\n",
+    ),
+    row(
+        "datastore of the settings as an address",
+        "environment CLOUDTRAIN_AZURE_DATASTORE: azure.datastore: ",
+        "hint: its name alone, such as workspaceblobstore",
+        job="{}\n",
+        CLOUDTRAIN_AZURE_DATASTORE="azureml://datastores/mine",
+    ),
+    row("AWS's fact in Azure's section", "1:9", "azure.region: unknown key", job="azure: {region: eastus}\n"),
+    row("a job that acts as nobody", "1:9", "azure.identity: ", "'managed' or 'user'", job="azure: {identity: me}\n"),
+    row(
+        "looks without a pause",
+        "environment CLOUDTRAIN_AZURE_POLL: azure.poll: ",
+        job="{}\n",
+        CLOUDTRAIN_AZURE_POLL="0",
+    ),
+]

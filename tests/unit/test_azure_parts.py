@@ -1,0 +1,254 @@
+"""Azure ML's words in ours: statuses, times, money, environments, places in datastores, machines and quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from cloudtrain.azure.account import account, workspace_of
+from cloudtrain.azure.fetch import parts, places
+from cloudtrain.azure.images import CURATED, environment_of, image_of
+from cloudtrain.azure.machines import refuse_machines
+from cloudtrain.azure.phases import ENDED, PHASES, billing, ended_at, ending, phase_of, seconds, started_at
+from cloudtrain.azure.request import document_of
+from cloudtrain.errors import RefusedError, StorageError, UsageError
+from cloudtrain.settings import Settings
+from cloudtrain.spec.model import Azure
+from tests.golden.cases import CASES, plan_of
+
+if TYPE_CHECKING:
+    from cloudtrain.clouds.azure import Workspace
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
+HOUR = {"startTimeUtc": "2026-11-21T11:00:00.0000000+00:00", "endTimeUtc": "2026-11-21T12:00:00.0000000+00:00"}
+
+
+@pytest.mark.parametrize("status", [status for status in PHASES if status not in ENDED])
+def test_a_living_job_has_a_phase_in_words_and_no_end(status: str) -> None:
+    assert ending({"status": status, **HOUR}) is None
+    assert phase_of({"status": status}) == PHASES[status]
+    assert PHASES[status].islower()
+
+
+@pytest.mark.parametrize("status", ["Frobnicating", "", "completed", "Finalized"])
+def test_an_unknown_status_is_shown_as_it_is_and_is_no_end(status: str) -> None:
+    details = {"status": status, "error": {"error": {"message": "no"}}, **HOUR}
+    assert (phase_of(details), ending(details)) == (status, None)
+
+
+def test_details_without_a_status_are_no_end() -> None:
+    assert ending({}) is None
+    assert (started_at({}), ended_at({"endTimeUtc": None})) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "state"), [("Completed", "succeeded"), ("Failed", "failed"), ("Canceled", "stopped")]
+)
+def test_an_ended_job_has_a_state_and_what_azure_says_of_it(status: str, state: str) -> None:
+    assert ENDED[status] == state
+    assert ending({"status": status}) == (state, "")
+    for error in ({"error": {"message": "no disk"}}, {"error": {"code": "no disk"}}):
+        assert ending({"status": status, "error": error}) == (state, "" if state == "succeeded" else "no disk")
+    nothings: list[Any] = [{}, {"error": None}, {"error": {}}, None]
+    for nothing in nothings:
+        assert ending({"status": status, "error": nothing}) == (state, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "when"),
+    [
+        ("2026-11-21T12:00:00.1234567+00:00", NOON + 0.123456),
+        ("2026-11-21T12:00:00.1234567Z", NOON + 0.123456),
+        ("2026-11-21T12:00:00.5Z", NOON + 0.5),
+        ("2026-11-21T14:00:00+02:00", NOON),
+        ("2026-11-21T12:00:00Z", NOON),
+        ("", 0),
+        ("None", 0),
+        (None, 0),
+        ("soon", 0),
+    ],
+)
+def test_times_come_with_seven_digits_or_fewer_or_not_at_all(text: str | None, when: float) -> None:
+    assert seconds(text) == pytest.approx(when, abs=1e-6)
+
+
+def test_the_bill_is_for_the_time_of_all_nodes() -> None:
+    assert billing(HOUR, 2, 3.5) == {"training_seconds": 3600, "usd": 7.0}
+
+
+def test_without_a_price_the_bill_names_none() -> None:
+    assert billing(HOUR, 2, None) == {"training_seconds": 3600}
+
+
+@pytest.mark.parametrize("missing", ["startTimeUtc", "endTimeUtc"])
+def test_a_job_that_never_ran_or_still_runs_has_no_bill(missing: str) -> None:
+    assert billing({**HOUR, missing: None}, 2, 3.5) == {}
+
+
+def test_clocks_that_disagree_earn_nobody_money() -> None:
+    backwards = {"startTimeUtc": HOUR["endTimeUtc"], "endTimeUtc": HOUR["startTimeUtc"]}
+    assert billing(backwards, 2, 3.5) == {"training_seconds": 0, "usd": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("wish", "image"),
+    [
+        ("auto", CURATED),
+        ({"aws": "dlc:pytorch-2.8"}, CURATED),
+        ({"azure": "auto"}, CURATED),
+        ({"azure": "azureml:mine:3", "aws": "auto"}, "azureml:mine:3"),
+        ("azureml:mine@latest", "azureml:mine@latest"),
+        ("azureml://registries/r/environments/e/versions/1", "azureml://registries/r/environments/e/versions/1"),
+        ("nvcr.io/nvidia/pytorch:25.10-py3", "nvcr.io/nvidia/pytorch:25.10-py3"),
+        ("localhost:5000/a/b", "localhost:5000/a/b"),
+        ({"build": "docker/Dockerfile"}, "docker/Dockerfile"),
+    ],
+)
+def test_an_image_is_what_the_spec_says_or_microsofts_own(wish: str | Mapping[str, str], image: str) -> None:
+    assert image_of(wish) == (image, [])
+
+
+def test_an_environment_is_an_asset_an_image_or_a_build() -> None:
+    assert environment_of("azureml:mine:3", None) == "azureml:mine:3"
+    assert environment_of("me/train:1", None) == {"image": "me/train:1"}
+    built = environment_of("docker/Dockerfile", ("/job/docker", "Dockerfile"))
+    assert built == {"build": {"path": "/job/docker", "dockerfile_path": "Dockerfile"}}
+
+
+def settings(**values: str) -> Settings:
+    given = {f"azure.{name}": value for name, value in values.items()}
+    return Settings(values=given, origins=dict.fromkeys(given, "cloudtrain.toml:1"))
+
+
+def test_the_spec_wins_over_the_settings_and_only_these_have_an_origin() -> None:
+    known = settings(subscription="12345678-1234-1234-1234-123456789ABC", resource_group="g", workspace="w-1")
+    facts, origins, problems = account(Azure(workspace="other", compute="azureml:c-1"), known, rehearsal=False)
+    assert problems == []
+    assert (facts["workspace"], facts["compute"], facts["resource_group"]) == ("other", "c-1", "g")
+    assert origins == dict.fromkeys(("azure.subscription", "azure.resource_group"), "cloudtrain.toml:1")
+
+
+@pytest.mark.parametrize("written", ["East US 2", "eastus2", "EastUS2", "east-us-2"])
+def test_a_location_is_one_however_it_is_written(written: str) -> None:
+    facts, _, problems = account(Azure(location=written), settings(), rehearsal=True)
+    assert (facts["location"], problems) == ("eastus2", [])
+
+
+def test_a_rehearsal_goes_without_an_account_and_says_so() -> None:
+    facts, _, problems = account(Azure(), settings(), rehearsal=True)
+    missing = ["azure.subscription", "azure.resource_group", "azure.workspace"]
+    assert (facts["placeholders"], problems) == (missing, [])
+    _, _, told = account(Azure(), settings(), rehearsal=False)
+    assert [".".join(map(str, keys)) for keys, _, _ in told] == missing
+
+
+def test_a_workspace_is_named_whole_or_not_at_all() -> None:
+    assert workspace_of(settings(subscription="s", resource_group="g", workspace="w")) == ("s", "g", "w")
+    with pytest.raises(UsageError, match=r"azure\.subscription, azure\.workspace not set") as refused:
+        workspace_of(settings(resource_group="g"))
+    assert "CLOUDTRAIN_AZURE_SUBSCRIPTION" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [
+        ("azureml://datastores/d_1/paths/a/b/", ("d_1", "a/b/")),
+        ("azureml://datastores/d/paths/", ("d", "")),
+        ("azureml://subscriptions/s/resourcegroups/g/workspaces/w/datastores/d/paths/a", ("d", "a")),
+        ("azureml://datastores/d/paths/copy/datastores/e/paths/x", ("d", "copy/datastores/e/paths/x")),
+    ],
+)
+def test_a_place_in_a_datastore_has_two_parts(place: str, found: tuple[str, str]) -> None:
+    assert parts(place) == found
+
+
+@pytest.mark.parametrize("place", ["", "s3://b/x", "azureml:x:1", "azureml://datastores/d", "/datastores/d/paths/x"])
+def test_another_place_cannot_be_fetched_from(place: str) -> None:
+    with pytest.raises(StorageError, match="is no path in a datastore"):
+        parts(place)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("azure")])
+def test_what_a_job_leaves_is_found_by_its_request(case: str) -> None:
+    document = document_of(plan_of(*CASES[case]))
+    found = places(document)
+    assert list(found) == ["model", "output", "checkpoints"]
+    assert all(parts(place)[1].endswith("/") for place in found.values())
+    assert places({"outputs": {"model": {"path": "p"}, "other": {"path": "q"}}}) == {"model": "p"}
+    assert places({}) == {}
+
+
+class Stub:
+    """A workspace with one cluster, one size of 96 vCPUs, and some quota."""
+
+    name = "my-workspace"
+
+    def __init__(self, *, kind: str = "amlcompute", nodes: int | None = 4, dedicated: int = 0, spot: int = 0) -> None:
+        self.found = {"kind": kind, "size": "Standard_ND96isr_H100_v5", "nodes": nodes, "tier": "dedicated"}
+        self.quotas = {"standardNDSH100v5Family": dedicated, "lowPriorityCores": spot, "standardDSv2Family": 0}
+
+    def cluster(self, name: str) -> dict[str, Any] | None:
+        return self.found if name == "my-cluster" else None
+
+    def family(self, size: str) -> tuple[str, int] | None:
+        return ("StandardNDSH100v5Family", 96) if size == "Standard_ND96isr_H100_v5" else None
+
+    def usages(self) -> Iterator[tuple[str, int, int]]:
+        yield from ((name, 96, limit) for name, limit in self.quotas.items())
+
+
+def ask(stub: Stub, *, nodes: int = 2, **more: Any) -> str:
+    """What is refused, with its hint; empty when nothing is."""
+    resources = {"instance_count": nodes, "instance_type": more.pop("size", "Standard_ND96isr_H100_v5")}
+    try:
+        refuse_machines(cast("Workspace", stub), {"resources": resources, **more})
+    except RefusedError as refused:
+        return f"{refused.message}; {refused.hint}"
+    return ""
+
+
+def test_a_cluster_that_is_large_enough_is_fine() -> None:
+    assert ask(Stub(), nodes=4, compute="azureml:my-cluster") == ""
+    assert ask(Stub(nodes=None), nodes=40, compute="azureml:my-cluster") == ""
+    assert ask(Stub(kind="ComputeInstance", nodes=None), nodes=1, compute="azureml:my-cluster") == ""
+
+
+def test_a_cluster_that_is_not_there_is_refused() -> None:
+    assert "the workspace my-workspace has no compute gone; az ml compute list" in ask(Stub(), compute="azureml:gone")
+
+
+def test_more_nodes_than_the_cluster_has_are_refused() -> None:
+    told = ask(Stub(), nodes=5, compute="azureml:my-cluster")
+    assert "my-cluster has at most 4 nodes, the job asks for 5" in told
+    assert "--max-instances 5" in told
+
+
+def test_one_machine_of_a_person_is_no_cluster() -> None:
+    told = ask(Stub(kind="ComputeInstance", nodes=None), nodes=2, compute="azureml:my-cluster")
+    assert "my-cluster is a compute instance: one machine, and the job asks for 2" in told
+
+
+def test_serverless_machines_within_the_quota_are_fine() -> None:
+    assert ask(Stub(dedicated=288)) == ""
+    assert ask(Stub(spot=288), queue_settings={"job_tier": "spot"}) == ""
+    assert ask(Stub(dedicated=288), queue_settings={"job_tier": "premium"}) == ""
+
+
+def test_serverless_machines_beyond_the_quota_are_refused() -> None:
+    told = ask(Stub(dedicated=287, spot=1000))
+    message = "2 x Standard_ND96isr_H100_v5 are 192 vCPUs; the quota of StandardNDSH100v5Family is 287, 96 are in use"
+    assert told.startswith(message)
+    assert "Quota" in told
+
+
+def test_spot_machines_have_a_quota_of_their_own() -> None:
+    told = ask(Stub(dedicated=1000, spot=200), queue_settings={"job_tier": "spot"})
+    assert "the quota of low-priority machines is 200, 96 are in use" in told
+
+
+def test_a_size_that_the_region_does_not_have_is_refused() -> None:
+    told = ask(Stub(dedicated=1000), size="Standard_ND96isr_H200_v5")
+    assert "has no machines of the size Standard_ND96isr_H200_v5; az ml compute list-sizes" in told

@@ -1,0 +1,202 @@
+"""A plan as Azure ML's command job: what its shell sees, what lies where, and that text stays text on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.azure.request import BOOT, OUTPUTS, document_of, input_place, job_of
+from cloudtrain.contracts.azureml import MASTER_PORT, CommandJob, command_job
+from cloudtrain.planning import Plan, Target
+from cloudtrain.spec.fields import Arguments, Input
+from tests.golden.cases import EARLIER, plan_of
+
+PLAIN = "name: digits\nresources: {nodes: 2, gpus: 8, gpu: H100}\nlimits: {max_runtime: 1 h}\n"
+PLAN = plan_of("azure", PLAIN)
+HERE = Target(provider="local", where="this machine", max_nodes=8, grace_seconds=30, schemes=("",))
+MARKS = st.sampled_from(["$", "{", "${{", "${{inputs.x}}", "}", "\\", "\\u007b", "u007b", '"', "'", "\n"])
+WORDS = st.lists(st.lists(MARKS | st.text(st.characters(codec="utf-8", exclude_characters="\0"))).map("".join))
+
+
+def with_arguments(*words: str) -> Plan:
+    return replace(PLAN, spec=PLAN.spec.model_copy(update={"args": Arguments(words, words)}))
+
+
+def job_for(text: str) -> CommandJob:
+    return command_job(document_of(plan_of("azure", PLAIN + text)), master="10.0.0.4")
+
+
+@given(WORDS)
+def test_any_argument_arrives_as_it_was_and_never_as_a_placeholder(words: list[str]) -> None:
+    plan = with_arguments(*words)
+    text = document_of(plan)["environment_variables"]["CLOUDTRAIN_JOB"]
+    assert "${{" not in text
+    assert "\n" not in text
+    assert json.loads(text) == json.loads(json.dumps(job_of(plan)))
+    assert json.loads(text)["argv"] == words
+    assert document_of(plan)["command"] == document_of(PLAN)["command"]
+
+
+def test_the_command_says_where_everything_is_then_becomes_the_launcher() -> None:
+    job = job_for("inputs: {train-set: 'azureml:mnist:1', T: 'azureml:t:1'}\n")
+    names = [*OUTPUTS, "train_set", "T", "cloudtrain_resume"]
+    places = {f"{kind}.{name}": f"/mnt/{name}" for kind in ("inputs", "outputs") for name in names}
+    words = shlex.split(job.command_line(places))
+    assert words[0] == "export"
+    assert dict(word.split("=") for word in words[1 : words.index("&&")]) == {
+        **{variable: f"/mnt/{name}" for name, variable in OUTPUTS.items()},
+        "CLOUDTRAIN_INPUT_TRAIN_SET": "/mnt/train_set",
+        "CLOUDTRAIN_INPUT_T": "/mnt/T",
+        "CLOUDTRAIN_RESUME_DIR": "/mnt/cloudtrain_resume",
+    }
+    assert words[words.index("&&") + 1 :] == ["exec", "python3", "-u", "-c", BOOT]
+
+
+def test_a_shell_takes_the_command_as_it_is_whatever_blanks_are_in_the_paths(tmp_path: Path) -> None:
+    stub = tmp_path / "bin" / "python3"
+    stub.parent.mkdir()
+    stub.write_text('#!/bin/sh\nprintf "%s\\n" "$CLOUDTRAIN_INPUT_TRAIN" "$CLOUDTRAIN_MODEL_DIR" "$@"\n')
+    stub.chmod(0o755)
+    job = job_for("inputs: {train: 'azureml:mnist:1'}\n")
+    places = {f"outputs.{name}": f"/mnt/it's {name}" for name in OUTPUTS}
+    places |= {"inputs.train": "/mnt/a  b", "inputs.cloudtrain_resume": "/mnt/c"}
+    env = {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
+    line = ["/bin/sh", "-c", job.command_line(places)]
+    done = subprocess.run(line, env=env, capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.splitlines() == ["/mnt/a  b", "/mnt/it's model", "-u", "-c", BOOT]
+
+
+@pytest.mark.parametrize(
+    ("place", "lies"),
+    [
+        ("azureml://datastores/d/paths/mnist", "azureml://datastores/d/paths/mnist/"),
+        ("azureml://datastores/d/paths/mnist//", "azureml://datastores/d/paths/mnist/"),
+        ("azureml://datastores/d/paths/v1.0", "azureml://datastores/d/paths/v1.0/"),
+        ("azureml://datastores/d/paths/t.csv", "azureml://datastores/d/paths/t.csv"),
+        ("https://e.org/t.tar.gz", "https://e.org/t.tar.gz"),
+        ("wasbs://c@a.blob.core.windows.net/x", "wasbs://c@a.blob.core.windows.net/x/"),
+        ("azureml:words:3", "azureml:words:3"),
+        ("azureml:words@latest", "azureml:words@latest"),
+        ("azureml://registries/r/data/d/versions/1", "azureml://registries/r/data/d/versions/1"),
+        ("./data/", "/home/me/job/data"),
+        ("data/../table.csv", "/home/me/job/table.csv"),
+        ("/abs/data", "/abs/data"),
+    ],
+)
+def test_an_input_lies_where_it_was_said_to(place: str, lies: str) -> None:
+    assert input_place(Input({"*": place}), PLAN) == lies
+    assert input_place(Input({"azure": place, "*": "s3://b/x"}, "stream"), PLAN) == lies
+
+
+def test_an_input_at_home_is_found_there(own_home: Path) -> None:
+    assert input_place(Input({"*": "~/data"}), PLAN) == str(own_home / "data")
+
+
+@pytest.mark.parametrize(
+    ("limits", "timeout", "stops"),
+    [
+        ("{max_runtime: 1 h}", 3600, 3480),
+        ("{max_runtime: 10 min}", 600, 480),
+        ("{max_runtime: 5 min}", 300, 240),
+        ("{max_runtime: 60 s}", 60, 48),
+        ("{max_runtime: 1 h, max_cost: 32.78 USD}", 600, 480),  # of 2 x 98.32 USD/h
+        ("{}", 86_400, 86_280),
+    ],
+)
+def test_a_job_stops_by_itself_before_azure_ends_it_without_a_word(limits: str, timeout: int, stops: int) -> None:
+    plan = plan_of("azure", PLAIN.replace("{max_runtime: 1 h}", limits))
+    assert document_of(plan)["limits"] == {"timeout": timeout}
+    assert job_of(plan)["stop_after_seconds"] == stops
+
+
+def resume_of(plan: Plan) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = document_of(plan)["inputs"].get("cloudtrain_resume")
+    return found
+
+
+def test_earlier_checkpoints_are_an_input_that_nothing_is_written_to() -> None:
+    assert resume_of(PLAN) == {"type": "uri_folder", "path": EARLIER["azure"] + "/", "mode": "ro_mount"}
+
+
+def test_checkpoints_that_lie_where_this_run_keeps_its_own_are_no_input() -> None:
+    assert resume_of(plan_of("azure", f"{PLAIN}checkpoints: {{uri: '{EARLIER['azure']}'}}\n")) is None
+
+
+def test_a_rehearsal_finds_earlier_checkpoints_beside_its_own() -> None:
+    facts = replace(PLAN.facts, resume_from="/home/me/data/runs/digits-7f3a/checkpoints")
+    plan = replace(PLAN, host=HERE, facts=facts)
+    assert plan.is_rehearsal
+    assert resume_of(plan) == resume_of(PLAN)
+
+
+def test_machines_are_of_the_cluster_or_serverless_and_never_both() -> None:
+    assert document_of(PLAN)["resources"] == {"instance_count": 2, "instance_type": "Standard_ND96isr_H100_v5"}
+    assert "compute" not in document_of(PLAN)
+    assert "queue_settings" not in document_of(PLAN)
+    cluster = document_of(plan_of("azure", PLAIN + "azure: {compute: my-cluster}\n"))
+    assert (cluster["compute"], cluster["resources"]) == ("azureml:my-cluster", {"instance_count": 2})
+    for asked, tier in (("azure: {tier: premium}", "premium"), ("", "spot")):
+        text = PLAIN if asked else PLAIN.replace("nodes: 2", "nodes: 2, spot: true")
+        assert document_of(plan_of("azure", f"{text}{asked}\n"))["queue_settings"] == {"job_tier": tier}
+
+
+def test_shared_memory_is_never_less_than_was_asked_for() -> None:
+    document = document_of(plan_of("azure", PLAIN.replace("nodes: 2", "nodes: 2, shm: 1500001 B")))
+    assert document["resources"]["shm_size"] == "2m"
+
+
+def test_every_node_runs_one_process_that_knows_all_others() -> None:
+    job = job_for("env: {NCCL_DEBUG: WARN}\n")
+    first, second = job.processes
+    assert (first.node, second.node) == (0, 1)
+    assert {**first.env, "NODE_RANK": "1", "RANK": "1"} == second.env
+    rendezvous = {"MASTER_ADDR": "10.0.0.4", "MASTER_PORT": str(MASTER_PORT), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    assert rendezvous.items() <= first.env.items()
+    assert {"AZUREML_RUN_ID": "digits-k2x9", "NCCL_DEBUG": "WARN"}.items() <= first.env.items()
+    assert (job.code, job.timeout_seconds) == (document_of(PLAN)["code"], 3600)
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    return {"name": "a", "command": "true", "resources": {"instance_count": 2}, **changes}
+
+
+def test_without_a_distribution_every_node_is_a_world_of_its_own() -> None:
+    job = command_job(document(), master="10.0.0.4")
+    assert [dict(process.env) for process in job.processes] == [{"AZUREML_RUN_ID": "a"}] * 2
+
+
+def test_two_processes_per_node_have_four_ranks() -> None:
+    distribution = {"type": "pytorch", "process_count_per_instance": 2}
+    job = command_job(document(distribution=distribution), master="10.0.0.4", port=4711)
+    keys = ("NODE_RANK", "LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_PORT")
+    ranks = [tuple(process.env[key] for key in keys) for process in job.processes]
+    assert ranks == [(str(r // 2), str(r % 2), str(r), "4", "4711") for r in range(4)]
+
+
+def test_another_distribution_is_not_part_of_the_contract() -> None:
+    with pytest.raises(ValueError, match="'mpi'"):
+        command_job(document(distribution={"type": "mpi"}), master="10.0.0.4")
+
+
+def test_placeholders_are_replaced_with_or_without_blanks_and_unknown_ones_are_an_error() -> None:
+    job = command_job(document(command="a ${{inputs.x}} ${{ outputs.y }} ${z} {{w}}"), master="10.0.0.4")
+    assert job.command_line({"inputs.x": "/x", "outputs.y": "\\1"}) == "a /x \\1 ${z} {{w}}"
+    with pytest.raises(KeyError, match=r"outputs\.y"):
+        job.command_line({"inputs.x": "/x"})
+
+
+def test_inputs_and_outputs_are_mounts_and_values_are_not() -> None:
+    folder = {"type": "uri_folder", "path": "azureml://datastores/d/paths/x/", "mode": "ro_mount"}
+    job = command_job(document(inputs={"x": folder, "rate": {"value": 1}}, outputs={"y": {}}), master="10.0.0.4")
+    assert [(m.name, m.kind, m.mode, m.path) for m in job.inputs] == [("x", "uri_folder", "ro_mount", folder["path"])]
+    assert [(m.name, m.kind, m.path) for m in job.outputs] == [("y", "uri_folder", "")]

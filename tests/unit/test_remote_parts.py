@@ -1,0 +1,107 @@
+"""What is the same in every cloud: names that stay inside their folder, addresses of files, whose job a job is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.catalog.choice import choose
+from cloudtrain.errors import StorageError
+from cloudtrain.remote.names import inside
+from cloudtrain.remote.request import as_folder, file_name, ours, same_submission, tags
+from tests.golden.cases import CASES, plan_of
+
+FOLDER = Path("/data/run/model")
+TAGS = {"run": "digits-k2x9", "planned": "1795213216.000", "spec": "ab", "source": "cd"}
+
+
+@pytest.mark.parametrize("name", ["model.pt", "a/b/c.pt", "..a", "a..", "...", "a\\..\\b", "~", "-rf", "ü 😀", "a\nb"])
+def test_a_name_is_a_path_inside_its_folder(name: str) -> None:
+    assert inside(FOLDER, name) == FOLDER / name
+
+
+@pytest.mark.parametrize(
+    "name", ["..", "../x", "a/../../x", "a/..", "/etc/passwd", "//x", "a//b", "a/", "", ".", "./x", "a/./b", "a\0b"]
+)
+def test_a_name_that_leads_out_of_its_folder_is_refused(name: str) -> None:
+    with pytest.raises(StorageError, match="is no path inside a folder"):
+        inside(FOLDER, name)
+
+
+@given(st.lists(st.sampled_from(["..", ".", "/", "a", "", "\0"]) | st.text(max_size=3), max_size=6).map("/".join))
+def test_no_name_at_all_leads_out_of_its_folder(name: str) -> None:
+    try:
+        found = inside(FOLDER, name)
+    except StorageError:
+        return
+    assert os.path.normpath(found) == str(found)
+    assert found.is_relative_to(FOLDER)
+    assert found != FOLDER
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("s3://b/t.csv", "t.csv"),
+        ("s3://b/x/t.tar.gz", "t.tar.gz"),
+        ("azureml://datastores/d/paths/labels.json", "labels.json"),
+        ("./a.b/t.pt2", "t.pt2"),
+        ("t.csv", "t.csv"),
+        ("s3://b/x/", ""),
+        ("s3://b/x", ""),
+        ("s3://b/v1.0", ""),
+        ("s3://b/2026.11.21", ""),
+        ("s3://b/.hidden", ""),
+        ("s3://b/t.csv/", ""),
+        ("azureml:words:3", ""),
+    ],
+)
+def test_an_address_means_a_file_when_its_end_looks_like_one(place: str, name: str) -> None:
+    assert file_name(place) == name
+
+
+def test_a_folder_ends_in_one_slash() -> None:
+    assert {as_folder(place) for place in ("s3://b/x", "s3://b/x/", "s3://b/x//")} == {"s3://b/x/"}
+
+
+@pytest.mark.parametrize("key", ["run", "planned", "spec"])
+def test_two_jobs_of_one_name_are_two_submissions(key: str) -> None:
+    assert same_submission(TAGS, dict(TAGS))
+    assert same_submission(TAGS, {**TAGS, "source": "other", "version": "9"})
+    assert not same_submission(TAGS, {**TAGS, key: "other"})
+    assert not same_submission(TAGS, {name: value for name, value in TAGS.items() if name != key})
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "local"])
+def test_our_tags_come_back_out_of_all_tags(case: str) -> None:
+    plan = plan_of(*CASES[case])
+    everything = tags(plan)
+    mine = ours(everything)
+    assert (mine["run"], mine["name"], mine["planned"]) == ("digits-k2x9", "digits", "1795213216.000")
+    assert mine["git-dirty"] == "true"
+    assert ("image-digest" in mine) == ("@sha256:" in CASES[case][1])
+    assert everything.keys() - {f"cloudtrain-{key}" for key in mine} == plan.spec.tags.keys()
+    assert ours({"team": "vision", "cloudtrain-x": 3}) == {"x": "3"}
+
+
+def test_models_that_a_cloud_does_not_have_are_passed_over() -> None:
+    def chosen(provider: str, gpus: int, *gpu: str) -> tuple[str, ...]:
+        types, problems = choose(provider, gpus=gpus, gpu=gpu, named=(), default="none")
+        assert problems == []
+        return types
+
+    wish = ("L4", "A100-80GB", "H100 NVL", "H100")
+    assert chosen("azure", 8, *wish) == ("Standard_ND96amsr_A100_v4", "Standard_ND96isr_H100_v5")
+    assert chosen("azure", 2, *wish) == ("Standard_NC48ads_A100_v4", "Standard_NC80adis_H100_v5")
+    assert chosen("aws", 8, *wish) == ("ml.g6.48xlarge", "ml.p4de.24xlarge", "ml.p5.48xlarge")
+
+
+def test_when_a_cloud_has_none_of_the_models_each_is_told() -> None:
+    types, problems = choose("azure", gpus=4, gpu=("L4", "H100"), named=(), default="none")
+    assert types == ()
+    assert [keys for keys, _, _ in problems] == [("resources", "gpu", 0), ("resources", "gpu", 1)]
+    assert "8 (Standard_ND96isr_H100_v5)" in (problems[1][2] or "")
