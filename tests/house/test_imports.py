@@ -29,10 +29,11 @@ def test_help_loads_nothing_heavy() -> None:
 
 ACCOUNT = """
 aws: {region: us-east-1, role: "arn:aws:iam::123456789012:role/train", bucket: my-bucket}
+azure: {subscription: 00000000-0000-0000-0000-000000000000, resource_group: rg, workspace: ws1, location: eastus}
 """
 
 
-@pytest.mark.parametrize("where", ["'local'", "'aws'", "as_='aws'"], ids=["local", "aws", "rehearsal"])
+@pytest.mark.parametrize("where", ["'local'", "'aws'", "'azure'", "as_='aws'", "as_='azure'"])
 def test_planning_opens_no_socket_starts_no_process_and_loads_no_sdk(tmp_path: Path, where: str) -> None:
     job = tmp_path / "job"
     job.mkdir()
@@ -59,7 +60,8 @@ def test_the_launcher_needs_the_standard_library_only() -> None:
 
 
 def test_the_supervisor_loads_neither_pydantic_nor_yaml() -> None:
-    assert not {"pydantic", "yaml", "click"} & loaded_after("import cloudtrain.local.supervisor")
+    stages = "cloudtrain.local.sagemaker_stage, cloudtrain.local.azureml_stage"
+    assert not {"pydantic", "yaml", "click"} & loaded_after(f"import cloudtrain.local.supervisor, {stages}")
 
 
 def test_every_public_name_can_be_had() -> None:
@@ -69,4 +71,5 @@ def test_every_public_name_can_be_had() -> None:
 
 def test_looking_after_a_run_loads_neither_pydantic_nor_yaml() -> None:
     modules = "cloudtrain.cli.run, cloudtrain.providers.local, cloudtrain.providers.aws, cloudtrain.aws.observe"
-    assert not {"pydantic", "yaml", "boto3", "botocore"} & loaded_after(f"import {modules}")
+    modules += ", cloudtrain.providers.azure, cloudtrain.azure.observe, cloudtrain.azure.stop"
+    assert not {"pydantic", "yaml", "boto3", "botocore", "azure"} & loaded_after(f"import {modules}")
