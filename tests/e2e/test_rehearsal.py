@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.e2e.rehearsals import MY_TOKEN, TRAINING, Rehearsal, leaves_no_secret
 from tests.e2e.workbench import Bench, Result
 
 pytestmark = [pytest.mark.torchrun]
 
-DIGITS = """
-name: digits
-args: {task: digits, strategy: ddp, epochs: 1}
-resources: {nodes: 2, processes: 2}
-checkpoints: {every: 1 s, keep: 2}
+DIGITS = (
+    TRAINING
+    + """
 aws: {region: us-east-1, role: "arn:aws:iam::123456789012:role/train", bucket: my-bucket}
 """
+)
 SCRIPT = """
 import json, os, socket, sys
 from pathlib import Path
+from typing import Any
 from cloudtrain_job import emit
 here = Path(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"))
 config = json.loads((here / "input/config/resourceconfig.json").read_text())
@@ -45,7 +45,6 @@ resources: {nodes: 2, processes: 1}
 inputs: {train: {aws: "s3://my-data/train/", local: ../data}, table: {aws: "s3://my-data/t.csv", local: ../data/t.csv}}
 secrets: {TOKEN: {aws: "secretsmanager:token", local: "env:MY_TOKEN"}}
 """
-MY_TOKEN = "hunter2-never-write-this-down"
 
 
 @pytest.fixture(scope="module")
@@ -64,35 +63,15 @@ def digits(bench: Bench) -> Result:
     return bench.run("submit", "--as", "aws", "--run-id", "digits-1")
 
 
+class TestAsSageMaker(Rehearsal):
+    cloud, platform, contract, job = "aws", "SageMaker", "sagemaker", DIGITS
+
+    def without_time(self, document: dict[str, Any]) -> dict[str, Any]:
+        return {**document, "Tags": [tag for tag in document["Tags"] if tag["Key"] != "cloudtrain-planned"]}
+
+
 def seen(bench: Bench, run: str) -> dict[int, dict[str, object]]:
     return {event["rank"]: event for event in bench.events(run) if event["type"] == "seen"}
-
-
-def test_it_succeeds_and_says_as_what(bench: Bench, digits: Result) -> None:
-    assert digits.code == 0, digits.err
-    assert "on this machine, as SageMaker would run it" in digits.err
-    assert bench.json("status", "digits-1")["contract"] == "sagemaker"
-
-
-def test_it_executed_the_very_request_that_aws_would_get(bench: Bench, digits: Result) -> None:
-    executed = json.loads((bench.run_folder("digits-1") / "request.json").read_text())
-    for_aws = bench.run("submit", "--provider", "aws", "--run-id", "digits-1", "--dry-run", "--json")
-    tags = {tag["Key"]: tag for tag in json.loads(for_aws.out)["Tags"]}
-    then = next(tag for tag in executed["Tags"] if tag["Key"] == "cloudtrain-planned")
-    text = for_aws.out.replace(tags["cloudtrain-planned"]["Value"], then["Value"])
-    assert (bench.run_folder("digits-1") / "request.json").read_text() == text
-
-
-def test_it_trains_the_same_parameters_as_the_plain_local_run(bench: Bench, digits: Result) -> None:
-    assert bench.run("submit", "--run-id", "plain-1", "--provider", "local").code == 0
-    plain, rehearsed = (bench.json("status", run)["result"] for run in ("plain-1", "digits-1"))
-    assert plain["parameters_sha256"] == rehearsed["parameters_sha256"]
-
-
-def test_model_and_checkpoints_are_where_people_look(bench: Bench, digits: Result) -> None:
-    places = bench.json("status", "digits-1")["results"]
-    assert any(Path(places["model"]).iterdir())
-    assert any(Path(places["checkpoints"]).iterdir())
 
 
 @pytest.mark.parametrize("namespaces", ["1", "0"])
@@ -116,9 +95,7 @@ def test_a_script_finds_what_sagemaker_promises(bench: Bench, namespaces: str) -
         "notes-algo-1",
         "notes-algo-2",
     ]
-    for path in bench.run_folder(run).rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            assert MY_TOKEN.encode() not in path.read_bytes(), path
+    leaves_no_secret(bench, run)
     assert bench.processes() == []
 
 
@@ -128,31 +105,3 @@ def test_a_failure_names_the_rank_and_the_reason(bench: Bench) -> None:
     assert said.code == 1
     assert "raised ValueError: the dog ate shard 3" in said.err
     assert bench.processes() == []
-
-
-def test_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_on(bench: Bench) -> None:
-    bench.write(job_yaml=DIGITS)
-    bench.run("submit", "--as", "aws", "--run-id", "long-1", "--detach", "--set", "args.epochs=3000")
-    bench.await_event("long-1", lambda event: event["type"] == "progress" and event.get("epoch", 0) >= 2)
-    stopped = bench.run("stop", "long-1")
-    assert stopped.code == 5, stopped.err
-    step = bench.json("status", "long-1")["checkpoint"]["step"]
-    again = bench.run("rerun", "long-1", "--detach")
-    resumed = bench.await_event(again.out.strip(), lambda event: event["type"] == "resumed")
-    assert resumed["step"] == step
-    assert bench.run("stop", again.out.strip()).code == 5
-    assert bench.processes() == []
-
-
-def test_only_a_provider_that_can_execute_a_contract_is_asked_to(bench: Bench) -> None:
-    for where in ("local", "aws"):
-        said = bench.run("plan", "--provider", "aws", "--as", where)
-        assert said.code == 2
-        assert f"the aws provider cannot rehearse a job as {where} would run it" in said.err
-
-
-def test_a_rehearsal_stays_here_whatever_the_settings_say(bench: Bench) -> None:
-    bench.write(job_yaml=DIGITS)
-    said = bench.run("plan", "--as", "aws", CLOUDTRAIN_PROVIDER="aws")
-    assert "on this machine, as SageMaker would run it" in said.out
-    assert "nothing: it runs here" in said.out

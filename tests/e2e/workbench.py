@@ -76,6 +76,10 @@ class Bench:
         """The folder of a run."""
         return self.data / "runs" / run
 
+    def document(self, run: str, name: str) -> Any:
+        """One of the JSON documents of a run."""
+        return json.loads((self.run_folder(run) / name).read_text())
+
     def events(self, run: str) -> list[dict[str, Any]]:
         """The events of a run so far."""
         path = self.run_folder(run) / "events.jsonl"

@@ -1,0 +1,87 @@
+"""What every rehearsal does, whichever cloud it stands for: what test_rehearsal.py and test_azure_rehearsal.py run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tests.e2e.workbench import Bench, Result
+
+TRAINING = """
+name: digits
+args: {task: digits, strategy: ddp, epochs: 1}
+resources: {nodes: 2, processes: 2}
+checkpoints: {every: 1 s, keep: 2}
+limits: {max_runtime: 1 h}
+"""
+MY_TOKEN = "hunter2-never-write-this-down"
+
+
+class Rehearsal:
+    """Fixtures of the module: `bench`, and `digits`, the submit of run digits-1 with job.yaml as `job` says."""
+
+    cloud: ClassVar[str]
+    platform: ClassVar[str]
+    contract: ClassVar[str]
+    job: ClassVar[str]
+    """The digits job with the cloud's account facts."""
+
+    def without_time(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The request less the time of its planning."""
+        raise NotImplementedError
+
+    def test_it_succeeds_and_says_as_what(self, bench: Bench, digits: Result) -> None:
+        assert digits.code == 0, digits.err
+        assert f"on this machine, as {self.platform} would run it" in digits.err
+        assert f"submit --provider {self.cloud}" in digits.err
+        assert bench.json("status", "digits-1")["contract"] == self.contract
+
+    def test_it_executed_the_very_request_that_the_cloud_would_get(self, bench: Bench, digits: Result) -> None:
+        bench.write(job_yaml=self.job)
+        for_cloud = bench.json("submit", "--provider", self.cloud, "--run-id", "digits-1", "--dry-run")
+        executed = bench.document("digits-1", "request.json")
+        assert self.without_time(executed) == self.without_time(for_cloud)
+
+    def test_it_trains_the_same_parameters_as_the_plain_local_run(self, bench: Bench, digits: Result) -> None:
+        bench.write(job_yaml=self.job)
+        assert bench.run("submit", "--run-id", "plain-1", "--provider", "local").code == 0
+        plain, rehearsed = (bench.json("status", run)["result"] for run in ("plain-1", "digits-1"))
+        assert plain["parameters_sha256"] == rehearsed["parameters_sha256"]
+
+    def test_model_and_checkpoints_are_where_people_look(self, bench: Bench, digits: Result) -> None:
+        places = bench.json("status", "digits-1")["results"]
+        assert any(Path(places["model"]).iterdir())
+        assert any(Path(places["checkpoints"]).iterdir())
+
+    def test_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_on(self, bench: Bench) -> None:
+        bench.write(job_yaml=self.job)
+        bench.run("submit", "--as", self.cloud, "--run-id", "long-1", "--detach", "--set", "args.epochs=3000")
+        bench.await_event("long-1", lambda event: event["type"] == "progress" and event.get("epoch", 0) >= 2)
+        stopped = bench.run("stop", "long-1")
+        assert stopped.code == 5, stopped.err
+        step = bench.json("status", "long-1")["checkpoint"]["step"]
+        again = bench.run("rerun", "long-1", "--detach").out.strip()
+        resumed = bench.await_event(again, lambda event: event["type"] == "resumed")
+        assert resumed["step"] == step
+        assert bench.run("stop", again).code == 5
+        assert bench.processes() == []
+
+    def test_only_a_provider_that_can_execute_a_contract_is_asked_to(self, bench: Bench) -> None:
+        bench.write(job_yaml=self.job)
+        for where in ("local", self.cloud):
+            said = bench.run("plan", "--provider", self.cloud, "--as", where)
+            assert said.code == 2
+            assert f"the {self.cloud} provider cannot rehearse a job as {where} would run it" in said.err
+
+    def test_a_rehearsal_stays_here_whatever_the_settings_say(self, bench: Bench) -> None:
+        bench.write(job_yaml=self.job)
+        said = bench.run("plan", "--as", self.cloud, CLOUDTRAIN_PROVIDER=self.cloud)
+        assert f"on this machine, as {self.platform} would run it" in said.out
+        assert "nothing: it runs here" in said.out
+
+
+def leaves_no_secret(bench: Bench, run: str) -> None:
+    """No file of the run holds the secret."""
+    for path in bench.run_folder(run).rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            assert MY_TOKEN.encode() not in path.read_bytes(), path
