@@ -49,6 +49,10 @@ def machine_checks(plan: Plan) -> list[Finding]:
                 Finding(severity="error", message=f"{origin}: inputs.{name}: no such file or folder: {place}")
             )
     for name, places in spec.secrets.items():
+        if "local" not in places and "azure" in places and plan.target.provider == "azure":
+            message = f"secret {name}: a Key Vault is asked by the job's identity, and this machine has none"
+            findings.append(Finding(severity="error", message=message, hint=f"for rehearsals: local: 'env:{name}'"))
+            continue
         if "local" not in places:  # of a rehearsal: looked up in the cloud, as the job would
             message = f"secret {name} is looked up where the job would, with your own credentials"
             findings.append(Finding(severity="warning", message=message, hint=f"or add local: 'env:{name}'"))

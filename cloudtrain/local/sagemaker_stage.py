@@ -13,7 +13,7 @@ from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.local import container as rooms
 from cloudtrain.local.folders import RunPaths
 from cloudtrain.local.keeping import merge, sync
-from cloudtrain.local.stages import OF_THE_MACHINE, Launches, local_input, local_secrets, search_path
+from cloudtrain.local.stage import OF_THE_MACHINE, Launches, local_input, local_secrets, search_path
 from cloudtrain.remote.request import ARCHIVE
 
 

@@ -23,7 +23,8 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.local.folders import RunPaths
 from cloudtrain.local.liveness import MARK, end_leftovers
 from cloudtrain.local.ports import free_port
-from cloudtrain.local.stages import Launches, stage_of
+from cloudtrain.local.stage import Launches
+from cloudtrain.local.stages import stage_of
 from cloudtrain.runs.index import remember
 from cloudtrain.runs.logs import log_file, split_events, stamp
 from cloudtrain.runs.state import first_cause, who

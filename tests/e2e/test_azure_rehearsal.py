@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.rehearsals import MY_TOKEN, TRAINING, Rehearsal
+from tests.e2e.rehearsals import MY_TOKEN, TRAINING, Rehearsal, leaves_no_secret
 from tests.e2e.workbench import Bench, Result
 
 pytestmark = [pytest.mark.torchrun]
@@ -85,9 +85,7 @@ def test_a_script_finds_what_azure_promises_and_nothing_of_the_persons_shell(ben
     assert len({seen["cwd"] for seen in ranks.values()}) == 2
     for name in ("model", "output"):
         assert sorted(path.name for path in (folder / name).iterdir()) == ["from-0", "from-1"]
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            assert MY_TOKEN.encode() not in path.read_bytes(), path
+    leaves_no_secret(bench, "seen-1")
     assert bench.processes() == []
 
 
@@ -98,3 +96,12 @@ def test_a_failure_names_the_rank_and_the_reason(bench: Bench) -> None:
     assert said.code == 1
     assert "raised ValueError: the dog ate shard 3" in said.err
     assert bench.processes() == []
+
+
+def test_a_key_vault_cannot_be_asked_from_here_and_that_is_said_before_anything_starts(bench: Bench) -> None:
+    job = "limits: {max_runtime: 1 h}\nsecrets: {TOKEN: {azure: 'keyvault:my-vault/token'}}\n"
+    bench.write(job_yaml=job)
+    said = bench.run("check", "--as", "azure")
+    assert said.code == 3
+    assert "secret TOKEN: a Key Vault is asked by the job's identity" in said.err
+    assert "local: 'env:TOKEN'" in said.err

@@ -1,0 +1,58 @@
+"""What a stage is: a run's request made ready to be executed here. And what the stages of rehearsals share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+Launches = list[Mapping[str, Any]]
+"""One per node: node, argv, cwd, env, secrets."""
+
+
+class Stage(Protocol):
+    """One run's request, made ready to be executed here."""
+
+    max_runtime_seconds: int | None
+    grace_seconds: int
+
+    def inherits(self, variable: str) -> bool:
+        """Whether the job sees this variable of the person's own environment."""
+        ...
+
+    def prepare(self, archive: Path) -> Launches:
+        """Lay everything out, and say what is to be started."""
+        ...
+
+    def keep(self) -> None:
+        """Called now and then while it runs: what must survive even if this machine dies."""
+        ...
+
+    def collect(self) -> list[str]:
+        """Called once, when all is over: bring what the nodes left to where people look. What is to be said of it."""
+        ...
+
+
+OF_THE_MACHINE = {
+    *("PATH", "HOME", "USER", "LANG", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"),
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PYTHONDONTWRITEBYTECODE"),
+}
+"""Variables that a program needs to run on this machine at all, whatever contract it runs under."""
+
+
+def search_path(plan: Mapping[str, Any]) -> str:
+    """The PATH of a rehearsal: the chosen Python comes first, as it is the image that is not there."""
+    return f"{Path(plan['host']['facts']['python']).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+
+def local_secrets(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Where this machine has the secrets that the spec says a local place for."""
+    secrets: Mapping[str, Mapping[str, str]] = plan["spec"].get("secrets", {})
+    return {name: places["local"] for name, places in secrets.items() if "local" in places}
+
+
+def local_input(plan: Mapping[str, Any], name: str) -> str:
+    """Where this machine has an input, by the spec; empty when it says nothing of it."""
+    place: str = plan["spec"]["inputs"][name]["uri"].get("local", "")
+    return str(Path(plan["facts"]["folder"]) / Path(place).expanduser()) if place else ""
