@@ -101,6 +101,10 @@ class StorageError(CloudtrainError):
     exit_code = 4
 
 
+DENIED = "Denied"
+"""The code of a CloudError that says that a right is missing, where a cloud's own names for it differ."""
+
+
 class CloudError(CloudtrainError):
     """The cloud or the network failed, or refused us."""
 

@@ -181,7 +181,7 @@ def _impossible(spec: JobSpec, target: Target) -> list[tuple[Keys, str, str | No
         if place is None:
             found.append((("inputs", key), f"says no place for {name}", f"add {name}: …"))
             continue
-        scheme = place.partition("://")[0] if "://" in place else ""
+        scheme = place.partition("://")[0].lower() if "://" in place else ""
         if scheme not in target.schemes:
             hint = f"a place for each: {{{name}: '{_EXAMPLES.get(name, '…')}', {_owner(scheme)}: '{place}'}}"
             found.append((("inputs", key), f"{place} cannot be read by the {name} provider", hint))

@@ -208,11 +208,24 @@ class Run:
 
     def stop(self) -> RunState:
         """SIGTERM to every rank, the grace period, the end; returns when it has come. An ended run stays as it is."""
-        state = self.status()
+        state = self._looked_at()
         while not state.has_ended and not self._provider().stop(self.folder, state):
             time.sleep(RETRY_SECONDS)  # it is just being submitted
-            state = self.status()
-        return self.wait()
+            state = self._looked_at()
+        try:
+            return self.wait()
+        except CloudError as error:
+            hint = f"it was told to stop; cloudtrain status {self.id} tells when it has ended"
+            raise CloudError(error.message, hint=hint, code=error.code) from error
+
+    def _looked_at(self) -> RunState:
+        """The state now or, if nobody can tell, as last seen: what can be stopped is stopped all the same."""
+        try:
+            return self.status()
+        except (CloudError, StorageError):
+            if self.recorded().ref is None:
+                raise
+            return self._state
 
     def fetch(
         self, folder: str | Path | None = None, *, checkpoints: bool = False, progress: Progress | None = None

@@ -38,6 +38,8 @@ def _grace(value: Any) -> int:
 
 
 def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"expected a number of seconds, got {value!r}")
     seconds = float(value)
     if not 0.05 <= seconds <= 3600:
         raise ValueError(f"expected 0.05 to 3600 seconds, got {value}")

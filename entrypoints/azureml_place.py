@@ -1,8 +1,9 @@
 """Azure ML's mapping: from the variables of a PyTorch distribution to the node's `Place`. Standard library only.
 
 The variables are those of "Distributed GPU training guide" in the documentation of Azure Machine Learning. Azure ML
-counts its own processes, one per node: its WORLD_SIZE is the number of nodes. The folders are mounts that all nodes
-share; where each of them is only the job's command knows, which says so in variables of ours.
+counts its own processes, one per node: its WORLD_SIZE is the number of nodes. Output, model and checkpoints are mounts
+that all nodes share; where each of them is only the job's command knows, which says so in variables of ours. Programs
+write beside the code instead, on the node's own disk, and the launcher keeps what they write in the mounts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import fcntl
 import socket
 import struct
 import sys
+from pathlib import Path
 from typing import Mapping
 
 import variables
@@ -32,6 +34,8 @@ def azureml(environ: Mapping[str, str]) -> Place:
     port = variables.number(environ, ours if environ.get(ours) else "MASTER_PORT")
     address = environ.get("CLOUDTRAIN_NODE_ADDR") or own_address(master, port)
     folders = variables.folders(environ)
+    mounts = {name: folders[name] for name in ("output_dir", "model_dir", "checkpoint_dir")}
+    here = {name: str(Path.cwd().parent / "kept" / name.partition("_")[0]) for name in mounts}
     return Place(
         platform="azureml",
         node_rank=rank,
@@ -40,12 +44,13 @@ def azureml(environ: Mapping[str, str]) -> Place:
         master_port=port,
         address=address,
         interface=interface_of(address),
-        **folders,
+        **{**folders, **here},
         failure_file="",
         job_file="",
         job_document=variables.text(environ, JOB),
         resume_dir=environ.get(RESUME_DIR, ""),
-        stop_file=f"{folders['output_dir']}/{STOP_FILE}",
+        stop_file=f"{mounts['output_dir']}/{STOP_FILE}",
+        kept={here[name]: mount for name, mount in mounts.items()},
     )
 
 

@@ -81,6 +81,8 @@ class Place:
     """The folder of the channels that the job document speaks of; empty: `inputs` says it all."""
     resume_dir: str = ""
     """An earlier run's checkpoints, to be restored before the start, if it is there."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Folders on this node's disk whose content is kept in the job's storage: folder -> where that is mounted."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What libraries must be told here. What the user says counts more."""
     job_document: str = ""

@@ -22,6 +22,7 @@ import failure
 from cloudtrain_job import event_line
 from contract import PAYLOAD, Job, Place, job_environment, read_job, with_job_file
 from devices import visible_gpus
+from keeping import Keeper
 from lifeline import die_with
 from platforms import find_failure_file, find_place, wait_for_name
 from restore import restore
@@ -64,6 +65,7 @@ class Launcher:
         self.done: set[int] = set()
         self.stop = StopRequest(place.stop_file, job.stop_after_seconds, self._log)
         self.forced = False
+        self.keeper = Keeper(place.kept, self._log)
 
     def run(self) -> int:
         """Everything, in order."""
@@ -77,6 +79,10 @@ class Launcher:
             code = self._run_torchrun()
         except (RuntimeError, TimeoutError, OSError) as error:
             self._add_error(_error_of(error))
+            code = 1
+        lost = self.keeper.finish()
+        if lost:
+            self._add_error(_error_of(OSError(f"what this node wrote is not all kept: {lost}")))
             code = 1
         return self._conclude(code, time.monotonic() - started)
 
@@ -100,12 +106,19 @@ class Launcher:
         os.environ.update(look_up(self.job.secrets, os.environ, self.stop.asked))
         for folder in (place.output_dir, place.model_dir, place.checkpoint_dir):
             Path(folder).mkdir(parents=True, exist_ok=True)
-        earlier = Path(place.resume_dir or os.devnull)
-        if earlier.is_dir():
-            restore(earlier, Path(place.checkpoint_dir), place.node_rank, self._log, self.stop.asked)
+        self._restore(place.kept.get(place.checkpoint_dir, ""))  # by an earlier attempt at this job
+        self.keeper.know()
+        self._restore(place.resume_dir)
+        if place.node_rank > 0:
+            self.keeper.know()  # the first node keeps an earlier run's for all
+        self.keeper.begin()
         # The node's own name too: it is what its peers are told.
         for name in dict.fromkeys((place.master_addr, place.address or place.master_addr)):
             wait_for_name(name, until=self.stop.asked)
+
+    def _restore(self, saved: str) -> None:
+        if Path(saved or os.devnull).is_dir():
+            restore(Path(saved), Path(self.place.checkpoint_dir), self.place.node_rank, self._log, self.stop.asked)
 
     def _run_torchrun(self) -> int:
         wakeup, woken = os.pipe()
@@ -150,6 +163,8 @@ class Launcher:
         kind = event["type"]
         if kind == "error":
             self.errors.append(event)
+        elif kind == "checkpoint":
+            self.keeper.hurry()
         elif kind == "rank_failed":
             self.deaths.append(event)
         elif kind == "rank_ended" and event.get("exitcode") == 0:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.catalog.choice import Problem
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import UsageError, dotted
 from cloudtrain.remote.account import complete, gather
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import Azure
@@ -51,7 +51,7 @@ def account(
 def malformed(facts: Mapping[str, Any]) -> Iterator[Problem]:
     """What is wrong with the form of any fact."""
     for name, (form, hint) in _FORMS.items():
-        value = facts[name]
+        value = facts.get(name)
         if value and not re.fullmatch(form, str(value)):
             yield ("azure", name), f"{value!r} is no {name.replace('_', ' ')}", hint
 
@@ -63,4 +63,7 @@ def workspace_of(settings: Settings) -> tuple[str, str, str]:
         hint = "in cloudtrain.toml, or as CLOUDTRAIN_AZURE_SUBSCRIPTION, …_RESOURCE_GROUP, …_WORKSPACE"
         raise UsageError(f"{', '.join(missing)} not set", hint=hint)
     subscription, group, workspace = (str(settings[f"azure.{name}"]) for name in WORKSPACE)
+    said = dict(zip(WORKSPACE, (subscription, group, workspace), strict=True))
+    for keys, message, form in malformed(said):
+        raise UsageError(f"{settings.origins[dotted(keys)]}: {dotted(keys)}: {message}", hint=form)
     return subscription, group, workspace

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.azure.phases import billing, ended_at, ending, phase_of, started_at, status_of
 from cloudtrain.azure.pull import pull
 from cloudtrain.azure.start import gone, settle
+from cloudtrain.errors import CloudError
 from cloudtrain.remote.ending import all_told, ended
 from cloudtrain.runs.state import RunState, fold
 from cloudtrain.runs.store import RunFolder
@@ -37,12 +38,21 @@ def observe(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> 
     if status_of(details) == "CancelRequested" and not state.stop_requested:
         events.append({"type": "stop_requested", "time": now, "reason": "Azure ML is cancelling it"})
     over = ending(details)
-    drained = pull(cloud, run, logs_of(details), whole=over is not None)
+    drained, unread = True, ""
+    try:
+        drained = pull(cloud, run, logs_of(details), whole=over is not None)
+    except CloudError as error:
+        if over is None or error.transient:
+            run.append(*events)  # what is known is kept, though its log is not
+            raise
+        unread = f"its log cannot be read: {error.message}"
     if over is not None:
         # What has just been read may hold the nodes' last words.
         state = fold(run.run_id, run.events())
         if drained and (all_told(state, state.nodes) or _waited(details, state, now, pause)):
-            events.append(_ended(details, state, over, run))
+            event = _ended(details, state, over, run)
+            event["reason"] = "; ".join(part for part in (event["reason"], unread) if part)
+            events.append(event)
     return events
 
 
@@ -69,14 +79,18 @@ def _waited(details: Mapping[str, Any], state: RunState, now: float, pause: floa
 def _ended(details: Mapping[str, Any], state: RunState, over: tuple[str, str], run: RunFolder) -> dict[str, Any]:
     """The end by Azure ML's word, unless the nodes know better: a stop of ours ends with checkpoints, not by force."""
     final, reason = over
-    told = [node["outcome"] for node in state.nodes_ended.values()]
-    stopped = [node for node in state.nodes_ended.values() if node["outcome"] == "stopped"]
-    if final == "failed" and stopped and all(outcome in ("stopped", "succeeded") for outcome in told):
+    whole = all_told(state, state.nodes)
+    outcomes = {node["outcome"] for node in state.nodes_ended.values()}
+    causes = {node["why"] for node in state.nodes_ended.values() if node["outcome"] == "stopped"}
+    # An eviction ends them too: only a stop by us, or by themselves, is none of Azure ML's failures.
+    by_us = bool(state.stop_requested) or bool(causes & {"time", "stop_file"})
+    if whole and outcomes == {"succeeded"}:
+        final, reason = "succeeded", ""  # done, when it was cancelled
+    elif final == "failed" and whole and by_us and "stopped" in outcomes and outcomes <= {"stopped", "succeeded"}:
         final, reason = "stopped", ""
     if final == "stopped":
-        by_time = any(node.get("why") == "time" for node in stopped)
         late = "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)"
-        reason = late if by_time else reason or state.reason or "it was cancelled"
+        reason = late if "time" in causes else reason or state.reason or "it was cancelled"
     return ended(state, (final, reason), ended_at(details) or time.time(), _bill(details, state, run))
 
 

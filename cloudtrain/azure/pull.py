@@ -45,10 +45,14 @@ def _pull_log(cloud: Workspace, mirror: Mirror, name: str, address: str, node: i
         part = cloud.read_log(address, place["offset"], place["created"])
         if part is None:
             return True
-        complete = part.data if whole else part.data[: part.data.rfind(b"\n") + 1]
+        lines = part.data[: part.data.rfind(b"\n") + 1]
+        # What has no end of line is brought when it is the last, and when it is longer than one can wait for.
+        complete = part.data if (not lines if part.more else whole) else lines
         place |= {"offset": part.start + len(complete), "created": part.created}
         if not complete:
             return True
         now = time.time()  # Azure ML's logs have no times
         mirror.keep(node, [(now, line.rstrip(b"\r")) for line in complete.removesuffix(b"\n").split(b"\n")])
+        if not part.more:
+            return True
     return False

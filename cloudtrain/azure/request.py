@@ -87,6 +87,7 @@ def document_of(plan: Plan) -> dict[str, Any]:
         },
         "limits": {"timeout": plan.target.quote.max_seconds if plan.target.quote else 0},
         "tags": tags(plan),
+        "properties": _properties(plan),
     }
     if facts["compute"]:
         document["compute"] = f"azureml:{facts['compute']}"
@@ -169,6 +170,15 @@ def _outputs(plan: Plan) -> dict[str, Any]:
 def _checkpoints(plan: Plan) -> str:
     place = run_place(plan.target.facts["datastore"], plan.run_id)
     return as_folder(plan.spec.checkpoints.uri or f"{place}/checkpoints")
+
+
+def _properties(plan: Plan) -> dict[str, str]:
+    """What a job never loses again, tags can change: which submission it is of, and the commit.
+
+    Without a commit here the SDK would tell the git facts of the current folder, its remote's address with them.
+    """
+    commit = plan.facts.git_commit or "unknown"
+    return {"cloudtrain-planned": f"{plan.facts.time:.3f}", "mlflow.source.git.commit": commit}
 
 
 def _resources(plan: Plan) -> dict[str, Any]:

@@ -26,7 +26,7 @@ _DATASTORE = r"azureml://datastores/[a-zA-Z0-9_]+/paths/.*"
 _LONG_PATH = r"azureml://subscriptions/[^/]+/resource[gG]roups/[^/]+/workspaces/[^/]+/datastores/.+"
 _REGISTRY = r"azureml://registries/[^/]+/data/[^/]+/(versions|labels)/[^/]+/?"
 _ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
-_VAULT = r"[a-zA-Z][a-zA-Z0-9-]{2,23}|https://[\w.:-]+/secrets"
+_VAULT = r"[a-zA-Z][a-zA-Z0-9-]{2,23}|https://[a-zA-Z0-9.-]+(:\d+)?/secrets"
 _KEYVAULT = rf"keyvault:({_VAULT})/[0-9a-zA-Z-]{{1,127}}(/[0-9a-f]{{32}})?(#.+)?"
 _PUBLIC_KEY = r"(ssh-(rsa|ed25519)|ecdsa-sha2-\S+) \S+( .*)?"
 _PLATFORMS = {
@@ -69,13 +69,13 @@ def _places(plan: Plan) -> Iterator[Problem]:
             yield at, f"{place} is no path in a datastore", "azureml://datastores/NAME/paths/FOLDER/"
         elif place.startswith("azureml:") and "://" not in place and not re.fullmatch(_ASSET, place):
             yield at, f"{place} names no data asset", "azureml:NAME:VERSION or azureml:NAME@latest"
-        elif place.startswith("https://") and "?" in place:
+        elif "://" in place and ("?" in place or re.match(r"https://[^/]*@", place, re.IGNORECASE)):
             hint = "a datastore of the workspace keeps the key: azureml://datastores/NAME/paths/…"
-            yield at, "holds a query, such as a signature, and a plan holds no secret", hint
+            yield at, "holds a password or a query, such as a signature; a plan holds no secret", hint
         elif item.mode == "stream" and not is_address(place):
             yield at, f"{place} is uploaded first, and cannot be streamed from here", "mode: copy"
     uri = spec.checkpoints.uri
-    if uri is not None and not re.fullmatch(_DATASTORE, uri):
+    if uri is not None and (not re.fullmatch(_DATASTORE, uri) or not _is_folder(uri.partition("/paths/")[2])):
         hint = "azureml://datastores/NAME/paths/FOLDER/"
         yield ("checkpoints", "uri"), f"{uri!r} is no path in a datastore", hint
     resume = plan.facts.resume_from
@@ -86,6 +86,11 @@ def _places(plan: Plan) -> Iterator[Problem]:
         kept = places.get(plan.target.provider, "")
         if kept and not re.fullmatch(_KEYVAULT, kept):
             yield ("secrets", name), "is no secret of a Key Vault", "keyvault:VAULT/NAME"
+
+
+def _is_folder(path: str) -> bool:
+    parts = path.strip("/").split("/")
+    return {"", ".", ".."}.isdisjoint(parts)
 
 
 def _machines(plan: Plan) -> Iterator[Problem]:
@@ -135,9 +140,9 @@ def _names(plan: Plan) -> Iterator[Problem]:
     for name in spec.inputs:
         if input_name(name).lower().partition("_")[0] == "cloudtrain":
             yield ("inputs", name), "names that begin with cloudtrain are taken", "choose another name"
-    for name in spec.env:
+    for section, name in [*(("env", name) for name in spec.env), *(("secrets", name) for name in spec.secrets)]:
         if name.upper().startswith(("AZUREML_", "AZURE_ML_")) or name in _PLATFORMS:
-            yield ("env", name), "is Azure ML's own word to the job", "choose another name"
+            yield (section, name), "is Azure ML's own word to the job", "choose another name"
     if len(spec.tags) > TAGS - 10:
         yield ("tags",), f"{len(spec.tags)} tags are more than a job can have beside our own ({TAGS - 10})", None
     for key, value in spec.tags.items():

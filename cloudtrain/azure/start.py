@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -30,7 +31,8 @@ def send(cloud: Workspace, document: Mapping[str, Any], run: RunFolder, archive:
     The answer finds it again. CloudError with `unsure` when it cannot be told whether the job exists; `settle` tells
     later. RefusedError when the machines cannot run it.
     """
-    refuse_machines(cloud, document)
+    plan = run.document("plan.json")
+    refuse_machines(cloud, document, plan["target"]["facts"], plan["spec"].get("resources", {}).get("gpus", 0))
     _lay_out(Path(document["code"]), archive)
     name = document["name"]
     found = _find(cloud, name, document)  # a PUT of a name that exists would change that job's tags
@@ -83,6 +85,9 @@ def _lay_out(folder: Path, archive: Path) -> None:
             return
         draft = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}")
         with suppress(FileExistsError):  # laid out in this moment by another
-            draft.hardlink_to(archive)
+            try:
+                draft.hardlink_to(archive)
+            except OSError:  # a disk without links
+                shutil.copyfile(archive, draft)
             draft.rename(target)
         draft.unlink(missing_ok=True)

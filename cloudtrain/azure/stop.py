@@ -7,6 +7,7 @@ its launcher looks, and is cancelled when it has ended by itself, or the time fo
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cloudtrain.azure.fetch import parts
@@ -14,7 +15,8 @@ from cloudtrain.azure.observe import observe
 from cloudtrain.azure.phases import ending, status_of
 from cloudtrain.azure.start import settle
 from cloudtrain.contracts.azureml import GRACE_SECONDS, STOP_FILE
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, StorageError
+from cloudtrain.remote.ending import all_told
 from cloudtrain.runs.state import RunState, fold
 from cloudtrain.runs.store import RunFolder
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from cloudtrain.clouds.azure import Workspace
 
 LOOK_SECONDS = 2.0
+FINISHING_SECONDS = 15
+"""How long a job may take to end by itself once all its nodes have said their last words."""
 
 
 def stop(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> bool:
@@ -35,14 +39,41 @@ def stop(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> boo
             run.append(*settled)
         if not any(event["type"] == "submitted" for event in settled):
             return bool(settled)
-    run.append({"type": "stop_requested", "time": time.time(), "reason": "stop was asked"})
     try:
-        if _is_running(cloud, run):
-            _tell(cloud, run)
-            _await_saved(cloud, run, pause)
+        _note(run, "stop was asked")
+        _let_it_save(cloud, run, pause)
+    except (CloudError, StorageError) as error:
+        with suppress(StorageError):  # a full disk keeps no job from being stopped
+            _note(run, f"stop was asked; whether it has saved is not known: {error.message}")
     finally:
         _cancel(cloud, run.run_id)
     return True
+
+
+def _note(run: RunFolder, reason: str) -> None:
+    run.append({"type": "stop_requested", "time": time.time(), "reason": reason})
+
+
+def _let_it_save(cloud: Workspace, run: RunFolder, pause: float) -> None:
+    """Tell a job that runs, and wait until it is over or the grace period is. What passes is tried again."""
+    deadline, told = time.monotonic() + GRACE_SECONDS, False
+    while time.monotonic() < deadline:
+        try:
+            if not told:
+                if not _is_running(cloud, run):
+                    return
+                _tell(cloud, run)
+                told = True
+            run.append(*observe(cloud, run, fold(run.run_id, run.events()), pause))
+        except CloudError as error:
+            if not error.transient:
+                raise
+        now = fold(run.run_id, run.events())
+        if now.has_ended:
+            return
+        if all_told(now, now.nodes):
+            deadline = min(deadline, time.monotonic() + FINISHING_SECONDS)
+        time.sleep(min(pause, LOOK_SECONDS))
 
 
 def _is_running(cloud: Workspace, run: RunFolder) -> bool:
@@ -53,23 +84,6 @@ def _is_running(cloud: Workspace, run: RunFolder) -> bool:
 def _tell(cloud: Workspace, run: RunFolder) -> None:
     datastore, folder = parts(run.document("request.json")["outputs"]["output"]["path"])
     cloud.container(datastore).put(folder + STOP_FILE, b"")
-
-
-def _await_saved(cloud: Workspace, run: RunFolder, pause: float) -> None:
-    """Until every node has said its last word, or the job is over, or the grace period is."""
-    deadline = time.monotonic() + GRACE_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            seen = observe(cloud, run, fold(run.run_id, run.events()), pause)
-        except CloudError as error:
-            if not error.transient:
-                raise
-            seen = []
-        run.append(*seen)
-        now = fold(run.run_id, run.events())
-        if now.has_ended or len(now.nodes_ended) >= now.nodes:
-            return
-        time.sleep(min(pause, LOOK_SECONDS))
 
 
 def _cancel(cloud: Workspace, name: str) -> None:

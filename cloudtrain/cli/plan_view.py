@@ -126,7 +126,9 @@ def _limits(plan: Plan) -> str:
     runtime = f"stops after {format_duration(seconds)}" if seconds else "no time limit"
     origin = plan.origins.get("limits.max_runtime") if seconds == limits.max_runtime else None
     restarts = f"{count(limits.restarts, 'restart')} in place"
-    return f"{runtime}{f'  ← {origin} max_runtime' if origin else ''}; {restarts}"
+    early = api.render(plan).job.get("stop_after_seconds")
+    saves = f"; it saves and stops by itself after {format_duration(early)}" if early else ""
+    return f"{runtime}{f'  ← {origin} max_runtime' if origin else ''}; {restarts}{saves}"
 
 
 def _set_elsewhere(plan: Plan) -> list[tuple[str, str]]:

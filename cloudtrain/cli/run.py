@@ -252,6 +252,8 @@ def fetch_command(folder: str | None, /, run: str, target: Path | None, checkpoi
     """Copy model and output of RUN into DIR (default: a folder named like the run)."""
     found = find_run(run, data_dir=folder)
     path = found.fetch(target, checkpoints=checkpoints, progress=progress_bar("fetching", bytes_=True))
+    if not found.recorded().has_ended:
+        say(f"run {found.id} goes on: these are its files as they are now, perhaps not all of them finished")
     copied = sorted(str(file) for file in path.rglob("*") if file.is_file())
     if as_json:
         print_json({"run": found.id, "folder": str(path), "files": copied})

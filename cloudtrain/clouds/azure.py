@@ -16,15 +16,14 @@ from functools import cache, cached_property
 from typing import Any
 
 from azure.core.credentials import AccessToken
-from azure.core.exceptions import AzureError
 from azure.core.pipeline.policies import SansIOHTTPPolicy
 from azure.identity import DefaultAzureCredential
 
-from cloudtrain.clouds.azure_errors import translated
+from cloudtrain.clouds.azure_errors import is_foreign, translated
 from cloudtrain.clouds.azure_storage import Container, Part, read_log
 from cloudtrain.errors import CloudError, CloudtrainError
 
-with warnings.catch_warnings():
+with warnings.catch_warnings(), redirect_stderr(io.StringIO()):  # some of its loggers hold on to this stream
     warnings.simplefilter("ignore")  # marshmallow's, on behalf of azure-ai-ml
     from azure.ai.ml import MLClient, load_job
     from azure.ai.ml.constants import ListViewType
@@ -72,12 +71,12 @@ class Workspace:
                 return None
             raise
 
-    def jobs(self, tag: str) -> Iterator[dict[str, Any]]:
+    def jobs(self, tag: str) -> list[dict[str, Any]]:
         """All jobs that carry a tag, archived ones too, each with its `document`."""
         with self._calling("listing jobs"):
-            for job in self._client.jobs.list(tag=tag, list_view_type=ListViewType.ALL):
-                if job is not None and job.type == "command":
-                    yield {**_described(job), "document": _document(job)}
+            found = self._client.jobs.list(tag=tag, list_view_type=ListViewType.ALL)
+            commands = [job for job in found if job is not None and job.type == "command"]
+            return [{**_described(job), "document": _document(job)} for job in commands]
 
     def job_with_document(self, name: str) -> dict[str, Any] | None:
         """The same of one job; None when there is none of that name."""
@@ -88,8 +87,7 @@ class Workspace:
         """What the run history says of a job: status, times, error, and the addresses of its logs; None for no job."""
         try:
             with self._calling("looking at the job"):
-                # The SDK's public surface has neither times nor logs, other than printing those of the first node.
-                return dict(self._client.jobs._runs_operations.get_run_details(name).as_dict())
+                return dict(self._history().get_run_details(name).as_dict())
         except CloudError as error:
             if error.code == "NotFound":
                 return None
@@ -98,7 +96,7 @@ class Workspace:
     def cancel(self, name: str) -> None:
         """Ask for a job's end; it comes later."""
         with self._calling("cancelling the job"):
-            self._client.jobs.begin_cancel(name)
+            self._client.jobs.begin_cancel(name, polling=False)
 
     def cluster(self, name: str) -> dict[str, Any] | None:
         """Kind, machine size, most nodes and tier of a compute; None when there is none of that name."""
@@ -112,22 +110,28 @@ class Workspace:
         fields = {"kind": "type", "size": "size", "nodes": "max_instances", "tier": "tier"}
         return {key: getattr(found, field, None) for key, field in fields.items()}
 
+    @cached_property
+    def location(self) -> str:
+        """Where the workspace lies, such as `eastus`."""
+        with self._calling("looking at the workspace"):
+            return str(self._client.workspaces.get(self.name).location or "")
+
     def family(self, size: str) -> tuple[str, int] | None:
         """The family whose quota a machine size counts to, and its vCPUs; None when the region does not offer it."""
         with self._calling("listing machine sizes"):
-            for found in self._client.compute.list_sizes():
+            for found in self._client.compute.list_sizes(location=self.location):
                 if str(found.name).lower() == size.lower():
                     return str(found.family), int(_wire(found, "v_cp_us", "vCPUs") or 0)
         return None
 
-    def usages(self) -> Iterator[tuple[str, int, int]]:
+    def usages(self) -> list[tuple[str, int, int]]:
         """Name, used and limit of each quota of the workspace's region."""
         with self._calling("looking at the quota"):
-            for found in self._client.compute.list_usage():
-                name = found.name if isinstance(found.name, Mapping) else vars(found.name or object)
-                if found.limit is not None:
-                    used = int(_wire(found, "current_value", "currentValue") or 0)
-                    yield str(name.get("value", "")), used, int(found.limit)
+            return [
+                (_name_of(found.name), int(_wire(found, "current_value", "currentValue") or 0), int(found.limit))
+                for found in self._client.compute.list_usage(location=self.location)
+                if found.limit is not None
+            ]
 
     def container(self, datastore: str) -> Container:
         """The blob container of a datastore, opened with the datastore's own credentials or else with ours."""
@@ -153,6 +157,14 @@ class Workspace:
         with self._calling("looking at the job"):
             return self._client.jobs.get(name)
 
+    def _history(self) -> Any:
+        """The run history. The SDK's public surface has neither times nor logs, but prints those of the first node."""
+        try:
+            return self._client.jobs._runs_operations
+        except (KeyError, ValueError) as error:  # it takes whatever is answered for the history's address
+            message = f"looking for the run history of the workspace {self.name}: Azure failed"
+            raise CloudError(message, hint="wait a little, then try again", code="Discovery", transient=True) from error
+
     @cached_property
     def _containers(self) -> dict[str, Container]:
         return {}
@@ -177,12 +189,8 @@ class Workspace:
         try:
             with _quiet():
                 yield
-        except CloudtrainError:
-            raise
-        except (AzureError, OSError, ValueError) as error:
-            raise translated(error, what, f"the workspace {self.name}") from error
         except Exception as error:
-            if type(error).__module__.partition(".")[0] not in ("azure", "marshmallow", "requests", "msal"):
+            if isinstance(error, CloudtrainError) or not is_foreign(error):
                 raise  # a bug of ours keeps its traceback
             raise translated(error, what, f"the workspace {self.name}") from error
 
@@ -269,12 +277,18 @@ def _described(job: Any) -> dict[str, Any]:
     made = getattr(job.creation_context, "created_at", None)
     return {
         "name": job.name,
-        "status": job.status,
+        "status": str(getattr(job.status, "value", job.status)),  # an enumeration, where the SDK knows it
         "tags": dict(job.tags or {}),
         "url": job.studio_url or "",
         "created": made.timestamp() if made is not None else 0.0,
         "type": job.type,
     }
+
+
+def _name_of(name: Any) -> str:
+    """Of a quota, which the SDK gives as a mapping or as an object."""
+    told = name if isinstance(name, Mapping) else vars(name or object)
+    return str(told.get("value", ""))
 
 
 def _document(job: Any) -> dict[str, Any]:

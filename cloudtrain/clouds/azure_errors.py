@@ -8,7 +8,7 @@ from typing import Any
 
 from azure.core import exceptions as sdk
 
-from cloudtrain.errors import CloudError, CloudtrainError, RefusedError
+from cloudtrain.errors import DENIED, CloudError, CloudtrainError, RefusedError
 
 _AGAIN = "then try again"
 _LOGIN = f"az login, {_AGAIN}"
@@ -19,6 +19,7 @@ NAME_TAKEN = "NameTaken"
 _STALE = ("AADSTS700082", "AADSTS70043", "AADSTS50173", "AADSTS50078", "AADSTS50076", "expired")
 """What Entra ID says when one must sign in anew."""
 
+_FOREIGN = ("azure", "marshmallow", "requests", "msal")
 _NOISE = ("RequestId:", "Time:", "ErrorCode:", "Content:")
 """What storage's messages go on with."""
 
@@ -54,6 +55,12 @@ def translated(error: Exception, call: str, place: str) -> CloudtrainError:
     if type(error).__name__ in ("ValidationException", "ValidationError", "EmptyDirectoryError"):
         return RefusedError(f"{where}: azure-ai-ml refuses the request: {_brief(error)}")
     return CloudError(f"{where}: {_brief(error)}", code=type(error).__name__)
+
+
+def is_foreign(error: Exception) -> bool:
+    """Whether an error comes from the SDK or the system, and is no bug of ours."""
+    known = isinstance(error, (OSError, ValueError)) or type(error).__module__.partition(".")[0] in _FOREIGN
+    return known or any(isinstance(found, sdk.AzureError) for found in _chain(error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -111,7 +118,7 @@ def _denied(error: sdk.HttpResponseError, where: str) -> CloudError:
     hint = (
         f"these credentials lack a role ({needed}{_ROLES[kind]}), or it was given minutes ago and is not in force yet"
     )
-    return CloudError(f"{where}: not authorized: {said}", hint=hint, code=_code(error))
+    return CloudError(f"{where}: not authorized: {said}", hint=hint, code=DENIED)
 
 
 def _not_found(error: sdk.HttpResponseError, where: str) -> CloudError:

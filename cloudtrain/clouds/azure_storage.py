@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from azure.core.exceptions import AzureError, ResourceNotFoundError
+from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoundError
 from azure.storage.blob import BlobClient, ContainerClient
 
 from cloudtrain.clouds.azure_errors import translated
@@ -17,6 +17,8 @@ from cloudtrain.provider import Progress
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "initial_backoff": 0.5, "increment_base": 2}
 """The SDK's own tries of one call: some seconds, not the minutes of its defaults."""
+
+_NO_SUCH_RANGE = 416
 
 MOST_BYTES = 16 * 2**20
 """Of a log in one look: a flood of lines is brought in turns."""
@@ -64,6 +66,8 @@ class Part:
     """The byte it begins with: not what was asked for, if the log was replaced meanwhile."""
     created: str
     """When the log was created; one that is replaced, as after a preemption, has another time."""
+    more: bool
+    """Whether the log goes on after it."""
 
 
 def read_log(address: str, start: int, created: str) -> Part | None:
@@ -78,10 +82,19 @@ def read_log(address: str, start: int, created: str) -> Part | None:
             now = str(about.creation_time or "")
             begin = start if created in ("", now) and about.size >= start else 0
             length = min(about.size - begin, MOST_BYTES)
-            data = client.download_blob(offset=begin, length=length).readall() if length else b""
+            data = b""
+            if length:
+                found = client.download_blob(offset=begin, length=length)
+                if str(found.properties.creation_time or "") != now:
+                    return None  # replaced in this moment: the next look finds the new one
+                data = found.readall()
         except ResourceNotFoundError:
             return None
-    return Part(data, begin, now)
+        except HttpResponseError as error:
+            if error.status_code != _NO_SUCH_RANGE:  # replaced by a shorter one in this moment
+                raise
+            return None
+    return Part(data, begin, now, more=begin + length < about.size)
 
 
 @contextmanager

@@ -38,9 +38,14 @@ class AzureMLStage:
     def prepare(self, archive: Path) -> Launches:
         """The working folder of each node, and the command that is run in it."""
         outputs = {"model": self.paths.model, "output": self.paths.output, "checkpoints": self.paths.checkpoints}
-        places = {f"outputs.{mount.name}": str(outputs[mount.name]) for mount in self.job.outputs}
-        places |= {f"inputs.{mount.name}": str(self._input(mount)) for mount in self.job.inputs}
-        command = self.job.command_line(places)
+        found = {f"outputs.{mount.name}": str(outputs[mount.name]) for mount in self.job.outputs}
+        found |= {f"inputs.{mount.name}": str(self._input(mount)) for mount in self.job.inputs}
+        # The shell must not read what a folder is called: each place is put in as a variable.
+        variables = {
+            name: f"AZURE_ML_{name.replace('inputs.', 'INPUT_').replace('outputs.', 'OUTPUT_')}" for name in found
+        }
+        command = self.job.command_line({name: f"${variable}" for name, variable in variables.items()})
+        places = {variables[name]: path for name, path in found.items()}
         launches: Launches = []
         for process in self.job.processes:
             folder = self.paths.run / "nodes" / str(process.node) / "wd"
@@ -55,6 +60,7 @@ class AzureMLStage:
                     "env": {
                         "PATH": search_path(self.plan),
                         **process.env,
+                        **places,
                         "CLOUDTRAIN_NODE_ADDR": self.addresses[process.node],
                     },
                     "secrets": local_secrets(self.plan),

@@ -102,10 +102,12 @@ class Provider:
         """Jobs that carry our tags, in the workspace of the settings."""
         from cloudtrain.azure.account import WORKSPACE, workspace_of
         from cloudtrain.azure.adopt import adopted
+        from cloudtrain.quote import own_prices
 
         found = workspace_of(settings)
         scope = {**dict(zip(WORKSPACE, found, strict=True)), "location": str(settings.get("azure.location") or "")}
-        return list(adopted(_connect(*found), scope, run_id, settings["azure.poll"]))
+        own, _ = own_prices(settings.get("prices"))
+        return list(adopted(_connect(*found), scope, run_id, settings["azure.poll"], own))
 
     def catch_up(self, run: RunFolder, state: RunState) -> None:  # noqa: ARG002
         """All log lines of an adopted run that had ended already."""

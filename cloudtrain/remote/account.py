@@ -17,7 +17,7 @@ def gather(
     origins: dict[str, str] = {}
     for name in names:
         facts[name] = getattr(section, name)
-        if facts[name] in (None, ()) and settings.get(f"{provider}.{name}"):
+        if facts[name] in (None, (), "") and settings.get(f"{provider}.{name}"):
             facts[name] = settings[f"{provider}.{name}"]
             origins[f"{provider}.{name}"] = settings.origins[f"{provider}.{name}"]
     return facts, origins

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.e2e.workbench import Bench, Result
+from tests.loopback.waiting import eventually
 
 DIGITS = """
 name: digits
@@ -145,7 +146,7 @@ class Life:
         flags = ("--set", "resources.spot=true", "--set", "args.epochs=3000")
         bench.run("submit", "--provider", self.provider, "--run-id", "spot-1", "--detach", *flags)
         watcher = bench.begin("wait", "spot-1")
-        bench.await_event("spot-1", lambda event: event["type"] == "checkpoint")
+        eventually(lambda: any("manifest" in name for name in self.saved(cloud, "spot-1")))
         cloud.service.interrupt("spot-1")
         resumed = bench.await_event("spot-1", lambda event: event["type"] == "resumed")
         assert resumed["step"] > 0

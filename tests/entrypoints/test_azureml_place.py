@@ -23,7 +23,7 @@ HERE = {"CLOUDTRAIN_NODE_ADDR": "127.0.0.102"}
 
 
 def test_a_node_is_what_its_variables_say(tmp_path: Path) -> None:
-    places = folders(tmp_path)
+    places, beside = folders(tmp_path), Path.cwd().parent / "kept"
     found = platforms.find_place(variables(1, 2, CLOUDTRAIN_JOB='{"é": 1}') | places | HERE)
     assert found == contract.Place(
         platform="azureml",
@@ -33,15 +33,20 @@ def test_a_node_is_what_its_variables_say(tmp_path: Path) -> None:
         master_port=6105,
         address="127.0.0.102",
         interface="lo" if sys.platform == "linux" else "lo0",
-        output_dir=f"{tmp_path}/output",
-        model_dir=f"{tmp_path}/model",
-        checkpoint_dir=f"{tmp_path}/checkpoints",
+        output_dir=f"{beside}/output",
+        model_dir=f"{beside}/model",
+        checkpoint_dir=f"{beside}/checkpoint",
         inputs={"TRAIN": f"{tmp_path}/in a mount/train"},
         failure_file="",
         job_file="",
         resume_dir=f"{tmp_path}/earlier",
         job_document='{"é": 1}',
         stop_file=f"{tmp_path}/output/.cloudtrain-stop",
+        kept={
+            f"{beside}/output": f"{tmp_path}/output",
+            f"{beside}/model": f"{tmp_path}/model",
+            f"{beside}/checkpoint": f"{tmp_path}/checkpoints",
+        },
     )
     del places["CLOUDTRAIN_RESUME_DIR"]
     found = azureml(variables() | places | HERE | {"CLOUDTRAIN_MASTER_PORT": "4711"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +14,7 @@ from cloudtrain.azure.images import CURATED, environment_of, image_of
 from cloudtrain.azure.machines import refuse_machines
 from cloudtrain.azure.phases import ENDED, PHASES, billing, ended_at, ending, phase_of, seconds, started_at
 from cloudtrain.azure.request import document_of
-from cloudtrain.errors import RefusedError, StorageError, UsageError
+from cloudtrain.errors import CloudError, RefusedError, StorageError, UsageError
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import Azure
 from tests.golden.cases import CASES, plan_of
@@ -146,7 +146,10 @@ def test_a_rehearsal_goes_without_an_account_and_says_so() -> None:
 
 
 def test_a_workspace_is_named_whole_or_not_at_all() -> None:
-    assert workspace_of(settings(subscription="s", resource_group="g", workspace="w")) == ("s", "g", "w")
+    known = "00000000-0000-0000-0000-000000000000"
+    assert workspace_of(settings(subscription=known, resource_group="g", workspace="wsp")) == (known, "g", "wsp")
+    with pytest.raises(UsageError, match=r"cloudtrain.toml:1: azure.workspace: 'a;b' is no workspace"):
+        workspace_of(settings(subscription=known, resource_group="g", workspace="a;b"))
     with pytest.raises(UsageError, match=r"azure\.subscription, azure\.workspace not set") as refused:
         workspace_of(settings(resource_group="g"))
     assert "CLOUDTRAIN_AZURE_SUBSCRIPTION" in (refused.value.hint or "")
@@ -184,10 +187,11 @@ def test_what_a_job_leaves_is_found_by_its_request(case: str) -> None:
 class Stub:
     """A workspace with one cluster, one size of 96 vCPUs, and some quota."""
 
-    name = "my-workspace"
+    name, location = "my-workspace", "eastus"
 
     def __init__(self, *, kind: str = "amlcompute", nodes: int | None = 4, dedicated: int = 0, spot: int = 0) -> None:
         self.found = {"kind": kind, "size": "Standard_ND96isr_H100_v5", "nodes": nodes, "tier": "dedicated"}
+        self.denied, self.opened = False, list[str]()
         self.quotas = {"standardNDSH100v5Family": dedicated, "lowPriorityCores": spot, "standardDSv2Family": 0}
 
     def cluster(self, name: str) -> dict[str, Any] | None:
@@ -196,15 +200,24 @@ class Stub:
     def family(self, size: str) -> tuple[str, int] | None:
         return ("StandardNDSH100v5Family", 96) if size == "Standard_ND96isr_H100_v5" else None
 
-    def usages(self) -> Iterator[tuple[str, int, int]]:
-        yield from ((name, 96, limit) for name, limit in self.quotas.items())
+    def usages(self) -> list[tuple[str, int, int]]:
+        if self.denied:
+            raise CloudError("not authorized", code="Denied")
+        return [(name, 96, limit) for name, limit in self.quotas.items()]
+
+    def container(self, datastore: str) -> None:
+        self.opened.append(datastore)
 
 
 def ask(stub: Stub, *, nodes: int = 2, **more: Any) -> str:
     """What is refused, with its hint; empty when nothing is."""
     resources = {"instance_count": nodes, "instance_type": more.pop("size", "Standard_ND96isr_H100_v5")}
+    facts = {"location": more.pop("location", None), "prices": {"x": 1.0}, "instances": more.pop("planned", [])}
+    outputs = {"model": {"path": "azureml://datastores/mine/paths/x/"}}
+    gpus = more.pop("gpus", 8)
     try:
-        refuse_machines(cast("Workspace", stub), {"resources": resources, **more})
+        document = {"resources": resources, "outputs": outputs, **more}
+        refuse_machines(cast("Workspace", stub), document, facts, gpus)
     except RefusedError as refused:
         return f"{refused.message}; {refused.hint}"
     return ""
@@ -252,3 +265,33 @@ def test_spot_machines_have_a_quota_of_their_own() -> None:
 def test_a_size_that_the_region_does_not_have_is_refused() -> None:
     told = ask(Stub(dedicated=1000), size="Standard_ND96isr_H200_v5")
     assert "has no machines of the size Standard_ND96isr_H200_v5; az ml compute list-sizes" in told
+
+
+def test_a_cluster_of_other_machines_than_were_planned_and_priced_is_refused() -> None:
+    told = ask(Stub(), compute="azureml:my-cluster", planned=["Standard_DS3_v2"])
+    assert "the machines of my-cluster are Standard_ND96isr_H100_v5, the job was planned for Standard_DS3_v2" in told
+    assert ask(Stub(), compute="azureml:my-cluster", planned=["STANDARD_ND96ISR_H100_V5"]) == ""
+
+
+def test_a_cluster_with_another_number_of_gpus_is_refused() -> None:
+    told = ask(Stub(), compute="azureml:my-cluster", gpus=4)
+    assert "(Standard_ND96isr_H100_v5) have 8 x H100, the job uses 4 per node" in told
+
+
+def test_a_place_that_is_not_the_workspaces_is_refused_where_prices_depend_on_it() -> None:
+    told = ask(Stub(), compute="azureml:my-cluster", location="westeurope")
+    assert told == "the workspace my-workspace lies in eastus, not in westeurope; azure.location: eastus"
+    assert ask(Stub(), compute="azureml:my-cluster", location="eastus") == ""
+
+
+def test_who_may_not_see_the_quota_may_try_all_the_same() -> None:
+    stub = Stub(dedicated=1)
+    assert "the quota of StandardNDSH100v5Family is 1" in ask(stub)
+    stub.denied = True
+    assert ask(stub) == ""
+
+
+def test_the_datastore_that_the_job_writes_to_is_opened_before_it_is_paid_for() -> None:
+    stub = Stub()
+    ask(stub, compute="azureml:my-cluster")
+    assert stub.opened == ["mine"]

@@ -1,0 +1,130 @@
+"""What a node writes to its own disk is kept in storage: whole, as it comes, and nothing of it is lost unsaid."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import keeping
+from keeping import Keeper
+from tests.loopback.waiting import eventually
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder on the node's disk."""
+    (tmp_path / "here").mkdir()
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """Storage, as it is mounted: nothing is there yet."""
+    return tmp_path / "there"
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def keeper(here: Path, there: Path, said: list[str] | None = None) -> Keeper:
+    return Keeper({str(here): str(there)}, (said if said is not None else []).append)
+
+
+def test_the_last_look_keeps_everything_that_is_finished(here: Path, there: Path) -> None:
+    (here / "step-1").mkdir()
+    (here / "step-1" / "a").write_text("1")
+    (here / "step-2.partial").mkdir()
+    (here / "step-2.partial" / "b").write_text("2")
+    (here / ".0.restoring").write_text("3")
+    (here / "link").symlink_to("/etc/passwd")
+    assert keeper(here, there).finish() == ""
+    assert content(there) == {"step-1/a": "1"}
+
+
+def test_files_come_while_the_job_runs_once_they_no_longer_change(
+    here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "PAUSE_SECONDS", 0.02)
+    kept = keeper(here, there)
+    kept.begin()
+    (here / "model").write_text("weights")
+    eventually(lambda: content(there) == {"model": "weights"})
+    (here / "model").write_text("better weights")
+    eventually(lambda: content(there) == {"model": "better weights"})
+    assert kept.finish() == ""
+
+
+def test_a_checkpoint_that_is_told_of_is_kept_at_once(here: Path, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "PAUSE_SECONDS", 1000)
+    kept = keeper(here, there)
+    kept.begin()
+    (here / "step-1").mkdir()
+    (here / "step-1" / "manifest.json").write_text("{}")
+    kept.hurry()
+    eventually(lambda: content(there) == {"step-1/manifest.json": "{}"})
+    assert kept.finish() == ""
+
+
+def test_what_was_written_first_is_kept_first(here: Path, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[str] = []
+    monkeypatch.setattr(keeping, "_copy", lambda path, _: copied.append(path.name))
+    for number, name in enumerate(["z-rank", "a-manifest"]):
+        (here / name).write_text(name)
+        os.utime(here / name, ns=(number, number))
+    keeper(here, there).finish()
+    assert copied == ["z-rank", "a-manifest"]
+
+
+def test_what_is_deleted_here_goes_there_but_nothing_of_anybody_elses(here: Path, there: Path) -> None:
+    (there / "step-1").mkdir(parents=True)
+    (there / "step-1" / "rank-7").write_text("another node's")
+    (here / "step-1").mkdir()
+    (here / "step-2").mkdir()
+    for step in ("step-1", "step-2"):
+        (here / step / "rank-0").write_text("mine")
+    kept = keeper(here, there)
+    kept.finish()
+    for step in ("step-1", "step-2"):
+        (here / step / "rank-0").unlink()
+    kept.finish()
+    assert content(there) == {"step-1/rank-7": "another node's"}
+    assert not (there / "step-2").exists()
+
+
+def test_what_came_from_storage_is_not_sent_back(here: Path, there: Path) -> None:
+    (here / "old").write_text("restored")
+    kept = keeper(here, there)
+    kept.know()
+    (here / "new").write_text("new")
+    kept.finish()
+    assert content(there) == {"new": "new"}
+
+
+def test_what_cannot_be_kept_is_said_and_tried_again(here: Path, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "PAUSE_SECONDS", 0.02)
+    there.write_text("a file is in the way")
+    said: list[str] = []
+    kept = keeper(here, there, said)
+    kept.begin()
+    (here / "model").write_text("weights")
+    eventually(lambda: said)
+    assert "not kept for now: model: " in said[0]
+    there.unlink()
+    eventually(lambda: content(there) == {"model": "weights"})
+    assert kept.finish() == ""
+    assert said[1:] == ["kept again"]
+
+
+def test_what_cannot_be_kept_at_the_end_is_an_error(here: Path, there: Path) -> None:
+    there.write_text("a file is in the way")
+    (here / "model").write_text("weights")
+    assert keeper(here, there).finish().startswith("model: ")
+
+
+def test_a_node_without_such_folders_has_nothing_to_do() -> None:
+    kept = Keeper({}, print)
+    kept.begin()
+    assert kept.finish() == ""

@@ -1,0 +1,44 @@
+"""Fixtures of the tests of wire and faults: a workspace whose jobs never get beyond their first phase, a job folder."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.loopback.azure.cloud import AzureCloud
+from tests.providers.azure.jobs import forget
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """The SDK leaves connections to the garbage collector, which may find them in any test."""
+    item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"))
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[AzureCloud]:
+    """A workspace in which every job stays in its first phase: nothing is ever run."""
+    with AzureCloud(pace_seconds=3600) as made:
+        yield made
+    forget()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+    assert not made.account.troubles, "\n".join(made.account.troubles)
+
+
+@pytest.fixture
+def cloud(azure_account: AzureCloud) -> AzureCloud:
+    return azure_account
+
+
+@pytest.fixture(autouse=True)
+def folder(cloud: AzureCloud, quick_retries: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    forget()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(f"print('never run', {str(tmp_path)!r})\n")  # new to the workspace
+    cloud.front.reset()
+    return tmp_path

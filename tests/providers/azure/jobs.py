@@ -1,0 +1,109 @@
+"""What the fault tests have in common: the job, the kinds of faults, the calls, and how a job is submitted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cloudtrain
+from cloudtrain.run import Run
+from tests.e2e.workbench import Bench
+from tests.loopback.azure.cloud import IMAGE, AzureCloud
+from tests.loopback.azure.jobs import LOG_CONTAINER
+from tests.loopback.azure.storage import Container
+from tests.loopback.faults import Kind
+
+JOB: dict[str, Any] = {
+    "name": "faulty",
+    "entrypoint": "train.py",
+    "image": IMAGE,
+    "resources": {"nodes": 2},
+    "limits": {"max_runtime": "1 h"},
+}
+PASSING: tuple[Kind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
+LASTING: tuple[Kind, ...] = ("expired", "denied")
+EVER = 200
+"""More often than anybody asks."""
+
+LOOKING = [
+    ("arm", "GetWorkspace", 1),
+    ("arm", "ListVmSizes", 1),
+    ("arm", "ListUsages", 1),
+    ("arm", "GetDatastore", 1),
+    ("arm", "ListSecrets", 1),
+    ("arm", "GetJob", 1),
+    ("arm", "ListCodes", 1),
+]
+UPLOADING = [
+    ("arm", "StartPendingUpload", 1),
+    ("blob", "HeadBlob", 1),
+    ("blob", "PutBlob", 1),
+    ("blob", "SetBlobMetadata", 1),
+    ("arm", "PutCode", 1),
+]
+CREATING = [("arm", "PutEnvironment", 1), ("arm", "PutJob", 1)]
+FIRST = [*LOOKING, *UPLOADING, *CREATING]
+"""The calls of the first submit of a source: service, operation, and which call of that name it is."""
+AGAIN = [*LOOKING, ("arm", "GetCode", 1), *CREATING]
+"""Those of the next one."""
+
+Where = tuple[str, str, int]
+
+
+def name_of(call: Where) -> str:
+    """For the ids of tests."""
+    _, operation, nth = call
+    return operation if nth == 1 else f"{operation}{nth}"
+
+
+def run_id_of(*words: object) -> str:
+    """A run id made of a test's parameters."""
+    return "-".join(str(word).lower().replace("_", "-") for word in words)
+
+
+def submitted(run_id: str, **more: Any) -> Run:
+    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load({**JOB, **more}), "azure", run_id=run_id))
+
+
+def exists(cloud: AzureCloud, run_id: str) -> bool:
+    return run_id in cloud.service.jobs
+
+
+def forget() -> None:
+    """Connections and tokens, as if another process went on."""
+    from cloudtrain.clouds import azure
+
+    azure.workspace.cache_clear()
+    azure._credential.cache_clear()
+
+
+def log_of(cloud: AzureCloud, run_id: str, node: int) -> tuple[Container, str]:
+    """Where the log of a node lies. From now on the run history knows of it."""
+    job, file = cloud.service.jobs[run_id], f"user_logs/std_log_process_{node}.txt"
+    blob = f"{job.log_folder}{file}"
+    container = cloud.account.storage.create(LOG_CONTAINER)
+    if container.look(blob) is None:
+        container.renew(blob)
+    job.open_log(file, blob)
+    return container, blob
+
+
+def prints(cloud: AzureCloud, run_id: str, node: int, *lines: str, end: str = "\n") -> None:
+    """What a node printed, as Azure ML keeps it."""
+    container, blob = log_of(cloud, run_id, node)
+    with (container.folder / blob).open("ab") as file:
+        file.write("".join(f"{line}\n" for line in lines).encode().removesuffix(b"\n") + end.encode())
+
+
+def said_last(cloud: AzureCloud, run_id: str, node: int, outcome: str) -> None:
+    """The last word of a node's launcher."""
+    event = {"type": "node_ended", "time": 1.0, "node": node, "rank": -1, "seq": 1, "outcome": outcome}
+    prints(cloud, run_id, node, f"::cloudtrain:: {json.dumps(event)}")
+
+
+def bench_of(cloud: AzureCloud, tmp_path: Path) -> Bench:
+    """The real command line in the job's folder."""
+    bench = Bench(tmp_path / "bench", env=cloud.environment())
+    bench.write(job_yaml=json.dumps(JOB), train_py=f"print('never run', {str(tmp_path)!r})\n")
+    return bench

@@ -1,0 +1,147 @@
+"""Whatever goes wrong while results are fetched: everything comes or nothing, and nothing gets out of its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.errors import CloudError, StorageError
+from cloudtrain.run import Run
+from tests.loopback.azure.cloud import AzureCloud
+from tests.loopback.faults import Kind
+from tests.providers.azure.jobs import EVER, LASTING, PASSING, Where, forget, name_of, run_id_of, submitted
+
+FETCHING = [
+    ("history", "GetDiscovery", 1),
+    ("history", "GetRunDetails", 1),
+    ("arm", "GetDatastore", 1),
+    ("arm", "ListSecrets", 1),
+    ("blob", "ListBlobs", 1),
+    ("blob", "GetBlob", 1),
+    ("blob", "GetBlob", 2),
+    ("blob", "ListBlobs", 2),
+    ("blob", "GetBlob", 3),
+    ("blob", "ListBlobs", 3),
+    ("blob", "GetBlob", 4),
+]
+
+
+def with_results(cloud: AzureCloud, run_id: str) -> Run:
+    """A run that has left a model, an output and a checkpoint; nothing is known of its workspace yet."""
+    run = submitted(run_id)
+    for name, content in {
+        "model/weights": b"w" * 1000,
+        "model/deep/tokens.json": b"{}",
+        "model/empty": b"",
+        "output/log.csv": b"a,b\n",
+        "output/.cloudtrain-stop": b"",
+        "checkpoints/step-1/rank-0.pt": b"c" * 1000,
+    }.items():
+        cloud.put(f"cloudtrain/runs/{run.id}/{name}", content)
+    forget()
+    cloud.front.reset()
+    return run
+
+
+def whole(folder: Path) -> bool:
+    """Whether all of it is there, and nothing else."""
+    found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    return found == {
+        "model/weights": 1000,
+        "model/deep/tokens.json": 2,
+        "model/empty": 0,
+        "output/log.csv": 4,
+        "checkpoints/step-1/rank-0.pt": 1000,
+    }
+
+
+@pytest.mark.parametrize("call", FETCHING, ids=name_of)
+@pytest.mark.parametrize("kind", [*PASSING, *LASTING])
+def test_a_fetch_brings_everything_or_leaves_nothing(
+    cloud: AzureCloud, tmp_path: Path, kind: Kind, call: Where
+) -> None:
+    run = with_results(cloud, run_id_of("fetch", kind, name_of(call)))
+    cloud.front.fault(kind, *call)
+    if kind in LASTING:
+        with pytest.raises(CloudError) as failed:
+            run.fetch(tmp_path / "result", checkpoints=True)
+        assert failed.value.hint
+        assert not (tmp_path / "result").exists()
+    run.fetch(tmp_path / "result", checkpoints=True)
+    assert [each.operation for each in cloud.front.calls].count(call[1]) >= call[2]
+    assert whole(tmp_path / "result")
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
+
+
+@pytest.mark.parametrize("kind", [*PASSING[:-1], *LASTING])
+def test_a_fetch_that_fails_for_good_leaves_nothing(cloud: AzureCloud, tmp_path: Path, kind: Kind) -> None:
+    run = with_results(cloud, run_id_of("never", kind))
+    cloud.front.fault(kind, "blob", "GetBlob", nth=2, times=EVER)
+    with pytest.raises(CloudError) as failed:
+        run.fetch(tmp_path / "deep" / "result")
+    if kind == "denied":
+        assert "Storage Blob Data" in str(failed.value.hint)
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+HOSTILE = ["../outside", "deep/../../outside", "a//b", "deep/./x", "..", "a\0b"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_refused_and_leaves_nothing(cloud: AzureCloud, tmp_path: Path, name: str) -> None:
+    run = submitted(f"hostile-{HOSTILE.index(name)}")
+    cloud.put(f"cloudtrain/runs/{run.id}/model/good", b"x")
+    cloud.put(f"cloudtrain/runs/{run.id}/model/{name}", b"x")
+    with pytest.raises(StorageError, match="is no path inside a folder"):
+        run.fetch(tmp_path / "deep" / "result")
+    assert not (tmp_path / "outside").exists()
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_an_absolute_name_stays_inside(cloud: AzureCloud, tmp_path: Path) -> None:
+    run = submitted("absolute-1")
+    cloud.put(f"cloudtrain/runs/{run.id}/model/{tmp_path}/outside", b"x")
+    run.fetch(tmp_path / "result")
+    assert not (tmp_path / "outside").exists()
+    assert (tmp_path / "result" / "model" / str(tmp_path)[1:] / "outside").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("names", [("a", "a/b"), ("x" * 300, "y")], ids=["a file as a folder", "too long a name"])
+def test_names_that_this_disk_cannot_hold_are_told_in_words(
+    cloud: AzureCloud, tmp_path: Path, names: tuple[str, str]
+) -> None:
+    run = submitted(f"clash-{len(names[0])}")
+    for name in names:
+        cloud.put(f"cloudtrain/runs/{run.id}/model/{name}", b"x")
+    with pytest.raises(StorageError) as failed:
+        run.fetch(tmp_path / "deep" / "result")
+    assert failed.value.hint
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_folders_that_some_accounts_list_are_no_files(cloud: AzureCloud, tmp_path: Path) -> None:
+    run = submitted("folders-1")
+    store = cloud.account.storage.create(cloud.container)
+    for name in ("model", "model/deep"):
+        store.write(f"cloudtrain/runs/{run.id}/{name}/", b"", {"hdi_isfolder": "true"})
+        store.write(f"cloudtrain/runs/{run.id}/{name}", b"", {"hdi_isfolder": "true"})
+    cloud.put(f"cloudtrain/runs/{run.id}/model/deep/weights", b"w")
+    run.fetch(tmp_path / "result")
+    assert (tmp_path / "result" / "model" / "deep" / "weights").read_bytes() == b"w"
+
+
+def test_a_run_that_left_nothing_is_told_so(cloud: AzureCloud, tmp_path: Path) -> None:
+    run = submitted("nothing-1")
+    with pytest.raises(StorageError, match="its model comes at the end"):
+        run.fetch(tmp_path / "result")
+    assert not (tmp_path / "result").exists()
+
+
+def test_many_blobs_come_page_by_page(cloud: AzureCloud, tmp_path: Path) -> None:
+    run = submitted("pages-1")
+    cloud.account.blob_page = 7
+    for number in range(30):
+        cloud.put(f"cloudtrain/runs/{run.id}/output/{number}", b"x")
+    run.fetch(tmp_path / "result")
+    assert len(list((tmp_path / "result" / "output").iterdir())) == 30

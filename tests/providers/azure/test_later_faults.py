@@ -1,0 +1,212 @@
+"""Whatever goes wrong after the submit: waiting goes on or ends with words, a stop reaches the job, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import cloudtrain
+from cloudtrain.azure.start import settle
+from cloudtrain.errors import CloudError
+from cloudtrain.run import Run, adopt, find_run
+from cloudtrain.runs.logs import LogLine
+from tests.loopback.azure.cloud import AzureCloud
+from tests.loopback.faults import Kind
+from tests.providers.azure.jobs import (
+    EVER,
+    JOB,
+    LASTING,
+    PASSING,
+    bench_of,
+    exists,
+    forget,
+    prints,
+    run_id_of,
+    submitted,
+)
+
+OBSERVING = [("history", "GetDiscovery"), ("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "GetBlob")]
+"""The first of them asks for an address, and needs no credentials."""
+
+
+def looked_at(cloud: AzureCloud, run_id: str) -> Run:
+    """A run with a line in its log, before its first look."""
+    run = submitted(run_id)
+    prints(cloud, run_id, 0, "[rank 0] hello")
+    forget()  # or the address of the run history would be known
+    cloud.front.reset()
+    return run
+
+
+@pytest.mark.parametrize("call", OBSERVING, ids=lambda call: call[1])
+@pytest.mark.parametrize("kind", PASSING)
+def test_waiting_goes_on_while_a_cloud_does_not_answer(cloud: AzureCloud, kind: Kind, call: tuple[str, str]) -> None:
+    run = looked_at(cloud, run_id_of("wait", kind, call[1]))
+    cloud.front.fault(kind, *call, times=10 if kind != "slow" else 2)
+    troubles: set[str] = set()
+    lines: list[LogLine] = []
+    updates = run.watch()
+    while not lines:
+        update = next(updates)
+        assert not update.state.has_ended
+        troubles.add(update.trouble)
+        lines += update.lines
+    assert [line.text for line in lines] == ["hello"]
+    assert bool(troubles - {""}) is (kind != "slow")
+
+
+@pytest.mark.parametrize("call", OBSERVING[1:], ids=lambda call: call[1])
+@pytest.mark.parametrize("kind", LASTING)
+def test_waiting_ends_with_words_when_asking_again_cannot_help(
+    cloud: AzureCloud, kind: Kind, call: tuple[str, str]
+) -> None:
+    run = looked_at(cloud, run_id_of("lasting", kind, call[1]))
+    cloud.front.fault(kind, *call, times=EVER)
+    with pytest.raises(CloudError) as failed:
+        run.wait(20)
+    role = "Storage Blob Data" if call[0] == "blob" else "AzureML Data Scientist"
+    assert ("az login" if kind == "expired" else role) in str(failed.value.hint)
+    cloud.front.reset()
+    assert run.status().state == "pending"
+    assert [line.text for line in run.logs()] == ["hello"]
+
+
+def test_list_asks_a_cloud_only_when_told_to_and_shows_what_it_knows(cloud: AzureCloud) -> None:
+    submitted("listed-1")
+    submitted("listed-2")
+    cloud.front.reset()
+    assert {run["state"] for run in cloudtrain.list_runs()} == {"pending"}
+    assert cloud.front.calls == []
+    cloud.front.fault("expired", times=EVER)
+    asked = cloudtrain.list_runs(asking="azure")
+    assert {run["state"] for run in asked} == {"pending"}
+    assert all("credentials have expired" in run["reason"] for run in asked)
+    assert len(cloud.front.calls) == 1
+
+
+def test_status_shows_what_was_last_seen_and_then_why_it_cannot_ask(cloud: AzureCloud, tmp_path: Path) -> None:
+    bench = bench_of(cloud, tmp_path)
+    assert bench.run("submit", "--provider", "azure", "--detach", "--run-id", "seen-1").code == 0
+    cloud.log_out()
+    said = bench.run("status", "seen-1")
+    assert said.code == 4
+    assert "seen-1  pending" in said.out
+    assert "no Azure credentials" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_look_while_a_submit_is_under_way_does_not_end_the_run(cloud: AzureCloud, tmp_path: Path) -> None:
+    bench = bench_of(cloud, tmp_path)
+    cloud.front.fault("hang_before", "arm", "PutCode")
+    client = bench.begin("submit", "--provider", "azure", "--detach", "--run-id", "looked-at")
+    cloud.front.wait_hanging(seconds=60)
+    assert bench.json("status", "looked-at")["state"] == "submitting"
+    cloud.front.release()
+    client.communicate(timeout=60)
+    assert client.returncode == 0
+    assert bench.json("status", "looked-at")["state"] == "pending"
+
+
+@pytest.mark.parametrize("then", ["throttle", "denied", "expired"])
+def test_a_lost_first_try_is_not_forgotten_when_the_second_fails_otherwise(cloud: AzureCloud, then: Kind) -> None:
+    run_id = f"first-lost-{then}"
+    cloud.front.fault("lost", "arm", "PutJob", times=4)  # so often the SDK itself tries
+    cloud.front.fault(then, "arm", "PutJob", nth=5, times=EVER)
+    cloud.front.fault("throttle", "arm", "GetJob", nth=2, times=4)
+    with suppress(CloudError):
+        submitted(run_id)
+    cloud.front.reset()
+    assert exists(cloud, run_id)
+    assert find_run(run_id).status().state == "pending"
+
+
+def test_a_job_that_is_not_seen_any_more_ends_no_run(cloud: AzureCloud) -> None:
+    run = submitted("lost-1")
+    job = cloud.service.jobs.pop("lost-1")
+    with pytest.raises(CloudError, match=r"knows no job lost-1") as failed:
+        run.status()
+    assert "azure.workspace" in str(failed.value.hint)
+    with pytest.raises(CloudError, match=r"knows no job lost-1"):
+        run.wait(20)
+    with pytest.raises(CloudError, match=r"knows no job lost-1"):
+        run.stop()
+    cloud.service.jobs["lost-1"] = job
+    assert find_run("lost-1").status().state == "pending"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("workspace", "elsewhere"),
+        ("resource_group", "elsewhere"),
+        ("subscription", "99999999-0000-0000-0000-000000000000"),
+    ],
+)
+def test_a_workspace_that_is_not_seen_any_more_ends_no_run(
+    cloud: AzureCloud, field: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submitted(run_id_of("moved", field))
+    with monkeypatch.context() as patch:
+        patch.setattr(cloud.account, field, value)
+        forget()
+        with pytest.raises(CloudError) as failed:
+            run.status()
+    assert f"azure.{field}" in str(failed.value.hint)
+    forget()
+    assert run.status().state == "pending"
+
+
+def test_last_is_the_last_run_of_this_machine_also_after_adoption(
+    cloud: AzureCloud, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    submitted("elsewhere-1")
+    here = str(tmp_path_factory.mktemp("here"))
+    plan = cloudtrain.plan(cloudtrain.load(JOB), "azure", run_id="mine-1", data_dir=here)
+    cloudtrain.submit(plan)
+    assert "elsewhere-1" in adopt("azure", data_dir=here)
+    assert find_run("last", data_dir=here).id == "mine-1"
+
+
+@pytest.mark.parametrize("kind", PASSING)
+def test_a_job_of_another_machine_is_taken_up_through_what_passes(
+    cloud: AzureCloud, kind: Kind, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run = submitted(run_id_of("taken-up", kind))
+    prints(cloud, run.id, 0, "[rank 0] hello")
+    cloud.service.jobs[run.id].finish("Completed")
+    here = str(tmp_path_factory.mktemp("here"))
+    for call in [("arm", "GetJob"), ("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "GetBlob")]:
+        cloud.front.fault(kind, *call)
+    adopted = find_run(run.id, data_dir=here, provider="azure")
+    assert adopted.recorded().state == "succeeded"
+    assert [line.text for line in adopted.logs()] == ["hello"]
+
+
+def test_who_follows_a_job_with_credentials_that_expire_is_told_that_it_goes_on(
+    cloud: AzureCloud, tmp_path: Path
+) -> None:
+    bench = bench_of(cloud, tmp_path)
+    cloud.front.fault("expired", "history", "GetRunDetails", nth=3, times=EVER)
+    said = bench.run("submit", "--provider", "azure", "--run-id", "followed-1")
+    assert said.code == 4
+    assert "the credentials have expired" in said.err
+    assert "the job goes on meanwhile: cloudtrain wait followed-1" in said.err.replace("python -m ", "")
+    assert "Traceback" not in said.err
+
+
+def test_a_submission_of_which_nothing_was_sent_is_settled_without_asking(cloud: AzureCloud) -> None:
+    run = submitted("unsent-1")
+    kept = [event for event in run.folder.events() if event["type"] == "submitting"]
+    run.folder.events_file.write_text("".join(json.dumps(event) + "\n" for event in kept))
+    cloud.front.reset()
+    from cloudtrain.clouds.azure import workspace
+
+    account = cloud.account
+    at = workspace(account.subscription, account.resource_group, account.workspace)
+    (ended,) = settle(at, run.folder, time.time())
+    assert ended["reason"].endswith("nothing was started")
+    assert cloud.front.calls == []

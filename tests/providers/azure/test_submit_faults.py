@@ -1,0 +1,164 @@
+"""Whatever goes wrong while a job is submitted to Azure ML: one job or none, and plain words."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import cloudtrain
+from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.run import find_run
+from tests.loopback.azure.cloud import AzureCloud
+from tests.loopback.faults import Kind
+from tests.providers.azure.jobs import (
+    AGAIN,
+    EVER,
+    FIRST,
+    JOB,
+    LASTING,
+    PASSING,
+    Where,
+    exists,
+    name_of,
+    run_id_of,
+    submitted,
+)
+
+
+def test_these_are_the_calls_of_a_submit(cloud: AzureCloud) -> None:
+    submitted("calls-1")
+    assert cloud.front.calls == [call[:2] for call in FIRST]
+    cloud.front.reset()
+    submitted("calls-2")
+    assert cloud.front.calls == [call[:2] for call in AGAIN]
+
+
+@pytest.mark.parametrize("call", FIRST, ids=name_of)
+@pytest.mark.parametrize("kind", PASSING)
+def test_a_first_submit_outlives_what_passes(cloud: AzureCloud, kind: Kind, call: Where) -> None:
+    run_id = run_id_of("once", kind, name_of(call))
+    cloud.front.fault(kind, *call)
+    run = submitted(run_id)
+    assert exists(cloud, run_id)
+    assert run.status().state == "pending"
+    assert [event["type"] for event in run.folder.events()].count("submitted") == 1
+
+
+@pytest.mark.parametrize("call", AGAIN, ids=name_of)
+@pytest.mark.parametrize("kind", PASSING)
+def test_a_submit_of_an_unchanged_source_outlives_what_passes(cloud: AzureCloud, kind: Kind, call: Where) -> None:
+    run_id = run_id_of("again", kind, name_of(call))
+    submitted(f"{run_id}-first")
+    cloud.front.reset()
+    cloud.front.fault(kind, *call)
+    assert submitted(run_id).status().state == "pending"
+    assert exists(cloud, run_id)
+    assert ("blob", "PutBlob") not in cloud.front.calls
+
+
+@pytest.mark.parametrize("call", FIRST, ids=name_of)
+@pytest.mark.parametrize("kind", [*PASSING[:-1], *LASTING])
+def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_which(
+    cloud: AzureCloud, kind: Kind, call: Where
+) -> None:
+    run_id = run_id_of("ever", kind, name_of(call))
+    cloud.front.fault(kind, *call, times=EVER)
+    if kind == "lost" and call[1] in ("PutCode", "PutJob"):  # the answer is lost for good, and yet it is found
+        assert submitted(run_id).status().state == "pending"
+        assert exists(cloud, run_id)
+        return
+    with pytest.raises(CloudError) as failed:
+        submitted(run_id)
+    assert failed.value.exit_code == 4
+    assert failed.value.hint
+    cloud.front.reset()
+    state = find_run(run_id).status()
+    assert not exists(cloud, run_id)
+    assert state.state in ("failed", "submitting")
+    if state.state == "submitting":  # no answer came: for a minute it may still arrive
+        assert call[1] == "PutJob"
+        assert "not known yet" in failed.value.message
+
+
+@pytest.mark.parametrize("kind", ["error", "refused_lost"])
+def test_a_create_without_an_answer_is_settled_later(
+    cloud: AzureCloud, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = run_id_of("later", kind)
+    cloud.front.fault(kind, "arm", "PutJob", times=EVER)
+    with pytest.raises(CloudError, match="not known yet"):
+        submitted(run_id)
+    cloud.front.reset()
+    assert find_run(run_id).status().state == "submitting"
+    monkeypatch.setattr("cloudtrain.remote.arrival.ARRIVAL_SECONDS", 0)
+    state = find_run(run_id).status()
+    assert state.state == "failed"
+    assert "Azure ML knows no job" in state.reason
+    assert "nothing was started" in state.reason
+
+
+def test_a_job_that_came_about_after_all_is_taken_up(cloud: AzureCloud) -> None:
+    cloud.front.fault("lost", "arm", "PutJob", times=EVER)
+    cloud.front.fault("error", "arm", "GetJob", nth=2, times=EVER)
+    with pytest.raises(CloudError, match="not known yet"):
+        submitted("late-1")
+    cloud.front.reset()
+    run = find_run("late-1")
+    assert run.status().state == "pending"
+    assert run.stop().state == "stopped"
+
+
+def test_a_job_that_came_about_after_all_can_be_stopped_at_once(cloud: AzureCloud) -> None:
+    cloud.front.fault("lost", "arm", "PutJob", times=EVER)
+    cloud.front.fault("error", "arm", "GetJob", nth=2, times=EVER)
+    with pytest.raises(CloudError, match="not known yet"):
+        submitted("late-2")
+    cloud.front.reset()
+    assert find_run("late-2").stop().state == "stopped"
+    assert cloud.service.jobs["late-2"].status == "Canceled"
+
+
+@pytest.mark.parametrize("strangers", [{}, {"name": "stranger"}], ids=["the same job", "another job"])
+def test_a_name_that_somebody_else_uses_is_not_taken_for_ours_and_not_touched(
+    cloud: AzureCloud, strangers: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run_id = f"taken-{len(strangers)}"
+    submitted(run_id, **strangers)
+    before = cloud.service.jobs[run_id].tags
+    cloud.front.reset()
+    other = str(tmp_path_factory.mktemp("other"))
+    plan = cloudtrain.plan(cloudtrain.load(JOB), "azure", run_id=run_id, data_dir=other)
+    with pytest.raises(cloudtrain.RunExists, match="exists already"):
+        cloudtrain.submit(plan)
+    assert find_run(run_id, data_dir=other).status().state == "failed"
+    assert find_run(run_id).status().state == "pending"
+    assert ("arm", "PutJob") not in cloud.front.calls
+    assert cloud.service.jobs[run_id].tags == before
+
+
+def test_a_name_that_is_taken_between_the_look_and_the_request_is_not_taken_for_ours(
+    cloud: AzureCloud, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cloud.front.fault("hang_before", "arm", "PutJob")
+    refused: list[CloudtrainError] = []
+
+    def slower() -> None:
+        try:
+            submitted("moment-1")
+        except CloudtrainError as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=slower)
+    thread.start()
+    cloud.front.wait_hanging()
+    other = str(tmp_path_factory.mktemp("other"))
+    job = cloudtrain.load({**JOB, "env": {"ANOTHER": "job"}})
+    cloudtrain.submit(cloudtrain.plan(job, "azure", run_id="moment-1", data_dir=other))
+    before = cloud.service.jobs["moment-1"].tags
+    cloud.front.release()
+    thread.join()
+    assert [type(error) for error in refused] == [cloudtrain.RunExists]
+    assert find_run("moment-1").status().state == "failed"
+    assert find_run("moment-1", data_dir=other).status().state == "pending"
+    assert cloud.service.jobs["moment-1"].tags == before

@@ -1,0 +1,221 @@
+"""What goes over the wire for a job on Azure ML: how many calls, the very request that was planned, and no more."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain
+from cloudtrain.errors import CloudError
+from cloudtrain.run import Run
+from tests.e2e.in_process import call as in_process
+from tests.loopback.azure.cloud import AzureCloud
+from tests.loopback.azure.samples import client
+from tests.loopback.azure.schema import OFFICIAL_FILE, official_schema, official_violations
+from tests.providers.azure.jobs import AGAIN, JOB, prints, submitted
+
+STORE = "azureml://datastores/workspaceblobstore/paths"
+SECRET = "hunter2-never-send-this"
+FULL: dict[str, Any] = {
+    **JOB,
+    "args": {"lr": 1e-3, "note": "${{inputs.train}} – 5 €"},
+    "inputs": {"train": {"azure": f"{STORE}/data/", "mode": "stream"}},
+    "checkpoints": {"every": "10 min"},
+    "limits": {"max_runtime": "6 h", "restarts": 2},
+    "secrets": {"TOKEN": {"azure": "keyvault:my-vault/token", "local": "env:TOKEN"}},
+    "tags": {"team": "vision"},
+    "env": {"NCCL_DEBUG": "WARN"},
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "spot": {"resources": {"gpus": 1, "gpu": "T4", "spot": True}},
+    "on a cluster": {"azure": {"compute": "gpu-cluster", "services": ["jupyter", "tensorboard"]}},
+    "with shared memory": {"resources": {"nodes": 2, "shm": "16 GiB"}},
+    "in a curated environment": {"image": "auto"},
+}
+
+
+def sent(cloud: AzureCloud, operation: str) -> list[dict[str, Any]]:
+    return [body for call, body in cloud.front.sent if call.operation == operation]
+
+
+def put(cloud: AzureCloud, **more: Any) -> tuple[Run, dict[str, Any]]:
+    """The run of a submit, and the body that created its job."""
+    cloud.front.reset()
+    run = cloudtrain.submit(cloudtrain.plan(cloudtrain.load({**FULL, **more}), "azure"))
+    (body,) = sent(cloud, "PutJob")
+    return run, body
+
+
+def without_time(body: dict[str, Any]) -> dict[str, Any]:
+    """All of it but when it was planned."""
+    properties = body["properties"]
+    tags = {key: value for key, value in properties["tags"].items() if key != "cloudtrain-planned"}
+    return {**body, "properties": {**properties, "tags": tags}}
+
+
+def test_an_unchanged_source_is_not_uploaded_again(cloud: AzureCloud, folder: Path) -> None:
+    _, first = put(cloud)
+    assert ("blob", "PutBlob") in cloud.front.calls
+    _, second = put(cloud)
+    assert cloud.front.calls == [call[:2] for call in AGAIN]
+    assert first["properties"]["codeId"] == second["properties"]["codeId"]
+    (folder / "train.py").write_text("print('changed')\n")
+    _, third = put(cloud)
+    assert ("blob", "PutBlob") in cloud.front.calls
+    assert third["properties"]["codeId"] != first["properties"]["codeId"]
+
+
+def test_ten_thousand_files_are_as_many_calls_as_one(cloud: AzureCloud, folder: Path) -> None:
+    put(cloud)
+    one = list(cloud.front.calls)
+    for number in range(10_000):
+        (folder / f"f{number}.txt").write_text(str(number))
+    put(cloud)
+    assert cloud.front.calls == one
+
+
+def test_a_look_at_a_run_is_one_call_and_one_for_each_log(cloud: AzureCloud) -> None:
+    run = submitted("looks-1")
+    run.status()
+    cloud.front.reset()
+    run.status()
+    assert cloud.front.calls == [("history", "GetRunDetails")]
+    for node in range(2):
+        prints(cloud, run.id, node, "hello")
+    run.status()
+    cloud.front.reset()
+    run.status()
+    assert cloud.front.calls == [("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "HeadBlob")]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_plan_as_it_is_printed_is_what_submit_sends(cloud: AzureCloud, folder: Path, shape: str) -> None:
+    """The SDK does with it what `az ml job create -f` does, where the code has been laid out."""
+    from azure.ai.ml import load_job
+
+    (folder / "job.yaml").write_text(json.dumps({**FULL, **SHAPES[shape]}))
+    planned = in_process("plan", "--provider", "azure", "--json")
+    assert planned.code == 0, planned.err
+    name = json.loads(planned.out)["name"]
+    said = in_process("submit", "--provider", "azure", "--detach", "--run-id", name)
+    assert said.code == 0, said.err
+    client(cloud).jobs.create_or_update(load_job(io.StringIO(planned.out)))
+    ours, theirs = sent(cloud, "PutJob")
+    assert without_time(ours) == without_time(theirs)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_microsofts_own_schema_allows_what_is_sent(cloud: AzureCloud, shape: str) -> None:
+    schema = official_schema()
+    if schema is None:
+        pytest.skip(f"no {OFFICIAL_FILE} in the folder that CLOUDTRAIN_AZURE_SCHEMA names")
+    _, body = put(cloud, **SHAPES[shape])
+    assert official_violations(schema, body["properties"]) == []
+
+
+def test_what_is_kept_of_a_request_is_what_was_planned(cloud: AzureCloud) -> None:
+    plan = cloudtrain.plan(cloudtrain.load(FULL), "azure")
+    run = cloudtrain.submit(plan)
+    assert run.folder.document("request.json") == dict(cloudtrain.render(plan).document)
+
+
+def test_a_local_folder_is_uploaded_once_and_known_by_its_content(cloud: AzureCloud, folder: Path) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / "a.txt").write_text("a")
+    (folder / "data" / "b.txt").write_text("b")
+    (folder / ".cloudtrainignore").write_text("data/\n")
+    local = {"inputs": {"train": "./data"}}
+    put(cloud)
+    _, first = put(cloud, **local)
+    assert [call.operation for call in cloud.front.calls].count("PutBlob") == 2
+    _, second = put(cloud, **local)
+    assert ("blob", "PutBlob") not in cloud.front.calls
+    assert first["properties"]["inputs"] == second["properties"]["inputs"]
+    place = first["properties"]["inputs"]["train"]["uri"]
+    assert set(cloud.blobs(place.removeprefix(f"{STORE}/"))) == {
+        f"{place.removeprefix(f'{STORE}/')}{name}" for name in ("a.txt", "b.txt")
+    }
+    (folder / "data" / "b.txt").write_text("changed")
+    _, third = put(cloud, **local)
+    assert ("blob", "PutBlob") in cloud.front.calls
+    assert third["properties"]["inputs"] != first["properties"]["inputs"]
+
+
+@pytest.mark.parametrize("call", [("blob", "PutBlob", 2), ("blob", "SetBlobMetadata", 1)], ids=lambda call: call[1])
+@pytest.mark.parametrize("kind", ["error", "lost", "refused_lost"])
+def test_a_local_folder_arrives_whole_whatever_passes(cloud: AzureCloud, folder: Path, kind: Any, call: Any) -> None:
+    put(cloud)
+    (folder / "data").mkdir()
+    for name in "abc":
+        (folder / "data" / name).write_text(f"{name} {folder}")
+    (folder / ".cloudtrainignore").write_text("data/\n")
+    cloud.front.reset()
+    cloud.front.fault(kind, *call)
+    run = submitted(f"{folder.name.lower().replace('_', '-')[-20:].strip('-')}", inputs={"train": "./data"})
+    place = cloud.service.jobs[run.id].properties["inputs"]["train"]["uri"].removeprefix(f"{STORE}/")
+    assert {key.removeprefix(place): value for key, value in cloud.blobs(place).items()} == {
+        name: f"{name} {folder}".encode() for name in "abc"
+    }
+
+
+def test_a_build_context_is_uploaded_once_and_known_by_its_content(cloud: AzureCloud, folder: Path) -> None:
+    (folder / "docker").mkdir()
+    (folder / "docker" / "Dockerfile").write_text(f"FROM scratch\nLABEL test={folder.name}\n")
+    for _ in range(2):
+        with suppress(CloudError):  # builds are not imitated: what is asked for is seen all the same
+            put(cloud, image={"build": "docker/Dockerfile"})
+        (environment,) = sent(cloud, "PutEnvironment")
+        build = environment["properties"]["build"]
+        assert build["dockerfilePath"] == "Dockerfile"
+        context = build["contextUri"].partition(f"{cloud.container}/")[2]
+        assert [*cloud.blobs(context)] == [f"{context.rstrip('/')}/Dockerfile"]
+    assert ("blob", "PutBlob") not in cloud.front.calls
+
+
+def test_a_registered_data_asset_is_asked_for_by_its_id(cloud: AzureCloud) -> None:
+    with suppress(CloudError):  # data assets are not imitated: what is asked for is seen all the same
+        put(cloud, inputs={"train": "azureml:mnist:3"})
+    (body,) = sent(cloud, "PutJob")
+    assert body["properties"]["inputs"]["train"] == {
+        "jobInputType": "uri_folder",
+        "mode": "Download",
+        "uri": f"{cloud.account.scope}/data/mnist/versions/3",
+    }
+
+
+def test_no_secret_is_sent_or_kept(cloud: AzureCloud, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", SECRET)
+    remote = f"https://somebody:{SECRET}@git.example/repository.git"
+    for words in (["init", "-q"], ["remote", "add", "origin", remote]):
+        subprocess.run(["git", *words], check=True, capture_output=True)
+    run, body = put(cloud)
+    document = json.loads(body["properties"]["environmentVariables"]["CLOUDTRAIN_JOB"])
+    assert document["secrets"] == {"TOKEN": "keyvault:my-vault/token"}
+    assert SECRET not in json.dumps(cloud.front.sent)
+    kept = [path.read_bytes() for path in run.folder.path.rglob("*") if path.is_file()]
+    assert kept
+    assert all(SECRET.encode() not in content for content in [*kept, *cloud.blobs().values()])
+
+
+def test_native_gives_the_sdks_own_job(cloud: AzureCloud) -> None:
+    from azure.ai.ml.entities import Job
+
+    job = submitted("native-1").native()
+    assert isinstance(job, Job)
+    assert (job.name, job.type, job.status) == ("native-1", "command", "NotStarted")
+
+
+def test_there_is_no_native_job_of_what_was_never_started(cloud: AzureCloud) -> None:
+    cloud.front.fault("denied", "arm", "GetJob", times=50)
+    with pytest.raises(CloudError):
+        submitted("never-1")
+    cloud.front.reset()
+    with pytest.raises(cloudtrain.UsageError, match="there is no job"):
+        cloudtrain.find_run("never-1").native()

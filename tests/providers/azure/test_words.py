@@ -1,0 +1,134 @@
+"""What the command line says when Azure says no: each trouble in words of its own, with a next step."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.workbench import Bench
+from tests.loopback.azure.cloud import AzureCloud
+from tests.providers.azure.jobs import EVER, bench_of
+
+SUBMIT = ("submit", "--provider", "azure", "--detach")
+SYSTEM = "/usr/bin:/bin"
+STALE = """#!/bin/sh
+echo "ERROR: AADSTS700082: The refresh token has expired due to inactivity. Trace ID: 1" >&2
+echo "To re-authenticate, please run: az login" >&2
+exit 1
+"""
+WORDS = {
+    "a wrong subscription": ("subscription '99999999-0000-0000-0000-000000000000'", "look at azure.subscription"),
+    "a wrong resource group": ("Resource group 'nowhere'", "look at azure.resource_group"),
+    "a wrong workspace": ("workspaces/nowhere", "look at azure.workspace"),
+    "an expired token": ("the credentials have expired: The access token", "hint: az login"),
+    "an expired login": ("the credentials have expired: DefaultAzureCredential", "hint: az login"),
+    "nobody logged in": ("no Azure credentials", "hint: az login (or AZURE_CLIENT_ID"),
+    "no az": ("Azure CLI not found on path", "hint: az login (or AZURE_CLIENT_ID"),
+    "no variables": ("Environment variables are not fully configured", "hint: az login (or AZURE_CLIENT_ID"),
+    "a missing role": ("not authorized", "jobs/write: AzureML Data Scientist on the workspace"),
+    "a missing role of storage": ("not authorized", "Storage Blob Data Contributor on the workspace's storage account"),
+    "an expired signature": ("or this machine's clock is wrong", "hint: look at date -u; az login"),
+    "no network": ("Azure cannot be reached", "hint: look at the network"),
+}
+
+
+def arranged(cloud: AzureCloud, trouble: str, folder: Path) -> dict[str, str]:
+    """Bring a trouble about: by faults, or by variables of the client."""
+    match trouble:
+        case "a wrong subscription":
+            return {"CLOUDTRAIN_AZURE_SUBSCRIPTION": "99999999-0000-0000-0000-000000000000"}
+        case "a wrong resource group":
+            return {"CLOUDTRAIN_AZURE_RESOURCE_GROUP": "nowhere"}
+        case "a wrong workspace":
+            return {"CLOUDTRAIN_AZURE_WORKSPACE": "nowhere"}
+        case "an expired token":
+            cloud.front.fault("expired", "arm", times=EVER)
+        case "an expired login":
+            (folder / "az").write_text(STALE)
+            (folder / "az").chmod(0o755)
+            return {"PATH": f"{folder}{os.pathsep}{SYSTEM}"}
+        case "nobody logged in":
+            cloud.log_out()
+        case "no az":
+            return {"PATH": str(folder)}
+        case "no variables":
+            return {"AZURE_TOKEN_CREDENTIALS": "EnvironmentCredential"}
+        case "a missing role":
+            cloud.front.fault("denied", "arm", "PutJob", times=EVER)
+        case "a missing role of storage":
+            cloud.front.fault("denied", "blob", "PutBlob", times=EVER)
+        case "an expired signature":
+            cloud.front.fault("expired", "blob", "PutBlob", times=EVER)
+        case "no network":
+            return {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "NO_PROXY": ""}
+    return {}
+
+
+def without_noise(err: str) -> None:
+    """Nothing but our own lines on the screen."""
+    for word in (
+        "Traceback",
+        "xperimental",
+        "\x1b",
+        "WARNING",
+        "Warning",
+        "Uploading",
+        "studio",
+        "Azure ML was unable",
+    ):
+        assert word not in err
+
+
+@pytest.fixture
+def bench(cloud: AzureCloud, tmp_path: Path) -> Bench:
+    return bench_of(cloud, tmp_path)
+
+
+@pytest.mark.parametrize("trouble", WORDS)
+def test_a_submit_says_what_is_wrong_and_what_to_do(
+    cloud: AzureCloud, bench: Bench, tmp_path: Path, trouble: str
+) -> None:
+    env = arranged(cloud, trouble, tmp_path)
+    said = bench.run(*SUBMIT, **env)
+    assert said.code == 4, said.err
+    for words in WORDS[trouble]:
+        assert words in said.err
+    assert "nothing was started" in said.err
+    without_noise(said.err)
+
+
+def test_a_submit_that_goes_well_says_nothing_but_our_own_words(cloud: AzureCloud, bench: Bench) -> None:
+    said = bench.run(*SUBMIT, "--run-id", "quiet-1")
+    assert (said.code, said.out) == (0, "quiet-1\n")
+    without_noise(said.err)
+    assert [line.split()[0] for line in said.err.splitlines()] == ["quiet-1", "cost:", "follow", "wait"]
+
+
+@pytest.fixture
+def without_sdk(tmp_path: Path) -> dict[str, str]:
+    """The environment of a Python in which `azure` is there and azure-ai-ml is not."""
+    (tmp_path / "stub" / "azure").mkdir(parents=True)
+    (tmp_path / "stub" / "azure" / "__init__.py").touch()
+    return {"PYTHONPATH": str(tmp_path / "stub")}
+
+
+def test_without_the_sdk_one_is_told_how_to_install_it(bench: Bench, without_sdk: dict[str, str]) -> None:
+    said = bench.run(*SUBMIT, **without_sdk)
+    assert (said.code, said.out) == (3, "")
+    assert "azure-ai-ml is not installed" in said.err
+    assert 'pip install "cloudtrain[azure]"' in said.err
+    said = bench.run("list", "--provider", "azure", **without_sdk)
+    assert said.code == 2
+    assert 'pip install "cloudtrain[azure]"' in said.err
+
+
+def test_without_the_sdk_one_can_plan_and_see_what_is_known(bench: Bench, without_sdk: dict[str, str]) -> None:
+    assert bench.run(*SUBMIT, "--run-id", "known-1").code == 0
+    assert bench.run("plan", "--provider", "azure", **without_sdk).code == 0
+    assert "known-1  pending" in bench.run("list", **without_sdk).out.replace("   ", "  ")
+    said = bench.run("status", "known-1", **without_sdk)
+    assert said.code == 2
+    assert 'pip install "cloudtrain[azure]"' in said.err
+    assert "Traceback" not in said.err
