@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cloudtrain.azure.fetch import parts
 from cloudtrain.azure.observe import observe
 from cloudtrain.azure.phases import ending, status_of
-from cloudtrain.azure.start import settle
+from cloudtrain.azure.start import gone, settle
 from cloudtrain.contracts.azureml import GRACE_SECONDS, STOP_FILE
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.remote.ending import all_told
@@ -92,5 +92,7 @@ def _cancel(cloud: Workspace, name: str) -> None:
         cloud.cancel(name)
     except CloudError:
         details = cloud.details(name)
-        if details is None or (ending(details) is None and status_of(details) != "CancelRequested"):
+        if details is None:
+            raise gone(cloud, name) from None
+        if ending(details) is None and status_of(details) != "CancelRequested":
             raise
