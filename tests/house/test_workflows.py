@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -82,6 +83,36 @@ def test_what_they_set_are_settings() -> None:
         said = set(re.findall(r"\b(CLOUDTRAIN_\w+):", path.read_text()))
         assert said
         assert said <= names
+
+
+@pytest.mark.parametrize("path", TO_COPY, ids=lambda path: path.name)
+def test_the_token_reaches_the_clouds_sdk_in_a_file_of_its_own(path: Path, tmp_path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text())
+    submit = steps(workflow)[-1]
+    stubs = {
+        "curl": 'printf "%s\\n" "$@" > "$RUNNER_TEMP/asked"; printf \'{"value": "the-token"}\'',
+        "venv/bin/cloudtrain": 'printf "%s\\n" "$@" > "$RUNNER_TEMP/said"',
+    }
+    for name, script in stubs.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    given = {"RUNNER_TEMP": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}", "JOB": "my job.yaml"}
+    given |= {"ACTIONS_ID_TOKEN_REQUEST_TOKEN": "bearer", "ACTIONS_ID_TOKEN_REQUEST_URL": "https://github/?v=1"}
+    named = [name for name in submit["env"] if name.endswith("TOKEN_FILE")]
+    given |= {"SET": "args.epochs=3; echo no", named[0]: str(tmp_path / "token")}
+    done = subprocess.run(["bash", "-e", "-c", submit["run"]], env=given, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "token").read_text() == "the-token"
+    assert (tmp_path / "token").stat().st_mode & 0o077 == 0
+    audience = {
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "sts.amazonaws.com",
+        "AZURE_FEDERATED_TOKEN_FILE": "api://AzureADTokenExchange",
+    }
+    assert f"https://github/?v=1&audience={audience[named[0]]}" in (tmp_path / "asked").read_text().splitlines()
+    provider = path.stem.rpartition("-")[2]
+    wanted = ["submit", "my job.yaml", "--provider", provider, "--detach", "--set", "args.epochs=3; echo no"]
+    assert (tmp_path / "said").read_text().splitlines() == wanted
 
 
 def test_ci_runs_what_a_person_runs() -> None:
