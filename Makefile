@@ -6,13 +6,16 @@ BIN := $(VENV)/bin
 # For build environments too; a relative path, since pip splits this at spaces.
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --quiet --disable-pip-version-check install
 WORKERS ?= auto
+# Which tests, as pytest takes it: make test TESTS='tests/unit -k spec'
+TESTS ?=
 
-.PHONY: help demo test check lint types imports bench clean
+.PHONY: help demo test check lint types imports image bench clean
 
 help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
 	@echo "make test    run every test"
 	@echo "make check   what CI runs: lint, types, imports, tests"
+	@echo "make image   build the image for GPUs; docker/build cpu builds the one for CPUs"
 	@echo "make bench   measure the speed bars (some minutes)"
 	@echo "make clean   remove .venv and caches"
 
@@ -20,7 +23,7 @@ demo: $(VENV)/.train
 	@$(BIN)/cloudtrain submit examples/digits/job.yaml --provider local
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q $(TESTS)
 
 check: lint types imports test
 
@@ -33,6 +36,9 @@ types: $(VENV)/.dev
 
 imports: $(VENV)/.dev
 	$(BIN)/lint-imports
+
+image:
+	docker/build
 
 bench: $(VENV)/.dev
 	@for bench in tests/bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done

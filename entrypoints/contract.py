@@ -19,6 +19,7 @@ INPUT = "CLOUDTRAIN_INPUT_"
 STREAM_DIR = "CLOUDTRAIN_STREAM_DIR"
 RESULT_FILE = "CLOUDTRAIN_RESULT_FILE"
 LAUNCHER_PID = "CLOUDTRAIN_LAUNCHER_PID"
+LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 PAYLOAD = Path(__file__).resolve().parent
 """The folder that the launcher, the worker and the shared trainer lie in, wherever the source was unpacked."""
@@ -85,6 +86,8 @@ class Place:
     """Folders on this node's disk whose content is kept in the job's storage: folder -> where that is mounted."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What libraries must be told here. What the user says counts more."""
+    libraries: tuple[str, ...] = ()
+    """Folders of libraries that only machines of this kind are to load, such as NCCL's plug-in for their network."""
     job_document: str = ""
     """The job document itself, where the platform brings it in a variable."""
     stop_file: str = ""
@@ -201,6 +204,8 @@ def job_environment(job: Job, place: Place, scratch: Path, environ: Mapping[str,
         env.setdefault("NCCL_SOCKET_IFNAME", place.interface)
     for name, value in place.variables.items():
         env.setdefault(name, value)
+    if place.libraries:  # last, so that the user's own come first
+        env[LIBRARY_PATH] = os.pathsep.join(p for p in (env.get(LIBRARY_PATH), *place.libraries) if p)
     env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // job.processes)))
     # After a restart the workers must not read the dead workers' addresses (pytorch/pytorch#135712, #167288).
     env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"

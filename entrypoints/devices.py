@@ -23,5 +23,11 @@ def has_efa() -> bool:
     return any(Path("/dev/infiniband").glob("uverbs*"))
 
 
+def efa_folders(root: str = "/opt/amazon") -> tuple[str, ...]:
+    """Where an image keeps NCCL's plug-in for EFA and the libfabric that it loads, as AWS's installer lays them out."""
+    found = [*Path(root, "ofi-nccl").rglob("libnccl-net*.so"), *Path(root, "efa").rglob("libfabric.so*")]
+    return tuple(dict.fromkeys(str(path.parent) for path in sorted(found, reverse=True)))
+
+
 if __name__ == "__main__":
     print(visible_gpus())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping
 
 from contract import JOB_FILE, Place
-from devices import has_efa
+from devices import efa_folders, has_efa
 
 BASE_DIR = "SAGEMAKER_BASE_DIR"
 """Where the tree lies when it cannot be at /opt/ml: a rehearsal on a machine without namespaces."""
@@ -24,9 +24,13 @@ RESERVED = ("cloudtrain-source", JOB_CHANNEL, RESUME_CHANNEL)
 MASTER_PORT = 7777
 
 
-def sagemaker(environ: Mapping[str, str], efa: Callable[[], bool] = has_efa) -> Place:
+def sagemaker(
+    environ: Mapping[str, str],
+    efa: Callable[[], bool] = has_efa,
+    folders: Callable[[], tuple[str, ...]] = efa_folders,
+) -> Place:
     """One container of a training job. RuntimeError if its resourceconfig.json makes no sense."""
-    base = base_dir(environ)
+    base, adapter = base_dir(environ), efa()
     here, hosts, interface = _resources(f"{base}/input/config/resourceconfig.json")
     port = environ.get("CLOUDTRAIN_MASTER_PORT") or str(MASTER_PORT)
     if not port.isdecimal():
@@ -50,7 +54,8 @@ def sagemaker(environ: Mapping[str, str], efa: Callable[[], bool] = has_efa) -> 
         channel_dir=channels,
         resume_dir=f"{channels}/{RESUME_CHANNEL}",
         # gethostname() answers `aws` on every node: NCCL would take them all for one machine.
-        variables={"NCCL_HOSTID": here, **({"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"} if efa() else {})},
+        variables={"NCCL_HOSTID": here, **({"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"} if adapter else {})},
+        libraries=folders() if adapter else (),
     )
 
 

@@ -6,6 +6,8 @@ import hashlib
 import importlib.util
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -16,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import launch
 from tests.entrypoints.conftest import SECRET
 from tests.entrypoints.containers import clean, container, put_source
 from tests.entrypoints.test_launcher import DEADLINE_SECONDS, ENTRYPOINTS, events
@@ -88,6 +91,24 @@ def test_the_failure_file_names_the_rank_and_its_exception(tmp_path: Path) -> No
     assert told.startswith("rank 0 (node 0) raised ValueError: the dog ate shard 3\nTraceback")
     assert done.stdout.splitlines()[-1] == "[node 0] failed: rank 0 (node 0) raised ValueError: the dog ate shard 3"
     assert events(done.stdout)[-1]["outcome"] == "failed"
+
+
+def test_a_stop_is_heard_while_the_source_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for name, value in container(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    put_source(tmp_path, train="print('never')")
+    image, before = load(), signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(image, "unpack", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            image.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == launch.STOPPED
+    assert capsys.readouterr().err == "train: stopped before the job began\n"
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:

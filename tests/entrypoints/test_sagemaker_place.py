@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import contract
+import devices
 import platforms
 from sagemaker_place import sagemaker
 from tests.entrypoints.containers import clean, container, resources
@@ -20,8 +21,8 @@ from tests.entrypoints.test_launcher_parts import JOB
 NODES = tuple(f"algo-{number}" for number in range(1, 12))
 
 
-def place(base: Path, efa: bool = False, **environ: str) -> contract.Place:
-    return sagemaker({"SAGEMAKER_BASE_DIR": str(base), **environ}, lambda: efa)
+def place(base: Path, efa: bool = False, folders: tuple[str, ...] = (), **environ: str) -> contract.Place:
+    return sagemaker({"SAGEMAKER_BASE_DIR": str(base), **environ}, lambda: efa, lambda: folders)
 
 
 def job(**changes: Any) -> contract.Job:
@@ -140,6 +141,26 @@ def test_nccl_is_told_the_nodes_name_and_of_efa_only_where_it_is(tmp_path: Path,
     assert "NCCL_PROTO" not in found
     chosen = {"NCCL_HOSTID": "mine", "FI_PROVIDER": "tcp"}
     assert contract.job_environment(JOB, place(tmp_path, efa=efa), tmp_path, chosen).items() >= chosen.items()
+
+
+def test_the_loader_is_told_of_efas_libraries_only_where_the_adapter_is_and_after_the_users_own(tmp_path: Path) -> None:
+    container(tmp_path)
+    for file in ("ofi-nccl/lib/x86_64/libnccl-net.so", "efa/lib/libfabric.so.1", "efa/lib/libfabric.so", "efa/README"):
+        (tmp_path / "amazon" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "amazon" / file).touch()
+    folders = devices.efa_folders(str(tmp_path / "amazon"))
+    assert folders == (f"{tmp_path}/amazon/ofi-nccl/lib/x86_64", f"{tmp_path}/amazon/efa/lib")
+    assert devices.efa_folders(str(tmp_path / "elsewhere")) == ()
+
+    def seen(efa: bool, folders: tuple[str, ...], **environ: str) -> str | None:
+        found = contract.job_environment(JOB, place(tmp_path, efa, folders), tmp_path, environ)
+        return found.get("LD_LIBRARY_PATH")
+
+    assert seen(True, folders) == ":".join(folders)
+    assert seen(True, folders, LD_LIBRARY_PATH="/mine") == ":".join(("/mine", *folders))
+    assert seen(True, (), LD_LIBRARY_PATH="/mine") == "/mine"
+    assert seen(True, ()) is None
+    assert seen(False, folders) is None
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,16 @@ def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Pat
     for name in ("entrypoints/launch.py", "entrypoints/job/cloudtrain_job.py", "entrypoints/tasks/digits.py"):
         assert f"cloudtrain/_bundle/{name}" in names
     assert any(name.startswith("cloudtrain/_bundle/infra/") for name in names)
-    assert any(name.startswith("cloudtrain/_bundle/docker/") for name in names)
+    for name in (
+        "Dockerfile",
+        ".dockerignore",
+        "build",
+        "train",
+        "torch-cuda.txt",
+        "torch-cpu.txt",
+        "requirements.txt",
+    ):
+        assert f"cloudtrain/_bundle/docker/{name}" in names, "the image can be built from an installed package"
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"cloudtrain"}
     assert "cloudtrain/catalog/aws.csv" in names
     assert "cloudtrain/starter/job.yaml" in names

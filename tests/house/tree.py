@@ -19,8 +19,15 @@ OTHERS = {
     "Makefile": "demo, test, check, bench",
     "pyproject.toml": "the package, its extras, and the settings of every tool",
     "constraints.txt": "the versions that were tested together",
-    ".ci/run": "what CI runs: make check",
-    "docker/": "the image (to come)",
+    ".ci/run": "what runs before anything lands: make check, with a Docker engine where one can be had",
+    ".ci/engine": "a Docker engine and a base image for tests, on a bare Debian machine",
+    ".github/": "the same on GitHub, and what its bot keeps up to date",
+    "docker/README.md": "the image: how it is built, pinned and renewed, what is in it, what each cloud needs",
+    "docker/Dockerfile": "one for GPUs and CPUs, both clouds, every builder",
+    "docker/build": "builds it, and tells it what it was built from",
+    "docker/train": "what `docker run IMAGE train` does",
+    "docker/torch-cuda.txt, torch-cpu.txt": "torch and what it needs, with hashes; from torch.in",
+    "docker/requirements.txt": "what else is in it, with hashes; from requirements.in",
     "infra/": "what an account needs (to come)",
 }
 DATA = {
@@ -30,6 +37,8 @@ DATA = {
     "cloudtrain/catalog/dlc_accounts.csv": "the registry of those containers in each region",
     "cloudtrain/starter/job.yaml": "what `cloudtrain init` writes",
     "examples/digits/job.yaml": "the job of `make demo`",
+    "examples/github-actions/train-on-aws.yml": "a workflow to copy: starts a job on SageMaker without a stored key",
+    "examples/github-actions/train-on-azure.yml": "the same on Azure ML",
     "tests/bench/README.md": "the figures, with machine and command",
 }
 

@@ -1,0 +1,27 @@
+"""Fixtures of the image's tests: a real engine, or a plain word why there is none, and the image built once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.docker.engine import ROOT, Engine, NoEngine
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    try:
+        found = Engine()
+    except NoEngine as why:
+        pytest.skip(str(why))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def image(engine: Engine) -> str:
+    """The tag of the CPU image as it is in the repository."""
+    done = engine.build(ROOT / "docker", "image", "--build-arg", "REVISION=cafe")
+    assert done.returncode == 0, done.stdout[-4000:]
+    return "image"

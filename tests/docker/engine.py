@@ -1,0 +1,129 @@
+"""A Docker engine for tests: the client that speaks to it, its builders, and containers that leave nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE_VARIABLE = "CLOUDTRAIN_TEST_BASE_IMAGE"
+BASE = "cloudtrain-cpu-base:local"
+"""What `.ci/engine base` makes."""
+
+BUILD_SECONDS = 900
+RUN_SECONDS = 150
+
+
+class NoEngine(Exception):
+    """Why there is nothing to test with."""
+
+
+class Engine:
+    """One engine, and whatever these tests have made in it: all of it bears their label, or their tag."""
+
+    def __init__(self) -> None:
+        self.docker = _client()
+        self.mark = f"cloudtrain-test-{uuid.uuid4().hex[:8]}"
+        self.base = os.environ.get(BASE_VARIABLE, BASE)
+        if self.call("image", "inspect", self.base).returncode != 0:
+            named = BASE_VARIABLE in os.environ
+            if not named or self.call("pull", "--quiet", self.base, timeout=BUILD_SECONDS).returncode != 0:
+                raise NoEngine(f"no image {self.base} to build on; .ci/engine base makes one")
+
+    def call(self, *argv: str, timeout: float = 60, **variables: str) -> subprocess.CompletedProcess[str]:
+        """One docker command, with what it says on both streams together."""
+        return subprocess.run(
+            [self.docker, *argv], env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace", timeout=timeout, check=False,
+        )  # fmt: skip
+
+    def do(self, *argv: str, timeout: float = 60) -> str:
+        """One docker command that must succeed."""
+        done = self.call(*argv, timeout=timeout)
+        assert done.returncode == 0, done.stdout
+        return done.stdout.strip()
+
+    def build(self, context: Path, tag: str, *options: str, buildkit: bool = True) -> subprocess.CompletedProcess[str]:
+        """docker/build of that context, for CPUs and on the base of these tests."""
+        argv = ["cpu", "--build-arg", f"BASE_IMAGE={self.base}", "-t", f"{self.mark}:{tag}", *options]
+        plain = {"BUILDKIT_PROGRESS": "plain"} if buildkit else {"DOCKER_BUILDKIT": "0"}
+        return subprocess.run(
+            [str(context / "build"), *argv], env={**os.environ, "DOCKER": self.docker, **plain},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            timeout=BUILD_SECONDS, check=False,
+        )  # fmt: skip
+
+    def image(self, tag: str) -> str:
+        """The name of what `build` has made."""
+        return f"{self.mark}:{tag}"
+
+    def inspect(self, name: str) -> dict[str, Any]:
+        """What the engine knows of an image or a container."""
+        found: list[dict[str, Any]] = json.loads(self.do("inspect", name))
+        return found[0]
+
+    def layers(self, tag: str) -> list[str]:
+        """The layers of an image, lowest first."""
+        found: list[str] = self.inspect(self.image(tag))["RootFS"]["Layers"]
+        return found
+
+    @contextmanager
+    def container(self, tag: str, *argv: str, options: tuple[str, ...] = ()) -> Iterator[str]:
+        """A container that is made and not yet started; afterwards it is gone, whatever happened in it."""
+        name = self.do("create", "--label", self.mark, *options, self.image(tag), *argv)
+        try:
+            yield name
+        finally:
+            self.call("rm", "--force", "--volumes", name)
+
+    def run(self, tag: str, *argv: str, options: tuple[str, ...] = ()) -> str:
+        """What a command says that must succeed in a container of its own."""
+        with self.container(tag, *argv, options=options) as name:
+            return self.do("start", "--attach", name, timeout=RUN_SECONDS)
+
+    def left(self) -> str:
+        """Containers and images of these tests that are still there."""
+        kept = self.do("ps", "--all", "--quiet", "--filter", f"label={self.mark}")
+        return kept + self.do("images", "--quiet", self.mark)
+
+    def close(self) -> None:
+        """Remove what these tests have made. The builder's cache stays: the next run is quick by it."""
+        for name in self.do("ps", "--all", "--quiet", "--filter", f"label={self.mark}").split():
+            self.call("rm", "--force", "--volumes", name)
+        for tag in self.do("images", "--format", "{{.Tag}}", self.mark).split():
+            self.call("rmi", "--force", self.image(tag))
+        assert self.left() == ""
+
+
+def steps(log: str) -> dict[str, float]:
+    """The Dockerfile's steps that BuildKit did not take from its cache, with the seconds that each took."""
+    names = dict(re.findall(r"^#(\d+) (\[(?!internal).*?\] (?!FROM ).*)$", log, re.MULTILINE))
+    took = re.findall(r"^#(\d+) DONE ([\d.]+)s", log, re.MULTILINE)
+    return {names[number]: float(seconds) for number, seconds in took if number in names}
+
+
+def _client() -> str:
+    """A client that reaches an engine and has BuildKit: several may be installed, and the first may lack it."""
+    found = dict.fromkeys(path for path in (shutil.which("docker"), "/usr/bin/docker") if path)
+    why = "no docker client is installed"
+    for path in found:
+        if not Path(path).exists():
+            continue
+        said = subprocess.run([path, "info"], capture_output=True, text=True, timeout=30, check=False)
+        if said.returncode != 0:
+            why = "no Docker engine answers; .ci/engine start starts one"
+            continue
+        why = f"{path} has no BuildKit"
+        version = subprocess.run([path, "version", "--format", "{{.Client.Version}}"], capture_output=True, text=True)
+        buildx = subprocess.run([path, "buildx", "version"], capture_output=True, check=False).returncode == 0
+        if buildx or int(version.stdout.partition(".")[0] or 0) < 23:
+            return path
+    raise NoEngine(why)

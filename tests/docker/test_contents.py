@@ -1,0 +1,94 @@
+"""What is in the image, and what is not: asked inside a container of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.docker.engine import ROOT, Engine
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
+
+PROGRAMS = (
+    "gcc",
+    "g++",
+    "cc",
+    "c++",
+    "clang",
+    "make",
+    "ld",
+    "nvcc",
+    "sshd",
+    "ssh",
+    "ssh-keygen",
+    "tini",
+    "curl",
+    "wget",
+)
+QUESTION = """
+import glob, importlib.metadata, json, os, shutil, sys
+print(json.dumps({
+    "programs": [name for name in sys.argv[1:] if shutil.which(name)],
+    "train": shutil.which("train"), "python": [shutil.which("python3"), sys.version_info[:2], sys.prefix],
+    "keys": [os.path.join(folder, name) for top in ("/etc", "/home", "/opt", "/root", "/usr/local", "/var")
+             for folder, folders, files in os.walk(top) for name in [*folders, *files]
+             if name in ("ssh", "sshd", ".ssh") or name.startswith(("id_rsa", "id_ed25519", "ssh_host_"))],
+    "caches": [path for path in ("/root/.cache/pip", "/var/cache/apt/pkgcache.bin") if os.path.exists(path)],
+    "lists": os.listdir("/var/lib/apt/lists"), "tmp": os.listdir("/tmp"),
+    "packages": sorted({d.metadata["Name"].lower() for d in importlib.metadata.distributions()}),
+    "environment": dict(os.environ), "user": os.getuid(),
+    "infiniband": glob.glob("/usr/lib/*/libibverbs.so.1") + glob.glob("/usr/lib/*/libibverbs/libmlx5*"),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def inside(engine: Engine, image: str) -> dict[str, object]:
+    said = engine.run(image, "python3", "-c", QUESTION, *PROGRAMS, options=("--network", "none"))
+    found: dict[str, object] = json.loads(said)
+    return found
+
+
+def test_no_compiler_no_server_no_key_no_cache_is_left_behind(inside: dict[str, object]) -> None:
+    for nothing in ("programs", "keys", "caches", "lists", "tmp"):
+        assert inside[nothing] == [], nothing
+
+
+def test_what_jobs_need_is_there(engine: Engine, image: str, inside: dict[str, object]) -> None:
+    assert inside["train"] == "/usr/local/bin/train"
+    assert inside["user"] == 0
+    packages = inside["packages"]
+    assert isinstance(packages, list)
+    assert {"torch", "numpy", "scikit-learn", "boto3"} <= set(packages)
+    assert "cloudtrain" not in packages, "the project travels with the job"
+    infiniband = inside["infiniband"]
+    assert isinstance(infiniband, list)
+    assert len(infiniband) >= 2
+    assert engine.run(image, "pip", "check", options=("--network", "none")) == "No broken requirements found."
+
+
+def test_both_clouds_find_the_python_of_the_image(engine: Engine, image: str, inside: dict[str, object]) -> None:
+    environment = inside["environment"]
+    assert isinstance(environment, dict)
+    assert environment["PATH"].startswith("/opt/venv/bin:")
+    wanted = {"PYTHONUNBUFFERED": "1", "NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    assert environment.items() >= wanted.items()
+    # SageMaker names a program of its own; Azure ML's is a line of shell.
+    code = "import sys, torch; print(sys.prefix)"
+    offline = ("--network", "none")
+    assert engine.run(image, "-c", code, options=(*offline, "--entrypoint", "python3")) == "/opt/venv"
+    assert engine.run(image, "bash", "-c", f"python -c '{code}'", options=offline) == "/opt/venv"
+
+
+def test_the_image_says_what_it_was_built_from(engine: Engine, image: str) -> None:
+    config = engine.inspect(engine.image(image))["Config"]
+    labels = {name.removeprefix("org.opencontainers.image."): value for name, value in config["Labels"].items()}
+    version = (ROOT / "cloudtrain/__init__.py").read_text().partition('__version__ = "')[2].partition('"')[0]
+    assert labels["version"] == version
+    assert labels["revision"] == "cafe", "what is said by hand counts more"
+    assert labels["title"] == "cloudtrain"
+    assert labels["base.name"] == engine.base
+    assert {"created", "source", "licenses", "description"} <= set(labels)
+    assert not config["Entrypoint"]
+    assert config["Cmd"] == ["train"]

@@ -1,0 +1,123 @@
+"""The workflows, ours and those to copy: valid, least rights, pinned actions, no text of others in a shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cloudtrain.settings import KEYS
+from tests.house.tools import ROOT, tool
+
+OURS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+TO_COPY = sorted((ROOT / "examples/github-actions").glob("*.yml"))
+WORKFLOWS = [*OURS, *TO_COPY]
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture(params=WORKFLOWS, ids=lambda path: path.name)
+def workflow(request: pytest.FixtureRequest) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(request.param.read_text())
+    return found
+
+
+def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
+    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+def test_there_are_workflows_of_both_kinds() -> None:
+    assert [path.name for path in OURS] == ["ci.yml"]
+    assert [path.name for path in TO_COPY] == ["train-on-aws.yml", "train-on-azure.yml"]
+
+
+def test_zizmor_finds_nothing() -> None:
+    done = run(tool("zizmor"), "--offline", "--quiet", "--persona", "pedantic", ".github", *map(str, TO_COPY))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_github_would_take_them() -> None:
+    files = {"vendor.github-workflows": WORKFLOWS, "vendor.dependabot": [ROOT / ".github/dependabot.yml"]}
+    for schema, paths in files.items():
+        done = run(tool("check-jsonschema"), "--builtin-schema", schema, *map(str, paths))
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nothing_is_permitted_but_what_a_job_needs(workflow: dict[str, Any]) -> None:
+    assert workflow["permissions"] == {}
+    for job in workflow["jobs"].values():
+        rights = job["permissions"]
+        assert rights.items() <= {"contents": "read", "id-token": "write"}.items()
+        assert ("id-token" in rights) == ("environment" in job), "who vouches is said by an environment"
+        assert job["timeout-minutes"] <= 60
+
+
+def test_actions_are_pinned_by_their_commit_and_keep_no_credentials(workflow: dict[str, Any]) -> None:
+    for step in steps(workflow):
+        if "uses" in step:
+            assert re.fullmatch(r"actions/checkout@[0-9a-f]{40}", step["uses"]), "no action of third parties"
+            assert step["with"] == {"persist-credentials": False}
+
+
+def test_scripts_are_shell_that_shellcheck_likes(workflow: dict[str, Any], tmp_path: Path) -> None:
+    for step in steps(workflow):
+        if "run" in step:
+            script = tmp_path / "step.sh"
+            script.write_text(f"#!/bin/bash -e\n{step['run']}")
+            # The environment that GitHub gives is not assigned in the script.
+            done = run(tool("shellcheck"), "--exclude", "SC2154", str(script))
+            assert done.returncode == 0, done.stdout
+            assert "${{" not in step["run"]
+
+
+def test_what_they_set_are_settings() -> None:
+    names = {f"CLOUDTRAIN_{key.upper().replace('.', '_')}" for key in KEYS}
+    for path in TO_COPY:
+        said = set(re.findall(r"\b(CLOUDTRAIN_\w+):", path.read_text()))
+        assert said
+        assert said <= names
+
+
+@pytest.mark.parametrize("path", TO_COPY, ids=lambda path: path.name)
+def test_the_token_reaches_the_clouds_sdk_in_a_file_of_its_own(path: Path, tmp_path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text())
+    submit = steps(workflow)[-1]
+    stubs = {
+        "curl": 'printf "%s\\n" "$@" > "$RUNNER_TEMP/asked"; printf \'{"value": "the-token"}\'',
+        "venv/bin/cloudtrain": 'printf "%s\\n" "$@" > "$RUNNER_TEMP/said"',
+    }
+    for name, script in stubs.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    given = {"RUNNER_TEMP": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}", "JOB": "my job.yaml"}
+    given |= {"ACTIONS_ID_TOKEN_REQUEST_TOKEN": "bearer", "ACTIONS_ID_TOKEN_REQUEST_URL": "https://github/?v=1"}
+    named = [name for name in submit["env"] if name.endswith("TOKEN_FILE")]
+    given |= {"SET": "args.epochs=3; echo no", named[0]: str(tmp_path / "token")}
+    done = subprocess.run(["bash", "-e", "-c", submit["run"]], env=given, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "token").read_text() == "the-token"
+    assert (tmp_path / "token").stat().st_mode & 0o077 == 0
+    audience = {
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "sts.amazonaws.com",
+        "AZURE_FEDERATED_TOKEN_FILE": "api://AzureADTokenExchange",
+    }
+    assert f"https://github/?v=1&audience={audience[named[0]]}" in (tmp_path / "asked").read_text().splitlines()
+    provider = path.stem.rpartition("-")[2]
+    wanted = ["submit", "my job.yaml", "--provider", provider, "--detach", "--set", "args.epochs=3; echo no"]
+    assert (tmp_path / "said").read_text().splitlines() == wanted
+
+
+def test_ci_runs_what_a_person_runs() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = [step["run"] for path in OURS for step in steps(yaml.safe_load(path.read_text())) if "run" in step]
+    for command in commands:
+        program, target, *_ = command.split()
+        assert (program == "make" and target in targets) or (ROOT / program).is_file(), command
