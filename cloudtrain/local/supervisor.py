@@ -82,20 +82,21 @@ class Supervisor:
                 self._start(launches)
                 self._watch(started)
             ended = self._verdict()
+            self._clear()  # first: what is brought together now must not change any more
             with storing(self.paths.run):
                 self._remark(self.stage.collect())
         except CloudtrainError as error:
-            ended = {"state": "failed", "reason": error.message}
+            ended = {"state": "failed", "reason": error.message + (f" ({error.hint})" if error.hint else "")}
         except Exception:  # noqa: BLE001  (a bug of ours: the run must still end, the traceback is kept)
             traceback.print_exc()
             ended = {"state": "failed", "reason": f"the supervisor broke; see {self.paths.supervisor_log}"}
-        end_leftovers(self.paths.run)
+        self._clear()
         if self.lost_lines:
             lost = f"{self.lost_lines} log lines are lost, the disk was full"
             ended["reason"] = "; ".join(part for part in (ended.get("reason"), lost) if part)
         for node in self.nodes:
             node.log.close()
-            if node.scratch:
+            if node.scratch and self.stage.nodes_are_here:
                 shutil.rmtree(node.scratch, ignore_errors=True)
         self._append({"type": "ended", "time": time.time(), **ended}, durable=True)
         remember(self.folder)
@@ -243,6 +244,14 @@ class Supervisor:
             self.stage.keep()
         except OSError as error:
             print(f"{stamp(time.time())} checkpoints not kept: {error}", file=sys.stderr, flush=True)
+
+    def _clear(self) -> None:
+        """Nothing of the run goes on."""
+        end_leftovers(self.paths.run)
+        try:
+            self.stage.clear()
+        except CloudtrainError as error:
+            print(f"{stamp(time.time())} not all is removed: {error.message}", file=sys.stderr, flush=True)
 
     def _remark(self, said: list[str]) -> None:
         """A word of ours at the end of the first node's log."""
