@@ -40,6 +40,14 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "look at the image: its log is in the studio, under the environment; the workspace must be allowed to pull it",
     ),
     (
+        r"container exited with code .*exec format error",
+        "the image is built for another kind of processor than this machine has: docker build --platform …",
+    ),
+    (
+        r"container exited with code .*python3: not found",
+        "an image needs python3 with torch on its PATH",
+    ),
+    (
         r"its container reached the limit",
         "raise docker.memory (CLOUDTRAIN_DOCKER_MEMORY), use fewer DataLoader workers, or make the batch smaller",
     ),

@@ -16,6 +16,12 @@ sys.exit(main(sys.argv[1:]))
 """
 _PR_SET_PDEATHSIG = 1
 
+SUPERVISOR_PID = "CLOUDTRAIN_SUPERVISOR_PID"
+"""The variable by which a child knows whom it ends with."""
+
+STOPPED = 5
+"""A launcher's exit code after a stop, and that of whoever stands for one."""
+
 
 def run_module(module: str) -> tuple[str, ...]:
     """What to execute for a module of this folder: this very package, wherever it lies.

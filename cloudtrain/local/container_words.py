@@ -17,7 +17,6 @@ LONGEST = 64 * 1024
 """Bytes after which an unfinished line is passed on as it is."""
 
 KILLED = 128 + signal.SIGKILL
-_COMMAND = {126: "what it starts with cannot be executed", 127: "what it starts with is not in the image"}
 
 
 class NodeWords:
@@ -28,6 +27,8 @@ class NodeWords:
         self._rest = [b"", b""]
         self.told: dict[str, Any] | None = None
         """The launcher's own last word."""
+        self._last = b""
+        """The last line that is no event: where no launcher ever came to speak, it says why."""
 
     def hear(self, *streams: bytes) -> bool:
         """Pass on the lines that are whole now, of standard output and standard error; False if nobody reads them."""
@@ -63,7 +64,7 @@ class NodeWords:
         elif self.told is None and asked:
             self._say("node_ended", outcome="stopped", error=None, forced=forced)
         elif self.told is None:
-            message = _left(code)
+            message = _left(code, self._last.decode("utf-8", "replace").strip()[:200])
             self._fail("SIGKILL" if code == KILLED else "exit", f"{message} ({why})" if why else message)
             return code or 1
         return code
@@ -79,6 +80,8 @@ class NodeWords:
         for line in lines:
             if line.startswith(EVENT_MARK) and b'"node_ended"' in line:
                 self._note(line[len(EVENT_MARK) :])
+            elif line:
+                self._last = line
         return self._write(b"".join(line + b"\n" for line in lines))
 
     def _note(self, text: bytes) -> None:
@@ -119,10 +122,9 @@ def _by_a_kill(error: dict[str, Any]) -> bool:
     return "SIGKILL" in text or "signal: Killed" in text or "DataLoader worker" in text
 
 
-def _left(code: int) -> str:
+def _left(code: int, last: str) -> str:
     if code == 0:
         return "its container ended well, but the launcher never spoke: the image's python3 is none"
     if code - 128 in list(signal.Signals):
         return f"its container was killed by {signal.Signals(code - 128).name}"
-    why = f": {_COMMAND[code]}" if code in _COMMAND else ""
-    return f"its container exited with code {code}{why}; see its log"
+    return f"its container exited with code {code}" + (f": {last}" if last else " and said nothing")

@@ -23,15 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.contracts.container import ContainerSpec, spec_from_json
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.local.children import end_with
+from cloudtrain.local.children import STOPPED, SUPERVISOR_PID, end_with
 from cloudtrain.local.container_words import NodeWords
 from cloudtrain.local.docker_stage import SECRET, docker_engine
 
 if TYPE_CHECKING:
     from cloudtrain.clouds.docker import Container, Ending
-
-STOPPED = 5
-"""As the launcher leaves after a stop."""
 
 REMIND_SECONDS = 2
 """Between two SIGTERMs: the first may come before the program in the container listens, and is lost then."""
@@ -128,7 +125,7 @@ def main(argv: list[str]) -> int:
     spec = spec_from_json(document)
     node = DockerNode(spec, {name: os.environ[SECRET + name] for name in spec.secrets})
     node.listen()
-    if supervisor := os.environ.get("CLOUDTRAIN_SUPERVISOR_PID"):
+    if supervisor := os.environ.get(SUPERVISOR_PID):
         end_with(int(supervisor))
     return node.run()
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.local.children import STOPPED, SUPERVISOR_PID
 from cloudtrain.local.folders import RunPaths
 from cloudtrain.local.liveness import MARK, end_leftovers
 from cloudtrain.local.ports import free_port
@@ -124,7 +125,7 @@ class Supervisor:
                 **launch["env"],
                 "CLOUDTRAIN_MASTER_PORT": port,
                 **{name: os.environ[place.partition(":")[2]] for name, place in launch["secrets"].items()},
-                "CLOUDTRAIN_SUPERVISOR_PID": str(os.getpid()),
+                SUPERVISOR_PID: str(os.getpid()),
                 MARK: str(self.paths.run),
             }
             process = subprocess.Popen(
@@ -269,10 +270,6 @@ class Supervisor:
             self.folder.append(*events, durable=durable)
         except CloudtrainError as error:
             print(f"{stamp(time.time())} events lost: {error.message}", file=sys.stderr, flush=True)
-
-
-STOPPED = 5
-"""The launcher's exit code after a stop."""
 
 
 def main(argv: list[str]) -> int:

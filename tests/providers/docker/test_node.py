@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cloudtrain.contracts.container import Bind
+from cloudtrain.remedies import remedy
 from tests.loopback.waiting import eventually
 from tests.providers.docker.conftest import Begin, MakeSpec
 
@@ -53,7 +56,7 @@ def test_its_output_arrives_byte_by_byte_and_line_by_line(make_spec: MakeSpec, b
     assert lines[:2] in ([b"half a line", b"\xff\x00"], [b"error", b"half a line"])
     assert {b"half a line", b"error", b"\xff\x00", b"no newline"} <= set(lines)
     assert text.count(b"x") == 200000 + text.split(b"no newline")[1].count(b"x")
-    assert events[0]["message"] == "its container exited with code 7; see its log"
+    assert events[0]["message"] == "its container exited with code 7: no newline"
 
 
 def test_a_line_is_there_while_the_container_still_runs(make_spec: MakeSpec, begin: Begin) -> None:
@@ -141,7 +144,7 @@ def test_out_of_memory_is_told_apart(child: bool, make_spec: MakeSpec, begin: Be
     code, text, events = finished(begin(make_spec(program, memory_bytes=100_000_000)))
     why = "out of host memory: its container reached the limit of 100 MB"
     assert f"[node 0] the kernel killed a process of this container: {why}".encode() in text
-    how = "its container exited with code 1; see its log" if child else "its container was killed by SIGKILL"
+    how = "its container exited with code 1 and said nothing" if child else "its container was killed by SIGKILL"
     assert (code, events[0]["message"]) == (1 if child else 137, f"{how} ({why})")
 
 
@@ -194,6 +197,33 @@ def test_a_container_that_cannot_start_is_removed_and_the_reason_told(
     assert b"Traceback" not in text
     assert said in events[0]["message"]
     assert [event["type"] for event in events] == ["error", "node_ended"]
+
+
+def test_a_shell_without_python_and_a_foreign_processor_are_told_with_the_way_out(
+    make_spec: MakeSpec, begin: Begin, docker: DockerClient, image: str
+) -> None:
+    _, _, events = finished(begin(make_spec("", argv=("/bin/sh", "-c", "PATH=; exec python3"))))
+    assert events[0]["message"] == "its container exited with code 127: /bin/sh: 1: exec: python3: not found"
+    assert remedy(events[0]) == "an image needs python3 with torch on its PATH"
+    foreign = f"{image}-foreign"
+    docker.api.import_image_from_data(_foreign_program(), repository=foreign.split(":")[0], tag=foreign.split(":")[1])
+    try:
+        _, _, events = finished(begin(make_spec("", image=foreign)))
+    finally:
+        docker.images.remove(foreign, force=True)
+    assert "exec format error" in events[0]["message"]
+    assert "another kind of processor" in (remedy(events[0]) or "")
+
+
+def _foreign_program() -> bytes:
+    """An image whose python3 is a program for a processor that nobody has: an archive of that one file."""
+    header = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xff\x7f\x01" + bytes(43)
+    member = tarfile.TarInfo("bin/python3")
+    member.size, member.mode = len(header), 0o755
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        tar.addfile(member, io.BytesIO(header))
+    return buffer.getvalue()
 
 
 def test_a_volume_of_the_image_goes_with_its_container(make_spec: MakeSpec, begin: Begin, docker: DockerClient) -> None:
