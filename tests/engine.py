@@ -13,6 +13,7 @@ import pytest
 from docker.client import DockerClient
 from docker.errors import DockerException, ImageNotFound
 
+from cloudtrain.clouds.docker_errors import translated
 from cloudtrain.contracts.container import DATA_LABEL
 
 BASE = "cloudtrain-cpu-base:local"
@@ -33,7 +34,7 @@ def engine_and_image() -> Iterator[tuple[DockerClient, str]]:
         client = DockerClient.from_env(version="auto")
         client.info()
     except (DockerException, OSError) as error:
-        pytest.skip(f"no Docker engine answers: {error}")
+        pytest.skip(translated(error, "answer").message)
     image = f"cloudtrain-test:{os.getpid()}"
     try:
         client.images.get(BASE)

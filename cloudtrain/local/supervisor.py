@@ -76,14 +76,16 @@ class Supervisor:
         """Everything, in order; whatever happens, the run gets its end and nothing is left running."""
         started = time.monotonic()
         try:
-            launches = self._prepare()
-            if self.asked:
-                self.stop("stop was asked")
-            else:
-                self._start(launches)
-                self._watch(started)
-            ended = self._verdict()
-            self._clear()  # first: what is brought together now must not change any more
+            try:
+                launches = self._prepare()
+                if self.asked:
+                    self.stop("stop was asked")
+                else:
+                    self._start(launches)
+                    self._watch(started)
+                ended = self._verdict()
+            finally:
+                self._clear()  # before the collecting: what is brought together must not change any more
             with storing(self.paths.run):
                 self._remark(self.stage.collect())
         except CloudtrainError as error:
@@ -91,7 +93,6 @@ class Supervisor:
         except Exception:  # noqa: BLE001  (a bug of ours: the run must still end, the traceback is kept)
             traceback.print_exc()
             ended = {"state": "failed", "reason": f"the supervisor broke; see {self.paths.supervisor_log}"}
-        self._clear()
         if self.lost_lines:
             lost = f"{self.lost_lines} log lines are lost, the disk was full"
             ended["reason"] = "; ".join(part for part in (ended.get("reason"), lost) if part)

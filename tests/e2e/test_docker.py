@@ -16,7 +16,7 @@ from tests.engine import left_of, running
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
-pytestmark = [pytest.mark.docker, pytest.mark.torchrun]
+pytestmark = [pytest.mark.docker, pytest.mark.torchrun, pytest.mark.timeout(400)]
 
 SCRIPT = """
 import hashlib, os, socket, sys

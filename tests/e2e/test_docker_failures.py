@@ -20,7 +20,7 @@ from tests.engine import left_of, running
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
-pytestmark = [pytest.mark.docker, pytest.mark.torchrun]
+pytestmark = [pytest.mark.docker, pytest.mark.torchrun, pytest.mark.timeout(400)]
 
 GROUP = """
 import os, signal, sys, time

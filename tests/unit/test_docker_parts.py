@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from cloudtrain.clouds.docker_errors import missing_image, translated
 from cloudtrain.contracts.container import ContainerSpec, environment, host_names, spec_from_json
 from cloudtrain.errors import SpecError
+from cloudtrain.local import docker_checks
 from cloudtrain.local.checks import place_checks
 from cloudtrain.local.container_words import NodeWords
 from cloudtrain.local.docker_images import image_of
@@ -20,8 +23,6 @@ from cloudtrain.local.folders import RunPaths
 from cloudtrain.planning import Plan
 from cloudtrain.provider import get_provider
 from tests.golden.cases import plan_of
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -105,73 +106,6 @@ def test_what_the_spec_says_of_home_counts_more(tmp_path: Path) -> None:
     assert environment(spec, {})["USER"] == "cloudtrain"
 
 
-def rehearsed(cloud: str, tmp_path: Path) -> tuple[DockerStage, list[Any]]:
-    """The stage and the launches of a golden request, rehearsed in containers."""
-    request = json.loads((ROOT / "tests" / "golden" / f"{cloud}.json").read_text())["request"]
-    run = tmp_path / "runs" / "digits-k2x9"
-    for folder in ("input", "earlier", "output", "model", "checkpoints"):
-        (run / folder).mkdir(parents=True)
-    (run / "job.json").write_text("{}")
-    archive = tmp_path / "0123.tar.gz"
-    archive.write_text("")
-    (tmp_path / "labels.csv").write_text("")
-    names = ("train-set", "test", "labels", "words", "mean", "old", "extra", "table", "live")
-    files = {"labels": str(tmp_path / "labels.csv"), "mean": str(tmp_path / "labels.csv")}
-    places = {name: {"uri": {"local": files.get(name, str(run / "input"))}} for name in names}
-    facts = {"image": "train:1", "gpus": 0, "shm_bytes": 2**30, "memory_bytes": None}
-    plan = {
-        "provider": "docker",
-        "host": {"facts": facts},
-        "target": {"contract": {"aws": "sagemaker", "azure": "azureml"}[cloud], "facts": {}},
-        "spec": {"inputs": places, "secrets": {"HF_TOKEN": {"local": "env:HF", cloud: "…"}}},
-        "facts": {"folder": str(tmp_path), "resume_from": str(run / "earlier")},
-    }
-    stage = docker_stage(RunPaths(run), request, plan)
-    return stage, list(stage.inner.prepare(archive))
-
-
-def test_as_sagemaker_each_node_has_its_own_tree_and_its_channels_are_mounted(tmp_path: Path) -> None:
-    stage, launches = rehearsed("aws", tmp_path)
-    assert [launch["host"] for launch in launches] == ["algo-1", "algo-2"]
-    for node, launch in enumerate(launches):
-        binds = {bind.target: bind for bind in launch["binds"]}
-        assert binds["/opt/ml"].source == str(stage.paths.run / "nodes" / str(node) / "ml")
-        assert binds["/opt/ml/input/data/cloudtrain-source/source.tar.gz"].source == str(tmp_path / "0123.tar.gz")
-        assert binds["/opt/ml/input/data/labels/labels.csv"].read_only
-        assert binds["/opt/ml/input/data/cloudtrain-resume"].source == str(stage.paths.run / "earlier")
-        assert launch["secrets"] == {"HF_TOKEN": "env:HF"}
-        for target in set(binds) - {"/opt/ml"}:  # Docker would make what is missing, as root
-            assert (stage.paths.run / "nodes" / str(node) / "ml" / target.removeprefix("/opt/ml/")).exists()
-    resources = (stage.paths.run / "nodes/1/ml/input/config/resourceconfig.json").read_text()
-    assert json.loads(resources)["network_interface_name"] == "eth0"
-    assert not [path for path in stage.paths.run.rglob("*") if path.is_symlink()]
-
-
-def test_as_sagemaker_the_network_is_isolated_if_the_request_says_so(tmp_path: Path) -> None:
-    stage, _ = rehearsed("aws", tmp_path)
-    assert not stage.isolated
-    request = json.loads((ROOT / "tests" / "golden" / "aws.json").read_text())["request"]
-    plan = {"provider": "docker", "host": {"facts": {}}, "target": {"contract": "sagemaker"}}
-    assert docker_stage(stage.paths, {**request, "EnableNetworkIsolation": True}, plan).isolated
-
-
-def test_as_azure_inputs_are_read_only_and_outputs_are_shared(tmp_path: Path) -> None:
-    stage, launches = rehearsed("azure", tmp_path)
-    assert [launch["env"]["MASTER_ADDR"] for launch in launches] == ["node-00", "node-00"]
-    assert [launch["env"]["CLOUDTRAIN_NODE_ADDR"] for launch in launches] == ["node-00", "node-01"]
-    for node, launch in enumerate(launches):
-        binds = {bind.target: bind for bind in launch["binds"]}
-        assert binds["/mnt/azureml/wd"].source == str(stage.paths.run / "nodes" / str(node) / "wd")
-        assert binds["/mnt/azureml/outputs/model"].source == str(stage.paths.model)
-        assert not binds["/mnt/azureml/outputs/checkpoints"].read_only
-        assert binds["/mnt/azureml/inputs/train_set"].read_only
-        assert binds["/mnt/azureml/inputs/labels/labels.csv"].source == str(tmp_path / "labels.csv")
-        shell, flag, command = launch["argv"]
-        assert (shell, flag) == ("/bin/sh", "-c")
-        assert 'CLOUDTRAIN_MODEL_DIR="/mnt/azureml/outputs/model"' in command
-        assert str(tmp_path) not in command
-
-
 def test_a_secret_that_only_the_cloud_has_is_missed_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of("docker", "name: digits\nsecrets: {A: {docker: 'env:MINE', local: 'env:OTHER'}}\n")
     monkeypatch.setenv("OTHER", "x")
@@ -230,6 +164,34 @@ def test_a_container_without_a_last_word_is_given_one(
     unlimited = ContainerSpec(**{**{name: getattr(spec, name) for name in spec.__slots__}, "memory_bytes": None})
     assert NodeWords(0, 1).conclude(code, oom, unlimited, asked=False, forced=False) == (code or 1)
     assert f'"{said}' in capfd.readouterr().out.replace("its container ended well, but ", "")
+
+
+class Elsewhere:
+    """An engine of another kind of processor."""
+
+    def machine(self) -> tuple[str, bool]:
+        return "arm64", False
+
+    def image_architecture(self, image: str) -> str:
+        return "amd64"
+
+
+def test_an_image_for_another_processor_and_an_engine_elsewhere_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of("docker", "name: digits\nimage: train:1\nentrypoint: train.py\n")
+    monkeypatch.setattr(docker_checks, "docker_engine", lambda: nullcontext(Elsewhere()))
+    (found,) = docker_checks.container_checks(plan)
+    assert found.severity == "warning"
+    assert "the image train:1 is built for amd64, this machine is arm64" in found.message
+    monkeypatch.setenv("DOCKER_HOST", "ssh://me@there")
+    (found,) = docker_checks.container_checks(plan)
+    assert (found.severity, "must be this machine's" in found.message) == ("error", True)
+
+
+def test_a_missing_sdk_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cloudtrain.clouds.docker", None)
+    found = get_provider("docker").checks(plan_of("docker", "name: digits\n"))
+    assert "the docker provider needs Docker's SDK, which is not installed" in found[0].message
+    assert found[0].hint == 'pip install "cloudtrain[docker]"'
 
 
 def test_nobody_listening_is_noticed() -> None:
