@@ -31,6 +31,8 @@ class Target:
     """From the platform's SIGTERM to its SIGKILL."""
     schemes: tuple[str, ...]
     """Where inputs may lie: `s3`, `https`; empty text for a folder on this machine."""
+    kin: tuple[str, ...] = ()
+    """Other providers whose places in the spec are this one's too: what `local` finds, a container here finds."""
     unused: tuple[str, ...] = ()
     """Fields of the spec, dotted, that mean nothing here; a plan says so when they are set."""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -41,6 +43,10 @@ class Target:
     """What it may cost; None where nothing is billed."""
     problems: tuple[Problem, ...] = ()
     """What is missing or wrong, so that no request can be made."""
+
+    def place_of(self, places: Mapping[str, str]) -> str | None:
+        """Where this provider finds an input or a secret, of what the spec says per provider ("*": for all)."""
+        return next((places[name] for name in (self.provider, *self.kin, "*") if name in places), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,7 +183,7 @@ def _impossible(spec: JobSpec, target: Target) -> list[tuple[Keys, str, str | No
         message = f"{resources.nodes} nodes are more than {name} runs at once ({target.max_nodes})"
         found.append((("resources", "nodes"), message, None))
     for key, item in spec.inputs.items():
-        place = item.on(name)
+        place = target.place_of(item.uri)
         if place is None:
             found.append((("inputs", key), f"says no place for {name}", f"add {name}: …"))
             continue
@@ -186,7 +192,7 @@ def _impossible(spec: JobSpec, target: Target) -> list[tuple[Keys, str, str | No
             hint = f"a place for each: {{{name}: '{_EXAMPLES.get(name, '…')}', {_owner(scheme)}: '{place}'}}"
             found.append((("inputs", key), f"{place} cannot be read by the {name} provider", hint))
     for key, places in spec.secrets.items():
-        if name not in places:
+        if target.place_of(places) is None:
             hint = f"add {name}: 'env:{key}'" if name in ("local", "docker") else f"add {name}: …"
             found.append((("secrets", key), f"says no place for {name}", hint))
     return found

@@ -40,6 +40,18 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "look at the image: its log is in the studio, under the environment; the workspace must be allowed to pull it",
     ),
     (
+        r"container exited with code .*exec format error",
+        "the image is built for another kind of processor than this machine has: docker build --platform …",
+    ),
+    (
+        r"container exited with code .*python3: not found",
+        "an image needs python3 with torch on its PATH",
+    ),
+    (
+        r"its container reached the limit",
+        "raise docker.memory (CLOUDTRAIN_DOCKER_MEMORY), use fewer DataLoader workers, or make the batch smaller",
+    ),
+    (
         r"not authorized to perform|AccessDenied|Access Denied",
         "the job's role (aws.role) lacks a permission that the message names",
     ),
@@ -81,6 +93,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 
 
 def remedy(error: Mapping[str, Any]) -> str | None:
-    """The next step for a root cause, None when we know none."""
+    """The next step for a root cause, None when we know none. Who told of it may have known it already."""
+    if error.get("hint"):
+        return str(error["hint"])
     text = f"{error.get('exception')}: {error.get('message')}"
     return next((cure for pattern, cure in _REMEDIES if re.search(pattern, text)), None)

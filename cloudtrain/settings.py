@@ -59,6 +59,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "source_warn": (_quantity(parse_size), "warn when the source folder is larger"),
     "source_limit": (_quantity(parse_size), "refuse when the source folder is larger"),
     "stop_grace": (_grace, "local runs: time from the stop signal to the kill"),
+    "docker.memory": (_quantity(parse_size), "the most memory that one container may use, such as 8 GiB"),
     "prices": (_path, "your own table of prices: CSV, instance_type,usd_per_hour,region,as_of"),
     "aws.region": (_text, "AWS region"),
     "aws.role": (_text, "execution role of SageMaker jobs"),

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from docker.client import DockerClient
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +21,24 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     return home
+
+
+@pytest.fixture(scope="session")
+def docker_with_image() -> Iterator[tuple[DockerClient, str]]:
+    """A Docker engine and an image of these tests alone; skipped, with the reason, where there is none."""
+    from tests.engine import engine_and_image
+
+    with engine_and_image() as found:
+        yield found
+
+
+@pytest.fixture
+def docker(docker_with_image: tuple[DockerClient, str]) -> DockerClient:
+    """A client of the engine."""
+    return docker_with_image[0]
+
+
+@pytest.fixture
+def image(docker_with_image: tuple[DockerClient, str]) -> str:
+    """The image."""
+    return docker_with_image[1]

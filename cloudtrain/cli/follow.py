@@ -179,7 +179,7 @@ def report(run: Run, state: RunState) -> None:
                 command("rerun", run.id) + ("   goes on from the checkpoint" if state.checkpoint else ""),
             )
         )
-    elif state.provider == "local" and state.contract in _PAID:
+    elif state.provider in HERE and state.contract in _PAID:
         pay = command("submit", "--provider", _PAID[state.contract])
         rows.append(("next", f"{command('fetch', run.id)}; or pay: {pay}"))
     elif left:
@@ -209,6 +209,9 @@ def shown(place: str) -> str:
     """A place as people read it: a folder of this machine with a slash, an address as it is."""
     return place if "://" in place else home(place) + "/"
 
+
+HERE = ("local", "docker")
+"""Providers that run jobs on this machine."""
 
 _PAID = {"sagemaker": "aws", "azureml": "azure"}
 """Whose machines a rehearsal stands for."""

@@ -38,7 +38,7 @@ provider_option = click.option(
     "--provider",
     metavar="NAME",
     shell_complete=_providers,
-    help="Where to run: local (default), aws or azure.",
+    help="Where to run: local (default), docker, aws or azure.",
 )
 as_option = click.option(
     "--as",

@@ -74,7 +74,7 @@ def overview(plan: Plan, findings: Sequence[Finding] = ()) -> str:
         ),
         *([("image", plan.target.facts["image"])] if "image" in plan.target.facts and not plan.is_rehearsal else []),
         ("source", f"{count(source.files, 'file')}, {format_size(source.bytes)}, sha256:{source.digest[:8]}…{packed}"),
-        *((f"input {name}", item.on(plan.target.provider) or "") for name, item in spec.inputs.items()),
+        *((f"input {name}", plan.target.place_of(item.uri) or "") for name, item in spec.inputs.items()),
         (
             "stores",
             f"a checkpoint every {format_duration(spec.checkpoints.every)}, {spec.checkpoints.keep} kept",

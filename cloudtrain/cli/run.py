@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cloudtrain.cli.follow import conclude, money, shown
+from cloudtrain.cli.follow import HERE, conclude, money, shown
 from cloudtrain.cli.options import (
     data_dir,
     json_option,
@@ -84,7 +84,7 @@ def list_command(
 
 
 def _is_rehearsal(run: dict[str, Any]) -> bool:
-    return bool(run["provider"] == "local" and run["contract"] not in ("", "plain"))
+    return bool(run["provider"] in HERE and run["contract"] not in ("", "plain"))
 
 
 @click.command("status", epilog="Example:\n\n  cloudtrain status last --json")

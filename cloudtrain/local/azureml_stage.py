@@ -23,13 +23,18 @@ class AzureMLStage:
     for inputs that have one. Inputs without a local place come from their datastore.
     """
 
+    nodes_are_here = True
+
     def __init__(self, paths: RunPaths, document: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
-        nodes = int(document["resources"]["instance_count"])
         self.paths, self.plan = paths, plan
-        self.addresses = rooms.addresses(nodes)
+        self.addresses = self.names(int(document["resources"]["instance_count"]))
         self.job = command_job(document, master=self.addresses[0])
         self.max_runtime_seconds: int | None = self.job.timeout_seconds
         self.grace_seconds = GRACE_SECONDS
+
+    def names(self, nodes: int) -> tuple[str, ...]:
+        """What the nodes are reached by."""
+        return rooms.addresses(nodes)
 
     def inherits(self, variable: str) -> bool:
         """What a program needs to run on this machine at all, and the person's Azure in place of the job's identity."""
@@ -37,9 +42,7 @@ class AzureMLStage:
 
     def prepare(self, archive: Path) -> Launches:
         """The working folder of each node, and the command that is run in it."""
-        outputs = {"model": self.paths.model, "output": self.paths.output, "checkpoints": self.paths.checkpoints}
-        found = {f"outputs.{mount.name}": str(outputs[mount.name]) for mount in self.job.outputs}
-        found |= {f"inputs.{mount.name}": str(self._input(mount)) for mount in self.job.inputs}
+        found = {name: str(place) for name, place in self.places().items()}
         # The shell must not read what a folder is called: each place is put in as a variable.
         variables = {
             name: f"AZURE_ML_{name.replace('inputs.', 'INPUT_').replace('outputs.', 'OUTPUT_')}" for name in found
@@ -48,9 +51,7 @@ class AzureMLStage:
         places = {variables[name]: path for name, path in found.items()}
         launches: Launches = []
         for process in self.job.processes:
-            folder = self.paths.run / "nodes" / str(process.node) / "wd"
-            shutil.rmtree(folder, ignore_errors=True)  # of an earlier time
-            folder.mkdir(parents=True)
+            folder = self.working_folder(process.node)
             (folder / ARCHIVE).symlink_to(archive)
             launches.append(
                 {
@@ -68,8 +69,24 @@ class AzureMLStage:
             )
         return launches
 
+    def places(self) -> dict[str, Path]:
+        """Where each input and output lies on this machine, by the command's name for it."""
+        outputs = {"model": self.paths.model, "output": self.paths.output, "checkpoints": self.paths.checkpoints}
+        places = {f"outputs.{mount.name}": outputs[mount.name] for mount in self.job.outputs}
+        return places | {f"inputs.{mount.name}": self._input(mount) for mount in self.job.inputs}
+
+    def working_folder(self, node: int) -> Path:
+        """A node's own folder, new and empty."""
+        folder = self.paths.run / "nodes" / str(node) / "wd"
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier time
+        folder.mkdir(parents=True)
+        return folder
+
     def keep(self) -> None:
         """Nothing: they write where it stays, as to a mounted datastore."""
+
+    def clear(self) -> None:
+        """Nothing: all that a node starts is a process that carries the run's mark."""
 
     def collect(self) -> list[str]:
         """Nothing: they wrote where people look."""

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from cloudtrain.bundle import bundled
@@ -22,46 +23,65 @@ def machine_checks(plan: Plan) -> list[Finding]:
         message = f"there is no python3 beside {python}, which is what the container's command starts"
         findings.append(Finding(severity="error", message=message, hint="set CLOUDTRAIN_PYTHON to one called python3"))
     wanted = spec.resources.gpus
-    found = _gpus(python) if wanted and not findings else wanted
-    if found < wanted:
-        processes = min(spec.resources.processes_per_node, 2)
-        machine = _without_machine(plan)
-        findings.append(
-            Finding(
-                severity="error",
-                message=f"this machine shows {found} GPUs, the spec asks for {wanted} per node",
-                hint=f"to rehearse on the CPU: --set resources.gpus=0 --set resources.processes={processes}{machine}",
-            )
-        )
-    if spec.entrypoint is None:
-        findings += _trainer_arguments(plan, python)
-    for name, item in spec.inputs.items():
-        place_here = item.on("local") or ""
+    if wanted and not findings:
+        findings += gpu_checks(plan, python, wanted, "per node")
+    findings += trainer_arguments(plan, python)
+    findings += place_checks(plan)
+    return findings
+
+
+def gpu_checks(plan: Plan, python: str, wanted: int, of: str) -> list[Finding]:
+    """Whether this machine shows as many GPUs as are wanted."""
+    found = _gpus(python)
+    if found >= wanted:
+        return []
+    processes, machine = min(plan.spec.resources.processes_per_node, 2), _without_machine(plan)
+    hint = f"to rehearse on the CPU: --set resources.gpus=0 --set resources.processes={processes}{machine}"
+    message = f"this machine shows {found} GPUs, the spec asks for {wanted} {of}"
+    return [Finding(severity="error", message=message, hint=hint)]
+
+
+def place_checks(plan: Plan, *, in_container: bool = False) -> list[Finding]:
+    """Whether inputs and secrets are where the spec says that this machine has them.
+
+    `in_container`: nothing of the person's own credentials is there.
+    """
+    findings = []
+    for name, item in plan.spec.inputs.items():
+        place_here = plan.host.place_of(item.uri) or ""
         if not place_here or "://" in place_here:  # of a rehearsal: brought from the cloud
             message = f"inputs.{name} is brought from {item.on(plan.target.provider)}, with your own credentials"
             hint = f"or rehearse with a folder: {{local: ./data, {plan.target.provider}: …}}"
             findings.append(Finding(severity="warning", message=message, hint=hint))
             continue
-        place = Path(plan.facts.folder) / Path(item.on("local") or "").expanduser()
+        place = Path(plan.facts.folder) / Path(place_here).expanduser()
         if not os.path.exists(place):  # noqa: PTH110  (false, not an error, for what no disk can hold)
             origin = plan.origins.get(f"inputs.{name}", "")
             findings.append(
                 Finding(severity="error", message=f"{origin}: inputs.{name}: no such file or folder: {place}")
             )
-    for name, places in spec.secrets.items():
-        if "local" not in places and "azure" in places and plan.target.provider == "azure":
-            message = f"secret {name}: a Key Vault is asked by the job's identity, and this machine has none"
-            findings.append(Finding(severity="error", message=message, hint=f"for rehearsals: local: 'env:{name}'"))
+    for name, places in plan.spec.secrets.items():
+        kept = plan.host.place_of(places)
+        if kept is None:  # of a rehearsal
+            findings.append(_kept_in_the_cloud(plan, name, places, in_container))
             continue
-        if "local" not in places:  # of a rehearsal: looked up in the cloud, as the job would
-            message = f"secret {name} is looked up where the job would, with your own credentials"
-            findings.append(Finding(severity="warning", message=message, hint=f"or add local: 'env:{name}'"))
-            continue
-        variable = places["local"].partition(":")[2]
+        variable = kept.partition(":")[2]
         if variable not in os.environ:
             message = f"secret {name}: the environment variable {variable} is not set"
             findings.append(Finding(severity="error", message=message, hint=f"export {variable}=… and submit again"))
     return findings
+
+
+def _kept_in_the_cloud(plan: Plan, name: str, places: Mapping[str, str], in_container: bool) -> Finding:
+    hint = f"for rehearsals: local: 'env:{name}'"
+    if "azure" in places and plan.target.provider == "azure":
+        message = f"secret {name}: a Key Vault is asked by the job's identity, and this machine has none"
+        return Finding(severity="error", message=message, hint=hint)
+    if in_container:
+        message = f"secret {name} is looked up by the job's role, and a container on this machine has none"
+        return Finding(severity="error", message=message, hint=hint)
+    message = f"secret {name} is looked up where the job would, with your own credentials"
+    return Finding(severity="warning", message=message, hint=f"or add local: 'env:{name}'")
 
 
 def _without_machine(plan: Plan) -> str:
@@ -98,8 +118,10 @@ except Refused as reason:
 """
 
 
-def _trainer_arguments(plan: Plan, python: str) -> list[Finding]:
+def trainer_arguments(plan: Plan, python: str) -> list[Finding]:
     """What the shared trainer says of its arguments: it would say so in the job too, once per restart."""
+    if plan.spec.entrypoint is not None:
+        return []
     question = [python, "-c", _PARSE, str(bundled("entrypoints")), *plan.spec.args.argv]
     try:
         answer = subprocess.run(question, timeout=60, check=False, capture_output=True, text=True)

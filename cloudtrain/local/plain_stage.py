@@ -14,6 +14,8 @@ from cloudtrain.local.stage import Launches
 class PlainStage:
     """The plain contract: the nodes share the run's own folders, so there is nothing to keep or to collect."""
 
+    nodes_are_here = True
+
     def __init__(self, paths: RunPaths, request: Mapping[str, Any]) -> None:
         self.paths, self.request = paths, request
         self.max_runtime_seconds = request["max_runtime_seconds"]
@@ -30,11 +32,14 @@ class PlainStage:
         if self.request["resume_from"]:
             _copy_checkpoints(Path(self.request["resume_from"]), self.paths.checkpoints)
         for launch in self.request["launches"]:
-            unpack(archive, Path(launch["cwd"]))
+            unpack(archive, self.paths.source(launch["node"]))
         return list(self.request["launches"])
 
     def keep(self) -> None:
         """Nothing: they write where it stays."""
+
+    def clear(self) -> None:
+        """Nothing: all that a node starts is a process that carries the run's mark."""
 
     def collect(self) -> list[str]:
         """Nothing: they wrote where people look."""

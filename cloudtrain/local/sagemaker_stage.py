@@ -24,9 +24,12 @@ class SageMakerStage:
     one, the run's own folders for checkpoints, model and output. Inputs without a local place come from S3.
     """
 
+    nodes_are_here = True
+    interface = "lo" if sys.platform == "linux" else "lo0"
+
     def __init__(self, paths: RunPaths, body: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
         self.paths, self.plan = paths, plan
-        self.job = training_job(body, interface="lo" if sys.platform == "linux" else "lo0")
+        self.job = training_job(body, interface=self.interface)
         self.max_runtime_seconds: int | None = self.job.max_runtime_seconds
         self.grace_seconds = self.job.grace_seconds
         self.roots = [paths.run / "nodes" / str(container.node) / "ml" for container in self.job.containers]
@@ -40,7 +43,7 @@ class SageMakerStage:
 
     def prepare(self, archive: Path) -> Launches:
         """The tree of each node, with its files and channels, and the command that enters it."""
-        places = self._places(archive)
+        places = {SOURCE: self._source(archive), **self.places()}
         addresses, private = rooms.addresses(len(self.roots)), rooms.is_private()
         hosts = self.paths.run / "hosts"
         hosts.write_text(rooms.hosts_text(self.job.hosts, addresses))
@@ -66,6 +69,9 @@ class SageMakerStage:
         for root in self.roots:
             sync(root / self.job.checkpoints, self.paths.checkpoints)
 
+    def clear(self) -> None:
+        """Nothing: all that a node starts is a process that carries the run's mark."""
+
     def collect(self) -> list[str]:
         """All nodes' model folders become one, and so do their output folders."""
         self.keep()
@@ -75,18 +81,22 @@ class SageMakerStage:
                 said.append(f"several nodes wrote {folder}/{name}, each something else: node 0's comes first")
         return said
 
-    def _places(self, archive: Path) -> dict[str, Path]:
-        source = self.paths.run / "inputs" / SOURCE
-        source.mkdir(parents=True, exist_ok=True)
-        if not (source / ARCHIVE).exists():
-            (source / ARCHIVE).symlink_to(archive)
-        places = {SOURCE: source, JOB: self.paths.job_file}
+    def places(self) -> dict[str, Path]:
+        """Where the content of each channel lies on this machine, but for the source's."""
+        places = {JOB: self.paths.job_file}
         for channel in self.job.channels:
-            if channel.name not in places:
+            if channel.name not in (SOURCE, JOB):
                 resume = self.plan["facts"]["resume_from"]
                 given = resume if channel.name == RESUME else local_input(self.plan, channel.name)
                 places[channel.name] = self._brought(channel.name, given or channel.uri)
         return places
+
+    def _source(self, archive: Path) -> Path:
+        source = self.paths.run / "inputs" / SOURCE
+        source.mkdir(parents=True, exist_ok=True)
+        if not (source / ARCHIVE).exists():
+            (source / ARCHIVE).symlink_to(archive)
+        return source
 
     def _brought(self, name: str, place: str) -> Path:
         if not place.startswith("s3://"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 Launches = list[Mapping[str, Any]]
-"""One per node: node, argv, cwd, env, secrets."""
+"""One per node: node, argv, cwd, env, secrets; for containers also host and binds."""
 
 
 class Stage(Protocol):
@@ -16,6 +16,8 @@ class Stage(Protocol):
 
     max_runtime_seconds: int | None
     grace_seconds: int
+    nodes_are_here: bool
+    """Whether a path that a node speaks of is a path of this machine."""
 
     def inherits(self, variable: str) -> bool:
         """Whether the job sees this variable of the person's own environment."""
@@ -27,6 +29,10 @@ class Stage(Protocol):
 
     def keep(self) -> None:
         """Called now and then while it runs: what must survive even if this machine dies."""
+        ...
+
+    def clear(self) -> None:
+        """Called when the nodes' processes have ended: nothing that they have started goes on. CloudtrainError."""
         ...
 
     def collect(self) -> list[str]:
@@ -49,10 +55,16 @@ def search_path(plan: Mapping[str, Any]) -> str:
 def local_secrets(plan: Mapping[str, Any]) -> dict[str, str]:
     """Where this machine has the secrets that the spec says a local place for."""
     secrets: Mapping[str, Mapping[str, str]] = plan["spec"].get("secrets", {})
-    return {name: places["local"] for name, places in secrets.items() if "local" in places}
+    found = {name: _on_this_machine(plan, places) for name, places in secrets.items()}
+    return {name: place for name, place in found.items() if place}
 
 
 def local_input(plan: Mapping[str, Any], name: str) -> str:
     """Where this machine has an input, by the spec; empty when it says nothing of it."""
-    place: str = plan["spec"]["inputs"][name]["uri"].get("local", "")
+    place = _on_this_machine(plan, plan["spec"]["inputs"][name]["uri"])
     return str(Path(plan["facts"]["folder"]) / Path(place).expanduser()) if place else ""
+
+
+def _on_this_machine(plan: Mapping[str, Any], places: Mapping[str, str]) -> str:
+    """What the spec says for the provider that runs it here, or for any run on this machine."""
+    return next((places[name] for name in (plan["provider"], "local") if name in places), "")

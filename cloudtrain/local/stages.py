@@ -10,6 +10,10 @@ from cloudtrain.runs.store import RunFolder
 def stage_of(run: RunFolder) -> Stage:
     """The stage for a run's request."""
     paths, request, plan = RunPaths(run.path), run.document("request.json"), run.document("plan.json")
+    if plan["provider"] == "docker":
+        from cloudtrain.local.docker_stage import docker_stage
+
+        return docker_stage(paths, request, plan)
     contract = plan["target"]["contract"]
     if contract == "sagemaker":
         from cloudtrain.local.sagemaker_stage import SageMakerStage

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.local.children import STOPPED, SUPERVISOR_PID
 from cloudtrain.local.folders import RunPaths
 from cloudtrain.local.liveness import MARK, end_leftovers
 from cloudtrain.local.ports import free_port
@@ -75,27 +76,29 @@ class Supervisor:
         """Everything, in order; whatever happens, the run gets its end and nothing is left running."""
         started = time.monotonic()
         try:
-            launches = self._prepare()
-            if self.asked:
-                self.stop("stop was asked")
-            else:
-                self._start(launches)
-                self._watch(started)
-            ended = self._verdict()
+            try:
+                launches = self._prepare()
+                if self.asked:
+                    self.stop("stop was asked")
+                else:
+                    self._start(launches)
+                    self._watch(started)
+                ended = self._verdict()
+            finally:
+                self._clear()  # before the collecting: what is brought together must not change any more
             with storing(self.paths.run):
                 self._remark(self.stage.collect())
         except CloudtrainError as error:
-            ended = {"state": "failed", "reason": error.message}
+            ended = {"state": "failed", "reason": error.message + (f" ({error.hint})" if error.hint else "")}
         except Exception:  # noqa: BLE001  (a bug of ours: the run must still end, the traceback is kept)
             traceback.print_exc()
             ended = {"state": "failed", "reason": f"the supervisor broke; see {self.paths.supervisor_log}"}
-        end_leftovers(self.paths.run)
         if self.lost_lines:
             lost = f"{self.lost_lines} log lines are lost, the disk was full"
             ended["reason"] = "; ".join(part for part in (ended.get("reason"), lost) if part)
         for node in self.nodes:
             node.log.close()
-            if node.scratch:
+            if node.scratch and self.stage.nodes_are_here:
                 shutil.rmtree(node.scratch, ignore_errors=True)
         self._append({"type": "ended", "time": time.time(), **ended}, durable=True)
         remember(self.folder)
@@ -123,7 +126,7 @@ class Supervisor:
                 **launch["env"],
                 "CLOUDTRAIN_MASTER_PORT": port,
                 **{name: os.environ[place.partition(":")[2]] for name, place in launch["secrets"].items()},
-                "CLOUDTRAIN_SUPERVISOR_PID": str(os.getpid()),
+                SUPERVISOR_PID: str(os.getpid()),
                 MARK: str(self.paths.run),
             }
             process = subprocess.Popen(
@@ -244,6 +247,14 @@ class Supervisor:
         except OSError as error:
             print(f"{stamp(time.time())} checkpoints not kept: {error}", file=sys.stderr, flush=True)
 
+    def _clear(self) -> None:
+        """Nothing of the run goes on."""
+        end_leftovers(self.paths.run)
+        try:
+            self.stage.clear()
+        except CloudtrainError as error:
+            print(f"{stamp(time.time())} not all is removed: {error.message}", file=sys.stderr, flush=True)
+
     def _remark(self, said: list[str]) -> None:
         """A word of ours at the end of the first node's log."""
         if said and self.nodes:
@@ -260,10 +271,6 @@ class Supervisor:
             self.folder.append(*events, durable=durable)
         except CloudtrainError as error:
             print(f"{stamp(time.time())} events lost: {error.message}", file=sys.stderr, flush=True)
-
-
-STOPPED = 5
-"""The launcher's exit code after a stop."""
 
 
 def main(argv: list[str]) -> int:

@@ -75,14 +75,21 @@ def rehearsal_notes(plan: Plan) -> list[str]:
     if not plan.is_rehearsal:
         return []
     facts, spec, name = plan.target.facts, plan.spec, plan.target.provider
-    notes = ["rehearsed with this machine's Python and torch, not in the image"]
+    stand_in, image = plan.host.facts.get("image"), facts["image"]
+    notes = [] if stand_in == image else [f"rehearsed {_with(stand_in)}, not in the image"]
     if facts["placeholders"]:
         missing = ", ".join(facts["placeholders"])
         notes.append(f"{missing} not set: rehearsed with a placeholder; {name} will ask for it")
     notes += [f"{name} will refuse it: {message}" for message in facts["unpaid"]]
-    local = [item for item, places in spec.inputs.items() if "local" in places.uri]
+    mine = {plan.host.provider, *plan.host.kin}
+    local = [item for item, places in spec.inputs.items() if mine & set(places.uri)]
     if local:
-        notes.append(f"inputs {', '.join(local)} are the local folders themselves: what the job writes there stays")
+        how = "mounted read-only" if stand_in else "what the job writes there stays"
+        notes.append(f"inputs {', '.join(local)} are the local folders themselves: {how}")
     if spec.checkpoints.uri:
         notes.append(f"checkpoints stay here: {spec.checkpoints.uri} is neither read nor written")
     return notes
+
+
+def _with(stand_in: str | None) -> str:
+    return f"in {stand_in}" if stand_in else "with this machine's Python and torch"

@@ -23,6 +23,17 @@ limits: {max_runtime: 6 h, restarts: 3}
 env: {NCCL_DEBUG: WARN}
 secrets: {HF_TOKEN: {local: "env:HF_TOKEN"}}
 """
+IN_CONTAINERS = """
+name: digits
+entrypoint: train.py
+args: {lr: 1.0e-3}
+image: {docker: "train:1", aws: "dlc:pytorch-2.8"}
+resources: {nodes: 2, gpus: 2, shm: 16 GiB}
+inputs: {train-set: {local: ./data, aws: "s3://data/mnist/"}, table: ../table.csv}
+limits: {max_runtime: 6 h, restarts: 3}
+env: {NCCL_DEBUG: WARN}
+secrets: {HF_TOKEN: {local: "env:HF_TOKEN"}, WANDB_API_KEY: {docker: "env:WANDB", local: "env:WANDB_LOCAL"}}
+"""
 FULL = """
 name: digits
 entrypoint: train.py
@@ -100,6 +111,7 @@ azure: {compute: my-cluster, services: [jupyter, vscode], datastore: mine}
 """
 CASES = {
     "local": ("local", PLAIN),
+    "docker": ("docker", IN_CONTAINERS),
     "aws": ("aws", FULL),
     "aws-spot": ("aws", SPOT),
     "aws-kept": ("aws", KEPT),
@@ -110,6 +122,7 @@ CASES = {
 VALUES = {
     "stop_grace": 30,
     "python": "/venv/bin/python",
+    "docker.memory": 8 * 2**30,
     "aws.region": "us-east-1",
     "aws.role": "arn:aws:iam::123456789012:role/train",
     "aws.bucket": "my-bucket",
@@ -126,6 +139,7 @@ SETTINGS = Settings(values=VALUES, origins=dict.fromkeys(VALUES, "cloudtrain.tom
 
 EARLIER = {
     "local": "/home/me/data/runs/digits-7f3a/checkpoints",
+    "docker": "/home/me/data/runs/digits-7f3a/checkpoints",
     "aws": "s3://my-bucket/earlier/checkpoints",
     "azure": "azureml://datastores/workspaceblobstore/paths/cloudtrain/runs/digits-7f3a/checkpoints",
 }

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = {"pydantic", "yaml", "torch", "numpy", "boto3", "botocore", "azure", "sagemaker", "pathspec", "tarfile"}
+SDKS = {"boto3", "botocore", "azure", "docker", "sagemaker"}
+HEAVY = {"pydantic", "yaml", "torch", "numpy", "pathspec", "tarfile", *SDKS}
 
 
 def loaded_after(code: str, *path: str) -> set[str]:
@@ -33,7 +34,7 @@ azure: {subscription: 00000000-0000-0000-0000-000000000000, resource_group: rg, 
 """
 
 
-@pytest.mark.parametrize("where", ["'local'", "'aws'", "'azure'", "as_='aws'", "as_='azure'"])
+@pytest.mark.parametrize("where", ["'local'", "'docker'", "'aws'", "'azure'", "as_='aws'", "as_='azure'"])
 def test_planning_opens_no_socket_starts_no_process_and_loads_no_sdk(tmp_path: Path, where: str) -> None:
     job = tmp_path / "job"
     job.mkdir()
@@ -47,7 +48,7 @@ job = cloudtrain.load({str(job / "job.yaml")!r})
 plan = cloudtrain.plan(job, {where}, data_dir={str(tmp_path / "data")!r})
 assert cloudtrain.render(plan) == cloudtrain.render(plan)
 """
-    assert not {"torch", "numpy", "boto3", "botocore", "azure", "sagemaker"} & loaded_after(code)
+    assert not {"torch", "numpy", *SDKS} & loaded_after(code)
 
 
 def test_the_launcher_needs_the_standard_library_only() -> None:
@@ -60,7 +61,7 @@ def test_the_launcher_needs_the_standard_library_only() -> None:
 
 
 def test_the_supervisor_loads_neither_pydantic_nor_yaml() -> None:
-    stages = "cloudtrain.local.sagemaker_stage, cloudtrain.local.azureml_stage"
+    stages = "cloudtrain.local.sagemaker_stage, cloudtrain.local.azureml_stage, cloudtrain.local.docker_rooms"
     assert not {"pydantic", "yaml", "click"} & loaded_after(f"import cloudtrain.local.supervisor, {stages}")
 
 
@@ -72,4 +73,5 @@ def test_every_public_name_can_be_had() -> None:
 def test_looking_after_a_run_loads_neither_pydantic_nor_yaml() -> None:
     modules = "cloudtrain.cli.run, cloudtrain.providers.local, cloudtrain.providers.aws, cloudtrain.aws.observe"
     modules += ", cloudtrain.providers.azure, cloudtrain.azure.observe, cloudtrain.azure.stop"
-    assert not {"pydantic", "yaml", "boto3", "botocore", "azure"} & loaded_after(f"import {modules}")
+    modules += ", cloudtrain.providers.docker, cloudtrain.local.docker_leftovers, cloudtrain.local.docker_node"
+    assert not {"pydantic", "yaml", *SDKS} & loaded_after(f"import {modules}")

@@ -14,7 +14,7 @@ import cloudtrain_job
 import sagemaker_place
 from cloudtrain.aws import request
 from cloudtrain.contracts import sagemaker
-from cloudtrain.local import enter, liveness, supervisor
+from cloudtrain.local import children, enter, liveness
 from cloudtrain.runs import logs
 from cloudtrain.source import PAYLOAD_FOLDER
 from tests.house.tree import BLOCK, FOLDERS, README, ROOT, tree
@@ -56,8 +56,8 @@ def test_every_dependency_is_pinned_by_the_constraints() -> None:
 def test_client_and_job_agree_on_the_words_they_share() -> None:
     launch = (ROOT / "entrypoints" / "launch.py").read_text()
     assert logs.EVENT_MARK.decode() == cloudtrain_job.MARKER
-    assert '"CLOUDTRAIN_SUPERVISOR_PID"' in launch
-    assert f"STOPPED = 0, 1, {supervisor.STOPPED}" in launch
+    assert f'"{children.SUPERVISOR_PID}"' in launch
+    assert f"STOPPED = 0, 1, {children.STOPPED}" in launch
     assert liveness.MARK.startswith("CLOUDTRAIN_")
 
 

@@ -46,7 +46,8 @@ def test_every_yaml_block_is_yaml(block: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("provider", "as_"), [("local", None), ("aws", None), ("azure", None), ("local", "aws"), ("local", "azure")]
+    ("provider", "as_"),
+    [*((name, None) for name in ("local", "docker", "aws", "azure")), ("local", "aws"), ("docker", "azure")],
 )
 def test_the_example_is_a_job_for_every_provider(cifar: cloudtrain.Job, provider: str, as_: str | None) -> None:
     plan = cloudtrain.plan(cifar, provider, as_=as_)

@@ -77,7 +77,7 @@ def test_checkpoints_that_cannot_be_kept_now_end_no_training_and_are_kept_later(
 ) -> None:
     request = json.loads((ROOT / "tests" / "golden" / "aws-kept.json").read_text())["request"]
     (tmp_path / "request.json").write_text(json.dumps(request))
-    (tmp_path / "plan.json").write_text(json.dumps({"target": {"contract": "sagemaker"}}))
+    (tmp_path / "plan.json").write_text(json.dumps({"provider": "local", "target": {"contract": "sagemaker"}}))
     saved = tmp_path / "nodes" / "0" / "ml" / "checkpoints" / "step-1"
     saved.parent.mkdir(parents=True)
     saved.write_text("weights")

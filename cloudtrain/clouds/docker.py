@@ -1,0 +1,191 @@
+"""The edge to Docker: the one module that imports its SDK, and that turns its errors into ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+from docker.client import DockerClient
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.types import DeviceRequest, LogConfig, Mount
+
+from cloudtrain.clouds.docker_errors import missing_image, translated
+from cloudtrain.contracts.container import ContainerSpec, environment
+
+ANSWER_SECONDS = 60
+_TROUBLE = (DockerException, requests.exceptions.RequestException, OSError)
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a container ended."""
+
+    code: int
+    out_of_memory: bool
+    """Whether the kernel killed anything in it for want of memory, were it only a child."""
+
+
+class Container:
+    """One container: created, then started, then over; removed in any case by whoever created it."""
+
+    def __init__(self, engine: Engine, container_id: str, spec: ContainerSpec) -> None:
+        self._api, self._id, self._spec = engine.api, container_id, spec
+        self._output: Any = None
+
+    def start(self) -> None:
+        """Start it; from its first byte on nothing of what it prints is lost."""
+        with _telling(f"start {self._spec.image}", self._spec):
+            self._output = self._api.attach(self._id, stream=True, demux=True)
+            self._api.start(self._id)
+
+    def output(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """What it prints, as it comes: pieces of its standard output, or else of its standard error; until its end."""
+        with _telling(f"read what {self._spec.name} prints", self._spec):
+            yield from self._output
+
+    def signal(self, name: str) -> None:
+        """Send a signal to its first process; one that is over needs none."""
+        with _telling(f"signal {self._spec.name}", self._spec), suppress(APIError):
+            self._api.kill(self._id, name)
+
+    def ending(self) -> Ending:
+        """Wait for its end, without any limit, and say how it was."""
+        with _telling(f"wait for {self._spec.name}", self._spec):
+            self._api.wait(self._id, timeout=None)
+            state = self._api.inspect_container(self._id)["State"]
+            return Ending(state["ExitCode"], state["OOMKilled"])
+
+    def remove(self) -> None:
+        """Remove it, with its anonymous volumes, running or not. One that is gone already is no trouble."""
+        if self._output is not None:
+            with suppress(Exception):
+                self._output.close()
+        with _telling(f"remove {self._spec.name}", self._spec):
+            _remove(self._api, self._id)
+
+
+class Engine:
+    """The Docker engine of this machine. Every method is one call, or a few."""
+
+    def __init__(self, client: DockerClient) -> None:
+        self._client = client
+        self.api = client.api
+
+    def machine(self) -> tuple[str, bool]:
+        """The architecture that it runs, and whether it is a rootless one: inside, its user is root."""
+        with _telling("ask about the machine"):
+            info = self.api.info()
+        kind = str(info.get("Architecture", ""))
+        return _ARCHITECTURES.get(kind, kind), any("rootless" in option for option in info.get("SecurityOptions") or ())
+
+    def image_architecture(self, image: str) -> str | None:
+        """The architecture of an image; None when it is not on this machine."""
+        with _telling(f"look at {image}"):
+            try:
+                return str(self.api.inspect_image(image).get("Architecture", ""))
+            except ImageNotFound:
+                return None
+
+    def make_network(self, name: str, labels: Mapping[str, str], *, internal: bool) -> None:
+        """A network for the nodes of one run. `internal`: nothing else can be reached from it."""
+        with _telling(f"make the network {name}"):
+            self.api.create_network(name, driver="bridge", labels=dict(labels), internal=internal)
+
+    def create(self, spec: ContainerSpec, secrets: Mapping[str, str]) -> Container:
+        """A container, not started yet. Secrets are in its environment: whoever may ask the engine sees them there."""
+        with _telling(f"create a container of {spec.image}", spec):
+            host = self.api.create_host_config(
+                mounts=[Mount(b.target, b.source, type="bind", read_only=b.read_only) for b in spec.binds],
+                shm_size=spec.shm_bytes,
+                mem_limit=spec.memory_bytes,
+                memswap_limit=spec.memory_bytes,
+                device_requests=_devices(spec),
+                network_mode=spec.network,
+                security_opt=["label=disable"],  # SELinux would hide the mounted folders
+                log_config=LogConfig(type="none"),  # the run keeps what it prints
+            )
+            aliases = self.api.create_endpoint_config(aliases=[spec.host])
+            made = self.api.create_container(
+                spec.image,
+                entrypoint=[spec.argv[0]],
+                command=list(spec.argv[1:]),
+                name=spec.name,
+                hostname=spec.host,
+                user=spec.user,
+                working_dir=spec.folder,
+                environment=environment(spec, secrets),
+                labels=dict(spec.labels),
+                host_config=host,
+                networking_config=self.api.create_networking_config({spec.network: aliases}),
+            )
+        return Container(self, made["Id"], spec)
+
+    def labelled(self, labels: Mapping[str, str], wanted: str) -> set[str]:
+        """The values of one label among all containers and networks that carry these others."""
+        with _telling("list what is there"):
+            found = [*self._containers(labels), *self._networks(labels)]
+        return {thing["Labels"][wanted] for thing in found if wanted in (thing["Labels"] or {})}
+
+    def clear(self, labels: Mapping[str, str]) -> int:
+        """Remove every container and network that carries these labels; returns how many containers there were."""
+        with _telling("remove what is left"):
+            containers = self._containers(labels)
+            for container in containers:
+                _remove(self.api, container["Id"])
+            for network in self._networks(labels):
+                with suppress(NotFound):
+                    self.api.remove_network(network["Id"])
+        return len(containers)
+
+    def _containers(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.api.containers(all=True, filters={"label": _pairs(labels)})
+        return found
+
+    def _networks(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.api.networks(filters={"label": _pairs(labels)})
+        return found
+
+
+@contextmanager
+def engine() -> Iterator[Engine]:
+    """The engine that the environment or the current Docker context names. CloudError when it does not answer."""
+    try:
+        client = DockerClient.from_env(version="auto", timeout=ANSWER_SECONDS)
+    except _TROUBLE as error:
+        raise translated(error, "reach the engine") from error
+    try:
+        yield Engine(client)
+    finally:
+        client.close()
+
+
+def _devices(spec: ContainerSpec) -> list[DeviceRequest]:
+    return [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu"]])] if spec.gpus else []
+
+
+def _pairs(labels: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in labels.items()]
+
+
+def _remove(api: Any, container_id: str) -> None:
+    try:
+        api.remove_container(container_id, force=True, v=True)
+    except NotFound:
+        pass
+    except APIError as error:
+        if error.status_code != 409:  # somebody else is removing it in this moment
+            raise
+
+
+@contextmanager
+def _telling(doing: str, spec: ContainerSpec | None = None) -> Iterator[None]:
+    try:
+        yield
+    except _TROUBLE as error:
+        if isinstance(error, ImageNotFound) and spec is not None:
+            raise missing_image(spec.image) from error
+        raise translated(error, doing, image=spec.image if spec else "") from error

@@ -1,0 +1,89 @@
+"""What Docker's errors mean, in our words: what failed, why, and the next step. Pure, and without its SDK."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from cloudtrain.contracts.container import OUR_IMAGE
+from cloudtrain.errors import CloudError
+
+DEFAULT_SOCKET = "unix:///var/run/docker.sock"
+
+_KNOWN: tuple[tuple[str, str, str, str], ...] = (
+    (
+        r"PermissionError|[Pp]ermission denied.*(sock|daemon)|EACCES",
+        "permission",
+        "this user may not use the Docker engine at {host}",
+        "sudo usermod -aG docker $USER, then log in again; or a rootless engine: dockerd-rootless-setuptool.sh install",
+    ),
+    (
+        r"could not select device driver|nvidia-container-cli|unknown or invalid runtime name: nvidia",
+        "gpus",
+        "this Docker engine cannot give GPUs to containers",
+        "install the NVIDIA Container Toolkit, then nvidia-ctk runtime configure --runtime=docker and restart Docker; "
+        "or --set resources.gpus=0",
+    ),
+    (
+        r"exec format error|does not match the (specified|detected host) platform",
+        "architecture",
+        "the image {image} is built for another kind of processor than this machine has",
+        "build it here, or with docker build --platform …; docker image inspect says what it is for",
+    ),
+    (
+        r"executable file not found|no such file or directory.*unknown|stat .*no such file or directory",
+        "entrypoint",
+        "the image {image} has not what the job starts with: {detail}",
+        "an image needs python3 with torch on its PATH, and a shell under Azure ML's contract",
+    ),
+    (
+        r"[Mm]ounts denied|not shared from the host|bind source path does not exist",
+        "mount",
+        "the Docker engine cannot see a folder of this machine: {detail}",
+        "Docker Desktop: Settings > Resources > File sharing; an engine elsewhere has other folders",
+    ),
+    (
+        r"non-overlapping IPv4|address pools have been fully subnetted",
+        "networks",
+        "the Docker engine has no addresses left for another network",
+        "docker network ls shows them all; docker network prune removes those that nobody uses",
+    ),
+    (
+        r"FileNotFoundError|[Cc]onnection ?(refused|reset|aborted)|Max retries|Failed to (resolve|establish)|[Tt]imed"
+        r" ?out|RemoteDisconnected|Name or service",
+        "engine",
+        "no Docker engine answers at {host}",
+        "start it (Docker Desktop, or sudo systemctl start docker), or say where it is: DOCKER_HOST",
+    ),
+)
+
+
+def translated(error: Exception, doing: str, image: str = "") -> CloudError:
+    """Docker's error as ours, with the next step where it is known."""
+    text = f"{type(error).__name__}: {error}"
+    detail = _detail(error)
+    for pattern, code, message, hint in _KNOWN:
+        if re.search(pattern, text):
+            return CloudError(message.format(host=host(), image=image, detail=detail), hint=hint, code=code)
+    return CloudError(f"Docker would not {doing}: {detail}", code="docker")
+
+
+def missing_image(image: str) -> CloudError:
+    """The image is not on this machine; nobody pulls one that was not asked for."""
+    hint = f"docker pull {image}, or docker build -t {image} ."
+    if image == OUR_IMAGE:
+        hint = f"docker build -f docker/Dockerfile -t {OUR_IMAGE} . or name another: image: {{docker: …}}"
+    return CloudError(f"there is no image {image} on this machine", hint=hint, code="image")
+
+
+def host() -> str:
+    """Where the engine is looked for, as far as a variable says it."""
+    return os.environ.get("DOCKER_HOST") or DEFAULT_SOCKET
+
+
+def _detail(error: Exception) -> str:
+    """What the engine itself said, in one line."""
+    said = getattr(error, "explanation", None) or str(error)
+    if isinstance(said, bytes):
+        said = said.decode("utf-8", "replace")
+    return " ".join(str(said).split())[:300]

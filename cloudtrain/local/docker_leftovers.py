@@ -1,0 +1,33 @@
+"""Containers and networks of runs that nobody watches any more: those who would have removed them were killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cloudtrain.contracts.container import DATA_LABEL, RUN_LABEL
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.local.docker_stage import docker_engine, labels_of
+from cloudtrain.local.liveness import end_leftovers, supervisor_pid
+from cloudtrain.local.runs_here import ORPHANS_SECONDS
+
+
+def clear_run(run: Path) -> str:
+    """Remove all that is a run's; what there is to say of it. An engine that does not answer is no hindrance."""
+    try:
+        with docker_engine() as engine:
+            count = engine.clear(labels_of(run))
+    except CloudtrainError as error:
+        return f"its containers could not be looked for: {error.message}"
+    if count > 1:
+        return f"{count} containers that were left have been removed"
+    return "a container that was left has been removed" if count else ""
+
+
+def clear_dead_runs(data_dir: Path) -> None:
+    """Remove all that belongs to runs of this data folder whose supervisor is gone."""
+    with docker_engine() as engine:
+        for run_id in sorted(engine.labelled({DATA_LABEL: str(data_dir)}, RUN_LABEL)):
+            run = data_dir / "runs" / run_id
+            if supervisor_pid(run) is None:
+                end_leftovers(run, ORPHANS_SECONDS)
+                engine.clear(labels_of(run))

@@ -1,0 +1,133 @@
+"""A run in containers of this machine: one per node, on a network of their own; each watched by a process of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.contracts.container import DATA_LABEL, NODE_LABEL, RUN_LABEL, Bind, ContainerSpec
+from cloudtrain.errors import UsageError
+from cloudtrain.local.children import run_module
+from cloudtrain.local.folders import RunPaths
+from cloudtrain.local.plain_stage import PlainStage
+from cloudtrain.local.stage import Launches, Stage
+
+if TYPE_CHECKING:
+    from cloudtrain.clouds.docker import Engine
+
+SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
+"""Before the name of a secret in the environment of the process that hands it to a container."""
+
+
+def docker_stage(paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> DockerStage:
+    """The stage for a run's request, by its contract."""
+    contract = plan["target"]["contract"]
+    if contract == "sagemaker":
+        from cloudtrain.local.docker_rooms import SageMakerRooms
+
+        # SageMaker's containers reach the internet unless the request says otherwise.
+        isolated = request.get("EnableNetworkIsolation", False)
+        return DockerStage(SageMakerRooms(paths, request, plan), paths, plan, isolated)
+    if contract == "azureml":
+        from cloudtrain.local.docker_rooms import AzureMLRooms
+
+        return DockerStage(AzureMLRooms(paths, request, plan), paths, plan)
+    return DockerStage(PlainStage(paths, request), paths, plan)
+
+
+class DockerStage:
+    """Whatever the contract's own stage says is to be started, started in containers."""
+
+    nodes_are_here = False
+
+    def __init__(self, inner: Stage, paths: RunPaths, plan: Mapping[str, Any], isolated: bool = False) -> None:
+        self.inner, self.paths, self.isolated = inner, paths, isolated
+        self.facts = (plan["host"] or plan["target"])["facts"]
+        self.max_runtime_seconds, self.grace_seconds = inner.max_runtime_seconds, inner.grace_seconds
+        self.labels = labels_of(paths.run)
+        digest = sha256(self.labels[DATA_LABEL].encode()).hexdigest()[:6]
+        self.network = f"cloudtrain-{paths.run.name}-{digest}"
+
+    def inherits(self, variable: str) -> bool:
+        """What the process beside the container sees, such as DOCKER_HOST; the container sees nothing of it."""
+        return not variable.startswith("CLOUDTRAIN_")
+
+    def prepare(self, archive: Path) -> Launches:
+        """Folders, the network, and for each node a process that starts its container."""
+        launches = self.inner.prepare(archive)
+        with docker_engine() as engine:
+            _, rootless = engine.machine()
+            engine.make_network(self.network, self.labels, internal=self.isolated)
+        # A rootless engine's root is the person; so files are theirs in any case.
+        user = "0:0" if rootless else f"{os.getuid()}:{os.getgid()}"
+        return [self._attached(launch, user) for launch in launches]
+
+    def keep(self) -> None:
+        """As the contract does."""
+        self.inner.keep()
+
+    def clear(self) -> None:
+        """Containers outlive the processes that watch them, where those were killed; the network outlives them all."""
+        with docker_engine() as engine:
+            engine.clear(self.labels)
+
+    def collect(self) -> list[str]:
+        """As the contract does."""
+        return self.inner.collect()
+
+    def spec(self, launch: Mapping[str, Any], user: str) -> ContainerSpec:
+        """One node's container."""
+        node, facts = launch["node"], self.facts
+        first = node * facts["gpus"]
+        return ContainerSpec(
+            node=node,
+            image=facts["image"],
+            name=f"{self.network}-{launch['host']}",
+            host=launch["host"],
+            network=self.network,
+            argv=tuple(launch["argv"]),
+            folder=launch["cwd"],
+            env=launch["env"],
+            secrets=tuple(launch["secrets"]),
+            binds=tuple(bind if isinstance(bind, Bind) else Bind(**bind) for bind in launch["binds"]),
+            labels={**self.labels, NODE_LABEL: str(node)},
+            user=user,
+            grace_seconds=self.grace_seconds,
+            shm_bytes=facts["shm_bytes"],
+            memory_bytes=facts["memory_bytes"],
+            gpus=tuple(str(first + gpu) for gpu in range(facts["gpus"])),
+        )
+
+    def _attached(self, launch: Mapping[str, Any], user: str) -> dict[str, Any]:
+        file = self.paths.run / "nodes" / str(launch["node"]) / "container.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(self.spec(launch, user).to_json(), indent=2))
+        return {
+            "node": launch["node"],
+            "argv": [*run_module("docker_node"), str(file)],
+            "cwd": str(self.paths.run),
+            "env": {},
+            "secrets": {f"{SECRET}{name}": place for name, place in launch["secrets"].items()},
+        }
+
+
+def labels_of(run: Path) -> dict[str, str]:
+    """What tells a run's containers and network from all others, also from those of a run of that id elsewhere."""
+    return {RUN_LABEL: run.name, DATA_LABEL: str(run.parents[1])}
+
+
+@contextmanager
+def docker_engine() -> Iterator[Engine]:
+    """This machine's engine. UsageError where the SDK is not installed, CloudError where no engine answers."""
+    try:
+        from cloudtrain.clouds.docker import engine
+    except ImportError as error:
+        message = f"the docker provider needs Docker's SDK, which is not installed: {error}"
+        raise UsageError(message, hint='pip install "cloudtrain[docker]"') from None
+    with engine() as found:
+        yield found

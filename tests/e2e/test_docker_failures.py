@@ -1,0 +1,263 @@
+"""What goes wrong in containers: the right words within the deadline, and nothing left, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.workbench import Bench
+from tests.engine import left_of, running
+
+if TYPE_CHECKING:
+    from docker.client import DockerClient
+
+pytestmark = [pytest.mark.docker, pytest.mark.torchrun, pytest.mark.timeout(400)]
+
+GROUP = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from cloudtrain_job import emit
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+dist.all_reduce(torch.ones(1))
+emit("training")
+go = Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], "go")
+"""
+FOREVER = """
+while not go.exists():
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.02)
+"""
+UNTIL_GO = """
+while not go.exists():
+    time.sleep(0.02)
+"""
+JOB = "name: job\nentrypoint: train.py\nimage: {docker: '%s'}\nresources: {nodes: 2, processes: 1}\n"
+DEADLINE_SECONDS = 40
+"""From the trouble to the end: eight seconds for the peers, the rest for a busy machine."""
+
+
+@pytest.fixture
+def bench(bench: Bench, image: str, docker: DockerClient) -> Iterator[Bench]:
+    """A bench whose runs are in containers; what a failed test leaves is removed."""
+    bench.env["CLOUDTRAIN_PROVIDER"] = "docker"
+    bench.write(job_yaml=JOB % image, train_py="print(1)\n")
+    yield bench
+    for container in docker.containers.list(all=True, filters={"label": f"cloudtrain.data={bench.data}"}):
+        container.remove(force=True, v=True)
+    for network in docker.networks.list(filters={"label": f"cloudtrain.data={bench.data}"}):
+        network.remove()
+
+
+def train(bench: Bench, script: str, *words: str) -> None:
+    """Start run job-1 and wait until both ranks train."""
+    bench.write(train_py=script)
+    submitted = bench.run("submit", "--run-id", "job-1", "--detach", *words)
+    assert submitted.code == 0, submitted.err
+    bench.await_event("job-1", lambda event: event["type"] == "training" and event["rank"] == 1)
+
+
+def supervisor(bench: Bench) -> int:
+    return int((bench.run_folder("job-1") / "supervisor.lock").read_text())
+
+
+def node_process(bench: Bench, node: int) -> int:
+    """The process beside a node's container."""
+    mine = f"nodes/{node}/container.json"
+    return next(pid for pid in bench.processes() if mine in Path(f"/proc/{pid}/cmdline").read_text())
+
+
+def waited(bench: Bench) -> str:
+    """What is said at the end of the run, which comes in time."""
+    began = time.monotonic()
+    said = bench.run("wait", "job-1")
+    assert time.monotonic() - began < DEADLINE_SECONDS
+    assert said.code == 1, said.err
+    return said.err
+
+
+def test_a_killed_container_is_the_cause_and_its_peer_ends(bench: Bench, docker: DockerClient) -> None:
+    train(bench, GROUP + FOREVER)
+    running(docker, bench.data, "job-1")[1].kill("SIGKILL")
+    assert "node 1: its container was killed by SIGKILL" in waited(bench)
+    assert left_of(docker, bench.data) == []
+
+
+def test_a_killed_client_loses_nothing(bench: Bench, docker: DockerClient) -> None:
+    bench.write(train_py=GROUP + UNTIL_GO + "print('finished without you')\n")
+    client = bench.begin("submit", "--run-id", "job-1")
+    bench.await_event("job-1", lambda event: event["type"] == "training")
+    os.killpg(client.pid, signal.SIGKILL)
+    client.wait()
+    assert len(left_of(docker, bench.data)) == 3
+    (bench.run_folder("job-1") / "output" / "go").touch()
+    assert bench.run("wait", "job-1").code == 0
+    assert "finished without you" in bench.run("logs", "job-1").out
+    assert left_of(docker, bench.data) == []
+
+
+def test_a_killed_supervisor_takes_its_containers_along(bench: Bench, docker: DockerClient) -> None:
+    train(bench, GROUP + UNTIL_GO)
+    os.kill(supervisor(bench), signal.SIGKILL)
+    assert "its supervisor is gone" in waited(bench)
+    assert left_of(docker, bench.data) == []
+    assert bench.processes() == []
+
+
+def test_a_killed_node_process_ends_the_run(bench: Bench, docker: DockerClient) -> None:
+    train(bench, GROUP + FOREVER)
+    os.kill(node_process(bench, 0), signal.SIGKILL)
+    assert "the launcher of node 0 was killed by SIGKILL" in waited(bench)
+    assert left_of(docker, bench.data) == []
+
+
+def kill_all_but_the_containers(bench: Bench, docker: DockerClient) -> None:
+    """As if the machine's memory had run out: nobody has time to remove anything."""
+    pids = [supervisor(bench), *bench.processes()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert set(running(docker, bench.data, "job-1")) == {0, 1}
+
+
+def test_what_a_kill_of_everything_left_is_removed_at_the_next_look(bench: Bench, docker: DockerClient) -> None:
+    train(bench, GROUP + UNTIL_GO)
+    kill_all_but_the_containers(bench, docker)
+    state = bench.json("status", "job-1")
+    assert state["state"] == "failed"
+    assert state["reason"].endswith("2 containers that were left have been removed")
+    assert left_of(docker, bench.data) == []
+
+
+def test_what_a_kill_of_everything_left_is_removed_before_the_next_submit(bench: Bench, docker: DockerClient) -> None:
+    train(bench, GROUP + UNTIL_GO)
+    kill_all_but_the_containers(bench, docker)
+    bench.write(train_py="print('next')\n")
+    submitted = bench.run("submit", "--run-id", "next-1", "--set", "resources.nodes=1")
+    assert submitted.code == 0, submitted.err
+    assert left_of(docker, bench.data) == []
+
+
+def test_a_rank_that_hangs_after_its_peer_has_failed_is_not_waited_for(bench: Bench, docker: DockerClient) -> None:
+    hang = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif rank == 0:\n    time.sleep(600)\n"
+    fail = "while not go.exists():\n    time.sleep(0.02)\nraise ValueError('the dog ate shard 3')\n"
+    train(bench, GROUP + hang + fail)
+    (bench.run_folder("job-1") / "output" / "go").touch()
+    said = waited(bench)
+    assert "rank 1 (node 1) raised ValueError: the dog ate shard 3" in said
+    assert "train.py:17" in said
+    assert left_of(docker, bench.data) == []
+
+
+def test_out_of_memory_in_one_rank_is_told_apart(bench: Bench, docker: DockerClient) -> None:
+    eat = "if rank == 1:\n    rows = [torch.ones(10_000_000) for _ in range(100)]\n"
+    bench.write(train_py=GROUP + eat + FOREVER)
+    said = bench.run("submit", "--run-id", "job-1", CLOUDTRAIN_DOCKER_MEMORY="1.5 GB")
+    assert said.code == 1
+    why = "out of host memory: its container reached the limit of 1.5 GB"
+    assert f"rank 1 (node 1) was killed by SIGKILL ({why})" in said.err
+    assert "hint: raise docker.memory" in said.err
+    assert why in bench.run("logs", "job-1", "--node", "1").out
+    assert bench.json("status", "job-1")["error"]["exception"] == "SIGKILL"
+    assert left_of(docker, bench.data) == []
+
+
+def test_an_image_without_python_is_told_at_once(bench: Bench, docker: DockerClient, image: str) -> None:
+    empty = f"{image}-empty"
+    repository, _, tag = empty.partition(":")
+    docker.api.import_image_from_data(_a_tar(), repository=repository, tag=tag)
+    try:
+        said = bench.run("submit", "--run-id", "job-1", "--set", f"image={empty}")
+    finally:
+        docker.images.remove(empty, force=True)
+    assert said.code == 1
+    assert f"the image {empty} has not what the job starts with" in said.err
+    assert "hint: an image needs python3 with torch on its PATH" in said.err
+    assert left_of(docker, bench.data) == []
+
+
+def _a_tar() -> bytes:
+    import io
+    import tarfile
+
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("nothing"), io.BytesIO())
+    return buffer.getvalue()
+
+
+def test_a_missing_image_is_refused_before_anything_starts(bench: Bench) -> None:
+    said = bench.run("submit", "--run-id", "job-1", "--set", "image=cloudtrain-test:none")
+    assert said.code == 3
+    assert "there is no image cloudtrain-test:none on this machine" in said.err
+    assert "hint: docker pull cloudtrain-test:none" in said.err
+    assert not bench.run_folder("job-1").exists()
+
+
+def test_more_gpus_than_there_are_is_refused_before_anything_starts(bench: Bench) -> None:
+    said = bench.run("submit", "--run-id", "job-1", "--set", "resources.gpus=64")
+    assert said.code == 3
+    assert "GPUs, the spec asks for 128 in all" in said.err
+
+
+def test_no_engine_is_refused_with_the_way_out(bench: Bench) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        host = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        said = bench.run("check", DOCKER_HOST=host)
+    assert said.code == 3
+    assert f"no Docker engine answers at {host}" in said.err
+    assert "DOCKER_HOST" in said.err
+    away = bench.run("check", DOCKER_HOST="tcp://192.0.2.1:2375")
+    assert "the engine must be this machine's" in away.err
+
+
+_AS_NOBODY = """
+import os, sys
+import docker.client, cloudtrain.clouds.docker
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.local.docker_stage import docker_engine
+if os.geteuid() == 0:
+    os.setegid(65534); os.seteuid(65534)
+try:
+    with docker_engine():
+        print("let in")
+except CloudtrainError as error:
+    print(error.message, "|", error.hint)
+"""
+
+
+def test_no_permission_is_told_with_the_way_out(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(tmp_path / "docker.sock"))
+        engine.listen()
+        (tmp_path / "docker.sock").chmod(0)
+        env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/docker.sock"}
+        said = subprocess.run([sys.executable, "-c", _AS_NOBODY], env=env, capture_output=True, text=True, timeout=60)
+    message, _, hint = said.stdout.partition(" | ")
+    assert message == f"this user may not use the Docker engine at unix://{tmp_path}/docker.sock", said.stderr
+    assert "usermod -aG docker" in hint
+    assert "rootless" in hint
+
+
+def test_an_engine_that_dies_ends_no_look_at_a_run(bench: Bench, docker: DockerClient) -> None:
+    train(bench, GROUP + UNTIL_GO)
+    kill_all_but_the_containers(bench, docker)
+    state = bench.json("status", "job-1", DOCKER_HOST="tcp://127.0.0.1:1")
+    assert state["state"] == "failed"
+    assert "its containers could not be looked for: no Docker engine answers" in state["reason"]
+    bench.write(train_py="print('next')\n")
+    assert bench.run("submit", "--set", "resources.nodes=1").code == 0
+    assert left_of(docker, bench.data) == []

@@ -1,0 +1,67 @@
+"""The Docker engine that tests run containers with: whether it is there, an image for them, what a run has left."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker.client import DockerClient
+from docker.errors import DockerException, ImageNotFound
+
+from cloudtrain.clouds.docker_errors import translated
+from cloudtrain.contracts.container import DATA_LABEL
+
+BASE = "cloudtrain-cpu-base:local"
+"""Python 3 and torch for the CPU; tests build upon it and never pull."""
+
+DOCKERFILE = f"""
+FROM {BASE}
+VOLUME /scratch
+ENTRYPOINT ["/bin/false"]
+"""
+"""With a volume of its own, which must not stay behind, and an entrypoint that must not be what starts."""
+
+
+@contextmanager
+def engine_and_image() -> Iterator[tuple[DockerClient, str]]:
+    """A client, and an image of these tests alone. Skips, with the reason, where either cannot be had."""
+    try:
+        client = DockerClient.from_env(version="auto")
+        client.info()
+    except (DockerException, OSError) as error:
+        pytest.skip(translated(error, "answer").message)
+    image = f"cloudtrain-test:{os.getpid()}"
+    try:
+        client.images.get(BASE)
+        client.images.build(fileobj=io.BytesIO(DOCKERFILE.encode()), tag=image, rm=True)
+    except ImageNotFound:
+        client.close()
+        pytest.skip(f"there is no image {BASE} here")
+    try:
+        yield client, image
+    finally:
+        client.images.remove(image, force=True)
+        client.close()
+
+
+def left_of(client: DockerClient, data_dir: Path) -> list[str]:
+    """Names of the containers, networks and volumes that belong to runs of a data folder."""
+    mine = {"label": f"{DATA_LABEL}={data_dir}"}
+    found: list[Any] = [
+        *client.containers.list(all=True, filters=mine, ignore_removed=True),
+        *client.networks.list(filters=mine),
+        *client.volumes.list(filters=mine),
+    ]
+    return [thing.name for thing in found]
+
+
+def running(client: DockerClient, data_dir: Path, run: str) -> dict[int, Any]:
+    """The containers of a run, by node."""
+    mine = {"label": [f"{DATA_LABEL}={data_dir}", f"cloudtrain.run={run}"]}
+    found = client.containers.list(filters=mine, ignore_removed=True)
+    return {int(container.labels["cloudtrain.node"]): container for container in found}

@@ -1,0 +1,238 @@
+"""One node's container as a process: its output, its exit code, its signals, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtrain.contracts.container import Bind
+from cloudtrain.remedies import remedy
+from tests.loopback.waiting import eventually
+from tests.providers.docker.conftest import Begin, MakeSpec
+
+if TYPE_CHECKING:
+    from docker.client import DockerClient
+
+pytestmark = pytest.mark.docker
+
+LISTENING = """
+import signal, sys, time
+def leave(*_):
+    print("asked", flush=True); sys.exit(5)
+time.sleep({before})
+signal.signal(signal.SIGTERM, {handler})
+print("listening", flush=True)
+time.sleep(600)
+"""
+
+
+def finished(process: subprocess.Popen[bytes]) -> tuple[int, bytes, list[dict[str, Any]]]:
+    """Exit code, text and events."""
+    out, _ = process.communicate(timeout=60)
+    lines = out.split(b"\n")
+    marked = [line[15:] for line in lines if line.startswith(b"::cloudtrain:: ")]
+    return process.returncode, b"\n".join(line for line in lines if line[:2] != b"::"), [json.loads(m) for m in marked]
+
+
+def test_its_output_arrives_byte_by_byte_and_line_by_line(make_spec: MakeSpec, begin: Begin) -> None:
+    program = (
+        "import os,sys\n"
+        "os.write(1, b'half a '); os.write(2, b'error\\n'); os.write(1, b'line\\n\\xff\\x00\\n')\n"
+        "os.write(1, b'x' * 200000 + b'\\n' + b'no newline')\n"
+        "print(file=sys.stderr, end='')\nsys.exit(7)\n"
+    )
+    code, text, events = finished(begin(make_spec(program)))
+    lines = text.split(b"\n")
+    assert code == 7
+    assert lines[:2] in ([b"half a line", b"\xff\x00"], [b"error", b"half a line"])
+    assert {b"half a line", b"error", b"\xff\x00", b"no newline"} <= set(lines)
+    assert text.count(b"x") == 200000 + text.split(b"no newline")[1].count(b"x")
+    assert events[0]["message"] == "its container exited with code 7: no newline"
+
+
+def test_a_line_is_there_while_the_container_still_runs(make_spec: MakeSpec, begin: Begin) -> None:
+    process = begin(make_spec(LISTENING.format(before=0, handler="leave")))
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"listening\n"
+    process.terminate()
+    code, text, events = finished(process)
+    assert (code, text) == (5, b"asked\n")
+    assert [(e["type"], e["outcome"], e["forced"]) for e in events] == [("node_ended", "stopped", False)]
+
+
+def test_a_stop_before_the_program_listens_is_not_lost(make_spec: MakeSpec, begin: Begin, docker: DockerClient) -> None:
+    spec = make_spec(LISTENING.format(before=3, handler="leave"))
+    process = begin(spec)
+    eventually(lambda: docker.containers.list(filters={"name": spec.name}))
+    process.terminate()
+    assert finished(process)[:2] == (5, b"listening\nasked\n")
+
+
+def test_what_ignores_a_stop_is_killed_within_the_grace_period(make_spec: MakeSpec, begin: Begin) -> None:
+    process = begin(make_spec(LISTENING.format(before=0, handler="signal.SIG_IGN"), grace_seconds=4))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.terminate()
+    code, _, events = finished(process)
+    assert (code, events[-1]["forced"], events[-1]["outcome"]) == (137, True, "stopped")
+
+
+def test_it_ends_with_its_supervisor(make_spec: MakeSpec, tmp_path: Path) -> None:
+    spec = make_spec(LISTENING.format(before=0, handler="leave"))
+    (tmp_path / "container.json").write_text(json.dumps(spec.to_json()))
+    parent = (
+        "import os, subprocess, sys\nfrom cloudtrain.local.children import run_module\n"
+        "env = {**os.environ, 'CLOUDTRAIN_SUPERVISOR_PID': str(os.getpid())}\n"
+        "child = subprocess.Popen([*run_module('docker_node'), sys.argv[1]], env=env, stdout=subprocess.PIPE)\n"
+        "print(child.stdout.readline().decode(), flush=True)\nsys.stdin.read()\n"
+    )
+    pipe = subprocess.PIPE
+    supervisor = subprocess.Popen(
+        [sys.executable, "-c", parent, str(tmp_path / "container.json")], stdin=pipe, stdout=pipe
+    )
+    assert supervisor.stdout is not None
+    assert supervisor.stdout.readline() == b"listening\n"
+    supervisor.kill()
+    supervisor.communicate()
+
+
+def test_secrets_and_variables_are_in_the_environment_and_the_user_has_a_home(
+    make_spec: MakeSpec, begin: Begin, tmp_path: Path
+) -> None:
+    program = (
+        "import getpass, os, pathlib\n"
+        "print(os.environ['GREETING'], os.environ['TOKEN'], pathlib.Path.home(), getpass.getuser(), os.getuid())\n"
+        "pathlib.Path('/out/file').write_text('mine'); pathlib.Path('/tmp/x').write_text('room')\n"
+        "print('SECRETS', [name for name in os.environ if name.startswith('CLOUDTRAIN_')])\n"
+    )
+    (tmp_path / "out").chmod(0o777)
+    spec = make_spec(program, secrets=("TOKEN",), user="12345:12346")
+    _, text, _ = finished(begin(spec, CLOUDTRAIN_SECRET_TOKEN="hunter2"))
+    assert text.startswith(b"hello hunter2 /tmp cloudtrain 12345\nSECRETS []\n")
+    left = (tmp_path / "out" / "file").stat()
+    assert (left.st_uid, left.st_gid) == (12345, 12346)
+    assert "hunter2" not in (tmp_path / "container.json").read_text()
+
+
+def test_what_is_mounted_read_only_cannot_be_written(make_spec: MakeSpec, begin: Begin, tmp_path: Path) -> None:
+    (tmp_path / "in:put, é").mkdir()
+    binds = (Bind(source=str(tmp_path / "in:put, é"), target="/in", read_only=True),)
+    code, text, _ = finished(begin(make_spec("open('/in/x', 'w')", binds=binds)))
+    assert (code, b"Read-only file system" in text) == (1, True)
+
+
+def test_shared_memory_is_as_large_as_was_asked(make_spec: MakeSpec, begin: Begin) -> None:
+    program = "import os; s = os.statvfs('/dev/shm'); print(s.f_blocks * s.f_frsize)"
+    assert finished(begin(make_spec(program, shm_bytes=2**27)))[1].startswith(b"134217728\n")
+
+
+@pytest.mark.parametrize("child", [True, False], ids=["a child", "the first process"])
+def test_out_of_memory_is_told_apart(child: bool, make_spec: MakeSpec, begin: Begin) -> None:
+    eat = "b = bytearray(400_000_000); print(len(b))"
+    program = (
+        f"import subprocess,sys; sys.exit(subprocess.call([sys.executable, '-c', {eat!r}]) != 0)" if child else eat
+    )
+    code, text, events = finished(begin(make_spec(program, memory_bytes=100_000_000)))
+    why = "out of host memory: its container reached the limit of 100 MB"
+    assert f"[node 0] the kernel killed a process of this container: {why}".encode() in text
+    how = "its container exited with code 1 and said nothing" if child else "its container was killed by SIGKILL"
+    assert (code, events[0]["message"]) == (1 if child else 137, f"{how} ({why})")
+
+
+def test_the_launchers_own_word_of_a_killed_rank_is_made_more_precise(make_spec: MakeSpec, begin: Begin) -> None:
+    program = (
+        "import json, subprocess, sys\n"
+        "subprocess.call([sys.executable, '-c', 'bytearray(400_000_000)'])\n"
+        "error = {'rank': 1, 'node': 0, 'time': 1.5, 'exception': 'SIGKILL',"
+        " 'message': 'was killed by SIGKILL (out of host memory?)'}\n"
+        "ended = {'type': 'node_ended', 'time': 2, 'node': 0, 'rank': -1, 'seq': 1}\n"
+        "ended |= {'outcome': 'failed', 'error': error}\n"
+        "print('::cloudtrain:: ' + json.dumps(ended)); sys.exit(1)\n"
+    )
+    code, _, events = finished(begin(make_spec(program, memory_bytes=100_000_000)))
+    first, last = events
+    assert (code, first["error"]["message"]) == (1, "was killed by SIGKILL (out of host memory?)")
+    assert last["error"] == {
+        **first["error"],
+        "message": "was killed by SIGKILL (out of host memory: its container reached the limit of 100 MB)",
+    }
+    assert last["seq"] != first["seq"]
+
+
+def test_a_killed_container_is_told_by_the_signal(make_spec: MakeSpec, begin: Begin, docker: DockerClient) -> None:
+    spec = make_spec(LISTENING.format(before=0, handler="leave"))
+    process = begin(spec)
+    assert process.stdout is not None
+    process.stdout.readline()
+    docker.containers.get(spec.name).kill("SIGKILL")
+    code, _, events = finished(process)
+    assert (code, events[0]["message"]) == (137, "its container was killed by SIGKILL")
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no such program": ({"argv": ("no-such-program",)}, "has not what the job starts with: "),
+    "no such image": ({"image": "cloudtrain-test:none"}, "there is no image cloudtrain-test:none on this machine"),
+    "no GPU": ({"gpus": ("0",)}, "this Docker engine cannot give GPUs to containers"),
+    "no such network": ({"network": "cloudtrain-none"}, "Docker would not start cloudtrain-test"),
+    "no such folder": ({"binds": (Bind(source="/no/such", target="/in"),)}, "cannot see a folder of this machine"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_container_that_cannot_start_is_removed_and_the_reason_told(
+    case: str, make_spec: MakeSpec, begin: Begin
+) -> None:
+    changes, said = BAD[case]
+    code, text, events = finished(begin(make_spec("", **changes)))
+    assert code == 1
+    assert b"Traceback" not in text
+    assert said in events[0]["message"]
+    assert [event["type"] for event in events] == ["error", "node_ended"]
+
+
+def test_a_shell_without_python_and_a_foreign_processor_are_told_with_the_way_out(
+    make_spec: MakeSpec, begin: Begin, docker: DockerClient, image: str
+) -> None:
+    _, _, events = finished(begin(make_spec("", argv=("/bin/sh", "-c", "PATH=; exec python3"))))
+    assert events[0]["message"] == "its container exited with code 127: /bin/sh: 1: exec: python3: not found"
+    assert remedy(events[0]) == "an image needs python3 with torch on its PATH"
+    foreign = f"{image}-foreign"
+    docker.api.import_image_from_data(_foreign_program(), repository=foreign.split(":")[0], tag=foreign.split(":")[1])
+    try:
+        _, _, events = finished(begin(make_spec("", image=foreign)))
+    finally:
+        docker.images.remove(foreign, force=True)
+    assert "exec format error" in events[0]["message"]
+    assert "another kind of processor" in (remedy(events[0]) or "")
+
+
+def _foreign_program() -> bytes:
+    """An image whose python3 is a program for a processor that nobody has: an archive of that one file."""
+    header = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xff\x7f\x01" + bytes(43)
+    member = tarfile.TarInfo("bin/python3")
+    member.size, member.mode = len(header), 0o755
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        tar.addfile(member, io.BytesIO(header))
+    return buffer.getvalue()
+
+
+def test_a_volume_of_the_image_goes_with_its_container(make_spec: MakeSpec, begin: Begin, docker: DockerClient) -> None:
+    spec = make_spec(LISTENING.format(before=0, handler="leave"))
+    process = begin(spec)
+    assert process.stdout is not None
+    process.stdout.readline()
+    mounts = docker.containers.get(spec.name).attrs["Mounts"]
+    volume = next(mount["Name"] for mount in mounts if mount["Type"] == "volume")
+    os.kill(process.pid, signal.SIGTERM)
+    finished(process)
+    assert volume not in {found.name for found in docker.volumes.list()}
