@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-from cloudtrain.contracts.container import OUR_IMAGE
+from cloudtrain.bundle import bundled
+from cloudtrain.contracts.container import OUR_IMAGES
 from cloudtrain.errors import CloudError
 
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
@@ -71,8 +72,9 @@ def translated(error: Exception, doing: str, image: str = "") -> CloudError:
 def missing_image(image: str) -> CloudError:
     """The image is not on this machine; nobody pulls one that was not asked for."""
     hint = f"docker pull {image}, or docker build -t {image} ."
-    if image == OUR_IMAGE:
-        hint = f"docker build -f docker/Dockerfile -t {OUR_IMAGE} . or name another: image: {{docker: …}}"
+    kind = next((kind for kind, name in OUR_IMAGES.items() if name == image), "")
+    if kind:
+        hint = f"{bundled('docker')}/build {kind}   (or name another: image: {{docker: …}})"
     return CloudError(f"there is no image {image} on this machine", hint=hint, code="image")
 
 

@@ -37,7 +37,7 @@ class Provider(RunsHere):
         """The image, and what a container of it may use."""
         from cloudtrain.local.docker_images import image_of
 
-        image, problems = image_of(spec.image)
+        image, problems = image_of(spec.image, gpu=spec.resources.gpus > 0)
         return Target(
             provider=self.name,
             where="this machine, in containers",

@@ -28,15 +28,19 @@ from tests.golden.cases import plan_of
 @pytest.mark.parametrize(
     ("wish", "address"),
     [
-        ("auto", "cloudtrain:local"),
-        ({"aws": "dlc:pytorch-2.8"}, "cloudtrain:local"),
-        ({"docker": "auto"}, "cloudtrain:local"),
+        ("auto", "cloudtrain:cpu"),
+        ({"aws": "dlc:pytorch-2.8"}, "cloudtrain:cpu"),
+        ({"docker": "auto"}, "cloudtrain:cpu"),
         ("train", "train"),
         ({"docker": "registry:5000/train@sha256:00", "aws": "x"}, "registry:5000/train@sha256:00"),
     ],
 )
 def test_an_image_is_an_address_on_this_machine(wish: Any, address: str) -> None:
-    assert image_of(wish) == (address, ())
+    assert image_of(wish, gpu=False) == (address, ())
+
+
+def test_our_own_image_has_a_variant_for_gpus() -> None:
+    assert image_of("auto", gpu=True) == ("cloudtrain:cuda", ())
 
 
 @pytest.mark.parametrize(
@@ -44,7 +48,10 @@ def test_an_image_is_an_address_on_this_machine(wish: Any, address: str) -> None
     [
         ("image: dlc:pytorch-2.8\n", "job.yaml:1:1: image: dlc:pytorch-2.8 means something in aws alone"),
         ("image: {docker: 'azureml:mine@latest'}\n", "job.yaml:1:9: image.docker: azureml:mine@latest means"),
-        ("image: {build: docker/Dockerfile}\n", "docker build -f docker/Dockerfile -t cloudtrain:local ."),
+        (
+            "image: {build: docker/Dockerfile}\n",
+            "docker build -f docker/Dockerfile -t my-image . and then --set image=my-image",
+        ),
         ("inputs: {a: 's3://b/c'}\n", "inputs.a: s3://b/c cannot be read by the docker provider"),
         ("secrets: {A: {aws: 'ssm:a'}}\n", "add docker: 'env:A'"),
     ],
@@ -142,9 +149,8 @@ def test_an_error_of_docker_is_told_with_the_next_step(text: str) -> None:
 
 
 def test_a_missing_image_is_told_with_how_to_get_it() -> None:
-    assert missing_image("cloudtrain:local").hint == (
-        "docker build -f docker/Dockerfile -t cloudtrain:local . or name another: image: {docker: …}"
-    )
+    assert "docker/build cpu   (or name another: image: {docker: …})" in (missing_image("cloudtrain:cpu").hint or "")
+    assert "docker/build cuda " in (missing_image("cloudtrain:cuda").hint or "")
     assert (missing_image("other:1").hint or "").startswith("docker pull other:1")
 
 
