@@ -50,6 +50,7 @@ def azureml(environ: Mapping[str, str]) -> Place:
         job_document=variables.text(environ, JOB),
         resume_dir=environ.get(RESUME_DIR, ""),
         stop_file=f"{mounts['output_dir']}/{STOP_FILE}",
+        stopped_code=0,  # any other ends the job for the peers too, who may still be saving
         kept={here[name]: mount for name, mount in mounts.items()},
     )
 

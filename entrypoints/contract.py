@@ -84,6 +84,8 @@ class Place:
     """An earlier run's checkpoints, to be restored before the start, if it is there."""
     kept: Mapping[str, str] = field(default_factory=dict)
     """Folders on this node's disk whose content is kept in the job's storage: folder -> where that is mounted."""
+    stopped_code: int = 5
+    """What the launcher leaves with after a stop."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What libraries must be told here. What the user says counts more."""
     libraries: tuple[str, ...] = ()

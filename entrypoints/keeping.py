@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Callable, Iterator, Mapping, NamedTuple
 
-PAUSE_SECONDS = 5.0
+PAUSE_SECONDS = 1.0
 """Between two looks."""
 
 UNFINISHED = (".partial", ".restoring")

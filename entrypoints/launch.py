@@ -205,7 +205,7 @@ class Launcher:
             _tell_failure(error, self.place.failure_file)
         else:
             self._log(f"{outcome} after {seconds:.1f} s")
-        return {"succeeded": SUCCEEDED, "stopped": STOPPED}.get(outcome, FAILED)
+        return {"succeeded": SUCCEEDED, "stopped": self.place.stopped_code}.get(outcome, FAILED)
 
     def _outcome(self, code: int) -> tuple[str, failure.Error | None]:
         """How it ended: rank 0's own word counts more than torchrun's exit code, which is 1 after every stop."""

@@ -86,7 +86,7 @@ def _ended(details: Mapping[str, Any], state: RunState, over: tuple[str, str], r
     by_us = bool(state.stop_requested) or bool(causes & {"time", "stop_file"})
     if whole and outcomes == {"succeeded"}:
         final, reason = "succeeded", ""  # done, when it was cancelled
-    elif final == "failed" and whole and by_us and "stopped" in outcomes and outcomes <= {"stopped", "succeeded"}:
+    elif final != "stopped" and by_us and "stopped" in outcomes and outcomes <= {"stopped", "succeeded"}:
         final, reason = "stopped", ""
     if final == "stopped":
         late = "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)"

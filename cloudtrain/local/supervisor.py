@@ -48,6 +48,8 @@ class Node:
     code: int | None = None
     error: dict[str, Any] | None = field(default=None)
     """The root cause by its launcher's own account."""
+    stopped: bool = False
+    """Whether its launcher says so; where its exit code would end the job for its peers, it leaves with 0."""
     forced: bool = False
     """Whether its launcher had to kill what did not end within the grace period."""
     scratch: str = ""
@@ -207,6 +209,7 @@ class Supervisor:
                 node.scratch = event["scratch"]
             elif event["type"] == "node_ended":
                 node.error, node.forced = event.get("error"), bool(event.get("forced"))
+                node.stopped = event.get("outcome") == "stopped"
         if events:
             self._append(*events)
         # After the events: a reader that knows a line then knows of the error that it tells of.
@@ -223,7 +226,10 @@ class Supervisor:
     def _verdict(self) -> dict[str, Any]:
         errors = [node.error for node in self.nodes if node.error]
         if self.nodes and all(node.code == 0 for node in self.nodes):
-            return {"state": "succeeded"}
+            left = next((node for node in self.nodes if node.stopped), None)
+            if left is None:
+                return {"state": "succeeded"}
+            return {"state": "stopped", "reason": self.stop_reason or f"node {left.rank} was told to stop"}
         if errors:
             error = first_cause(errors)
             return {"state": "failed", "reason": f"{who(error)} failed" if error else "", "error": error}

@@ -39,6 +39,13 @@ limits: {max_runtime: 1 h}
 TOKEN = "hunter2-never-write-this-down"
 
 
+def whole_checkpoints(names: list[str]) -> list[str]:
+    """Of names in storage the folders that hold all four ranks' parts."""
+    parts = {"manifest.json", *(f"rank-{rank}.pt" for rank in range(4))}
+    folders = {name.rpartition("/")[0] for name in names}
+    return [folder for folder in folders if all(f"{folder}/{part}" in names for part in parts)]
+
+
 class Life:
     """One cloud's jobs from submit to fetch. Fixtures of the module: `cloud`, `bench`, `digits` (the submit of one)."""
 
@@ -146,7 +153,7 @@ class Life:
         flags = ("--set", "resources.spot=true", "--set", "args.epochs=3000")
         bench.run("submit", "--provider", self.provider, "--run-id", "spot-1", "--detach", *flags)
         watcher = bench.begin("wait", "spot-1")
-        eventually(lambda: any("manifest" in name for name in self.saved(cloud, "spot-1")))
+        eventually(lambda: whole_checkpoints(self.saved(cloud, "spot-1")), seconds=90)
         cloud.service.interrupt("spot-1")
         resumed = bench.await_event("spot-1", lambda event: event["type"] == "resumed")
         assert resumed["step"] > 0

@@ -20,6 +20,7 @@ from tests.providers.azure.jobs import (
     PASSING,
     Where,
     exists,
+    forget,
     name_of,
     run_id_of,
     submitted,
@@ -27,8 +28,10 @@ from tests.providers.azure.jobs import (
 
 
 def test_these_are_the_calls_of_a_submit(cloud: AzureCloud) -> None:
+    forget()
     submitted("calls-1")
     assert cloud.front.calls == [call[:2] for call in FIRST]
+    forget()
     cloud.front.reset()
     submitted("calls-2")
     assert cloud.front.calls == [call[:2] for call in AGAIN]
@@ -67,6 +70,9 @@ def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_whi
     if kind == "lost" and call[1] in ("PutCode", "PutJob"):  # the answer is lost for good, and yet it is found
         assert submitted(run_id).status().state == "pending"
         assert exists(cloud, run_id)
+        return
+    if kind == "denied" and call[1] in ("ListVmSizes", "ListUsages"):  # nobody needs this right to submit
+        assert submitted(run_id).status().state == "pending"
         return
     with pytest.raises(CloudError) as failed:
         submitted(run_id)
