@@ -136,7 +136,9 @@ def test_the_file_stops_all_nodes_and_one_that_comes_back(tmp_path: Path) -> Non
     before = [read_until(node, "ready") for node in nodes]
     (tmp_path / STOP_FILE).touch()
     texts = [said + finish(node) for said, node in zip(before, nodes, strict=True)]
-    assert [node.returncode for node in nodes] == [5, 5], texts
+    assert [node.returncode for node in nodes] == [0, 0], (
+        texts
+    )  # with another the platform would end the job for the peers
     for text, end in zip(texts, ends(texts), strict=True):
         assert (end["outcome"], end["why"], end["forced"], end["error"]) == ("stopped", "stop_file", False, None)
         assert "a stop was asked for: stopping with a checkpoint" in text
@@ -145,7 +147,7 @@ def test_the_file_stops_all_nodes_and_one_that_comes_back(tmp_path: Path) -> Non
     assert (tmp_path / STOP_FILE).exists()
     again = start_node(tmp_path, 1, 2, port, programs, job)
     text = finish(again)
-    assert again.returncode == 5
+    assert again.returncode == 0
     assert [event["type"] for event in events(text)] == ["node_started", "node_ended"]
 
 
@@ -157,7 +159,9 @@ def test_the_time_limit_stops_a_job_with_all_its_nodes(tmp_path: Path) -> None:
         for rank, after in enumerate((12, 600))
     ]
     texts = [finish(node) for node in nodes]
-    assert [node.returncode for node in nodes] == [5, 5], texts
+    assert [node.returncode for node in nodes] == [0, 0], (
+        texts
+    )  # with another the platform would end the job for the peers
     for text, end in zip(texts, ends(texts), strict=True):
         assert (end["outcome"], end["why"], end["forced"]) == ("stopped", "time", False)
         assert "] the time limit is near: stopping with a checkpoint\n" in text
@@ -171,7 +175,7 @@ def test_the_file_stops_a_node_that_waits_for_a_name(tmp_path: Path) -> None:
     (tmp_path / STOP_FILE).touch()
     began = time.monotonic()
     text = said + finish(node)
-    assert node.returncode == 5
+    assert node.returncode == 0
     assert time.monotonic() - began < 10
     assert [event["type"] for event in events(text)] == ["node_started", "node_ended"]
     assert json.loads(text.splitlines()[-2].partition(":: ")[2])["why"] == "stop_file"

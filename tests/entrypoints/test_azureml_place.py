@@ -42,6 +42,7 @@ def test_a_node_is_what_its_variables_say(tmp_path: Path) -> None:
         resume_dir=f"{tmp_path}/earlier",
         job_document='{"é": 1}',
         stop_file=f"{tmp_path}/output/.cloudtrain-stop",
+        stopped_code=0,
         kept={
             f"{beside}/output": f"{tmp_path}/output",
             f"{beside}/model": f"{tmp_path}/model",
