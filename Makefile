@@ -15,7 +15,7 @@ help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
 	@echo "make test    run every test"
 	@echo "make check   what CI runs: lint, types, imports, tests"
-	@echo "make image   build the image for GPUs; docker/build cpu builds the one for CPUs"
+	@echo "make image   build the image for GPUs; cloudtrain image build cpu builds the one for CPUs"
 	@echo "make bench   measure the speed bars (some minutes)"
 	@echo "make clean   remove .venv and caches"
 
@@ -23,7 +23,7 @@ demo: $(VENV)/.train
 	@$(BIN)/cloudtrain submit examples/digits/job.yaml --provider local
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q $(TESTS)
 
 check: lint types imports test
 
@@ -37,8 +37,8 @@ types: $(VENV)/.dev
 imports: $(VENV)/.dev
 	$(BIN)/lint-imports
 
-image:
-	docker/build
+image: $(VENV)/.train
+	$(BIN)/cloudtrain image build
 
 bench: $(VENV)/.dev
 	@for bench in tests/bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done

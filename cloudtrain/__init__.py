@@ -17,10 +17,15 @@ if TYPE_CHECKING:
         SpecError,
         UsageError,
     )
+    from cloudtrain.notebook import launch
     from cloudtrain.run import Run, find_run, list_runs
 
 _ERRORS = ("CloudtrainError", "JobFailed", "RefusedError", "RunExists", "RunNotFound", "SpecError", "UsageError")
-_HOMES = {**dict.fromkeys(_ERRORS, "errors"), **dict.fromkeys(("Run", "find_run", "list_runs"), "run")}
+_HOMES = {
+    **dict.fromkeys(_ERRORS, "errors"),
+    **dict.fromkeys(("Run", "find_run", "list_runs"), "run"),
+    "launch": "notebook",
+}
 """Where the names above live, when not in `cloudtrain.api`."""
 
 __all__ = [
@@ -34,6 +39,7 @@ __all__ = [
     "SpecError",
     "UsageError",
     "find_run",
+    "launch",
     "list_runs",
     "load",
     "plan",

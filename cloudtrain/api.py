@@ -87,8 +87,9 @@ def submit(
     findings: Sequence[Finding] | None = None,
     progress: Progress | None = None,
     sending: Progress | None = None,
+    pushing: Progress | None = None,
 ) -> Run:
     """Start a plan and return at once; `wait()` waits. The same plan is never started twice."""
     from cloudtrain.run import Run  # a plan alone needs nothing that looks after runs
 
-    return Run(start(plan, findings=findings, progress=progress, sending=sending))
+    return Run(start(plan, findings=findings, progress=progress, sending=sending, pushing=pushing))

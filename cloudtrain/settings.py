@@ -52,6 +52,14 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(_text(item) for item in ([v.strip() for v in value.split(",")] if isinstance(value, str) else value))
 
 
+def _arguments(value: Any) -> tuple[str, ...]:
+    found = _texts(value)
+    wrong = [text for text in found if not re.match(r"[A-Za-z_]\w*=", text)]
+    if wrong:
+        raise ValueError(f"expected NAME=VALUE, got {wrong[0]!r}")
+    return found
+
+
 KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "provider": (_text, "the provider when --provider is not given"),
     "data_dir": (_path, "where runs are kept"),
@@ -59,11 +67,13 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "source_warn": (_quantity(parse_size), "warn when the source folder is larger"),
     "source_limit": (_quantity(parse_size), "refuse when the source folder is larger"),
     "stop_grace": (_grace, "local runs: time from the stop signal to the kill"),
+    "image.args": (_arguments, "arguments of the images that are built, such as BASE_IMAGE=debian:12-slim"),
     "docker.memory": (_quantity(parse_size), "the most memory that one container may use, such as 8 GiB"),
     "prices": (_path, "your own table of prices: CSV, instance_type,usd_per_hour,region,as_of"),
     "aws.region": (_text, "AWS region"),
     "aws.role": (_text, "execution role of SageMaker jobs"),
     "aws.bucket": (_text, "bucket for source, checkpoints and models"),
+    "aws.repository": (_text, "where images that are built are pushed: ECR's name or address of it"),
     "aws.subnets": (_texts, "subnets of the job's network"),
     "aws.security_groups": (_texts, "security groups of the job's network"),
     "aws.kms_key": (_text, "key that encrypts what the job writes"),
@@ -74,6 +84,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "azure.location": (_text, "where the workspace lies, such as eastus: prices depend on it"),
     "azure.compute": (_text, "compute cluster; none: serverless"),
     "azure.datastore": (_text, "where checkpoints, model and output are kept"),
+    "azure.repository": (_text, "where images that are built are pushed: myregistry.azurecr.io/train"),
     "azure.poll": (_seconds, "seconds between two looks at a job"),
 }
 """Every setting: its reader and its meaning."""
@@ -95,6 +106,8 @@ class Settings:
 
     values: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
+    folder: Path = field(default_factory=Path)
+    """The job's, from which relative places in the spec count."""
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
@@ -128,7 +141,7 @@ def load_settings(
                 mistakes.append(Mistake(where=origin, path=key, message=str(error), hint=KEYS[key][1]))
     if mistakes:
         raise SpecError(mistakes)
-    return Settings(values=values, origins=origins)
+    return Settings(values=values, origins=origins, folder=folder)
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, tuple[Any, str]]:

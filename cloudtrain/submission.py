@@ -17,6 +17,7 @@ from cloudtrain.contracts.launch import entrypoint_of
 from cloudtrain.document import Document, parse_document
 from cloudtrain.errors import CloudtrainError, SourceError, StorageError, UsageError
 from cloudtrain.git import git_state
+from cloudtrain.image.wish import asked
 from cloudtrain.planning import Facts, Plan, SourceFacts, Target, make_plan
 from cloudtrain.preflight import preflight, refuse_errors
 from cloudtrain.provider import Finding, get_provider
@@ -69,14 +70,16 @@ def submit(
     findings: Sequence[Finding] | None = None,
     progress: Progress | None = None,
     sending: Progress | None = None,
+    pushing: Progress | None = None,
 ) -> RunFolder:
     """Start a plan. RefusedError when a check says no, RunExists when its run id is taken: nothing was started then.
 
     `archive`: the source as another run packed it; by default it is packed now, and must be what was planned.
     `findings`: those of a preflight of this very plan, when one was just made.
-    `progress` is told of the packing, in files; `sending` of the upload, in bytes.
+    `progress` is told of the packing, in files; `sending` of the upload and `pushing` of the image, in bytes.
     """
     refuse_errors(preflight(plan) if findings is None else findings)
+    plan = with_image(plan, pushing)
     store = RunStore(Path(plan.facts.data_dir))
     request = get_provider(plan.target.provider).render(plan)
     archive = archive or _pack(plan, progress)
@@ -113,6 +116,33 @@ def submit(
         for file in held:
             os.close(file)
     return folder
+
+
+def with_image(plan: Plan, pushing: Progress | None = None) -> Plan:
+    """The plan with its image in place: built and pushed where it is new, and then named by its digest.
+
+    RefusedError when the image that the spec names is not in its registry, or not for the cloud's machines.
+    """
+    facts = plan.host.facts
+    if not facts.get("recipe"):
+        if not plan.is_rehearsal and named_image(plan):
+            from cloudtrain.building.look import refuse_missing
+
+            refuse_missing(facts["image"])
+        return plan
+    from cloudtrain.building.ready import ready_here, ready_there
+    from cloudtrain.image.recipe import from_json
+
+    recipe = from_json(facts["recipe"])
+    image = ready_here(recipe) if facts["image"] == recipe.name else ready_there(recipe, facts["image"], pushing)
+    host = replace(plan.host, facts={**facts, "image": image})
+    return replace(plan, host=host, target=plan.target if plan.is_rehearsal else host)
+
+
+def named_image(plan: Plan) -> bool:
+    """Whether the spec itself names an address in a registry, which a cloud is to pull from."""
+    _, text = asked(plan.spec.image, plan.provider)
+    return plan.target.contract != "plain" and text == plan.target.facts["image"] and not text.startswith("azureml:")
 
 
 def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...], resume_from: str) -> Plan:
@@ -177,6 +207,9 @@ def archive_of(plan: Plan) -> Path:
 def warnings(plan: Plan, findings: Sequence[Finding]) -> list[str]:
     """What a user should know before a start, though it does not forbid it."""
     notes = [f.text() + (f" ({f.hint})" if f.hint else "") for f in findings if f.severity != "error"]
+    recipe = plan.host.facts.get("recipe")
+    if recipe:
+        notes.append(f"the image is built from {recipe['dockerfile']} first, if it is new")
     if plan.facts.source.warning:
         notes.append(plan.facts.source.warning)
     if plan.unused:

@@ -14,7 +14,7 @@ from cloudtrain.settings import Settings
 from cloudtrain.spec.fields import did_you_mean
 from cloudtrain.spec.model import Aws
 
-FIELDS = ("region", "role", "bucket", "subnets", "security_groups", "kms_key")
+FIELDS = ("region", "role", "bucket", "repository", "subnets", "security_groups", "kms_key")
 
 _PLACEHOLDERS = {
     "region": "us-east-1",

@@ -1,32 +1,52 @@
-"""The image of a SageMaker job: from what a spec says to an address. Pure."""
+"""The image of a SageMaker job: from what a spec says to an address. Reads a recipe's files; no network."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from cloudtrain.catalog.choice import Problem
-from cloudtrain.catalog.images import dlc_image, dlc_regions, dlc_versions
+from cloudtrain.catalog.images import dlc_image, dlc_regions, dlc_versions, registry_domain
+from cloudtrain.image.address import ECR
+from cloudtrain.image.wish import CLOUD_PLATFORM, asked, built, is_build, recipe_for
+from cloudtrain.settings import Settings
 from cloudtrain.spec.fields import did_you_mean
 
 _DLC = "dlc:"
-ECR = re.compile(r"(\d{12})\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.(amazonaws\.com(?:\.cn)?|[a-z0-9.-]+)/.+")
+_PLACEHOLDER = "not-set-yet"
+_NAME = r"[a-z0-9]+([._/-][a-z0-9]+)*"
+"""Of a repository, by the API reference of ECR's CreateRepository."""
 
 
-def image_of(image: str | Mapping[str, str], region: str, *, gpu: bool) -> tuple[str, list[Problem]]:
-    """The address, and what is wrong with the wish. `auto` is AWS's newest PyTorch container that we know."""
-    at: tuple[str, ...] = ("image",)
-    if isinstance(image, Mapping):
-        if "build" in image:
-            hint = "build and push it with docker, then give its address: image: {aws: …}"
-            return "", [(("image", "build"), "an image is submitted by its address, after it was pushed", hint)]
-        at, address = ("image", "aws"), image.get("aws", "auto")
-    else:
-        address = image
+def image_of(
+    image: str | Mapping[str, str], facts: Mapping[str, Any], settings: Settings, *, gpu: bool, rehearsal: bool
+) -> tuple[dict[str, Any], list[Problem]]:
+    """The facts `image`, its address, and `recipe`, if we build it; and what is wrong with the wish.
+
+    `auto` is our own image where `aws.repository` says where to keep it, else AWS's newest PyTorch container that we
+    know. Of an image that is to be built the address ends in a tag: the digest is known when it was pushed.
+    """
+    wish = asked(image, "aws")
+    at, address = wish
+    if is_build(wish) or (address == "auto" and facts["repository"]):
+        if rehearsal and not facts["repository"]:
+            facts = {**facts, "repository": _PLACEHOLDER}
+        repository, problems = repository_of(facts)
+        recipe, wrong = recipe_for(wish, settings, gpu=gpu, platform=CLOUD_PLATFORM)
+        return built(recipe, repository), problems + wrong
+    found, problems = (address, []) if _is_address(address) else _container(at, address, facts["region"], gpu=gpu)
+    return {"image": found, "recipe": None}, problems
+
+
+def _is_address(text: str) -> bool:
+    return text != "auto" and not text.startswith(_DLC)
+
+
+def _container(at: tuple[str | int, ...], address: str, region: str, *, gpu: bool) -> tuple[str, list[Problem]]:
+    """The address of one of AWS's own containers."""
     if address == "auto":
         address = f"{_DLC}pytorch-{dlc_versions()[0]}"
-    if not address.startswith(_DLC):
-        return address, []
     name, _, version = address.removeprefix(_DLC).partition("-")
     known = tuple(f"{_DLC}pytorch-{each}" for each in dlc_versions())
     found = dlc_image(version, region, gpu) if name == "pytorch" else None
@@ -37,3 +57,22 @@ def image_of(image: str | Mapping[str, str], region: str, *, gpu: bool) -> tuple
         message = f"unknown container {address!r}{did_you_mean(address, known)}"
         return "", [(at, message, f"known: {', '.join(known)}; any other by its address")]
     return found, []
+
+
+def repository_of(facts: Mapping[str, Any]) -> tuple[str, list[Problem]]:
+    """The address to push to. A name alone is one in the account of the role, in the job's region."""
+    said = str(facts["repository"] or "")
+    if not said:
+        hint = "aws: {repository: train} in job.yaml, [aws] repository in cloudtrain.toml, or CLOUDTRAIN_AWS_REPOSITORY"
+        return "", [(("aws", "repository"), "is not set: nobody has said where to push the image", hint)]
+    account = re.match(r"arn:[\w-]+:iam::(\d{12}):", str(facts["role"]))
+    name = said.partition("/")[2] if ECR.fullmatch(said) else said
+    if not re.fullmatch(_NAME, name) or "." in name.partition("/")[0]:
+        hint = "its name, or ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, without a tag"
+        return "", [(("aws", "repository"), f"{facts['repository']!r} is no repository of ECR", hint)]
+    if name != said:
+        return said, []
+    if account is None:
+        hint = "ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, or aws.role, whose account it is in"
+        return "", [(("aws", "repository"), f"{said!r} is a name alone, and no role tells its account", hint)]
+    return f"{account[1]}.dkr.ecr.{facts['region']}.{registry_domain(facts['region'])}/{said}", []

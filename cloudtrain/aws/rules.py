@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 
 from cloudtrain.aws.account import malformed
-from cloudtrain.aws.images import ECR
 from cloudtrain.aws.request import has_own_disk, needs_volume, single_file
 from cloudtrain.catalog.choice import Problem, find
+from cloudtrain.image.address import ECR
 from cloudtrain.planning import Plan
 from cloudtrain.remote.request import OURS
 

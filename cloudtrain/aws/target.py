@@ -33,7 +33,13 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     )
     rows = [find("aws", name) for name in types]
     gpu = resources.gpus > 0 or any(row is not None and row.gpus > 0 for row in rows)
-    image, wrong_image = image_of(spec.image, region, gpu=gpu) if region else ("", [])
+    image, wrong_image = (
+        image_of(spec.image, facts, settings, gpu=gpu, rehearsal=rehearsal)
+        if region
+        else ({"image": "", "recipe": None}, [])
+    )
+    if image["recipe"] and not facts["repository"]:
+        facts["placeholders"].append("aws.repository")
     own, wrong_prices = own_prices(settings.get("prices"))
     made, wrong_limits = quote(
         price_of("aws", types, region, own),
@@ -56,7 +62,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
             **facts,
             "instances": list(types),
             "prices": known_prices("aws", types, region, own),
-            "image": image,
+            **image,
             "poll": settings["aws.poll"],
             # A rehearsal costs nothing: what only money forbids is told, and no reason to refuse it.
             "unpaid": [message for _, message, _ in wrong_limits] if rehearsal else [],

@@ -12,7 +12,7 @@ from cloudtrain.remote.account import complete, gather
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import Azure
 
-FIELDS = ("subscription", "resource_group", "workspace", "location", "compute", "datastore")
+FIELDS = ("subscription", "resource_group", "workspace", "location", "compute", "datastore", "repository")
 WORKSPACE = ("subscription", "resource_group", "workspace")
 
 _WHAT = {
@@ -34,6 +34,7 @@ _FORMS = {
     "location": (r"[a-z]+[a-z0-9]*", "such as eastus, westeurope (az account list-locations)"),
     "compute": (r"[a-zA-Z][a-zA-Z0-9-]{1,31}", "the cluster's name alone: letters, digits and hyphens"),
     "datastore": (r"[a-zA-Z0-9_]{1,255}", "its name alone, such as workspaceblobstore"),
+    "repository": (r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][a-z0-9._-]*)+", "myregistry.azurecr.io/train, without a tag"),
 }
 
 

@@ -1,11 +1,14 @@
-"""The environment of an Azure ML job: from what a spec says to an image, a curated environment or a build. Pure."""
+"""The environment of an Azure ML job: from what a spec says to an image, a curated environment or a build."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from cloudtrain.catalog.choice import Problem
+from cloudtrain.image.wish import CLOUD_PLATFORM, asked, built, is_build, recipe_for
+from cloudtrain.settings import Settings
 
 CURATED = "azureml:AzureML-acpt-pytorch-2.8-cuda12.6@latest"
 """Microsoft's own PyTorch environment: what `auto` means. The official cifar-distributed example runs in it."""
@@ -16,32 +19,46 @@ _REGISTRY = r"azureml://registries/[\w.-]+/environments/[\w.-]+/(versions|labels
 _DOCKER = r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:[\w.-]{1,128})?(@sha256:[0-9a-f]{64})?"
 
 
-def image_of(image: str | Mapping[str, str]) -> tuple[str, list[Problem]]:
-    """The image or environment in one text, and what is wrong with the wish.
+def image_of(
+    image: str | Mapping[str, str], facts: Mapping[str, Any], settings: Settings, *, gpu: bool
+) -> tuple[dict[str, Any], list[Problem]]:
+    """The facts `image`, an image or environment in one text, and `recipe`, if we build it; and what is wrong with it.
 
-    Of `{build: Dockerfile}` the Dockerfile's path: Azure ML builds it itself.
+    Where `azure.repository` says where to keep them, `auto` is our own image, and a Dockerfile is built here. Else
+    `auto` is Microsoft's own environment, and Azure ML itself builds `{build: Dockerfile}`: `image` is its path then.
     """
-    at: tuple[str, ...] = ("image",)
-    if isinstance(image, Mapping):
-        if "build" in image:
-            return image["build"], []
-        at, image = ("image", "azure"), image.get("azure", "auto")
-    if image == "auto":
-        return CURATED, []
+    wish = asked(image, "azure")
+    if facts["repository"] and (is_build(wish) or wish[1] == "auto"):
+        recipe, problems = recipe_for(wish, settings, gpu=gpu, platform=CLOUD_PLATFORM)
+        return built(recipe, str(facts["repository"])), problems
+    return {"image": CURATED if wish[1] == "auto" else wish[1], "recipe": None}, []
+
+
+def misnamed(image: str | Mapping[str, str]) -> list[Problem]:
+    """What is wrong with the address or the environment that a spec names."""
+    wish = asked(image, "azure")
+    at, text = wish
+    if is_build(wish) or text == "auto":
+        return []
+    problem = _wrong(text)
+    return [(at, *problem)] if problem else []
+
+
+def _wrong(image: str) -> tuple[str, str] | None:
     if image.startswith("dlc:"):
         hint = "one per provider: {aws: dlc:…, azure: auto}"
-        return image, [(at, f"{image} is AWS's own container, which Azure ML cannot pull", hint)]
+        return f"{image} is AWS's own container, which Azure ML cannot pull", hint
     if ".dkr.ecr." in image:
         hint = "one per provider: {aws: …, azure: myregistry.azurecr.io/train:1}"
-        return image, [(at, f"{image} lies in AWS's registry, where Azure ML cannot log in", hint)]
+        return f"{image} lies in AWS's registry, where Azure ML cannot log in", hint
     if image.startswith("azureml:"):
         if re.fullmatch(f"{_ASSET}|{_REGISTRY}", image):
-            return image, []
+            return None
         hint = "azureml:NAME:VERSION, azureml:NAME@latest or azureml://registries/…/environments/NAME/versions/VERSION"
-        return image, [(at, f"{image!r} names no environment", hint)]
+        return f"{image!r} names no environment", hint
     if not re.fullmatch(_DOCKER, image):
-        return image, [(at, f"{image!r} is no image's address", "registry/name:tag, or azureml:NAME@latest")]
-    return image, []
+        return f"{image!r} is no image's address", "registry/name:tag, or azureml:NAME@latest"
+    return None
 
 
 def environment_of(image: str, build: tuple[str, str] | None) -> str | dict[str, object]:

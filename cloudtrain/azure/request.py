@@ -192,9 +192,9 @@ def _resources(plan: Plan) -> dict[str, Any]:
 
 
 def _build(plan: Plan) -> tuple[str, str] | None:
-    """The folder of the Dockerfile that the spec names, and its name in there."""
+    """The folder of the Dockerfile that Azure ML is to build, and its name in there."""
     image = plan.spec.image
-    if isinstance(image, str) or "build" not in image:
+    if isinstance(image, str) or "build" not in image or plan.target.facts["recipe"]:
         return None
     path = PurePosixPath(os.path.normpath(PurePosixPath(plan.facts.folder) / image["build"]))
     return str(path.parent), path.name

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from cloudtrain.azure.account import malformed
-from cloudtrain.azure.images import image_of
+from cloudtrain.azure.images import misnamed
 from cloudtrain.azure.request import SERVICES, as_variable, input_name, is_address, is_size, job_of
 from cloudtrain.catalog.choice import Problem
 from cloudtrain.planning import Plan
@@ -43,8 +43,7 @@ _PLATFORMS = {
 
 def broken_rules(plan: Plan) -> list[Problem]:
     """All of them at once, each with the field to blame."""
-    image = image_of(plan.spec.image)[1]
-    single = [*malformed(plan.target.facts), *image, *_size(plan)]
+    single = [*malformed(plan.target.facts), *misnamed(plan.spec.image), *_size(plan)]
     return [*single, *_places(plan), *_machines(plan), *_time(plan), *_ways(plan), *_names(plan)]
 
 

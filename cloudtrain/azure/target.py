@@ -5,7 +5,7 @@ from __future__ import annotations
 from cloudtrain.azure.account import account
 from cloudtrain.azure.images import image_of
 from cloudtrain.azure.request import is_size
-from cloudtrain.catalog.choice import Problem, choose
+from cloudtrain.catalog.choice import Problem, choose, find
 from cloudtrain.contracts.azureml import GRACE_SECONDS
 from cloudtrain.planning import Target
 from cloudtrain.quote import known_prices, own_prices, price_of, quote
@@ -35,7 +35,9 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     named = resources.instance.get("azure", ())
     types, wrong = ((), []) if facts["compute"] and not named else _choice(resources, named)
     location = facts["location"] or ""
-    image, _ = image_of(spec.image)
+    rows = [find("azure", name) for name in types]
+    gpu = resources.gpus > 0 or any(row is not None and row.gpus > 0 for row in rows)
+    image, wrong_image = image_of(spec.image, facts, settings, gpu=gpu)
     own, wrong_prices = own_prices(settings.get("prices"))
     made, wrong_limits = quote(
         price_of("azure", types[:1], location, own),
@@ -50,7 +52,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         ]
     # A name that is none has no price either: that it is none is told by the rules.
     untold = rehearsal or wrong or any(not is_size(name) for name in types)
-    problems += wrong + wrong_prices + ([] if untold else wrong_limits)
+    problems += wrong + wrong_image + wrong_prices + ([] if untold else wrong_limits)
     return Target(
         provider="azure",
         contract="azureml",
@@ -63,7 +65,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
             **facts,
             "instances": list(types),
             "prices": known_prices("azure", types[:1], location, own),
-            "image": image,
+            **image,
             "poll": settings["azure.poll"],
             # A rehearsal costs nothing: what only money forbids is told, and no reason to refuse it.
             "unpaid": [message for _, message, _ in wrong_limits] if rehearsal else [],

@@ -35,6 +35,12 @@ def dlc_regions() -> tuple[str, ...]:
     return tuple(row["region"] for row in _table("dlc_accounts"))
 
 
+def registry_domain(region: str) -> str:
+    """What the host names of a region's registries end in."""
+    known = next((row["domain"] for row in _table("dlc_accounts") if row["region"] == region), None)
+    return known or ("amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com")
+
+
 @cache
 def _table(name: str) -> tuple[dict[str, str], ...]:
     return tuple(read_table(name))

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stop": ("run", "Stop a run; what it saved is kept."),
     "fetch": ("run", "Copy what a run left: model and output."),
     "rerun": ("run", "Run again; a run that did not succeed goes on from its checkpoint."),
+    "image": ("image", "Build the image that jobs run in, and push it."),
     "schema": ("job", "Print the JSON Schema of job.yaml."),
     "completion": ("shell", "Print the completion script of a shell."),
 }

@@ -43,6 +43,7 @@ def start(
             findings=findings,
             progress=progress_bar("packing source"),
             sending=progress_bar("sending source", bytes_=True),
+            pushing=progress_bar("pushing image", bytes_=True),
         )
     except KeyboardInterrupt:
         say(f"\ninterrupted; {command('status', plan.run_id)} tells whether the job was started")

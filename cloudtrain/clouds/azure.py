@@ -144,7 +144,7 @@ class Workspace:
             given = found.credentials
             key = getattr(given, "account_key", None) or getattr(given, "sas_token", None)
             self._containers[datastore] = Container(
-                f"https://{found.account_name}.blob.{found.endpoint}", found.container_name, key or _credential()
+                f"https://{found.account_name}.blob.{found.endpoint}", found.container_name, key or credential()
             )
         return self._containers[datastore]
 
@@ -181,7 +181,7 @@ class Workspace:
             "show_progress": True,
             "per_call_policies": [self._watch],
         }
-        return MLClient(_credential(), **options, **RETRIES, **TIMEOUTS)
+        return MLClient(credential(), **options, **RETRIES, **TIMEOUTS)
 
     @contextmanager
     def _calling(self, what: str) -> Iterator[None]:
@@ -202,7 +202,8 @@ def workspace(subscription: str, resource_group: str, name: str) -> Workspace:
 
 
 @cache
-def _credential() -> _Tokens:
+def credential() -> _Tokens:
+    """The credentials at hand; one source per process, so that each token is asked for once."""
     return _Tokens()
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import requests
+from docker.auth import load_config
 from docker.client import DockerClient
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount
 
-from cloudtrain.clouds.docker_errors import missing_image, translated
+from cloudtrain.clouds.docker_errors import missing_image, refused_push, translated
+from cloudtrain.clouds.registry import Login
 from cloudtrain.contracts.container import ContainerSpec, environment
+from cloudtrain.errors import CloudError
+from cloudtrain.provider import Progress
 
-ANSWER_SECONDS = 60
 _TROUBLE = (DockerException, requests.exceptions.RequestException, OSError)
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -90,6 +94,27 @@ class Engine:
             except ImageNotFound:
                 return None
 
+    def push(self, name: str, address: str, login: Login | None, progress: Progress | None) -> str:
+        """Push an image of this machine under another address, `repository:tag`; returns its digest there.
+
+        The login stays in memory: nothing is written to docker's own configuration.
+        """
+        repository, _, tag = address.rpartition(":")
+        proof = {"username": login.user, "password": login.password} if login else None
+        amounts: dict[str, tuple[int, int]] = {}
+        with _telling(f"push {address}"):
+            self.api.tag(name, repository, tag)
+            for said in self.api.push(repository, tag, stream=True, decode=True, auth_config=proof):
+                if "error" in said:
+                    raise refused_push(address, str(said["error"]))
+                if "Digest" in (said.get("aux") or {}):
+                    return str(said["aux"]["Digest"])
+                detail = said.get("progressDetail") or {}
+                if progress and detail.get("total"):
+                    amounts[said["id"]] = min(detail["current"], detail["total"]), detail["total"]
+                    progress(sum(done for done, _ in amounts.values()), sum(total for _, total in amounts.values()))
+        raise CloudError(f"the push of {address} ended without a digest", code="push")
+
     def make_network(self, name: str, labels: Mapping[str, str], *, internal: bool) -> None:
         """A network for the nodes of one run. `internal`: nothing else can be reached from it."""
         with _telling(f"make the network {name}"):
@@ -151,16 +176,31 @@ class Engine:
 
 
 @contextmanager
-def engine() -> Iterator[Engine]:
-    """The engine that the environment or the current Docker context names. CloudError when it does not answer."""
+def engine(seconds: float) -> Iterator[Engine]:
+    """The engine that the environment or the current Docker context names. CloudError when it does not answer.
+
+    `seconds`: how long it may be silent in one call.
+    """
     try:
-        client = DockerClient.from_env(version="auto", timeout=ANSWER_SECONDS)
+        client = DockerClient.from_env(version="auto", timeout=seconds)
     except _TROUBLE as error:
         raise translated(error, "reach the engine") from error
     try:
         yield Engine(client)
     finally:
         client.close()
+
+
+def stored_login(registry: str) -> Login | None:
+    """What `docker login` has kept for a registry, helpers of the system included; None where there is nothing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a helper that is not installed: then there is nothing
+            kept = load_config().resolve_authconfig(registry) or {}
+    except _TROUBLE:
+        return None
+    user, password = kept.get("username") or kept.get("Username"), kept.get("password") or kept.get("Secret")
+    return Login(user, password) if user and password else None
 
 
 def _devices(spec: ContainerSpec) -> list[DeviceRequest]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 
-from cloudtrain.bundle import bundled
-from cloudtrain.contracts.container import OUR_IMAGES
 from cloudtrain.errors import CloudError
 
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
@@ -59,6 +57,18 @@ _KNOWN: tuple[tuple[str, str, str, str], ...] = (
 )
 
 
+_PUSHES = (
+    (r"immutable", "that tag is taken for good there; cloudtrain image push --tag ANOTHER"),
+    (
+        r"name unknown|[Nn]ot [Ff]ound|does not exist",
+        "make the repository first: aws ecr create-repository, az acr create",
+    ),
+    (r"denied|unauthorized|authentication|no basic auth", "docker login {registry}, or a right to push there"),
+    (r"refused|no such host|timeout|i/o|EOF", "look at the registry's name and the network, then try again"),
+)
+"""What registries say, and what to do next."""
+
+
 def translated(error: Exception, doing: str, image: str = "") -> CloudError:
     """Docker's error as ours, with the next step where it is known."""
     text = f"{type(error).__name__}: {error}"
@@ -71,11 +81,17 @@ def translated(error: Exception, doing: str, image: str = "") -> CloudError:
 
 def missing_image(image: str) -> CloudError:
     """The image is not on this machine; nobody pulls one that was not asked for."""
-    hint = f"docker pull {image}, or docker build -t {image} ."
-    kind = next((kind for kind, name in OUR_IMAGES.items() if name == image), "")
-    if kind:
-        hint = f"{bundled('docker')}/build {kind}   (or name another: image: {{docker: …}})"
+    hint = f"docker pull {image}, or image: auto, which is built"
     return CloudError(f"there is no image {image} on this machine", hint=hint, code="image")
+
+
+def refused_push(address: str, said: str) -> CloudError:
+    """A registry would not take an image."""
+    message = f"the registry did not take {address}: {' '.join(said.split())[:300]}"
+    for pattern, hint in _PUSHES:
+        if re.search(pattern, said):
+            return CloudError(message, hint=hint.format(registry=address.partition("/")[0]), code="push")
+    return CloudError(message, code="push")
 
 
 def host() -> str:

@@ -9,9 +9,6 @@ from typing import Any
 RUN_LABEL, DATA_LABEL, NODE_LABEL = "cloudtrain.run", "cloudtrain.data", "cloudtrain.node"
 """Labels of all that belongs to a run: its id, the data folder that knows the run, and the node."""
 
-OUR_IMAGES = {"cpu": "cloudtrain:cpu", "cuda": "cloudtrain:cuda"}
-"""What `image: auto` means in containers of this machine: the names that docker/build gives."""
-
 HOME = "/tmp"  # noqa: S108  (inside the container, whose user has no other folder)
 DEFAULT_SHM_BYTES = 2**30
 """Docker's own 64 MB let DataLoader workers die of a bus error."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+from cloudtrain.building.engine import docker_engine
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.local.checks import gpu_checks, place_checks, trainer_arguments
-from cloudtrain.local.docker_stage import docker_engine
 from cloudtrain.planning import Plan
 from cloudtrain.provider import Finding
 
@@ -36,6 +36,8 @@ def _engine(plan: Plan) -> list[Finding]:
             found = engine.image_architecture(image)
     except CloudtrainError as error:
         return [Finding(severity="error", message=error.message, hint=error.hint)]
+    if found is None and plan.host.facts["recipe"]:
+        return []  # it is built first
     if found is None:
         missing = missing_image(image)
         return [Finding(severity="error", message=missing.message, hint=missing.hint)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cloudtrain.building.engine import docker_engine
 from cloudtrain.contracts.container import DATA_LABEL, RUN_LABEL
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.local.docker_stage import docker_engine, labels_of
+from cloudtrain.local.docker_stage import labels_of
 from cloudtrain.local.liveness import end_leftovers, supervisor_pid
 from cloudtrain.local.runs_here import ORPHANS_SECONDS
 

@@ -21,11 +21,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.building.engine import docker_engine
 from cloudtrain.contracts.container import ContainerSpec, spec_from_json
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.local.children import STOPPED, SUPERVISOR_PID, end_with
 from cloudtrain.local.container_words import NodeWords
-from cloudtrain.local.docker_stage import SECRET, docker_engine
+from cloudtrain.local.docker_stage import SECRET
 
 if TYPE_CHECKING:
     from cloudtrain.clouds.docker import Container, Ending

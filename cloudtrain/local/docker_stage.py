@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cloudtrain.building.engine import docker_engine
 from cloudtrain.contracts.container import DATA_LABEL, NODE_LABEL, RUN_LABEL, Bind, ContainerSpec
-from cloudtrain.errors import UsageError
 from cloudtrain.local.children import run_module
 from cloudtrain.local.folders import RunPaths
 from cloudtrain.local.plain_stage import PlainStage
 from cloudtrain.local.stage import Launches, Stage
-
-if TYPE_CHECKING:
-    from cloudtrain.clouds.docker import Engine
 
 SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
 """Before the name of a secret in the environment of the process that hands it to a container."""
@@ -119,15 +115,3 @@ class DockerStage:
 def labels_of(run: Path) -> dict[str, str]:
     """What tells a run's containers and network from all others, also from those of a run of that id elsewhere."""
     return {RUN_LABEL: run.name, DATA_LABEL: str(run.parents[1])}
-
-
-@contextmanager
-def docker_engine() -> Iterator[Engine]:
-    """This machine's engine. UsageError where the SDK is not installed, CloudError where no engine answers."""
-    try:
-        from cloudtrain.clouds.docker import engine
-    except ImportError as error:
-        message = f"the docker provider needs Docker's SDK, which is not installed: {error}"
-        raise UsageError(message, hint='pip install "cloudtrain[docker]"') from None
-    with engine() as found:
-        yield found

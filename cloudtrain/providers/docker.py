@@ -37,7 +37,7 @@ class Provider(RunsHere):
         """The image, and what a container of it may use."""
         from cloudtrain.local.docker_images import image_of
 
-        image, problems = image_of(spec.image, gpu=spec.resources.gpus > 0)
+        image, problems = image_of(spec.image, settings, gpu=spec.resources.gpus > 0)
         return Target(
             provider=self.name,
             where="this machine, in containers",
@@ -47,7 +47,7 @@ class Provider(RunsHere):
             kin=("local",),
             unused=tuple(name for name in UNUSED if name not in ("image", "resources.shm")),
             facts={
-                "image": image,
+                **image,
                 "cores": os.cpu_count() or 1,
                 "gpus": spec.resources.gpus,
                 "shm_bytes": spec.resources.shm or DEFAULT_SHM_BYTES,

@@ -75,8 +75,9 @@ def rehearsal_notes(plan: Plan) -> list[str]:
     if not plan.is_rehearsal:
         return []
     facts, spec, name = plan.target.facts, plan.spec, plan.target.provider
-    stand_in, image = plan.host.facts.get("image"), facts["image"]
-    notes = [] if stand_in == image else [f"rehearsed {_with(stand_in)}, not in the image"]
+    stand_in = plan.host.facts.get("image")
+    same = stand_in == facts["image"] or _built_alike(plan.host.facts.get("recipe"), facts["recipe"])
+    notes = [] if same else [f"rehearsed {_with(stand_in)}, not in the image"]
     if facts["placeholders"]:
         missing = ", ".join(facts["placeholders"])
         notes.append(f"{missing} not set: rehearsed with a placeholder; {name} will ask for it")
@@ -89,6 +90,12 @@ def rehearsal_notes(plan: Plan) -> list[str]:
     if spec.checkpoints.uri:
         notes.append(f"checkpoints stay here: {spec.checkpoints.uri} is neither read nor written")
     return notes
+
+
+def _built_alike(mine: Mapping[str, Any] | None, theirs: Mapping[str, Any] | None) -> bool:
+    """Whether two images come from the same files and arguments, for whatever processor."""
+    parts = ("dockerfile", "kind", "args")
+    return bool(mine and theirs) and all((mine or {})[part] == (theirs or {})[part] for part in parts)
 
 
 def _with(stand_in: str | None) -> str:

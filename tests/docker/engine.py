@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ class Engine:
     def __init__(self) -> None:
         self.docker = _client()
         self.mark = f"cloudtrain-test-{uuid.uuid4().hex[:8]}"
+        self._named: dict[str, str] = {}
+        """What `build` has named besides, with the image that had the name before."""
         self.base = os.environ.get(BASE_VARIABLE, BASE)
         if self.call("image", "inspect", self.base).returncode != 0:
             named = BASE_VARIABLE in os.environ
@@ -52,14 +55,22 @@ class Engine:
         return done.stdout.strip()
 
     def build(self, context: Path, tag: str, *options: str, buildkit: bool = True) -> subprocess.CompletedProcess[str]:
-        """docker/build of that context, for CPUs and on the base of these tests."""
-        argv = ["cpu", "--build-arg", f"BASE_IMAGE={self.base}", "-t", f"{self.mark}:{tag}", *options]
+        """The image of that folder, for CPUs and on the base of these tests; a copy of docker/ is somebody's own."""
+        own = context == ROOT / "docker"
+        what = ("cpu",) if own else (str(context / "Dockerfile"), "--arg", "TORCH=cpu")
+        argv = [sys.executable, "-m", "cloudtrain", "image", "build", *what, "--arg", f"BASE_IMAGE={self.base}"]
         plain = {"BUILDKIT_PROGRESS": "plain"} if buildkit else {"DOCKER_BUILDKIT": "0"}
-        return subprocess.run(
-            [str(context / "build"), *argv], env={**os.environ, "DOCKER": self.docker, **plain},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        before = self._names()
+        done = subprocess.run(
+            [*argv, "--tag", f"{self.mark}:{tag}", "--", *options],
+            env={**os.environ, "DOCKER": self.docker, "PYTHONPATH": str(ROOT), **plain}, cwd=context,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             timeout=BUILD_SECONDS, check=False,
         )  # fmt: skip
+        for name in (done.stdout.strip(), *(("cloudtrain:cpu",) if own else ())):
+            if done.returncode == 0:
+                self._named.setdefault(name, before.get(name, ""))
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stderr + done.stdout)
 
     def image(self, tag: str) -> str:
         """The name of what `build` has made."""
@@ -94,10 +105,18 @@ class Engine:
         kept = self.do("ps", "--all", "--quiet", "--filter", f"label={self.mark}")
         return kept + self.do("images", "--quiet", self.mark)
 
+    def _names(self) -> dict[str, str]:
+        """The images of this machine that `cloudtrain image build` has named."""
+        lines = self.do("images", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}", "cloudtrain")
+        return dict(line.split(" ") for line in lines.splitlines())
+
     def close(self) -> None:
         """Remove what these tests have made. The builder's cache stays: the next run is quick by it."""
         for name in self.do("ps", "--all", "--quiet", "--filter", f"label={self.mark}").split():
             self.call("rm", "--force", "--volumes", name)
+        # First what has gone by other names: an image that loses its last one to another would stay without any.
+        for name, before in self._named.items():
+            self.call(*(("tag", before, name) if before else ("rmi", name)))
         for tag in self.do("images", "--format", "{{.Tag}}", self.mark).split():
             self.call("rmi", "--force", self.image(tag))
         assert self.left() == ""

@@ -228,7 +228,7 @@ _AS_NOBODY = """
 import os, sys
 import docker.client, cloudtrain.clouds.docker
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.local.docker_stage import docker_engine
+from cloudtrain.building.engine import docker_engine
 if os.geteuid() == 0:
     os.setegid(65534); os.seteuid(65534)
 try:

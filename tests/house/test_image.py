@@ -14,7 +14,7 @@ DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
 INSTRUCTIONS = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE)).splitlines()
 LOCKS = ("requirements.txt", "torch-cpu.txt", "torch-cuda.txt")
-SCRIPTS = ("docker/build", ".ci/engine", ".ci/run")
+SCRIPTS = (".ci/engine", ".ci/run")
 
 
 def instructions(name: str) -> list[str]:

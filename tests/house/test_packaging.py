@@ -29,7 +29,6 @@ def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Pat
     for name in (
         "Dockerfile",
         ".dockerignore",
-        "build",
         "train",
         "torch-cuda.txt",
         "torch-cpu.txt",

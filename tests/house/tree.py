@@ -24,7 +24,6 @@ OTHERS = {
     ".github/": "the same on GitHub, and what its bot keeps up to date",
     "docker/README.md": "the image: how it is built, pinned and renewed, what is in it, what each cloud needs",
     "docker/Dockerfile": "one for GPUs and CPUs, both clouds, every builder",
-    "docker/build": "builds it, and tells it what it was built from",
     "docker/train": "what `docker run IMAGE train` does",
     "docker/torch-cuda.txt, torch-cpu.txt": "torch and what it needs, with hashes; from torch.in",
     "docker/requirements.txt": "what else is in it, with hashes; from requirements.in",

@@ -108,7 +108,7 @@ def test_clocks_that_disagree_earn_nobody_money() -> None:
     ],
 )
 def test_an_image_is_what_the_spec_says_or_microsofts_own(wish: str | Mapping[str, str], image: str) -> None:
-    assert image_of(wish) == (image, [])
+    assert image_of(wish, {"repository": None}, settings(), gpu=False) == ({"image": image, "recipe": None}, [])
 
 
 def test_an_environment_is_an_asset_an_image_or_a_build() -> None:

@@ -14,6 +14,7 @@ import pytest
 from cloudtrain.clouds.docker_errors import missing_image, translated
 from cloudtrain.contracts.container import ContainerSpec, environment, host_names, spec_from_json
 from cloudtrain.errors import SpecError
+from cloudtrain.image.recipe import our_recipe
 from cloudtrain.local import docker_checks
 from cloudtrain.local.checks import place_checks
 from cloudtrain.local.container_words import NodeWords
@@ -22,25 +23,29 @@ from cloudtrain.local.docker_stage import DockerStage, docker_stage, labels_of
 from cloudtrain.local.folders import RunPaths
 from cloudtrain.planning import Plan
 from cloudtrain.provider import get_provider
+from cloudtrain.settings import Settings
 from tests.golden.cases import plan_of
+
+NOTHING_SET = Settings(values={}, origins={})
 
 
 @pytest.mark.parametrize(
     ("wish", "address"),
     [
-        ("auto", "cloudtrain:cpu"),
-        ({"aws": "dlc:pytorch-2.8"}, "cloudtrain:cpu"),
-        ({"docker": "auto"}, "cloudtrain:cpu"),
         ("train", "train"),
         ({"docker": "registry:5000/train@sha256:00", "aws": "x"}, "registry:5000/train@sha256:00"),
     ],
 )
 def test_an_image_is_an_address_on_this_machine(wish: Any, address: str) -> None:
-    assert image_of(wish, gpu=False) == (address, ())
+    assert image_of(wish, NOTHING_SET, gpu=False) == ({"image": address, "recipe": None}, ())
 
 
-def test_our_own_image_has_a_variant_for_gpus() -> None:
-    assert image_of("auto", gpu=True) == ("cloudtrain:cuda", ())
+@pytest.mark.parametrize("wish", ["auto", {"aws": "dlc:pytorch-2.8"}, {"docker": "auto"}])
+@pytest.mark.parametrize(("gpu", "kind"), [(False, "cpu"), (True, "cuda")])
+def test_our_own_image_is_called_by_its_content_and_has_a_variant_for_gpus(wish: Any, gpu: bool, kind: str) -> None:
+    recipe = our_recipe(kind)
+    assert image_of(wish, NOTHING_SET, gpu=gpu) == ({"image": recipe.name, "recipe": recipe.to_json()}, ())
+    assert recipe.name.startswith(f"cloudtrain:{kind}-")
 
 
 @pytest.mark.parametrize(
@@ -49,8 +54,8 @@ def test_our_own_image_has_a_variant_for_gpus() -> None:
         ("image: dlc:pytorch-2.8\n", "job.yaml:1:1: image: dlc:pytorch-2.8 means something in aws alone"),
         ("image: {docker: 'azureml:mine@latest'}\n", "job.yaml:1:9: image.docker: azureml:mine@latest means"),
         (
-            "image: {build: docker/Dockerfile}\n",
-            "docker build -f docker/Dockerfile -t my-image . and then --set image=my-image",
+            "image: {build: elsewhere/Dockerfile}\n",
+            "job.yaml:1:9: image.build: there is no file /",
         ),
         ("inputs: {a: 's3://b/c'}\n", "inputs.a: s3://b/c cannot be read by the docker provider"),
         ("secrets: {A: {aws: 'ssm:a'}}\n", "add docker: 'env:A'"),
@@ -149,9 +154,9 @@ def test_an_error_of_docker_is_told_with_the_next_step(text: str) -> None:
 
 
 def test_a_missing_image_is_told_with_how_to_get_it() -> None:
-    assert "docker/build cpu   (or name another: image: {docker: …})" in (missing_image("cloudtrain:cpu").hint or "")
-    assert "docker/build cuda " in (missing_image("cloudtrain:cuda").hint or "")
-    assert (missing_image("other:1").hint or "").startswith("docker pull other:1")
+    told = missing_image("other:1")
+    assert told.message == "there is no image other:1 on this machine"
+    assert told.hint == "docker pull other:1, or image: auto, which is built"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +201,7 @@ def test_an_image_for_another_processor_and_an_engine_elsewhere_are_told(monkeyp
 def test_a_missing_sdk_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cloudtrain.clouds.docker", None)
     found = get_provider("docker").checks(plan_of("docker", "name: digits\n"))
-    assert "the docker provider needs Docker's SDK, which is not installed" in found[0].message
+    assert "containers and images need Docker's SDK, which is not installed" in found[0].message
     assert found[0].hint == 'pip install "cloudtrain[docker]"'
 
 

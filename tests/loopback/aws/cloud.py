@@ -1,4 +1,4 @@
-"""A whole cloud on loopback: moto, SageMaker before it, one address for both, and nothing left when it is closed."""
+"""A whole cloud on loopback: moto, SageMaker and ECR before it, one address for all; nothing left when it is closed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import boto3
 from botocore.config import Config
 from moto.server import ThreadedMotoServer
 
+from tests.loopback.aws.ecr import Ecr
 from tests.loopback.aws.front import Front
 from tests.loopback.aws.sagemaker import SageMaker
 
@@ -41,8 +42,11 @@ class Cloud:
         self.service = SageMaker(self.moto_url, region=REGION, account=ACCOUNT, **settings)
         self.account = self.service.account
         """What tests may change while it runs: quotas, capacity, missing images, the grace period, the pace."""
-        self.front = Front(self.service, (host, port))
-        self.front.start()
+        self.registry = Ecr(self.account)
+        self.registry.shelf.put("train", "1", "amd64")  # IMAGE
+        self.front = Front(self.service, self.registry, (host, port))
+        for server in (self.front, self.registry.blobs):
+            server.start()
         self.bucket, self.role, self.region, self.image = BUCKET, ROLE, REGION, IMAGE
         self._clients: dict[str, Any] = {}
         self.client("s3", direct=True).create_bucket(Bucket=BUCKET)
@@ -106,6 +110,7 @@ class Cloud:
         """End all jobs, kill all their processes, close all ports."""
         self.service.close()
         self.front.close()
+        self.registry.blobs.close()
         for client in self._clients.values():
             client.close()
         self._reset()

@@ -1,10 +1,11 @@
-"""The one address that clients know AWS by: SageMaker answers here, moto answers the rest."""
+"""The one address that clients know AWS by: SageMaker and ECR answer here, moto answers the rest."""
 
 from __future__ import annotations
 
 import http.client
 from typing import Any
 
+from tests.loopback.aws import ecr
 from tests.loopback.aws.errors import error_of
 from tests.loopback.aws.sagemaker import SageMaker
 from tests.loopback.aws.wire import call_of, check_signature, error_answer, json_answer
@@ -18,9 +19,10 @@ _HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding", "expect", "serve
 class Front(Server):
     """What AWS_ENDPOINT_URL is the address of."""
 
-    def __init__(self, service: SageMaker, moto: tuple[str, int]) -> None:
+    def __init__(self, service: SageMaker, registry: ecr.Ecr, moto: tuple[str, int]) -> None:
         super().__init__(service.account.troubles)
-        self.service, self.moto = service, moto
+        self.services: dict[str, SageMaker | ecr.Ecr] = {"SageMaker.": service, ecr.TARGET: registry}
+        self.moto = moto
         self.region = service.account.region
 
     def call_of(self, request: Request) -> Call:
@@ -38,10 +40,12 @@ class Front(Server):
         return None if refused is None else error_answer(request, call.service, refused)
 
     def execute(self, request: Request, call: Call | None) -> Answer:
-        if call is None or not request.headers.get("x-amz-target", "").startswith("SageMaker."):
+        target = request.headers.get("x-amz-target", "")
+        service = self.services.get(target.removesuffix(target.rpartition(".")[2]))
+        if call is None or service is None:
             return self._forward(request)
         try:
-            return json_answer(200, self.service.call(call.operation, request.document()))
+            return json_answer(200, service.call(call.operation, request.document()))
         except Refused as refused:
             return error_answer(request, call.service, refused)
 

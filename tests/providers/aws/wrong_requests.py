@@ -299,10 +299,17 @@ ROWS = [
     ),
     row("image that is too long", "1:1", "image: ", "at most 255", job=f"image: {ECR}{'x' * 250}\n"),
     row(
-        "image to be built",
+        "image to be built of nothing, for nowhere",
         "1:9",
-        "image.build: an image is submitted by its address",
+        "image.build: there is no file /",
+        "aws.repository: is not set: nobody has said where to push the image",
         job="image: {build: Dockerfile}\n",
+    ),
+    row(
+        "image to be kept under a tag",
+        "1:7",
+        "aws.repository: 'train:1' is no repository of ECR",
+        job="aws: {repository: 'train:1'}\n",
     ),
     row(
         "container of no version", "1:1", "image: unknown container 'dlc:pytorch-2.99'", job="image: dlc:pytorch-2.99\n"

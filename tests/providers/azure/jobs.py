@@ -75,7 +75,7 @@ def forget() -> None:
     from cloudtrain.clouds import azure
 
     azure.workspace.cache_clear()
-    azure._credential.cache_clear()
+    azure.credential.cache_clear()
 
 
 def log_of(cloud: AzureCloud, run_id: str, node: int) -> tuple[Container, str]:

@@ -1,0 +1,85 @@
+"""Building an image with the docker program, which draws its own progress: the Docker SDK knows no BuildKit."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from cloudtrain import __version__
+from cloudtrain.errors import CloudError
+from cloudtrain.image.recipe import Recipe
+
+INPUTS_LABEL = "cloudtrain.inputs"
+"""On every image that we build: the digest of what it was built from."""
+
+
+def build(recipe: Recipe, *, names: Sequence[str] = (), options: Sequence[str] = ()) -> str:
+    """Build, and give it its name and others; returns its name. CloudError when docker would not.
+
+    `options` go to `docker build` as they are.
+    """
+    argv = [_program(), *arguments(recipe, (recipe.name, *names), options)]
+    sys.stderr.flush()
+    try:
+        code = subprocess.run(
+            argv, env=_environment(argv[0]), stdin=subprocess.DEVNULL, stdout=2, check=False
+        ).returncode
+    except OSError as error:
+        hint = "install Docker's command-line client, or name an image that is built: image: {docker: …}"
+        raise CloudError(
+            f"the program {argv[0]} cannot be started: {error.strerror}", hint=hint, code="build"
+        ) from None
+    if code:
+        message = f"the image {recipe.name} was not built: docker build ended with {code}"
+        raise CloudError(message, hint=f"what it said is above; the same by hand: {shlex.join(argv)}", code="build")
+    return recipe.name
+
+
+def arguments(recipe: Recipe, names: Sequence[str], options: Sequence[str] = ()) -> list[str]:
+    """The words after `docker`."""
+    told = {**_origin(recipe), **dict(arg.partition("=")[::2] for arg in recipe.args)}
+    words = ["build", "--file", recipe.dockerfile, "--label", f"{INPUTS_LABEL}=sha256:{recipe.digest}"]
+    words += [word for name, value in told.items() for word in ("--build-arg", f"{name}={value}")]
+    words += [word for name in names for word in ("--tag", name)]
+    words += ["--platform", recipe.platform] if recipe.platform else []
+    return [*words, *options, recipe.context]
+
+
+def _origin(recipe: Recipe) -> dict[str, str]:
+    """What our own Dockerfile writes into the image's labels."""
+    if not recipe.kind:
+        return {}
+    git = ("git", "-C", recipe.context)
+    told = {"VERSION": __version__}
+    if _says(*git, "ls-files", "Dockerfile"):  # a package that was installed beside a repository is no part of it
+        changed = "-changed" if _says(*git, "status", "--porcelain", "--", ".") else ""
+        told["REVISION"] = _says(*git, "rev-parse", "HEAD").strip() + changed
+        told["CREATED"] = _says(*git, "show", "-s", "--format=%cI", "HEAD").strip()
+        told["SOURCE"] = re.sub(r"//[^/]*@", "//", _says(*git, "config", "--get", "remote.origin.url").strip())
+    return told
+
+
+def _program() -> str:
+    return os.environ.get("DOCKER") or "docker"
+
+
+def _environment(docker: str) -> Mapping[str, str]:
+    """BuildKit where there is one: as buildx, or inside clients older than 23. The builder of old does as well."""
+    chosen = {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}  # they make an index of an image, which not every cloud reads
+    if not os.environ.get("DOCKER_BUILDKIT"):
+        old = _says(docker, "version", "--format", "{{.Client.Version}}").startswith(("18.", "19.", "20."))
+        chosen["DOCKER_BUILDKIT"] = "1" if old or _says(docker, "buildx", "version") else "0"
+    return {**os.environ, **chosen}
+
+
+def _says(*argv: str) -> str:
+    """What a command prints; nothing if it fails."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

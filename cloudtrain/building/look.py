@@ -1,0 +1,114 @@
+"""Whether a registry has an image, for which processors, under which digest: asked before anything is spent."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import urllib.error
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import CloudError, RefusedError, UsageError
+from cloudtrain.image.address import ACR, ECR, take_apart
+
+if TYPE_CHECKING:
+    from cloudtrain.clouds.registry import Found, Login
+
+ARCHITECTURE = "amd64"
+"""What the machines of both clouds run."""
+
+
+def look(image: str) -> Found | None:
+    """What the registry has at an address; None for nothing. CloudError when it does not say."""
+    from cloudtrain.clouds import registry
+
+    address = take_apart(image)
+    ecr = ECR.fullmatch(image)
+    if ecr is None:
+        return registry.look(address, login_for(address.registry))
+    return _look_in_ecr(ecr[1], ecr[2], address.repository, address.reference)
+
+
+def refuse_missing(image: str) -> None:
+    """RefusedError when there is no such image, or none for the clouds' machines.
+
+    A registry that cannot be asked from here is no reason: the cloud may reach it all the same.
+    """
+    try:
+        found = look(image)
+    except CloudError as error:
+        logging.getLogger(__name__).info("%s was not looked at: %s", image, error.message)
+        return
+    if found is None:
+        hint = "look at its name and tag; cloudtrain image push pushes one; nothing was started"
+        raise RefusedError(f"there is no image {image} in its registry", hint=hint)
+    if found.architectures and ARCHITECTURE not in found.architectures:
+        there = ", ".join(sorted(found.architectures))
+        hint = f"docker build --platform linux/{ARCHITECTURE} …; nothing was started"
+        raise RefusedError(f"the image {image} is for {there}, the machines are {ARCHITECTURE}", hint=hint)
+
+
+def login_for(host: str) -> Login | None:
+    """Whoever the credentials at hand are, for a cloud's own registry; else what `docker login` has kept."""
+    ecr = ECR.fullmatch(f"{host}/any")
+    if ecr is not None:
+        return _ecr_login(ecr[2], ecr[1])
+    if ACR.fullmatch(host):
+        try:
+            from cloudtrain.clouds.azure_registry import registry_login
+        except ImportError as error:
+            raise _missing("azure-ai-ml", "azure", error) from None
+        return registry_login(host)
+    try:
+        from cloudtrain.clouds.docker import stored_login
+    except ImportError:
+        return None  # a public one may be looked at all the same
+    return stored_login(host)
+
+
+def _aws(region: str) -> Any:
+    try:
+        from cloudtrain.clouds.aws import aws
+    except ImportError as error:
+        raise _missing("boto3", "aws", error) from None
+    return aws(region)
+
+
+def _ecr_login(region: str, account: str) -> Login:
+    from cloudtrain.clouds.registry import Login
+
+    answer = _aws(region).call("ecr", "get_authorization_token", registryIds=[account])
+    user, _, password = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode().partition(":")
+    return Login(user, password)
+
+
+def _look_in_ecr(account: str, region: str, repository: str, reference: str) -> Found | None:
+    from cloudtrain.clouds import registry
+
+    cloud = _aws(region)
+    place = {"registryId": account, "repositoryName": repository}
+    wanted = {"imageDigest" if ":" in reference else "imageTag": reference}
+    try:
+        answer = cloud.call(
+            "ecr", "batch_get_image", **place, imageIds=[wanted], acceptedMediaTypes=list(registry.MANIFESTS)
+        )
+    except CloudError as error:
+        if error.code == "RepositoryNotFoundException":
+            return None
+        raise
+    if not answer.get("images"):
+        return None
+
+    def config(digest: str) -> bytes:
+        url = cloud.call("ecr", "get_download_url_for_layer", **place, layerDigest=digest)["downloadUrl"]
+        try:
+            return registry.fetch(url, {})[0]
+        except (urllib.error.URLError, TimeoutError, OSError, ValueError):
+            return b"{}"
+
+    image = answer["images"][0]
+    return registry.Found(image["imageId"]["imageDigest"], registry.architectures(image["imageManifest"], config))
+
+
+def _missing(package: str, extra: str, error: ImportError) -> UsageError:
+    message = f"its registry needs {package}, which is not installed: {error}"
+    return UsageError(message, hint=f'pip install "cloudtrain[{extra}]"')

@@ -1,0 +1,155 @@
+"""The commands about images: build one on this machine, push one to where a cloud pulls from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cloudtrain.cli.options import json_option, progress_bar, provider_option
+from cloudtrain.cli.output import command, print_json, say, tell
+from cloudtrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from cloudtrain.image.recipe import Recipe
+
+_what = click.argument("what", default="cuda", metavar="[cuda|cpu|DOCKERFILE]")
+_arguments = click.option(
+    "--arg", "args", multiple=True, metavar="NAME=VALUE", help="An argument of the build, after those of the settings."
+)
+_platform = click.option("--platform", metavar="OS/ARCH", help="For other machines than this one: linux/amd64.")
+_options = click.argument("options", nargs=-1, metavar="[-- OPTIONS OF DOCKER BUILD]")
+
+
+@click.group("image")
+def image_command() -> None:
+    """Build the image that jobs run in, and push it to where a cloud pulls from.
+
+    A submit does both by itself where `image:` asks for it and the image is new.
+    """
+
+
+@image_command.command(
+    "build",
+    epilog="""\b
+Examples:
+  cloudtrain image build                       ours for GPUs: cloudtrain:cuda
+  cloudtrain image build cpu                   ours for CPUs: cloudtrain:cpu
+  cloudtrain image build docker/Dockerfile     your own; the build sees its folder
+  cloudtrain image build cpu -- --no-cache --pull""",
+)
+@_what
+@_options
+@_arguments
+@click.option("--tag", "tags", multiple=True, metavar="NAME", help="Another name for it; repeatable.")
+@_platform
+@json_option
+def build_command(
+    what: str, options: tuple[str, ...], args: tuple[str, ...], tags: tuple[str, ...], platform: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Build our own image, for GPUs (cuda) or for CPUs (cpu), or that of a DOCKERFILE; prints its name."""
+    from cloudtrain.building.build import build
+    from cloudtrain.image.recipe import LOCAL
+
+    _check(options)
+    recipe = _recipe(what, args, platform or "")
+    names = (*((f"{LOCAL}:{recipe.kind}",) if recipe.kind else ()), *tags)
+    name = build(recipe, names=names, options=options)
+    if as_json:
+        print_json({"image": name, "names": [name, *names], "inputs": f"sha256:{recipe.digest}"})
+        return
+    tell(name)
+    if len(names):
+        say(f"  also called {', '.join(names)}")
+    say(f"  push   {command('image', 'push', what, '--to', 'REPOSITORY')}")
+
+
+@image_command.command(
+    "push",
+    epilog="""\b
+Examples:
+  cloudtrain image push --provider aws                        to aws.repository of the settings
+  cloudtrain image push cpu --to 127.0.0.1:5000/train         to any registry
+  cloudtrain image push --provider aws --again -- --pull      built anew on today's base""",
+)
+@_what
+@_options
+@_arguments
+@click.option("--to", "repository", metavar="REPOSITORY", help="Where to, without a tag; default: the provider's.")
+@click.option("--tag", metavar="TAG", help="The tag there; default: one that stands for its content.")
+@click.option("--again", is_flag=True, help="Build and push also if that tag is there already.")
+@_platform
+@provider_option
+@json_option
+def push_command(
+    what: str, options: tuple[str, ...], args: tuple[str, ...], repository: str | None, tag: str | None, again: bool,
+    platform: str | None, provider: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Push an image to a registry, built first if it is new; prints its address by digest, for `image:`.
+
+    To ECR and ACR it logs in by itself, with the credentials at hand; to others as `docker login` has.
+    """
+    from cloudtrain.building.ready import ready_there
+    from cloudtrain.image.wish import CLOUD_PLATFORM
+
+    _check(options)
+    where = repository or _repository(provider)
+    recipe = _recipe(what, args, platform or CLOUD_PLATFORM)
+    bar = progress_bar("pushing image", bytes_=True)
+    again |= tag not in (None, recipe.tag)  # only our own tags stand for a content
+    address = ready_there(recipe, f"{where}:{tag or recipe.tag}", bar, again=again, options=options)
+    if as_json:
+        print_json({"image": address, "tag": tag or recipe.tag, "inputs": f"sha256:{recipe.digest}"})
+    else:
+        tell(address)
+
+
+def _check(options: tuple[str, ...]) -> None:
+    """UsageError for options of docker's that make another image, which its name would not tell."""
+    wrong = [
+        word for word in options if word.partition("=")[0] in ("--build-arg", "--target", "--platform", "-t", "--tag")
+    ]
+    if wrong:
+        raise UsageError(
+            f"{wrong[0]} among docker's options", hint="--arg NAME=VALUE, --platform or --tag before the --"
+        )
+
+
+def _recipe(what: str, args: tuple[str, ...], platform: str) -> Recipe:
+    from cloudtrain.image.recipe import KINDS, our_recipe, recipe_of
+    from cloudtrain.settings import load_settings
+
+    wrong = [arg for arg in args if "=" not in arg]
+    if wrong:
+        raise UsageError(f"--arg {wrong[0]}: expected NAME=VALUE")
+    every = (*(load_settings(Path.cwd()).get("image.args") or ()), *args)
+    if what in KINDS:
+        return our_recipe(what, every, platform)
+    dockerfile = Path(what).absolute()
+    if not dockerfile.is_file():
+        hint = f"{' or '.join(KINDS)} for our own image, or the path of a Dockerfile"
+        raise UsageError(f"there is no file {what}", hint=hint)
+    return recipe_of(dockerfile, every, platform)
+
+
+def _repository(provider: str | None) -> str:
+    """The one that the settings name for a provider. UsageError when they name none."""
+    from cloudtrain.aws.images import repository_of
+    from cloudtrain.settings import load_settings
+
+    settings = load_settings(Path.cwd(), {"provider": provider})
+    name: str = settings["provider"]
+    facts: dict[str, Any] = {key: settings.get(f"{name}.{key}") for key in ("repository", "role", "region")}
+    hint = f"--to REPOSITORY, or [{name}] repository in cloudtrain.toml"
+    if name not in ("aws", "azure"):
+        raise UsageError("nobody has said where to push to", hint="--to REPOSITORY, or --provider aws or azure")
+    if not facts["repository"]:
+        raise UsageError(f"{name}.repository is not set: nobody has said where to push to", hint=hint)
+    if name == "azure":
+        return str(facts["repository"])
+    found, problems = repository_of(facts)
+    for _, message, better in problems:
+        raise UsageError(f"aws.repository: {message}", hint=better)
+    return found

@@ -1,0 +1,51 @@
+"""The parts of an image's address: registry, repository, tag or digest. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+ECR = re.compile(r"(\d{12})\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.(amazonaws\.com(?:\.cn)?|[a-z0-9.-]+)/.+")
+"""An address in a registry of AWS: account, region, domain."""
+
+ACR = re.compile(r"[a-z0-9]+\.azurecr\.(io|cn|us)")
+"""The host of a registry of Azure."""
+
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+DOCKER_HUB = "docker.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An image's address taken apart, as the distribution specification reads it."""
+
+    registry: str
+    """Host and port; Docker Hub's where none is named."""
+    repository: str
+    """The path in the registry: `library/python`, `team/train`."""
+    reference: str
+    """A tag, or `sha256:…`."""
+
+
+def take_apart(text: str) -> Address:
+    """The parts of an address. What stands before the first slash is a registry if it looks like a host."""
+    name, _, digest = text.partition("@")
+    head, slash, rest = name.partition("/")
+    is_host = bool(slash) and ("." in head or ":" in head or head == "localhost")
+    registry, path = (head, rest) if is_host else (DOCKER_HUB, name)
+    path, _, tag = path.partition(":")
+    if registry == DOCKER_HUB and "/" not in path:
+        path = f"library/{path}"
+    return Address(registry, path, digest or tag or "latest")
+
+
+def without_tag(text: str) -> str:
+    """`registry:5000/team/train` of `registry:5000/team/train:1@sha256:…`."""
+    name = text.partition("@")[0]
+    folder, slash, last = name.rpartition("/")
+    return folder + slash + last.partition(":")[0]
+
+
+def is_loopback(registry: str) -> bool:
+    """Whether it is on this machine, where engines speak plain HTTP to it."""
+    return re.fullmatch(r"(127\.[\d.]+|localhost|\[::1\])(:\d+)?", registry) is not None

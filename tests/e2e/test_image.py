@@ -1,0 +1,247 @@
+"""Images with a real engine and registry: built where they are new, pushed once, named by digest, or told why not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from docker.errors import APIError, NotFound
+
+from cloudtrain.building.look import look
+from cloudtrain.building.ready import ready_there
+from cloudtrain.image.recipe import recipe_of
+from tests.e2e.workbench import Bench
+from tests.engine import left_of
+from tests.loopback.azure.cloud import AzureCloud
+from tests.loopback.waiting import eventually
+from tests.registry import logged_in, registry
+
+if TYPE_CHECKING:
+    from docker.client import DockerClient
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+
+JOB = "name: own\nentrypoint: train.py\nimage: {build: image/Dockerfile}\nlimits: {max_runtime: 1 h}\n"
+DEAD = "127.0.0.1:1"
+"""A port at which nobody listens."""
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A registry that takes everything."""
+    with registry(tmp_path_factory.mktemp("registry")) as found:
+        yield found
+
+
+@pytest.fixture
+def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A registry that asks for a password."""
+    with registry(tmp_path_factory.mktemp("private"), private=True) as found:
+        yield found
+
+
+@pytest.fixture
+def mark(docker: DockerClient) -> Iterator[str]:
+    """A label of one test's images alone, by which all of them are removed."""
+    mark = f"cloudtrain.test={uuid.uuid4().hex}"
+    yield mark
+    mine = {"filters": {"label": mark}, "all": True}
+    while left := docker.images.list(**mine):  # the steps of a build cannot go before what was built upon them
+        removed = [image for image in left if _removed(docker, image.id)]
+        assert removed, left
+
+
+@pytest.fixture
+def folder(bench: Bench, mark: str) -> Path:
+    """The folder of a small image that no other test has."""
+    made = bench.folder / "job" / "image"
+    made.mkdir(parents=True)
+    (made / "Dockerfile").write_text(f"FROM scratch\nLABEL {mark}\nCOPY data /data\n")
+    (made / "data").write_bytes(os.urandom(3_000_000))
+    return made
+
+
+@pytest.fixture
+def bench(bench: Bench) -> Bench:
+    """A bench with a job whose image is its own; each call of the docker program is written down."""
+    program = shutil.which("docker")
+    if program is None:
+        pytest.skip("the docker program is not installed")
+    bench.write(job_yaml=JOB, train_py="print('trained')\n")
+    replace_docker(bench, f'exec {program} "$@"')
+    bench.env["DOCKER_CONFIG"] = str(bench.folder)
+    return bench
+
+
+def _removed(docker: DockerClient, image: str) -> bool:
+    try:
+        docker.images.remove(image, force=True)
+    except NotFound:  # it went with another one
+        return True
+    except APIError:
+        return False
+    return True
+
+
+def replace_docker(bench: Bench, then: str) -> None:
+    """Another client program, which says what it is called with and does something then."""
+    path = bench.folder / "docker"
+    path.write_text(f"#!/bin/sh\necho \"$1\" >> '{bench.folder}/called'\n{then}\n")
+    path.chmod(0o755)
+    bench.env["DOCKER"] = str(path)
+
+
+def builds(bench: Bench) -> int:
+    """How often docker was asked to build."""
+    called = bench.folder / "called"
+    return called.read_text().split().count("build") if called.exists() else 0
+
+
+def here(docker: DockerClient, mark: str) -> set[str]:
+    """The names of a test's images."""
+    return {name for image in docker.images.list(filters={"label": mark}) for name in image.tags}
+
+
+def test_what_is_built_is_pushed_once_and_known_by_its_digest(
+    bench: Bench, folder: Path, host: str, docker: DockerClient, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DOCKER", "DOCKER_CONFIG"):
+        monkeypatch.setenv(name, bench.env[name])
+    recipe = recipe_of(folder / "Dockerfile", platform="linux/amd64")
+    told: list[tuple[int, int]] = []
+    address = ready_there(recipe, f"{host}/own:{recipe.tag}", lambda done, total: told.append((done, total)))
+    found = look(address)
+    assert found is not None
+    assert address == f"{host}/own@{found.digest}"
+    assert found == look(f"{host}/own:{recipe.tag}")
+    assert found.architectures == {"amd64"}
+    assert here(docker, mark) == {recipe.name, f"{host}/own:{recipe.tag}"}
+    done = [each for each, _ in told]
+    assert done == sorted(done)
+    assert told[-1][0] == told[-1][1] >= 3_000_000
+    docker.images.remove(recipe.name, force=True)
+    assert ready_there(recipe, f"{host}/own:{recipe.tag}") == address
+    assert builds(bench) == 1
+
+
+def test_a_job_on_azure_names_the_digest_and_the_next_one_builds_and_pushes_nothing(
+    bench: Bench, folder: Path, host: str, docker: DockerClient, mark: str
+) -> None:
+    with AzureCloud(pace_seconds=3600) as cloud:
+        bench.env |= cloud.environment() | {"CLOUDTRAIN_AZURE_REPOSITORY": f"{host}/own"}
+        asked = []
+        for run in ("first-1", "second-1"):
+            cloud.front.reset()
+            said = bench.run("submit", "--provider", "azure", "--run-id", run, "--detach")
+            assert said.code == 0, said.err
+            assert [call.operation for call, _ in cloud.front.sent].count("PutJob") == 1
+            asked.append(json.dumps([body for _, body in cloud.front.sent]))
+            for image in docker.images.list(filters={"label": mark}):
+                docker.images.remove(image.id, force=True)  # what is not here cannot be pushed again
+        found = look(f"{host}/own:{recipe_of(folder / 'Dockerfile', platform='linux/amd64').tag}")
+        assert found is not None
+        assert all(f"{host}/own@{found.digest}" in text for text in asked)
+        assert bench.document("second-1", "plan.json")["target"]["facts"]["image"] == f"{host}/own@{found.digest}"
+        assert builds(bench) == 1
+
+
+@pytest.mark.torchrun
+def test_a_job_in_containers_runs_in_its_own_image_which_is_built_once(
+    bench: Bench, folder: Path, image: str, docker: DockerClient, mark: str
+) -> None:
+    (folder / "Dockerfile").write_text(f"FROM {image}\nLABEL {mark}\nENV MADE_FOR=this-job\n")
+    bench.write(train_py="import os\nprint('made for', os.environ['MADE_FOR'])\n")
+    for run in ("first-1", "second-1"):
+        said = bench.run("submit", "--provider", "docker", "--run-id", run)
+        assert said.code == 0, said.err
+        assert "made for this-job" in bench.run("logs", run).out
+    name = f"cloudtrain:{recipe_of(folder / 'Dockerfile').tag}"
+    assert (here(docker, mark), builds(bench)) == ({name}, 1)
+    assert bench.document("first-1", "plan.json")["target"]["facts"]["image"] == name
+    assert left_of(docker, bench.data) == []
+
+
+def test_a_pushed_image_is_known_here_by_its_digest(bench: Bench, folder: Path, host: str) -> None:
+    address = bench.json("image", "push", str(folder / "Dockerfile"), "--to", f"{host}/own")["image"]
+    there = bench.run("check", "--provider", "docker", "--set", f"image={address}")
+    assert (there.code, "there is no image" in there.err) == (0, False), there.err
+    other = f"{address.partition('@')[0]}@sha256:{'0' * 64}"
+    assert f"there is no image {other}" in bench.run("check", "--provider", "docker", "--set", f"image={other}").err
+
+
+def test_a_changed_dockerfile_has_another_name_and_the_same_one_the_same(
+    bench: Bench, folder: Path, docker: DockerClient, mark: str
+) -> None:
+    build = ("image", "build", str(folder / "Dockerfile"), "--tag", "cloudtrain-test-own:1")
+    first, again = (bench.json(*build) for _ in range(2))
+    with (folder / "Dockerfile").open("a") as file:
+        file.write("ENV CHANGED=1\n")
+    changed = bench.json(*build)
+    assert first == again
+    assert changed["image"] != first["image"]
+    assert here(docker, mark) == {first["image"], changed["image"], "cloudtrain-test-own:1"}
+    assert docker.images.get(changed["image"]).labels["cloudtrain.inputs"] == changed["inputs"]
+
+
+def test_docker_login_is_all_that_a_private_registry_needs(bench: Bench, folder: Path, private: str) -> None:
+    push = ("image", "push", str(folder / "Dockerfile"), "--to", f"{private}/own")
+    kept = logged_in(bench.folder / "kept", private)
+    before = (bench.folder / "kept" / "config.json").read_text()
+    said = bench.run(*push, **kept)
+    assert said.code == 0, said.err
+    assert said.out.startswith(f"{private}/own@sha256:")
+    assert (bench.folder / "kept" / "config.json").read_text() == before
+    again = bench.run(*push, **kept)
+    assert (again.out, builds(bench)) == (said.out, 1)
+
+
+@pytest.mark.parametrize("password", [None, "wrong"])
+def test_without_it_the_words_say_so(bench: Bench, folder: Path, private: str, password: str | None) -> None:
+    kept = logged_in(bench.folder / "kept", private, password) if password else {}
+    said = bench.run("image", "push", str(folder / "Dockerfile"), "--to", f"{private}/own", **kept)
+    assert said.code == 4
+    assert f"error: the registry did not take {private}/own:" in said.err
+    assert f"docker login {private}, or a right to push there" in said.err
+
+
+def test_a_registry_that_is_not_there_is_told(bench: Bench, folder: Path) -> None:
+    said = bench.run("image", "push", str(folder / "Dockerfile"), "--to", f"{DEAD}/own")
+    assert said.code == 4
+    assert f"error: the registry did not take {DEAD}/own:" in said.err
+    assert "look at the registry's name and the network" in said.err
+
+
+def test_a_build_that_fails_is_shown_and_starts_nothing(bench: Bench, folder: Path) -> None:
+    (folder / "Dockerfile").write_text("FROM scratch\nCOPY no-such-file /\n")
+    said = bench.run("submit", "--provider", "docker")
+    assert said.code == 4
+    assert "no-such-file" in said.err.partition("error: ")[0], "what docker said"
+    assert "was not built: docker build ended with" in said.err
+    assert "the same by hand: " in said.err
+    assert bench.json("list") == []
+
+
+def test_without_the_docker_program_the_words_say_so(bench: Bench, folder: Path) -> None:
+    said = bench.run("submit", "--provider", "docker", DOCKER="/no/such/program")
+    assert said.code == 4
+    assert "the program /no/such/program cannot be started" in said.err
+    assert bench.json("list") == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["ctrl-c", "kill"])
+def test_a_submit_that_ends_amid_a_build_leaves_no_run(bench: Bench, folder: Path, number: int, code: int) -> None:
+    replace_docker(bench, 'if [ "$1" = build ]; then exec sleep 600; fi; exit 1')
+    submitting = bench.begin("submit", "--provider", "docker")
+    eventually(lambda: builds(bench))
+    os.killpg(submitting.pid, number)
+    _, err = submitting.communicate(timeout=60)
+    assert (submitting.returncode, "Traceback" in err) == (code, False), err
+    assert bench.json("list") == []
+    assert bench.processes() == []

@@ -1,0 +1,197 @@
+"""The clouds' registries, imitated: ECR by boto3, ACR by DefaultAzureCredential, and what a submit asks them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain
+from cloudtrain.building.look import login_for, look, refuse_missing
+from cloudtrain.clouds.azure_registry import ANYBODY, registry_login
+from cloudtrain.clouds.registry import Found, Login
+from cloudtrain.errors import DENIED, CloudError, RefusedError
+from tests.loopback.aws.cloud import IMAGE, Cloud
+from tests.loopback.aws.ecr import PASSWORD
+from tests.loopback.azure.cloud import AzureCloud
+from tests.loopback.images import INDEXES, OCI, Stored
+from tests.loopback.registry import Registry
+from tests.providers.azure.jobs import forget
+
+HOST = IMAGE.partition("/")[0]
+JOB = {"name": "looked", "entrypoint": "train.py", "limits": {"max_runtime": "1 h"}}
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    """AWS, where every job stays in its first phase."""
+    with Cloud(pace_seconds=3600) as made:
+        yield made
+    assert not made.account.troubles, "\n".join(made.account.troubles)
+
+
+@pytest.fixture
+def ecr(account: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    """The same, and a job in this folder."""
+    from cloudtrain.clouds.aws import aws
+
+    aws.cache_clear()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('never run')\n")
+    return account
+
+
+def calls(cloud: Cloud) -> list[str]:
+    return [call.operation for call in cloud.front.calls]
+
+
+def submit(image: str) -> cloudtrain.Run:
+    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load({**JOB, "image": image}), "aws"))
+
+
+def test_an_image_of_ecr_is_seen_with_the_credentials_at_hand(ecr: Cloud) -> None:
+    digest = ecr.registry.shelf.put("team/own", "2", "arm64")
+    found = look(f"{HOST}/team/own:2")
+    assert found == Found(digest, frozenset({"arm64"}))
+    assert calls(ecr) == ["BatchGetImage", "GetDownloadUrlForLayer"]
+    assert look(f"{HOST}/team/own@{digest}") == found
+
+
+def test_an_index_tells_of_its_processors_itself(ecr: Cloud) -> None:
+    ecr.registry.shelf.put("own", "both", "arm64", "amd64")
+    found = look(f"{HOST}/own:both")
+    assert found is not None
+    assert found.architectures == {"arm64", "amd64"}
+    assert calls(ecr) == ["BatchGetImage"]
+
+
+@pytest.mark.parametrize("name", ["nobodys:1", "train:nothing", f"train@sha256:{'0' * 64}"])
+def test_what_ecr_has_not_is_nothing(ecr: Cloud, name: str) -> None:
+    assert look(f"{HOST}/{name}") is None
+
+
+def test_a_thing_in_ecr_that_is_no_image_is_let_pass(ecr: Cloud) -> None:
+    ecr.registry.shelf.put_manifest("own", "odd", Stored(INDEXES[OCI], b'{"config": {"digest": "sha256:00"}}'))
+    ecr.registry.blobs.fault("error")
+    refuse_missing(f"{HOST}/own:odd")
+
+
+def test_a_configuration_that_cannot_be_fetched_is_no_reason_to_refuse(ecr: Cloud) -> None:
+    ecr.registry.shelf.put("own", "3", "arm64")
+    ecr.registry.blobs.fault("error")
+    refuse_missing(f"{HOST}/own:3")
+    ecr.registry.blobs.reset()
+
+
+def test_who_may_not_look_into_ecr_may_submit_all_the_same(ecr: Cloud) -> None:
+    ecr.front.fault("denied", "ecr", "BatchGetImage", times=9)
+    with pytest.raises(CloudError):
+        look(IMAGE)
+    assert submit(IMAGE).status().state == "pending"
+
+
+def test_the_registry_of_another_account_is_the_cloud_s_to_ask(ecr: Cloud) -> None:
+    other = f"{HOST.replace('123456789012', '999999999999')}/train:1"
+    with pytest.raises(CloudError, match="not authorized"):
+        look(other)
+    refuse_missing(other)
+
+
+def test_a_submit_of_an_address_in_ecr_looks_and_starts(ecr: Cloud) -> None:
+    submit(IMAGE)
+    assert calls(ecr) == ["BatchGetImage", "GetDownloadUrlForLayer", "PutObject", "PutObject", "CreateTrainingJob"]
+
+
+def test_a_submit_of_awss_own_container_looks_at_nothing(ecr: Cloud) -> None:
+    submit("dlc:pytorch-2.8")
+    assert calls(ecr) == ["PutObject", "PutObject", "CreateTrainingJob"]
+
+
+@pytest.mark.parametrize(
+    ("image", "said"),
+    [("train:9", "there is no image"), ("nobodys:1", "there is no image"), ("arm:1", "is for arm64, the machines are")],
+)
+def test_a_submit_of_an_image_that_cannot_work_costs_nothing(ecr: Cloud, image: str, said: str) -> None:
+    ecr.registry.shelf.put("arm", "1", "arm64")
+    with pytest.raises(RefusedError, match=said):
+        submit(f"{HOST}/{image}")
+    assert {call.service for call in ecr.front.calls} == {"ecr"}
+    assert cloudtrain.list_runs() == []
+
+
+def test_a_rehearsal_asks_nobody(ecr: Cloud) -> None:
+    plan = cloudtrain.plan(cloudtrain.load({**JOB, "image": f"{HOST}/train:9"}), "local", as_="aws")
+    cloudtrain.render(plan)
+    from cloudtrain.submission import with_image
+
+    assert with_image(plan) == plan
+    assert calls(ecr) == []
+
+
+def test_a_login_to_ecr_is_a_name_and_a_password(ecr: Cloud) -> None:
+    assert login_for(HOST) == Login("AWS", PASSWORD)
+    assert calls(ecr) == ["GetAuthorizationToken"]
+    assert PASSWORD not in repr(login_for(HOST))
+
+
+@pytest.fixture
+def acr(azure_account: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    """A registry of the tenant, by the rules of ACR."""
+    forget()
+    with Registry("bearer", tenant=azure_account.account.tokens) as made:
+        made.token_field = "access_token"
+        monkeypatch.setattr("cloudtrain.building.look.ACR", re.compile(re.escape(made.host)))
+        yield made
+    forget()
+
+
+def test_an_image_of_acr_is_seen_with_the_credentials_at_hand(acr: Registry) -> None:
+    digest = acr.put("team/train", "1", "amd64")
+    found = look(f"{acr.host}/team/train:1")
+    assert found == Found(digest, frozenset({"amd64"}))
+    operations = [call.operation for call in acr.calls]
+    assert operations == ["Exchange", "GetManifest", "GetToken", "GetManifest", "GetBlob"]
+
+
+def test_a_login_to_acr_is_a_token_in_place_of_a_password(acr: Registry) -> None:
+    login = registry_login(acr.host)
+    assert (login.user, login.password) == (ANYBODY, acr.users[ANYBODY])
+
+
+def test_who_is_not_logged_in_is_told_what_to_do(acr: Registry, azure_account: AzureCloud) -> None:
+    azure_account.log_out()
+    with pytest.raises(CloudError) as refused:
+        registry_login(acr.host)
+    assert refused.value.code == DENIED or "az login" in refused.value.render()
+    assert acr.calls == []
+
+
+def test_a_registry_of_another_tenant_is_told(acr: Registry) -> None:
+    acr.tenant = None
+    with pytest.raises(CloudError, match=f"logging in to the registry {acr.host}: it answered 401") as refused:
+        registry_login(acr.host)
+    assert refused.value.code == DENIED
+    assert "AcrPush" in (refused.value.hint or "")
+
+
+def test_a_registry_that_is_not_there_is_told(azure_account: AzureCloud) -> None:
+    forget()
+    with pytest.raises(CloudError, match="cannot be reached") as failed:
+        registry_login("127.0.0.1:1")
+    assert "az acr list" in (failed.value.hint or "")
+
+
+def test_a_submit_to_azure_of_an_image_that_is_not_there_is_refused(
+    acr: Registry, azure_account: AzureCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('never run')\n")
+    job: dict[str, Any] = {**JOB, "image": f"{acr.host}/team/train:1"}
+    with pytest.raises(RefusedError, match="there is no image"):
+        cloudtrain.submit(cloudtrain.plan(cloudtrain.load(job), "azure"))
+    assert "PutJob" not in json.dumps(azure_account.front.calls)
+    assert cloudtrain.list_runs() == []

@@ -1,0 +1,136 @@
+"""`cloudtrain image` without an engine: what it is called with, where it pushes to, what registries say to a push."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.building.build import arguments
+from cloudtrain.clouds.docker_errors import refused_push
+from cloudtrain.image.recipe import our_recipe, recipe_of
+from tests.e2e.in_process import call
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a Dockerfile, and a docker that says what it was called with."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "Dockerfile").write_text("FROM scratch\n")
+    program = tmp_path / "docker"
+    program.write_text(f'#!/bin/sh\n[ "$1" = build ] || exit 1\nprintf "%s\\n" "$@" > {tmp_path}/words\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("DOCKER", str(program))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def words(folder: Path) -> list[str]:
+    return (folder / "words").read_text().splitlines()
+
+
+def test_a_dockerfile_is_built_in_its_folder_under_its_content(folder: Path) -> None:
+    said = call("image", "build", "own/Dockerfile", "--arg", "A=1 2", "--tag", "mine:1", "--", "--no-cache")
+    recipe = recipe_of(folder / "own" / "Dockerfile", ("A=1 2",))
+    assert (said.code, said.out) == (0, f"{recipe.name}\n")
+    assert words(folder) == [
+        *("build", "--file", str(folder / "own" / "Dockerfile")),
+        *("--label", f"cloudtrain.inputs=sha256:{recipe.digest}", "--build-arg", "A=1 2"),
+        *("--tag", recipe.name, "--tag", "mine:1", "--no-cache", str(folder / "own")),
+    ]
+
+
+def test_our_own_image_has_a_name_for_people_too(folder: Path) -> None:
+    said = json.loads(call("image", "build", "cpu", "--json").out)
+    recipe = our_recipe("cpu")
+    assert said == {
+        "image": recipe.name,
+        "names": [recipe.name, "cloudtrain:cpu"],
+        "inputs": f"sha256:{recipe.digest}",
+    }
+    assert "TORCH=cpu" in words(folder)
+
+
+def test_arguments_of_the_settings_come_first_and_a_platform_is_passed_on(folder: Path) -> None:
+    (folder / "cloudtrain.toml").write_text('[image]\nargs = ["A=1", "B=1"]\n')
+    call("image", "build", "own/Dockerfile", "--arg", "B=2", "--platform", "linux/arm64")
+    said = words(folder)
+    assert [said[at + 1] for at, word in enumerate(said) if word == "--build-arg"] == ["A=1", "B=2"]
+    assert said[said.index("--platform") + 1] == "linux/arm64"
+
+
+def test_what_is_told_counts_more_than_where_it_comes_from() -> None:
+    recipe = our_recipe("cpu", ("VERSION=mine",))
+    assert "VERSION=mine" in arguments(recipe, ())
+    assert [word.partition("=")[0] for word in arguments(recipe, ())].count("VERSION") == 1
+
+
+WRONG = {
+    "build own/Dockerfile --arg A": "--arg A: expected NAME=VALUE",
+    "build own": "there is no file own",
+    "build nothing/Dockerfile": "cuda or cpu for our own image, or the path of a Dockerfile",
+    "push cpu": "nobody has said where to push to",
+    "push cpu --provider aws": "aws.repository is not set: nobody has said where to push to",
+    "push cpu --provider azure": "[azure] repository in cloudtrain.toml",
+}
+
+
+@pytest.mark.parametrize("typed", WRONG)
+def test_what_makes_no_sense_is_refused_before_anything_is_built(folder: Path, typed: str) -> None:
+    said = call("image", *typed.split())
+    assert said.code == 2
+    assert WRONG[typed] in said.err
+    assert not (folder / "words").exists()
+
+
+def test_a_repository_that_is_none_is_told_by_its_setting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "train:1")
+    said = call("image", "push", "cpu", "--provider", "aws")
+    assert (said.code, "aws.repository: 'train:1' is no repository of ECR" in said.err) == (2, True)
+
+
+PUSHES = {
+    "denied: requested access to the resource is denied": "docker login host:5000",
+    "unauthorized: authentication required": "docker login host:5000",
+    "no basic auth credentials": "docker login host:5000",
+    "name unknown: The repository with name 'train' does not exist": "aws ecr create-repository",
+    "tag invalid: The image tag '1' already exists in the 'train' repository and cannot be overwritten because the "
+    "repository is immutable.": "--tag ANOTHER",
+    "dial tcp 127.0.0.1:1: connect: connection refused": "the network",
+    "dial tcp: lookup nobody.example.com: no such host": "the network",
+    "something else": "",
+}
+
+
+@pytest.mark.parametrize("said", PUSHES)
+def test_what_a_registry_says_to_a_push_is_told_with_the_next_step(said: str) -> None:
+    told = refused_push("host:5000/train:1", said)
+    assert told.message == f"the registry did not take host:5000/train:1: {said}"
+    assert PUSHES[said] in (told.hint or "")
+    assert (told.exit_code, bool(told.hint)) == (4, bool(PUSHES[said]))
+
+
+@pytest.mark.parametrize("word", ["--build-arg=WITH_EFA=1", "--target", "--platform=linux/arm64", "-t"])
+def test_what_makes_another_image_is_not_slipped_past_its_name(folder: Path, word: str) -> None:
+    said = call("image", "build", "cpu", "--", word)
+    assert (said.code, said.out) == (2, "")
+    assert f"{word} among docker's options" in said.err
+    assert "--arg NAME=VALUE" in said.err
+    assert not (folder / "words").exists()
+
+
+@pytest.mark.parametrize(("tag", "again"), [(None, False), ("latest", True)])
+def test_only_a_tag_that_stands_for_its_content_spares_a_push(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tag: str | None, again: bool
+) -> None:
+    asked: list[bool] = []
+
+    def ready(recipe: object, address: str, progress: object, *, again: bool, options: object) -> str:
+        asked.append(again)
+        return "127.0.0.1:1/own@sha256:0"
+
+    monkeypatch.setattr("cloudtrain.building.ready.ready_there", ready)
+    tags = ("--tag", tag) if tag else ()
+    call("image", "push", "own/Dockerfile", "--to", "127.0.0.1:1/own", *tags)
+    assert asked == [again]

@@ -1,0 +1,195 @@
+"""An image's digest: what changes it and what does not; which files count, and which folders are refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.bundle import bundled
+from cloudtrain.errors import SourceError
+from cloudtrain.image.recipe import Recipe, from_json, our_recipe, recipe_of
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A Dockerfile, two files and a folder."""
+    made = tmp_path / "image"
+    (made / "deep").mkdir(parents=True)
+    (made / "Dockerfile").write_text("FROM scratch\nCOPY . /\n")
+    (made / "train.py").write_text("print(1)\n")
+    (made / "deep" / "data.txt").write_text("1")
+    return made
+
+
+def digest(folder: Path, *args: str, platform: str = "", name: str = "Dockerfile", limit: int | None = None) -> str:
+    return recipe_of(folder / name, args, platform, limit=limit).digest
+
+
+def link(folder: Path, to: str) -> None:
+    (folder / "link").unlink(missing_ok=True)
+    (folder / "link").symlink_to(to)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "a file's content": lambda folder: (folder / "deep" / "data.txt").write_text("2"),
+    "a file's name": lambda folder: (folder / "train.py").rename(folder / "main.py"),
+    "a file's folder": lambda folder: (folder / "train.py").rename(folder / "deep" / "train.py"),
+    "an executable bit": lambda folder: (folder / "train.py").chmod(0o755),
+    "the Dockerfile": lambda folder: (folder / "Dockerfile").write_text("FROM scratch\nCOPY . /job\n"),
+    "one file more": lambda folder: (folder / "empty").touch(),
+    "one file less": lambda folder: (folder / "train.py").unlink(),
+    "a link": lambda folder: link(folder, "train.py"),
+}
+NO_CHANGES: dict[str, Callable[[Path], object]] = {
+    "the time of a file": lambda folder: os.utime(folder / "train.py", (1, 1)),
+    "an empty folder": lambda folder: (folder / "nothing").mkdir(),
+    "git's own folder": lambda folder: (folder / ".git").mkdir() or (folder / ".git" / "HEAD").write_text("x"),  # type: ignore[func-returns-value]
+    "a pipe": lambda folder: os.mkfifo(folder / "pipe"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_the_build_would_see_is_in_the_digest(folder: Path, change: str) -> None:
+    before = digest(folder)
+    CHANGES[change](folder)
+    assert digest(folder) != before
+
+
+@pytest.mark.parametrize("change", NO_CHANGES)
+def test_what_no_build_can_see_is_not(folder: Path, change: str) -> None:
+    before = digest(folder)
+    NO_CHANGES[change](folder)
+    assert digest(folder) == before
+
+
+def test_arguments_and_platform_are_in_the_digest(folder: Path) -> None:
+    several = [digest(folder, *args) for args in ((), ("A=1",), ("A=2",), ("A=",), ("B=1",))]
+    several += [digest(folder, platform="linux/amd64"), digest(folder, platform="linux/arm64")]
+    assert len(set(several)) == len(several)
+
+
+def test_of_two_arguments_for_one_name_the_later_counts_whatever_order_the_others_have(folder: Path) -> None:
+    assert digest(folder, "A=1", "B=2", "A=3") == digest(folder, "A=3", "B=2") == digest(folder, "B=2", "A=3")
+
+
+def test_the_place_of_the_folder_and_the_order_of_its_making_do_not_count(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    for name in ("train.py", "Dockerfile"):
+        shutil.copy(folder / name, other / name)
+    shutil.copytree(folder / "deep", other / "deep")
+    assert digest(other) == digest(folder)
+
+
+def test_two_dockerfiles_of_one_folder_are_two_images(folder: Path) -> None:
+    shutil.copy(folder / "Dockerfile", folder / "Other")
+    assert digest(folder, name="Other") != digest(folder)
+
+
+def test_ignored_files_do_not_count_and_the_dockerfile_always_does(folder: Path) -> None:
+    (folder / ".dockerignore").write_text("deep\nDockerfile\n.dockerignore\n")
+    before = digest(folder)
+    (folder / "deep" / "data.txt").write_text("2")
+    assert digest(folder) == before
+    (folder / "Dockerfile").write_text("FROM scratch\n")
+    assert digest(folder) != before
+
+
+def test_a_file_that_is_brought_back_counts_though_its_folder_is_ignored(folder: Path) -> None:
+    (folder / "deep" / "more.txt").write_text("1")
+    (folder / ".dockerignore").write_text("deep\n!deep/data.txt\n")
+    before = digest(folder)
+    (folder / "deep" / "more.txt").write_text("2")
+    assert digest(folder) == before
+    (folder / "deep" / "data.txt").write_text("2")
+    assert digest(folder) != before
+
+
+def test_the_ignore_file_of_the_dockerfile_itself_comes_before_that_of_the_folder(folder: Path) -> None:
+    (folder / ".dockerignore").write_text("train.py\n*.dockerignore\n.dockerignore\n")
+    (folder / "Dockerfile.dockerignore").write_text("deep\n")
+    before = digest(folder)
+    (folder / "deep" / "data.txt").write_text("2")
+    assert digest(folder) == before
+    (folder / "train.py").write_text("print(2)\n")
+    assert digest(folder) != before
+
+
+def test_a_link_counts_by_where_it_leads_and_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.txt").write_text("1")
+    (folder / "linked").symlink_to(outside)
+    link(folder, str(outside / "secret.txt"))
+    before = digest(folder)
+    (outside / "secret.txt").write_text("2")
+    assert digest(folder) == before
+    link(folder, "nowhere")
+    assert digest(folder) != before
+
+
+def test_a_folder_over_the_limit_is_refused_with_what_to_do(folder: Path) -> None:
+    (folder / "large.bin").write_bytes(bytes(5000))
+    with pytest.raises(SourceError, match=f"{folder} holds more than 4000 bytes") as refused:
+        digest(folder, limit=4000)
+    assert ".dockerignore" in (refused.value.hint or "")
+    (folder / ".dockerignore").write_text("*.bin\n")
+    assert digest(folder, limit=4000)
+
+
+def test_what_cannot_be_read_is_named(folder: Path) -> None:
+    with pytest.raises(SourceError, match="no-such-file: No such file or directory"):
+        digest(folder, name="no-such-file")
+
+
+def test_a_folder_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = os.scandir
+
+    def closed(path: str) -> object:  # whoever runs the tests may be root, who may read everything
+        if path.endswith("deep"):
+            raise PermissionError(13, "Permission denied", path)
+        return look(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(SourceError, match=f"{folder}/deep: Permission denied"):
+        digest(folder)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_our_own_image_is_called_by_its_kind_and_its_digest(kind: str) -> None:
+    recipe = our_recipe(kind)
+    assert recipe.tag == f"{kind}-{recipe.digest[:12]}"
+    assert recipe.name == f"cloudtrain:{recipe.tag}"
+    assert recipe.context == str(bundled("docker"))
+    assert f"TORCH={kind}" in recipe.args
+    assert ("BASE_IMAGE=debian:12-slim" in recipe.args) == (kind == "cpu")
+
+
+def test_an_argument_that_is_given_counts_more_than_our_own() -> None:
+    assert our_recipe("cpu", ("BASE_IMAGE=mine:1",)).args[-1] == "BASE_IMAGE=mine:1"
+    assert our_recipe("cpu", ("BASE_IMAGE=debian:12-slim",)).digest == our_recipe("cpu").digest
+    assert our_recipe("cpu", ("BASE_IMAGE=mine:1",)).digest != our_recipe("cpu").digest
+
+
+@pytest.mark.parametrize(("name", "counts"), [("README.md", False), ("torch.in", False), ("train", True)])
+def test_of_our_own_folder_only_what_is_copied_counts(tmp_path: Path, name: str, counts: bool) -> None:
+    copy = shutil.copytree(bundled("docker"), tmp_path / "docker")
+    before = digest(copy)
+    with (copy / name).open("a") as file:
+        file.write("# changed\n")
+    assert (digest(copy) != before) == counts
+
+
+def test_a_recipe_is_read_back_as_it_was_written(folder: Path) -> None:
+    recipe = recipe_of(folder / "Dockerfile", ("A=1",), "linux/amd64", kind="cpu")
+    assert from_json(recipe.to_json()) == recipe
+    assert isinstance(from_json({**recipe.to_json(), "args": ["A=1"]}), Recipe)
+
+
+def test_somebodys_own_image_is_called_by_its_digest_alone(folder: Path) -> None:
+    recipe = recipe_of(folder / "Dockerfile")
+    assert recipe.name == f"cloudtrain:{recipe.digest[:12]}"

@@ -1,0 +1,217 @@
+"""What `image:` means to each provider: addresses taken apart, builds and where they are kept, their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.aws.images import image_of as aws_image
+from cloudtrain.aws.images import repository_of
+from cloudtrain.aws.target import target as aws_target
+from cloudtrain.azure.images import CURATED
+from cloudtrain.azure.images import image_of as azure_image
+from cloudtrain.errors import SpecError
+from cloudtrain.image.address import ECR, Address, is_loopback, take_apart, without_tag
+from cloudtrain.image.recipe import our_recipe, recipe_of
+from cloudtrain.local.docker_images import image_of as docker_image
+from cloudtrain.settings import Settings, load_settings
+from cloudtrain.spec import load_spec
+from cloudtrain.submission import targets
+
+DIGEST = "sha256:" + "ab" * 32
+HOST = "123456789012.dkr.ecr.us-east-1.amazonaws.com"
+ELSEWHERE = "999999999999.dkr.ecr.eu-west-1.amazonaws.com/t"
+CLOUD = "linux/amd64"
+
+ADDRESSES = {
+    "python": Address("docker.io", "library/python", "latest"),
+    "python:3.11": Address("docker.io", "library/python", "3.11"),
+    "me/train:1": Address("docker.io", "me/train", "1"),
+    "docker.io/python:3": Address("docker.io", "library/python", "3"),
+    "docker.io/me/train": Address("docker.io", "me/train", "latest"),
+    f"me/train:1@{DIGEST}": Address("docker.io", "me/train", DIGEST),
+    "ghcr.io/me/deep/train:1": Address("ghcr.io", "me/deep/train", "1"),
+    "localhost/train": Address("localhost", "train", "latest"),
+    "localhost:5000/train:1": Address("localhost:5000", "train", "1"),
+    f"127.0.0.1:5000/a/b@{DIGEST}": Address("127.0.0.1:5000", "a/b", DIGEST),
+    f"{HOST}/team/train:1": Address(HOST, "team/train", "1"),
+    "[::1]:5000/train:1": Address("[::1]:5000", "train", "1"),
+}
+
+
+@pytest.mark.parametrize("text", ADDRESSES)
+def test_an_address_has_a_registry_a_repository_and_a_reference(text: str) -> None:
+    assert take_apart(text) == ADDRESSES[text]
+
+
+@pytest.mark.parametrize(
+    ("text", "bare"),
+    [
+        ("train", "train"),
+        ("host:5000/train", "host:5000/train"),
+        ("host:5000/a/train:1", "host:5000/a/train"),
+        (f"host:5000/a/train:1@{DIGEST}", "host:5000/a/train"),
+        (f"me/train@{DIGEST}", "me/train"),
+    ],
+)
+def test_a_port_is_no_tag(text: str, bare: str) -> None:
+    assert without_tag(text) == bare
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:5000", "127.8.8.8:1", "localhost:5000", "[::1]:5000"])
+def test_plain_http_is_for_this_machine(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["localhost.evil.com", "127.0.0.1.evil.com", "10.0.0.1:5000", "ghcr.io", ""])
+def test_and_for_no_other(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image" / "Dockerfile").write_text("FROM scratch\n")
+    return tmp_path
+
+
+def known(folder: Path, **values: Any) -> Settings:
+    given = {name.replace("__", "."): value for name, value in values.items()}
+    return Settings(values=given, origins=dict.fromkeys(given, "cloudtrain.toml"), folder=folder)
+
+
+def aws(repository: str | None = None, region: str = "us-east-1") -> Mapping[str, Any]:
+    part = "aws-cn" if region.startswith("cn-") else "aws"
+    return {"repository": repository, "role": f"arn:{part}:iam::123456789012:role/r", "region": region}
+
+
+BUILD = {"build": "image/Dockerfile"}
+
+
+def test_a_dockerfile_counts_from_the_folder_of_the_job(folder: Path) -> None:
+    found, problems = docker_image(BUILD, known(folder), gpu=False)
+    recipe = recipe_of(folder / "image" / "Dockerfile")
+    assert (found, problems) == ({"image": recipe.name, "recipe": recipe.to_json()}, ())
+
+
+def test_a_dockerfile_that_is_not_there_is_told_at_its_field(folder: Path) -> None:
+    wish = {"build": "Dockerfile"}
+    told = (("image", "build"), f"there is no file {folder}/Dockerfile", "the path counts from the folder of job.yaml")
+    assert docker_image(wish, known(folder), gpu=False)[1] == (told,)
+    assert aws_image(wish, aws("train"), known(folder), gpu=False, rehearsal=False)[1] == [told]
+    assert azure_image(wish, {"repository": "r.azurecr.io/t"}, known(folder), gpu=False)[1] == [told]
+
+
+def test_a_context_that_is_too_large_is_told_at_its_field(folder: Path) -> None:
+    (folder / "image" / "data").write_bytes(bytes(2000))
+    ((at, message, hint),) = docker_image(BUILD, known(folder, source_limit=1000), gpu=False)[1]
+    assert at == ("image", "build")
+    assert "holds more than 1000 bytes" in message
+    assert ".dockerignore" in (hint or "")
+
+
+def test_arguments_of_the_settings_are_those_of_the_build(folder: Path) -> None:
+    args = known(folder, image__args=("BASE_IMAGE=mine:1",))
+    assert docker_image("auto", args, gpu=False)[0]["image"] == our_recipe("cpu", ("BASE_IMAGE=mine:1",)).name
+    assert docker_image(BUILD, args, gpu=False)[0]["recipe"]["args"] == ("BASE_IMAGE=mine:1",)
+
+
+@pytest.mark.parametrize(("gpu", "kind"), [(False, "cpu"), (True, "cuda")])
+def test_with_a_repository_auto_is_our_own_image_for_the_clouds_machines(folder: Path, gpu: bool, kind: str) -> None:
+    recipe = our_recipe(kind, platform=CLOUD)
+    found, problems = aws_image("auto", aws("team/train"), known(folder), gpu=gpu, rehearsal=False)
+    assert (found["image"], problems) == (f"{HOST}/team/train:{recipe.tag}", [])
+    assert found["recipe"] == recipe.to_json()
+    found, problems = azure_image("auto", {"repository": "mine.azurecr.io/train"}, known(folder), gpu=gpu)
+    assert (found["image"], problems) == (f"mine.azurecr.io/train:{recipe.tag}", [])
+
+
+def test_without_one_auto_is_the_clouds_own(folder: Path) -> None:
+    found, problems = aws_image("auto", aws(), known(folder), gpu=True, rehearsal=False)
+    assert found["image"].startswith("763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:")
+    assert (found["recipe"], problems) == (None, [])
+    assert azure_image("auto", {"repository": None}, known(folder), gpu=True)[0] == {"image": CURATED, "recipe": None}
+
+
+@pytest.mark.parametrize("wish", [f"{HOST}/own:1", {"aws": f"{HOST}/own:1", "docker": "x"}])
+def test_an_address_is_taken_as_it_is_with_a_repository_or_without(folder: Path, wish: Any) -> None:
+    for repository in (None, "train"):
+        found = aws_image(wish, aws(repository), known(folder), gpu=False, rehearsal=False)
+        assert found == ({"image": f"{HOST}/own:1", "recipe": None}, [])
+
+
+def test_a_dockerfile_for_sagemaker_needs_a_repository_and_azure_builds_it_itself(folder: Path) -> None:
+    ((at, message, hint),) = aws_image(BUILD, aws(), known(folder), gpu=False, rehearsal=False)[1]
+    assert (at, message) == (("aws", "repository"), "is not set: nobody has said where to push the image")
+    assert "CLOUDTRAIN_AWS_REPOSITORY" in (hint or "")
+    found, problems = azure_image(BUILD, {"repository": None}, known(folder), gpu=False)
+    assert (found, problems) == ({"image": "image/Dockerfile", "recipe": None}, [])
+
+
+@pytest.mark.parametrize(
+    ("region", "repository", "address"),
+    [
+        ("us-east-1", "train", f"{HOST}/train"),
+        ("eu-west-1", "a/b-c_d.e", "123456789012.dkr.ecr.eu-west-1.amazonaws.com/a/b-c_d.e"),
+        ("cn-north-1", "train", "123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn/train"),
+        ("cn-south-9", "train", "123456789012.dkr.ecr.cn-south-9.amazonaws.com.cn/train"),
+        ("us-east-1", ELSEWHERE, ELSEWHERE),
+        ("us-east-1", HOST.replace("ecr", "ecr-fips") + "/t", HOST.replace("ecr", "ecr-fips") + "/t"),
+    ],
+)
+def test_a_repositorys_name_is_one_in_the_account_of_the_role(region: str, repository: str, address: str) -> None:
+    assert repository_of(aws(repository, region)) == (address, [])
+    assert ECR.fullmatch(address)
+
+
+@pytest.mark.parametrize(
+    "repository",
+    [
+        *("train:1", f"{HOST}/train:1", f"{HOST}/train@{DIGEST}", "host:5000/train", "ghcr.io/me/train"),
+        *("Train", "my repo", "train/", "/train", f"{HOST}/Train"),
+    ],
+)
+def test_what_is_no_repository_of_ecr_is_refused(repository: str) -> None:
+    ((at, message, hint),) = repository_of(aws(repository))[1]
+    assert (at, message) == (("aws", "repository"), f"{repository!r} is no repository of ECR")
+    assert "without a tag" in (hint or "")
+
+
+def test_a_name_alone_needs_a_role_that_tells_its_account() -> None:
+    ((at, message, hint),) = repository_of({**aws("train"), "role": None})[1]
+    assert (at, message) == (("aws", "repository"), "'train' is a name alone, and no role tells its account")
+    assert "aws.role" in (hint or "")
+
+
+def test_a_rehearsal_goes_without_a_repository_and_says_so(folder: Path) -> None:
+    (folder / "job.yaml").write_text("name: digits\nimage: {build: image/Dockerfile}\n")
+    spec, _ = load_spec(folder / "job.yaml")
+    made = aws_target(known(folder, aws__poll=1.0), spec, rehearsal=True)
+    assert "aws.repository" in made.facts["placeholders"]
+    assert made.facts["image"].startswith(f"{HOST}/not-set-yet:")
+    assert [keys for keys, _, _ in made.problems] == []
+
+
+def test_a_rehearsal_runs_in_what_is_built_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "team/train")
+    (folder / "job.yaml").write_text("name: digits\nimage: {build: image/Dockerfile}\n")
+    spec, _ = load_spec(folder / "job.yaml")
+    target, host = targets(spec, load_settings(folder), "docker", "aws")
+    assert host is not None
+    assert host.facts["image"] == recipe_of(folder / "image" / "Dockerfile").name
+    assert target.facts["image"].startswith(f"{HOST}/team/train:")
+
+
+def test_arguments_are_read_from_the_file_and_the_environment(folder: Path) -> None:
+    (folder / "cloudtrain.toml").write_text('[image]\nargs = ["A=1", "B=x=y"]\n')
+    assert load_settings(folder, environ={})["image.args"] == ("A=1", "B=x=y")
+    assert load_settings(folder, environ={"CLOUDTRAIN_IMAGE_ARGS": "A=2, C="})["image.args"] == ("A=2", "C=")
+
+
+@pytest.mark.parametrize("text", ["A", "=1", "1A=2", "A-B=1"])
+def test_an_argument_without_a_name_is_refused(folder: Path, text: str) -> None:
+    with pytest.raises(SpecError, match=r"CLOUDTRAIN_IMAGE_ARGS: image.args: expected NAME=VALUE, got"):
+        load_settings(folder, environ={"CLOUDTRAIN_IMAGE_ARGS": text})
