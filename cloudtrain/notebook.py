@@ -1,0 +1,75 @@
+"""`cloudtrain.launch`: a function trained by several ranks from a notebook's cell. Imports torch when it is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
+from typing import Any
+
+from cloudtrain.bundle import bundled
+from cloudtrain.errors import JobFailed, UsageError
+
+
+def launch(function: Callable[..., Any], *args: Any, processes: int = 2, **kwargs: Any) -> list[Any]:
+    """Call `function(*args, **kwargs)` in each of `processes` ranks of this machine; what each returned, by rank.
+
+    Inside, `torch.distributed.init_process_group()` finds its peers, and `import cloudtrain_job` works as in any job.
+    Without a GPU the ranks are forks: the function may be a cell's own and see all that is in memory,
+    and each computes with one thread. With GPUs they are fresh processes, one per GPU; a cell's own function needs
+    cloudpickle then.
+
+    JobFailed names the rank that failed first, with its traceback; UsageError says what cannot work.
+
+    >>> losses = cloudtrain.launch(train, 0.001, processes=2)
+    """
+    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
+        raise UsageError(f"processes is {processes!r}: expected a whole number from 1 on")
+    cell, failure = _module("cell"), _module("failure")
+    _check_gpus(cell.torch, processes)
+    try:
+        outcomes = cell.run(function, args, kwargs, processes, enter=_enter, fresh=cell.torch.cuda.is_available())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    errors = [_weighed(outcome.error, failure) for outcome in outcomes if outcome.error]
+    cause = failure.root_cause(errors)
+    if cause is not None:
+        raise JobFailed(f"{failure.one_line(cause)}\n{cause.get('traceback', '')}".rstrip())
+    return [outcome.value for outcome in outcomes]
+
+
+def _enter(*what: Any) -> None:
+    """Where a rank begins: a fresh process can import this by its name."""
+    _module("cell").live(*what)
+
+
+def _weighed(error: Mapping[str, Any], failure: ModuleType) -> dict[str, Any]:
+    """The error, and whether it only says that a peer is gone."""
+    consequence = error.get("consequence") or failure.is_consequence(error["exception"], error["message"])
+    return {**error, "consequence": consequence}
+
+
+def _check_gpus(torch: Any, processes: int) -> None:
+    if not torch.cuda.is_available():
+        return
+    if processes > torch.cuda.device_count():
+        message = f"{processes} processes, but this machine shows {torch.cuda.device_count()} GPUs"
+        raise UsageError(message, hint="one process per GPU, or CUDA_VISIBLE_DEVICES= before torch is imported")
+
+
+def _module(name: str) -> ModuleType:
+    """One of the launcher's own files, under a name that hides nothing of the notebook's."""
+    full = f"cloudtrain._launcher_{name}"
+    if full not in sys.modules:
+        spec = spec_from_file_location(full, bundled("entrypoints") / f"{name}.py")
+        assert spec is not None and spec.loader is not None  # noqa: S101, PT018  (it is a file)
+        module = module_from_spec(spec)
+        try:
+            sys.modules[full] = module
+            spec.loader.exec_module(module)
+        except ImportError as error:
+            del sys.modules[full]
+            hint = 'pip install "cloudtrain[train]", in this very environment'
+            raise UsageError(f"training here needs torch, which is not installed: {error}", hint=hint) from error
+    return sys.modules[full]

@@ -1,0 +1,177 @@
+"""A function run by several ranks from a notebook's cell, or from any Python program: forked, or spawned on GPUs.
+
+The rules are the launcher's: the same variables, a store that knows no earlier attempt, threads shared between the
+ranks, a world that is as large as was asked for, the first cause of a failure, nobody left behind. A fork sees what
+the notebook has in memory and starts at once; CUDA survives none, so that GPUs get fresh processes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.multiprocessing as multiprocessing
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+PEERS_SECONDS = 5.0
+"""How long the others may go on when one has failed: they may wait for it for ever."""
+STOP_SECONDS = 30.0
+"""From SIGTERM to SIGKILL."""
+JOB_MODULES = Path(__file__).parent / "job"
+
+
+class Outcome(NamedTuple):
+    """How one rank ended."""
+
+    value: Any = None
+    error: Mapping[str, Any] | None = None
+    """As an `error` event has it: rank, exception, message, traceback, time."""
+
+
+def run(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    processes: int,
+    *,
+    enter: Callable[..., None],
+    fresh: bool,
+) -> list[Outcome]:
+    """Call the function once per rank and wait for all; the outcomes by rank.
+
+    `fresh`: in new processes, not in forks of this one; ValueError when the function cannot travel to them. `enter`:
+    what such a process can import, and which calls `live`. KeyboardInterrupt stops all ranks first.
+    """
+    context: Any = multiprocessing.get_context("spawn" if fresh else "fork")
+    call = _packed(function, args, kwargs) if fresh else (function, args, kwargs)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # a port that nobody can take meanwhile
+    crew: list[Any] = []
+    pipes: list[Connection] = []
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        for rank in range(processes):
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=enter, args=(call, theirs, environment(rank, processes, store.port)))
+            process.start()
+            theirs.close()
+            crew.append(process)
+            pipes.append(ours)
+        return _outcomes(crew, pipes)
+    finally:
+        _end(crew)
+        for pipe in pipes:
+            pipe.close()
+
+
+def environment(rank: int, processes: int, port: int) -> dict[str, str]:
+    """What a rank finds in its environment: as under torchrun, on one node."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // processes)),
+        "CLOUDTRAIN_NODES": "1",
+        "CLOUDTRAIN_NODE_RANK": "0",
+        "CLOUDTRAIN_PROCESSES": str(processes),
+    }
+
+
+def live(call: Any, pipe: Connection, variables: Mapping[str, str]) -> None:
+    """The life of one rank. It leaves by `os._exit`: a fork must not run what the notebook has to do at its end."""
+    os.environ.update(variables)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's own process hears it, and stops all
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.path.insert(0, str(JOB_MODULES))
+    # OpenMP's threads are not there any more in a fork, and whoever waits for them waits for ever: one needs none.
+    fresh = isinstance(call, bytes)
+    torch.set_num_threads(int(variables["OMP_NUM_THREADS"]) if fresh else 1)
+    code = 0
+    try:
+        function, args, kwargs = pickle.loads(call) if fresh else call
+        pipe.send((function(*args, **kwargs), None))
+    except BaseException as error:  # noqa: BLE001  (also SystemExit: whatever ended the function ends the rank)
+        code = 1
+        told = {"rank": int(variables["RANK"]), "node": 0, "time": time.time(), "exception": type(error).__name__}
+        told |= {"message": str(error), "traceback": traceback.format_exc()}
+        pipe.send((None, told))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _outcomes(crew: Sequence[Any], pipes: Sequence[Connection]) -> list[Outcome]:
+    """Wait for every rank; once one has failed the others get a little time, and are then ended."""
+    found: dict[int, Outcome] = {}
+    deadline: float | None = None
+    while len(found) < len(crew):
+        open_pipes = {pipes[rank]: rank for rank in range(len(crew)) if rank not in found}
+        seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready = wait(list(open_pipes), seconds)
+        if not ready:
+            _end(crew)
+            deadline = None
+        for pipe in ready:
+            rank = open_pipes[pipe]  # type: ignore[index]
+            found[rank] = _received(pipes[rank], crew[rank], rank)
+            if found[rank].error and deadline is None:
+                deadline = time.monotonic() + PEERS_SECONDS
+    return [found[rank] for rank in range(len(crew))]
+
+
+def _received(pipe: Connection, process: Any, rank: int) -> Outcome:
+    """What a rank has sent; one that died without a word has an exit code."""
+    try:
+        return Outcome(*pipe.recv())
+    except EOFError:
+        process.join()
+        code = process.exitcode
+        killed = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        told = {"rank": rank, "node": 0, "time": time.time(), "exception": "exit", "message": killed}
+        return Outcome(error={**told, "consequence": code == -signal.SIGTERM})
+
+
+def _end(crew: Sequence[Any]) -> None:
+    """Nobody is left: asked first, then made to."""
+    for process in crew:
+        if process.is_alive():
+            process.terminate()
+    until = time.monotonic() + STOP_SECONDS
+    for process in crew:
+        process.join(max(0.0, until - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _packed(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    """The call for fresh processes: by cloudpickle, which packs what a cell defines, or else by name."""
+    try:
+        import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError:
+        cloudpickle = pickle
+    try:
+        packed: bytes = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
+        if cloudpickle is pickle and function.__module__ == "__main__":
+            raise ValueError("it is defined in the notebook itself")
+        return packed
+    except Exception as error:
+        message = f"the function cannot travel to the GPUs' fresh processes: {error}"
+        raise ValueError(f"{message}; pip install cloudpickle, or put it into a module and import it") from error

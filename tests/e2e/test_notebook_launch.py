@@ -1,0 +1,157 @@
+"""`cloudtrain.launch`: a function run by several ranks from a notebook's cell, with the launcher's rules."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.torchrun, pytest.mark.timeout(120)]
+
+BEGIN = """
+import os, signal, sys, time
+import torch
+import cloudtrain
+def meet():
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    return dist
+"""
+
+
+def run(program: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """What a program prints that imports torch once and then launches: a notebook's kernel is such a one."""
+    file = folder / "cells.py"
+    file.write_text(BEGIN + textwrap.dedent(program))
+    env = {**os.environ, **variables}
+    return subprocess.run(
+        [sys.executable, str(file)], env=env, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+def test_every_rank_returns_what_it_has_found_and_sees_what_the_cell_sees(tmp_path: Path) -> None:
+    done = run(
+        """
+        big = {"weights": 41}
+        torch.randn(900, 900) @ torch.randn(900, 900)  # OpenMP's threads run now, which no fork inherits
+        def train(rate, steps=1):
+            dist = meet()
+            total = torch.ones(1) * dist.get_rank()
+            dist.all_reduce(total)
+            torch.randn(900, 900) @ torch.randn(900, 900)
+            return dist.get_rank(), dist.get_world_size(), total.item(), rate, steps, big["weights"]
+        print(cloudtrain.launch(train, 0.5, processes=3, steps=2))
+        print(cloudtrain.launch(train, 0.5, processes=1), "RANK" in os.environ)
+        """,
+        tmp_path,
+    )
+    assert done.stdout.splitlines() == [
+        "[(0, 3, 3.0, 0.5, 2, 41), (1, 3, 3.0, 0.5, 2, 41), (2, 3, 3.0, 0.5, 2, 41)]",
+        "[(0, 1, 0.0, 0.5, 1, 41)] False",
+    ], done.stderr
+
+
+def test_the_rank_that_failed_first_is_named_with_its_traceback_and_the_others_are_ended(tmp_path: Path) -> None:
+    done = run(
+        """
+        def train():
+            dist = meet()
+            print("pid", os.getpid(), flush=True)
+            if dist.get_rank() == 1:
+                raise ValueError("the dog ate shard 1")
+            dist.all_reduce(torch.ones(1))
+        try:
+            cloudtrain.launch(train, processes=2)
+        except cloudtrain.JobFailed as error:
+            print(error)
+        """,
+        tmp_path,
+    )
+    lines = done.stdout.splitlines()
+    pids = [int(line.split()[1]) for line in lines if line.startswith("pid")]
+    assert "rank 1 (node 0) raised ValueError: the dog ate shard 1" in lines, done.stderr
+    assert 'raise ValueError("the dog ate shard 1")' in done.stdout
+    assert len(pids) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_rank_that_waits_for_a_failed_one_is_ended_all_the_same(tmp_path: Path) -> None:
+    done = run(
+        """
+        def train():
+            if os.environ["RANK"] == "0":
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                signal.pause()
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            cloudtrain.launch(train, processes=2)
+        except cloudtrain.JobFailed as error:
+            print(error)
+        """,
+        tmp_path,
+    )
+    assert done.stdout.strip() == "rank 1 (node 0) was killed by SIGKILL", done.stderr
+
+
+def test_an_interrupt_of_the_cell_ends_all_ranks(tmp_path: Path) -> None:
+    file = tmp_path / "cells.py"
+    file.write_text(
+        BEGIN
+        + textwrap.dedent(
+            """
+            def train():
+                os.write(1, f"pid {os.getpid()}\\n".encode())
+                signal.pause()
+            try:
+                cloudtrain.launch(train, processes=2)
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+            """
+        )
+    )
+    with subprocess.Popen([sys.executable, str(file)], stdout=subprocess.PIPE, text=True) as kernel:
+        assert kernel.stdout is not None
+        pids = [int(kernel.stdout.readline().split()[1]) for _ in range(2)]
+        kernel.send_signal(signal.SIGINT)
+        assert kernel.stdout.read().strip() == "interrupted"
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_fresh_processes_run_an_imported_function_and_say_what_a_cells_own_needs(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import os\ndef train(x):\n    return int(os.environ['RANK']) + x\n")
+    done = run(
+        """
+        import mine
+        from cloudtrain import notebook
+        cell = notebook._module("cell")
+        def own():
+            pass
+        def launch(function, *args):
+            return cell.run(function, args, {}, 2, enter=notebook._enter, fresh=True)
+        if __name__ == "__main__":
+            print([outcome.value for outcome in launch(mine.train, 5)])
+            sys.modules["cloudpickle"] = None
+            try:
+                launch(own)
+            except ValueError as error:
+                print(error)
+        """,
+        tmp_path,
+        PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+    )
+    first, second = done.stdout.splitlines()
+    assert first == "[5, 6]", done.stderr
+    assert "it is defined in the notebook itself; pip install cloudpickle, or put it into a module" in second
+
+
+@pytest.mark.parametrize("count", [0, -1, True, "2", 1.5])
+def test_a_number_of_processes_that_is_none_is_refused(count: object) -> None:
+    import cloudtrain
+
+    with pytest.raises(cloudtrain.UsageError, match=r"processes is .*: expected a whole number from 1 on"):
+        cloudtrain.launch(print, processes=count)  # type: ignore[arg-type]
