@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from arguments import Refused
+from rules import Refused
 from tasks import Data, Draw
 
 EVALUATION_BATCH = 256
-"""Samples per rank."""
+"""Samples per rank, at most."""
+MOST_PROCESSES = 16
+"""Of a loader: more of them wait for the disk, and each takes memory."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +54,13 @@ class Batches:
 
     def load(self, epoch: int, skip: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and targets of this rank's parts, after the first `skip` samples of the epoch."""
-        loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
-            self.data,  # type: ignore[arg-type]  # it asks for a class; this one is known by its methods
-            sampler=list(self.draws(epoch, skip)),
-            batch_size=None,  # a draw is a whole batch
-            num_workers=self.workers,
-            pin_memory=self.pin_memory,
-            # By default each iterator draws from the global generator, and a resumed run makes one more.
-            generator=torch.Generator(),
-        )
-        return iter(loader)
+        self._loader.sampler[:] = self.draws(epoch, skip)  # type: ignore[index]
+        return iter(self._loader)
+
+    @cached_property
+    def _loader(self) -> DataLoader[tuple[Tensor, Tensor]]:
+        """One for all epochs, so that its processes stay; its sampler is a list that is filled anew."""
+        return loader(self.data, [], self.workers, self.pin_memory, stays=True)
 
     def draws(self, epoch: int, skip: int) -> Iterator[Draw]:
         """An order of its own for each epoch, drawn from (seed, epoch); this rank's parts of each batch."""
@@ -72,14 +72,41 @@ class Batches:
                 yield Draw(epoch, share(batch, self.ranks * self.parts, self.rank * self.parts + part))
 
 
-def evaluation_draws(samples: int, rank: int, ranks: int) -> Iterator[tuple[Draw, int]]:
-    """(draw, how many of it count): every sample counts on exactly one rank.
+def loader(
+    data: Data, draws: list[Draw], workers: int, pin_memory: bool, stays: bool = False
+) -> DataLoader[tuple[Tensor, Tensor]]:
+    """Fetches the draws in order, ahead of their use where it has processes for that; with `stays` they stay."""
+    return DataLoader(
+        data,  # type: ignore[arg-type]  # it asks for a class; this one is known by its methods
+        sampler=draws,
+        batch_size=None,  # a draw is a whole batch
+        num_workers=workers,
+        pin_memory=pin_memory,
+        persistent_workers=stays and workers > 0,
+        # By default each iterator draws from the global generator, and a resumed run makes one more.
+        generator=torch.Generator(),
+    )
+
+
+def loader_processes(asked: int | None, task: int | None, cores: int, ranks: int) -> int:
+    """Loader processes per rank of a node: as asked for, else the task's, else what the machine has left over."""
+    if asked is not None:
+        return asked
+    if task is not None:
+        return task
+    return max(0, min(MOST_PROCESSES, cores // ranks - 1))
+
+
+def evaluation_draws(
+    samples: int, rank: int, ranks: int, batch_size: int = EVALUATION_BATCH
+) -> Iterator[tuple[Draw, int]]:
+    """(draw, how many of it count): every sample counts on exactly one rank. `batch_size`: of one rank, at most.
 
     All ranks get equally many draws, since strategies may communicate in a forward pass: a rank with nothing
     left gets one sample that does not count.
     """
-    for first in range(0, samples, EVALUATION_BATCH * ranks):
-        mine = share(list(range(first, min(first + EVALUATION_BATCH * ranks, samples))), ranks, rank)
+    for first in range(0, samples, batch_size * ranks):
+        mine = share(list(range(first, min(first + batch_size * ranks, samples))), ranks, rank)
         yield Draw(0, mine or [0]), len(mine)
 
 

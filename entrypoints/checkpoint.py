@@ -1,11 +1,14 @@
 """Checkpoints that are whole or not there, and that every rank agrees on.
 
     step-00000120/  manifest.json   step, epoch, number of ranks, SHA-256 of every file
-                    shared.pt       what is equal on all ranks, written by rank 0
+                    shared.json     what is equal on all ranks
                     rank-0.pt …     what each rank has of its own
+                    weights-0/      weights and optimizer state (sharded.py), written by rank 0 and its neighbours
 
-All ranks write into `step-00000120.partial/`; after a barrier one rename makes the checkpoint visible. A disk
-that does not show rank 0's folder is a node's own: there the node's first rank makes one, with a shared.pt.
+Training goes on while a thread writes a copy: all ranks write into `step-00000120.partial/`, and after a barrier one
+rename makes the checkpoint visible. A disk that does not show what rank 0 writes is a node's own. If the ranks of a
+node hold a whole model, they write one there; else each disk gets its ranks' files, and all of them are needed to go
+on: `cloudtrain rerun` brings them to every node.
 """
 
 from __future__ import annotations
@@ -16,15 +19,20 @@ import os
 import re
 import shutil
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 import torch
+from torch import Tensor, nn
 
+import sharded
 from ranks import Ranks
+from rules import Refused
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Found(NamedTuple):
@@ -34,96 +42,182 @@ class Found(NamedTuple):
     step: int
     ranks: int
     """How many ranks wrote it."""
+    weights: str
+    """The name of the folder of weights on this disk."""
+
+
+class Written(NamedTuple):
+    """A checkpoint that has become visible."""
+
+    folder: Path
+    step: int
+    seconds: float
+    """From the order to the rename."""
+    stall: float
+    """Of these, for how long training stood still, in seconds."""
 
 
 class Checkpoints:
-    """The checkpoints of one run. Every method is called by all ranks together."""
+    """The checkpoints of one run. Every method is called by all ranks together.
 
-    def __init__(self, folder: Path, keep: int, ranks: Ranks) -> None:
-        self.folder, self.keep, self.ranks = folder, keep, ranks
+    `holders`: how many neighbouring ranks hold one whole model together.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        keep: int,
+        ranks: Ranks,
+        holders: int = 1,
+        told: Callable[[Written], None] = lambda written: None,  # noqa: ARG005
+    ) -> None:
+        self.folder, self.keep, self.ranks, self._told = folder, keep, ranks, told
         if ranks.local_rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             for left in folder.glob("step-*.partial"):  # a death in the middle of a save
                 shutil.rmtree(left, ignore_errors=True)
         ranks.barrier()
+        disks = self._disks()
+        self.makes_folder = ranks.rank in disks
+        self.spread = len(disks) > 1 and any(first % holders for first in [*disks, ranks.size])
+        """Whether a whole model lies on several disks."""
+        bounds = [0, ranks.size] if self.spread else [*disks, ranks.size]
+        members = [list(range(a, b)) for a, b in zip(bounds, bounds[1:])]  # noqa: B905, RUF007
+        self.first = max(m[0] for m in members if m[0] <= ranks.rank)
+        self._all = ranks.group_of([list(range(ranks.size))])
+        self._writers = self._all if len(members) == 1 else ranks.group_of(members)
+        self._thread: threading.Thread | None = None
+        self._trouble: BaseException | None = None
 
-    def save(self, step: int, epoch: int, shared: dict[str, Any], own: dict[str, Any]) -> tuple[Path, float]:
-        """Write, make visible, and drop the oldest; returns the folder and the seconds it took."""
+    def save(
+        self, step: int, epoch: int, tensors: dict[str, Tensor], shared: dict[str, Any], own: dict[str, Any]
+    ) -> None:
+        """Copy `tensors` and write them while training goes on; `own` and `shared` must not change any more."""
         started = time.monotonic()
-        final = self.folder / f"step-{step:08d}"
-        partial = final.with_name(final.name + ".partial")
-        makes_folder = self._make(partial)
-        written = {f"rank-{self.ranks.rank}.pt": _write(partial / f"rank-{self.ranks.rank}.pt", own)}
-        if makes_folder:
-            written["shared.pt"] = _write(partial / "shared.pt", shared)
-        files = {name: digest for part in reversed(self.ranks.gather(written)) for name, digest in part.items()}
-        if makes_folder:
-            manifest = {
-                "format": FORMAT,
-                "step": step,
-                "epoch": epoch,
-                "ranks": self.ranks.size,
-                "files": files,
-            }
-            _write_text(partial / "manifest.json", json.dumps(manifest, indent=1))
-            _sync_folder(partial)
-        self.ranks.barrier()
-        if makes_folder:
-            shutil.rmtree(final, ignore_errors=True)  # a torn one of that step, which was skipped
-            partial.rename(final)
-            _sync_folder(self.folder)
-            self._prune(step)
-        self.ranks.barrier()
-        return final, time.monotonic() - started
+        self.finish()
+        staged = sharded.staged(tensors)
+        stall = time.monotonic() - started
+
+        def work() -> None:
+            try:
+                folder = self._write(step, epoch, staged, shared, own)
+                self._told(Written(folder, step, time.monotonic() - started, stall))
+            except BaseException as error:  # noqa: BLE001  (raised by finish)
+                self._trouble = error
+
+        self._thread = threading.Thread(target=work, name="checkpoint")
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until the last one is visible; raises what went wrong with it."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def check(self) -> None:
+        """Raise what went wrong in the thread, if anything did."""
+        if self._trouble is not None:
+            trouble, self._trouble = self._trouble, None
+            raise trouble
 
     def newest(self) -> Found | None:
         """The newest checkpoint that every rank finds whole; what is torn is skipped, with a warning."""
+        apart = ""
         for step in self.ranks.gather(_steps(self.folder))[0]:
             folder = self.folder / f"step-{step:08d}"
-            findings = self.ranks.gather(_examine(folder, self.ranks))
-            wrong = [f"rank {rank}: {reason}" for rank, (reason, _) in enumerate(findings) if reason]
+            found = _examine(folder, self.ranks)
+            findings = self.ranks.gather(found)
+            wrong = [f"rank {rank}: {one.wrong}" for rank, one in enumerate(findings) if one.wrong]
             if not wrong:
-                return Found(folder, step, findings[0][1])
+                return Found(folder, step, found.ranks, found.weights)
+            apart = apart or (wrong[0] if any(one.spread for one in findings) else "")
             if self.ranks.rank == 0:
-                print(
-                    f"warning: checkpoint {folder} is not whole ({wrong[0]}): skipped",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                print(f"warning: checkpoint {folder} is not whole ({wrong[0]}): skipped", file=sys.stderr, flush=True)
+        if apart:
+            raise Refused(
+                f"the checkpoints in {self.folder} lie in parts on the nodes' own disks ({apart}): start the job anew "
+                "by cloudtrain rerun, which brings all parts to every node, or give the nodes a shared disk"
+            )
         return None
 
-    def load(self, found: Found) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    def about(self, found: Found) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """(shared, own); own is None when another number of ranks wrote the checkpoint."""
-        shared = torch.load(found.folder / "shared.pt", map_location="cpu", weights_only=True)
+        shared: dict[str, Any] = json.loads((found.folder / "shared.json").read_text())
         if found.ranks != self.ranks.size:
             return shared, None
         name = f"rank-{self.ranks.rank}.pt"
         return shared, torch.load(found.folder / name, map_location="cpu", weights_only=True)
+
+    def load(self, found: Found, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Put its tensors into the model and the optimizer."""
+        sharded.read(found.folder / found.weights, model, optimizer)
 
     def set_aside(self) -> None:
         """Start anew: earlier checkpoints move to a folder where neither resume nor pruning looks."""
         if self.ranks.local_rank == 0:
             aside = self.folder / f"before-{time.strftime('%Y%m%d-%H%M%S')}"
             steps = _steps(self.folder)
+            names = [f"step-{step:08d}" for step in steps] + [p.name for p in self.folder.iterdir() if p.is_file()]
             if steps:
                 self.ranks.say(f"--no-resume: training starts anew; the checkpoints so far are set aside in {aside}")
-            for step in steps:
+            for name in names:
                 aside.mkdir(exist_ok=True)
-                folder = self.folder / f"step-{step:08d}"
-                if folder.exists():  # on a shared disk another node's first rank may have been faster
-                    folder.rename(aside / folder.name)
+                if (self.folder / name).exists():  # on a shared disk another node's first rank may have been faster
+                    (self.folder / name).rename(aside / name)
         self.ranks.barrier()
 
-    def _make(self, partial: Path) -> bool:
-        """Make the folder on every disk; True on the one rank per disk that did."""
+    def _write(
+        self, step: int, epoch: int, tensors: dict[str, Tensor], shared: dict[str, Any], own: dict[str, Any]
+    ) -> Path:
+        """In a thread of its own, with a group of its own: the main thread's collectives go on meanwhile."""
+        final = self.folder / f"step-{step:08d}"
+        partial = final.with_name(final.name + ".partial")
+        weights = partial / f"weights-{self.first}"
+        if self.makes_folder:
+            weights.mkdir(parents=True)
+        self._wait()
+        sharded.write(weights, tensors, self._writers)
+        mine = f"__{self.ranks.rank - self.first}_*.distcp"
+        names = [*weights.glob(mine)] + ([weights / ".metadata"] if self.ranks.rank == self.first else [])
+        written = {f"{weights.name}/{path.name}": _digest(path) for path in names}
+        written[f"rank-{self.ranks.rank}.pt"] = _write(partial / f"rank-{self.ranks.rank}.pt", own)
+        index = (weights / ".metadata").read_bytes() if self.spread and self.ranks.rank == 0 else b""
+        told = self.ranks.gather((written, index), self._all)
+        if self.makes_folder:
+            if self.spread and self.ranks.rank != 0:
+                (weights / ".metadata").write_bytes(told[0][1])
+            files = {name: digest for part, _ in told for name, digest in part.items()}
+            about = {"format": FORMAT, "step": step, "epoch": epoch, "ranks": self.ranks.size, "spread": self.spread}
+            text = json.dumps(shared, indent=1)
+            _write_text(partial / "shared.json", text)
+            files["shared.json"] = hashlib.sha256(text.encode()).hexdigest()
+            _write_text(partial / "manifest.json", json.dumps({**about, "files": files}, indent=1))
+            _sync_folder(weights)
+            _sync_folder(partial)
+        self._wait()
+        if self.makes_folder:
+            shutil.rmtree(final, ignore_errors=True)  # a torn one of that step, which was skipped
+            partial.rename(final)
+            _sync_folder(self.folder)
+            self._prune(step)
+        self._wait()
+        return final
+
+    def _wait(self) -> None:
+        self.ranks.gather(None, self._all)
+
+    def _disks(self) -> list[int]:
+        """The first rank on each disk. Rank 0's shows its mark; where it cannot be seen, the disk is a node's own."""
+        mark = self.ranks.gather(f".disk-{time.time_ns()}")[0]
         if self.ranks.rank == 0:
-            partial.mkdir()
+            (self.folder / mark).touch()
         self.ranks.barrier()
-        own_disk = self.ranks.rank != 0 and self.ranks.local_rank == 0 and not partial.exists()
-        if own_disk:
-            partial.mkdir()
-        self.ranks.barrier()
-        return self.ranks.rank == 0 or own_disk
+        own = self.ranks.rank == 0 or (self.ranks.local_rank == 0 and not (self.folder / mark).exists())
+        disks = [rank for rank, first in enumerate(self.ranks.gather(own)) if first]
+        if self.ranks.rank == 0:
+            (self.folder / mark).unlink()
+        return disks
 
     def _prune(self, step: int) -> None:
         """Keep the newest. A later step than the one just saved can only be a torn one that was skipped."""
@@ -180,19 +274,37 @@ def _steps(folder: Path) -> list[int]:
     return sorted((int(m[1]) for m in matches if m), reverse=True)
 
 
-def _examine(folder: Path, ranks: Ranks) -> tuple[str, int]:
-    """(what is wrong with the files this rank would load, or "", and how many ranks wrote the checkpoint)."""
+class _Finding(NamedTuple):
+    """What one rank sees of a checkpoint."""
+
+    wrong: str
+    """What is wrong with the files that it looked at, or nothing."""
+    ranks: int = 0
+    weights: str = ""
+    spread: bool = False
+    """Whether what is missing may lie on another node's disk."""
+
+
+def _examine(folder: Path, ranks: Ranks) -> _Finding:
+    """Look at the files this rank would load; the large ones are shared out among the ranks of a node."""
+    spread = False
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
         if manifest["format"] != FORMAT:
-            return f"manifest.json has format {manifest['format']}, not {FORMAT}", 0
+            return _Finding(f"manifest.json has format {manifest['format']}, not {FORMAT}")
         writers, digests = int(manifest["ranks"]), manifest["files"]
-        for name in ["shared.pt"] + ([f"rank-{ranks.rank}.pt"] if writers == ranks.size else []):
+        places = sorted({name.partition("/")[0] for name in digests if "/" in name}, key=lambda n: int(n[8:]))
+        weights = next((place for place in places if (folder / place).is_dir()), places[0])
+        large = sorted(name for name in digests if name.startswith(weights + "/"))
+        names = large[ranks.local_rank :: ranks.local_size]
+        names += ["shared.json"] + ([f"rank-{ranks.rank}.pt"] if writers == ranks.size else [])
+        spread = bool(manifest["spread"]) and not all((folder / name).exists() for name in names)
+        for name in names:
             if _digest(folder / name) != digests[name]:
-                return f"{name} does not have the checksum of the manifest", 0
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{type(error).__name__}: {error}", 0
-    return "", writers
+                return _Finding(f"{name} does not have the checksum of the manifest")
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        return _Finding(f"{type(error).__name__}: {error}", spread=spread)
+    return _Finding("", writers, weights)
 
 
 def _digest(path: Path) -> str:

@@ -104,8 +104,9 @@ class Keeper:
                     copy = there / path.relative_to(here)
                     with suppress(OSError):
                         copy.unlink()
-                    with suppress(OSError):  # the last file of its folder
-                        copy.parent.rmdir()
+                    with suppress(OSError):  # the last file of its folder, and that folder the last of its own
+                        for folder in copy.parents[: len(path.relative_to(here).parents) - 1]:
+                            folder.rmdir()
 
     def _files(self) -> Iterator[tuple[Path, Path, Path, Sign]]:
         """All finished files: their pair's folder, their path, the pair's storage, their sign."""

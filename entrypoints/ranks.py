@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from arguments import Refused
+from rules import Refused
 
 
 class Ranks:
@@ -25,17 +25,31 @@ class Ranks:
         self.device = _device(self.local_rank, self.local_size)
         self._control: Any = None
 
-    def form(self) -> None:
-        """Join the process group. On GPUs a gloo group beside NCCL carries what must not wait for them."""
+    def form(self, backend: str = "auto") -> None:
+        """Join the process group. Beside another backend, a gloo group carries what must not wait for GPUs."""
+        if backend == "auto":
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
+        self._check_backend(backend)
         alone: dict[str, Any] = {}
         if "MASTER_ADDR" not in os.environ:  # not under torchrun: a group of one
             alone = {"store": HashStore(), "rank": 0, "world_size": 1}
-        if self.device.type == "cuda":
-            dist.init_process_group("nccl", device_id=self.device, **alone)
-            self._control = dist.new_group(backend="gloo")
-        else:
-            dist.init_process_group("gloo", **alone)
-            self._control = dist.group.WORLD
+        if backend == "nccl":
+            alone["device_id"] = self.device
+        if backend == "mpi":  # it counts its processes itself
+            alone = {}
+        dist.init_process_group(backend, **alone)
+        if backend == "mpi" and dist.get_world_size() != self.size:
+            raise Refused(
+                f"MPI counts {dist.get_world_size()} processes, RANK and WORLD_SIZE say {self.size}: start them by "
+                "mpirun, with RANK, LOCAL_RANK and WORLD_SIZE set, or use --backend gloo under torchrun"
+            )
+        self._control = dist.group.WORLD if backend != "nccl" else dist.new_group(backend="gloo")
+
+    def _check_backend(self, backend: str) -> None:
+        if backend == "nccl" and (self.device.type != "cuda" or not dist.is_nccl_available()):
+            raise Refused("--backend nccl needs a GPU and a torch that has it: use --backend gloo on CPUs")
+        if backend == "mpi" and not dist.is_mpi_available():
+            raise Refused("--backend mpi: this torch was built without MPI: use --backend nccl on GPUs, gloo on CPUs")
 
     def check_size(self) -> None:
         """A world split into one per node trains each part apart and reports success: refuse it."""
@@ -72,13 +86,20 @@ class Ranks:
         dist.all_reduce(total, group=self._control)
         return [float(x) for x in total.tolist()]
 
-    def gather(self, value: Any) -> list[Any]:
-        """Everybody's value, by rank, on every rank."""
+    def gather(self, value: Any, group: Any = None) -> list[Any]:
+        """Everybody's value, by rank, on every rank. `group`: one of the caller's own, for another thread."""
         if self._control is None:
             return [value]
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self._control)
+        dist.all_gather_object(values, value, group=group or self._control)
         return values
+
+    def group_of(self, members: list[list[int]]) -> Any:
+        """A gloo group of those members among which this rank is; None alone. Every rank makes all of them."""
+        if self._control is None:
+            return None
+        groups = [dist.new_group(ranks, backend="gloo") for ranks in members]
+        return next(group for group, ranks in zip(groups, members, strict=True) if self.rank in ranks)
 
     def barrier(self) -> None:
         if self._control is not None:
@@ -113,10 +134,14 @@ def exit_at_once_on_errors() -> None:
     sys.excepthook = hook
 
 
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def use_threads(ranks: Ranks) -> None:
     """Share the cores between the node's ranks; too many threads cost factors, not percents."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or max(1, cores // ranks.local_size)))
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or max(1, cores() // ranks.local_size)))
     if ranks.device.type == "cpu":  # on a GPU some operations have no deterministic form and would raise
         torch.use_deterministic_algorithms(True)
 

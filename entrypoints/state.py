@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,20 +41,27 @@ def seed_generators(seed: int) -> None:
     random.seed(seed)
 
 
-def buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Copies. Ranks hold different batch norm statistics until the next forward pass makes them equal."""
-    return {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+def buffers(model: nn.Module, statistics: Sequence[Tensor] = ()) -> dict[str, Tensor]:
+    """Copies. Ranks hold different batch norm statistics until something makes them equal."""
+    return {name: value.detach().clone() for name, value in _following(model, statistics)}
 
 
-def restore_buffers(model: nn.Module, saved: dict[str, Tensor]) -> None:
-    for name, buffer in model.named_buffers():
-        buffer.copy_(saved[name])
+@torch.no_grad()
+def restore_buffers(model: nn.Module, saved: dict[str, Tensor], statistics: Sequence[Tensor] = ()) -> None:
+    for name, value in _following(model, statistics):
+        value.copy_(saved[name])
 
 
-def fingerprint(model: nn.Module) -> str:
+def _following(model: nn.Module, statistics: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """What follows the data: buffers, and what a task names besides."""
+    yield from model.named_buffers()
+    yield from ((f"statistics {number}", value) for number, value in enumerate(statistics))
+
+
+def fingerprint(weights: dict[str, Tensor]) -> str:
     """The first 16 hex digits of the SHA-256 of parameters and buffers: equal means bit-identical."""
     digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
+    for name, value in sorted(weights.items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]

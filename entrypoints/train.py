@@ -17,7 +17,9 @@ from typing import Any, NoReturn
 if find_spec("cloudtrain_job") is None:  # run by hand; in a job the launcher has put it on the path
     sys.path.insert(1, str(Path(__file__).parent / "job"))
 
-from arguments import Folders, Options, Refused, parse, refuse
+from arguments import Folders, Options, end, parse, refuse
+from cloudtrain_job import emit, write_result
+from rules import Refused
 
 
 def main() -> NoReturn:
@@ -33,48 +35,87 @@ def main() -> NoReturn:
 
 
 def train(options: Options, folders: Folders) -> NoReturn:
+    import memory
+    import rules
     import strategies
     import tasks
-    from checkpoint import Checkpoints
+    from checkpoint import Checkpoints, Written
+    from gpu_monitor import watch
+    from hardware import device_name
     from loop import Loop, Stop
     from ranks import Ranks, exit_at_once_on_errors, use_threads
+    from trackers import Trackers
 
     ranks = Ranks()
-    strategy = strategies.build(options.strategy, ranks)
+    strategy = strategies.build(ranks, options)
     use_threads(ranks)
     strategy.start()
     ranks.check_size()
     exit_at_once_on_errors()
     stop = Stop()
     stop.listen()  # after the group has formed: until then a SIGTERM ends the process at once
+    watch(ranks.device)
 
-    task = tasks.build(options.task, options.seed)
-    checkpoints = Checkpoints(folders.checkpoints, options.keep, ranks)
-    loop = Loop(task, strategy, options, checkpoints, stop)
+    def tell(written: Written) -> None:
+        if ranks.rank == 0:
+            times = {"seconds": round(written.seconds, 4), "stall_seconds": round(written.stall, 4)}
+            emit("checkpoint", step=written.step, path=str(written.folder), **times)
+
+    task = tasks.chosen(options)
+    rules.check(options, ranks.size, ranks.local_size, tasks.ability(task) if options.model else None)
+    checkpoints = Checkpoints(folders.checkpoints, options.keep, ranks, strategy.holders, tell)
+    trackers = Trackers(folders.output, vars(options), active=ranks.rank == 0)
     # A restart inside the job goes on, also after --no-resume. Nodes may count restarts differently: agree.
     restarted = ranks.agree(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")()[0]
-    if options.resume or restarted:
-        loop.resume()
-    else:
+    if not options.resume and not restarted:
         checkpoints.set_aside()
-    outcome = loop.run()
+    learnt = memory.Learnt(folders.checkpoints, ranks, f"{options.task} {options.strategy} {device_name(ranks.device)}")
+    loop: Any = None
+    try:
+        loop = Loop(task, strategy, options, checkpoints, stop, trackers)
+        memory.fit(loop, learnt)
+        loop.resume()
+        outcome = loop.run()
+    except Exception as error:
+        if not memory.is_out_of_memory(error):
+            raise
+        give_up_memory(error, loop, learnt)
     finish(loop, outcome, folders)
+    trackers.close(outcome)
     ranks.leave()
 
 
-def finish(loop: Any, outcome: str, folders: Folders) -> None:
-    """Write what the run leaves behind, and say how it ended: all ranks the fingerprint, rank 0 the rest."""
-    import state
-    from cloudtrain_job import emit, write_result
+def give_up_memory(error: Exception, loop: Any, learnt: Any) -> NoReturn:
+    """Out of memory in training: the peers wait in a collective, so there is nothing to agree on but the next start."""
+    import memory
 
-    loop.strategy.sync_buffers(loop.model)
-    fingerprint = state.fingerprint(loop.model)
+    said = f"out of memory: {memory.meaning(error)}. "
+    if loop is None or loop.micro_batch == 1:
+        said += "not even one sample per rank fits: use --strategy fsdp, or a larger machine"
+    else:
+        learnt.write(loop.micro_batch // 2)
+        said += f"The next start takes parts of {loop.micro_batch // 2} samples per rank, and the same batch"
+    end(memory.OOM_EXIT, "OutOfMemory", said)
+
+
+def finish(loop: Any, outcome: str, folders: Folders) -> None:
+    """Write what the run leaves behind, and say how it ended: rank 0, and each rank that has the whole model."""
+    import export
+    import state
+
+    loop.strategy.sync_buffers(loop.step.model)
+    loop.strategy.average(loop.task.statistics(loop.step.model))
+    weights = loop.strategy.whole_state(loop.step.model)
+    fingerprint = state.fingerprint(weights)
     sys.stdout.flush()
     os.write(1, f"parameters sha256 {fingerprint} (rank {loop.ranks.rank})\n".encode())
     if loop.ranks.rank == 0:
-        if outcome == "succeeded":
-            _export(loop.model, folders.model / "model.pt")
+        best = loop.saving.best
+        if outcome == "succeeded" and export.take_best(folders.checkpoints, folders.model / "model") is None:
+            export.write_model(folders.model / "model", weights, loop.ranks.say)
         numbers = {"outcome": outcome, **loop.at._asdict(), **loop.metrics, "parameters_sha256": fingerprint}
+        if best.step >= 0:
+            numbers.update(best_step=best.step, best_val_loss=best.val_loss)
         numbers.update(seconds=round(loop.meter.seconds(), 3), samples_per_s=round(loop.meter.mean_rate(), 1))
         folders.output.mkdir(parents=True, exist_ok=True)
         (folders.output / "metrics.json").write_text(json.dumps(numbers, indent=1) + "\n")
@@ -82,16 +123,6 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
     if loop.ranks.rank == 0:
         emit("result", outcome=outcome, step=loop.at.step, parameters_sha256=fingerprint)
         write_result(outcome, step=loop.at.step)
-
-
-def _export(model: Any, path: Path) -> None:
-    """The weights as a state dict, whole or not at all."""
-    import torch
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    torch.save(model.state_dict(), temporary)
-    temporary.replace(path)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ MARKER = "::cloudtrain:: "
 MAX_LINE_BYTES = 4000
 """Below PIPE_BUF (4096 on Linux), up to which one write to a pipe is never torn (POSIX write(2))."""
 
-_last_seq = 0
+_last_seq, _counting = 0, threading.Lock()
 _channel = 1
 
 
@@ -87,5 +88,6 @@ def _encode(event: dict[str, Any]) -> bytes:
 def _next_seq() -> int:
     """Strictly growing, also across restarts of the process: the clock in nanoseconds, nudged."""
     global _last_seq
-    _last_seq = max(_last_seq + 1, time.time_ns())
-    return _last_seq
+    with _counting:  # threads tell of things, too
+        _last_seq = max(_last_seq + 1, time.time_ns())
+        return _last_seq

@@ -1,32 +1,65 @@
 """How one model is spread over ranks: one small file per strategy.
 
-A new strategy is a new file here with `build(ranks) -> Strategy`; its file name is the value of `--strategy`.
+A new strategy is a new file here with `build(ranks, options) -> Strategy`; its file name is the value of `--strategy`.
+What can work with what is told by rules.py, before anything starts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from arguments import Options
 from ranks import Ranks
+
+if TYPE_CHECKING:
+    from step import Step
 
 
 class Strategy:
     """One process with the whole model on one device. A strategy overrides what it does differently."""
 
-    def __init__(self, ranks: Ranks) -> None:
-        self.ranks = ranks
+    communicates = False
+    """Whether ranks meet inside a forward pass, so that one of them cannot run it alone."""
+
+    def __init__(self, ranks: Ranks, options: Options) -> None:
+        self.ranks, self.options = ranks, options
         self.data_rank, self.data_ranks = ranks.rank, ranks.size
         """Which share of every global batch is this rank's; ranks that split one model see the same share."""
+        self.counts = True
+        """Whether the figures of that share are counted on this rank: on one only of those that see it."""
+        self.holders = 1
+        """How many ranks, counted from one whose number this divides, hold one whole model together."""
+        self.cuts = 1
+        """Into how many micro-batches the strategy itself cuts what it is given."""
 
     def start(self) -> None:
         """Join the peers; nothing has been built yet."""
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The module to call in training. `model` is already on the device and equal on all ranks."""
-        return model
+    def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:  # noqa: ARG002
+        """(this rank's part of the model, the module to call in training), on the device.
+
+        `model` is on the CPU and equal on all ranks. In the part, parameters keep the names that they have in the
+        model, so that any strategy can read any other's checkpoint.
+        """
+        model = model.to(self.ranks.device)
+        return model, model
+
+    def learn(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+        """Forward and backward pass of one part of a batch."""
+        with step.precision():
+            outputs = step.task.call(step.wrapped, inputs, True)
+        step.counted_loss(outputs, targets).backward()  # type: ignore[no-untyped-call]
+
+    def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
+        """The model's answers, for evaluation; None on a rank that does not get them."""
+        with step.precision():
+            return step.task.call(step.model, inputs, False)
 
     def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
         """The context of every part of a step but the last: gradients stay on this rank."""
@@ -35,8 +68,27 @@ class Strategy:
     def sync_buffers(self, model: nn.Module) -> None:
         """Make batch norm statistics equal on all ranks, before evaluation and export."""
 
+    def average(self, statistics: Sequence[Tensor]) -> None:
+        """Make other statistics of the data equal on all ranks: their mean."""
 
-def build(name: str, ranks: Ranks) -> Strategy:
-    """The strategy of that name; raises `Refused` when it cannot work with these ranks."""
-    strategy: Strategy = import_module("strategies." + name.replace("-", "_")).build(ranks)
+    def square_sum(self, norm: Tensor) -> Tensor:
+        """The square of the norm of all gradients, from that of this rank's."""
+        return norm.square()
+
+    def whole_state(self, model: nn.Module) -> dict[str, Tensor]:
+        """The state dict of the whole model; called by all ranks, and whole on rank 0 at least."""
+        return {name: whole(value) for name, value in model.state_dict().items()}
+
+
+def whole(value: Tensor) -> Tensor:
+    """A sharded tensor as one; another as it is."""
+    full = getattr(value, "full_tensor", None)
+    with torch.no_grad():
+        return value if full is None else full()
+
+
+def build(ranks: Ranks, options: Options) -> Strategy:
+    """The strategy that was asked for."""
+    module = import_module("strategies." + options.strategy.replace("-", "_"))
+    strategy: Strategy = module.build(ranks, options)
     return strategy

@@ -12,25 +12,30 @@ torch/nn/parallel/distributed.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from arguments import Options
 from ranks import Ranks
 from strategies import Strategy
+
+if TYPE_CHECKING:
+    from step import Step
 
 
 class DistributedData(Strategy):
     def start(self) -> None:
-        self.ranks.form()
+        self.ranks.form(self.options.backend)
 
-    def wrap(self, model: nn.Module) -> DistributedDataParallel:
-        on_gpu = self.ranks.device.type == "cuda"
-        return DistributedDataParallel(
-            model, device_ids=[self.ranks.local_rank] if on_gpu else None, gradient_as_bucket_view=True
-        )
+    def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
+        model, _ = super().wrap(model, step)
+        devices = [self.ranks.local_rank] if self.ranks.device.type == "cuda" else None
+        return model, DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
 
     def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = wrapped.no_sync()  # type: ignore[operator]
@@ -41,6 +46,11 @@ class DistributedData(Strategy):
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)
 
+    def average(self, statistics: Sequence[Tensor]) -> None:
+        for tensor in statistics:
+            dist.all_reduce(tensor.detach())
+            tensor.detach().div_(self.data_ranks)
 
-def build(ranks: Ranks) -> Strategy:
-    return DistributedData(ranks)
+
+def build(ranks: Ranks, options: Options) -> Strategy:
+    return DistributedData(ranks, options)

@@ -12,22 +12,23 @@ PyTorch's DDP tutorial.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import nn
 
-from arguments import Refused
+from arguments import Options
 from ranks import Ranks
 from strategies import Strategy
 
+if TYPE_CHECKING:
+    from step import Step
+
 
 class DataParallel(Strategy):
-    def wrap(self, model: nn.Module) -> nn.Module:
-        return nn.DataParallel(model)
+    def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
+        model, _ = super().wrap(model, step)
+        return model, nn.DataParallel(model)
 
 
-def build(ranks: Ranks) -> Strategy:
-    if ranks.size > 1:
-        raise Refused(
-            f"--strategy dp drives all GPUs from one process, but there are {ranks.size} processes: "
-            "use --strategy ddp (it is faster, too), or start one process (--nproc-per-node 1)"
-        )
-    return DataParallel(ranks)
+def build(ranks: Ranks, options: Options) -> Strategy:
+    return DataParallel(ranks, options)

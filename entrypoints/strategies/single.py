@@ -6,15 +6,10 @@ When: the model and its batch fit on one device, or you are debugging. Memory: o
 
 from __future__ import annotations
 
-from arguments import Refused
+from arguments import Options
 from ranks import Ranks
 from strategies import Strategy
 
 
-def build(ranks: Ranks) -> Strategy:
-    if ranks.size > 1:
-        raise Refused(
-            f"--strategy single trains in one process; there are {ranks.size} and each would train alone: "
-            "use --strategy ddp, or start one process (--nproc-per-node 1)"
-        )
-    return Strategy(ranks)
+def build(ranks: Ranks, options: Options) -> Strategy:
+    return Strategy(ranks, options)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import gzip
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.split import stages
 from tasks import Draw, Task
 
 NOISE = 0.05
@@ -104,6 +106,24 @@ def correct(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.argmax(1) == labels).sum()
 
 
+def layers(model: nn.Module) -> list[nn.Module]:
+    """What has weights enough to be worth sharding alone."""
+    return [module for module in model.modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
+
+
+def tensor_plan(model: nn.Module) -> dict[str, Any]:
+    """The hidden features between the two linear layers lie on different ranks; all else is on every rank."""
+    from torch.distributed.tensor import parallel as styles
+
+    hidden, last = (name for name, module in model.named_modules() if isinstance(module, nn.Linear))
+    return {hidden: styles.ColwiseParallel(), last: styles.RowwiseParallel()}
+
+
+def tensor_limit(model: nn.Module) -> int:
+    """The number of those hidden features."""
+    return next(module.out_features for module in model.modules() if isinstance(module, nn.Linear))
+
+
 def build(seed: int) -> Task:
     images, labels = read()
     train, validation = split(labels, seed)
@@ -117,4 +137,11 @@ def build(seed: int) -> Task:
         batch_size=32,
         lr=4e-3,
         weight_decay=1e-2,
+        unit="images",
+        channels_last=True,
+        layers=layers,
+        tensor_plan=tensor_plan,
+        tensor_limit=tensor_limit,
+        stages=stages,
+        most_stages=4,
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +14,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints"))
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional as F
 
 import tasks
 from arguments import parse
 from checkpoint import Checkpoints
+from evaluation import evaluate
 from loop import Loop, Stop
 from ranks import Ranks, exit_at_once_on_errors
+from rules import Refused
 from strategies.ddp import DistributedData
 from tasks import Draw, Task
 
@@ -33,17 +41,36 @@ def loop(strategy: DistributedData, folder: Path, task: Task, *argv: str) -> Loo
     return Loop(task, strategy, parse(["--strategy", "ddp", *argv]), checkpoints, Stop())
 
 
+def save(checkpoints: Checkpoints, step: int) -> None:
+    checkpoints.save(
+        step, 0, {"weights": torch.full((4,), float(step))}, {"step": step}, {"rank": checkpoints.ranks.rank}
+    )
+    checkpoints.finish()
+
+
+def check_found(checkpoints: Checkpoints, step: int) -> Path:
+    """The newest is of that step, and all of it can be read."""
+    found = checkpoints.newest()
+    assert found is not None
+    assert (found.step, found.ranks) == (step, 3)
+    assert checkpoints.about(found) == ({"step": step}, {"rank": checkpoints.ranks.rank})
+    weights = {"weights": torch.zeros(4)}
+    load(weights, storage_reader=FileSystemReader(found.folder / found.weights), no_dist=True)
+    assert torch.equal(weights["weights"], torch.full((4,), float(step)))
+    return found.folder
+
+
 def check_accumulation(strategy: DistributedData, folder: Path, task: Task) -> None:
     """32 samples in 3 ranks x 3 parts of 3 or 4: the gradient is that of the whole batch."""
     one = loop(strategy, folder, replace(task, model=plain_model), "--accumulate", "3", "--batch-size", "32")
-    start = {name: value.clone() for name, value in one.model.state_dict().items()}
+    start = {name: value.clone() for name, value in one.step.model.state_dict().items()}
     found: list[torch.Tensor] = []
 
     def keep_gradients(*_: object) -> None:
-        found.extend(p.grad.clone() for p in one.model.parameters() if p.grad is not None)
+        found.extend(p.grad.clone() for p in one.step.model.parameters() if p.grad is not None)
 
-    one.optimizer.register_step_pre_hook(keep_gradients)
-    one._step(one.batches.load(epoch=0, skip=0))
+    one.step.optimizer.register_step_pre_hook(keep_gradients)
+    one.step.take(one.batches.load(epoch=0, skip=0), 0, 100)
 
     reference = plain_model()
     reference.load_state_dict(start)
@@ -69,12 +96,12 @@ def check_evaluation(strategy: DistributedData, folder: Path, task: Task) -> Non
     for samples in (len(task.validation), 7, 1):
         part = tasks.build("digits", seed=0).validation
         part.images, part.labels = part.images[:samples], part.labels[:samples]  # type: ignore[attr-defined]
-        one.task = replace(task, validation=part)
-        values = one.evaluate()
+        one.step.task = replace(task, validation=part)
+        values = evaluate(one.step, 256, 0, lambda: False)
         assert values is not None
         with torch.no_grad():
             inputs, labels = part[Draw(0, list(range(samples)))]
-            outputs = one.model(inputs)
+            outputs = one.step.model(inputs)
         assert values["val_accuracy"] == float((outputs.argmax(1) == labels).sum()) / samples
         assert abs(values["val_loss"] - float(F.cross_entropy(outputs, labels))) < 1e-5
 
@@ -83,39 +110,54 @@ def check_agreement(ranks: Ranks, folder: Path) -> None:
     """What one rank finds torn, no rank loads; the partial folder of a death in mid-save is not seen."""
     checkpoints = Checkpoints(folder, keep=3, ranks=ranks)
     for step in (10, 20, 30):
-        checkpoints.save(step, 0, {"step": step}, {"rank": ranks.rank})
+        save(checkpoints, step)
     newest = folder / "step-00000030" / "rank-2.pt"
     if ranks.rank == 2:
         newest.write_bytes(newest.read_bytes()[:-1] + b"x")
         (folder / "step-00000020" / "rank-2.pt").unlink()
         (folder / "step-00000040.partial").mkdir()
     ranks.barrier()
-    found = Checkpoints(folder, keep=3, ranks=ranks).newest()
-    assert found is not None
-    assert (found.step, found.ranks) == (10, 3)
-    assert Checkpoints(folder, keep=3, ranks=ranks).load(found) == ({"step": 10}, {"rank": ranks.rank})
+    check_found(Checkpoints(folder, keep=3, ranks=ranks), 10)
     assert not (folder / "step-00000040.partial").exists()
 
 
 def check_private_disks(ranks: Ranks, folder: Path) -> None:
     """Rank 2 plays a second node with a disk of its own: all it needs to go on lies there."""
-    local_rank = ranks.local_rank
-    ranks.local_rank = 0 if ranks.rank == 2 else ranks.rank
+    was = ranks.local_rank, ranks.local_size
     own = folder / ("node-1" if ranks.rank == 2 else "node-0")
+    ranks.local_rank = 0 if ranks.rank == 2 else ranks.rank
+    ranks.local_size = 1 if ranks.rank == 2 else 2
     checkpoints = Checkpoints(own, keep=3, ranks=ranks)
-    checkpoints.save(10, 0, {"step": 10}, {"rank": ranks.rank})
-    found = checkpoints.newest()
+    save(checkpoints, 10)
+    names = {entry.name for entry in check_found(checkpoints, 10).iterdir()}
+    mine = {"rank-2.pt", "weights-2"} if ranks.rank == 2 else {"rank-0.pt", "rank-1.pt", "weights-0"}
+    assert names == {"manifest.json", "shared.json"} | mine
+    check_parts(ranks, folder / "parts" / own.name, folder / "parts" / "together")
+    ranks.local_rank, ranks.local_size = was
+
+
+def check_parts(ranks: Ranks, own: Path, together: Path) -> None:
+    """A model that lies on two disks is found where both parts have been brought together, and only there."""
+    mesh = init_device_mesh("cpu", (3,))
+    weights = distribute_tensor(torch.arange(7.0), mesh, [Shard(0)])
+    checkpoints = Checkpoints(own, keep=3, ranks=ranks, holders=3)
+    checkpoints.save(10, 0, {"weights": weights}, {"step": 10}, {"rank": ranks.rank})
+    checkpoints.finish()
+    with contextlib.suppress(Refused):
+        checkpoints.newest()
+        raise AssertionError("a part was taken for the whole")
+    shutil.copytree(own, together, dirs_exist_ok=True)
+    ranks.barrier()
+    found = Checkpoints(together, keep=3, ranks=ranks, holders=3).newest()
     assert found is not None
-    assert checkpoints.load(found) == ({"step": 10}, {"rank": ranks.rank})
-    names = {entry.name for entry in found.folder.iterdir()}
-    mine = {"rank-2.pt"} if ranks.rank == 2 else {"rank-0.pt", "rank-1.pt"}
-    assert names == {"manifest.json", "shared.pt"} | mine
-    ranks.local_rank = local_rank
+    whole = {"weights": torch.zeros(7)}
+    load(whole, storage_reader=FileSystemReader(found.folder / found.weights), no_dist=True)
+    assert torch.equal(whole["weights"], torch.arange(7.0))
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    strategy = DistributedData(Ranks())
+    strategy = DistributedData(Ranks(), parse([]))
     strategy.start()
     exit_at_once_on_errors()
     torch.set_num_threads(1)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import sharded
 import state
 from checkpoint import Checkpoints, Found
 from ranks import Ranks
@@ -21,7 +22,12 @@ def checkpoints(tmp_path: Path) -> Checkpoints:
 
 def save(checkpoints: Checkpoints, *steps: int) -> None:
     for step in steps:
-        checkpoints.save(step, 0, {"weights": torch.full((4,), float(step))}, {"step": step})
+        checkpoints.save(step, 0, tensors(step), {"step": step}, {"own": step})
+    checkpoints.finish()
+
+
+def tensors(step: int) -> dict[str, torch.Tensor]:
+    return {"model.weight": torch.full((2, 4), float(step)), "model.bias": torch.full((2,), float(step))}
 
 
 def newest(checkpoints: Checkpoints) -> Found:
@@ -37,9 +43,45 @@ def visible(checkpoints: Checkpoints) -> list[str]:
 def test_what_was_saved_comes_back(checkpoints: Checkpoints) -> None:
     assert checkpoints.newest() is None
     save(checkpoints, 120)
-    shared, own = checkpoints.load(newest(checkpoints))
-    assert torch.equal(shared["weights"], torch.full((4,), 120.0))
-    assert own == {"step": 120}
+    found, model = newest(checkpoints), torch.nn.Linear(4, 2)
+    assert checkpoints.about(found) == ({"step": 120}, {"own": 120})
+    checkpoints.load(found, model, torch.optim.AdamW(model.parameters()))
+    assert torch.equal(model.weight, torch.full((2, 4), 120.0))
+
+
+def test_what_changes_after_the_order_is_not_in_the_checkpoint(checkpoints: Checkpoints) -> None:
+    """Training goes on while the files are written."""
+    live = tensors(1)
+    checkpoints.save(1, 0, live, {}, {})
+    for tensor in live.values():
+        tensor.fill_(99.0)
+    checkpoints.finish()
+    model = torch.nn.Linear(4, 2)
+    checkpoints.load(newest(checkpoints), model, torch.optim.AdamW(model.parameters()))
+    assert torch.equal(model.weight, torch.full((2, 4), 1.0))
+
+
+def test_the_optimizers_state_comes_back_under_the_names_of_the_parameters(checkpoints: Checkpoints) -> None:
+    def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 2)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        model(torch.ones(3, 4)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    model, optimizer = trained()
+    step(model, optimizer)
+    checkpoints.save(1, 0, sharded.tensors_of(model, optimizer), {}, {})
+    checkpoints.finish()
+    step(model, optimizer)
+    again, other = trained()
+    checkpoints.load(newest(checkpoints), again, other)
+    step(again, other)
+    for mine, wanted in zip(again.parameters(), model.parameters(), strict=True):
+        assert torch.equal(mine, wanted)
 
 
 def test_only_the_newest_are_kept(checkpoints: Checkpoints) -> None:
@@ -47,12 +89,15 @@ def test_only_the_newest_are_kept(checkpoints: Checkpoints) -> None:
     assert visible(checkpoints) == ["step-00000020", "step-00000030"]
 
 
-@pytest.mark.parametrize("harm", ["cut", "flip", "remove", "manifest"])
+NAMES = {"manifest": "manifest.json", "index": "weights-0/.metadata", "shared": "shared.json"}
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "remove", "manifest", "index", "shared"])
 def test_a_torn_newest_is_skipped_with_a_warning(
     checkpoints: Checkpoints, harm: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(checkpoints, 10, 20)
-    file = checkpoints.folder / "step-00000020" / ("manifest.json" if harm == "manifest" else "shared.pt")
+    file = checkpoints.folder / "step-00000020" / NAMES.get(harm, "weights-0/__0_0.distcp")
     content = file.read_bytes()
     if harm == "remove":
         file.unlink()
@@ -66,7 +111,7 @@ def test_a_torn_newest_is_skipped_with_a_warning(
 
 def test_a_torn_later_step_neither_counts_nor_stays(checkpoints: Checkpoints) -> None:
     save(checkpoints, 10, 30)
-    (checkpoints.folder / "step-00000030" / "shared.pt").unlink()
+    (checkpoints.folder / "step-00000030" / "shared.json").unlink()
     save(checkpoints, 20)
     assert visible(checkpoints) == ["step-00000010", "step-00000020"]
 
@@ -75,8 +120,15 @@ def test_a_death_before_the_rename_leaves_the_one_before(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(checkpoints, 10)
+    rename = Path.rename
+
+    def die(path: Path, target: Path) -> Path:
+        if path.name.endswith(".partial"):
+            raise OSError("died")
+        return rename(path, target)
+
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(OSError("died")))
+        patch.setattr(Path, "rename", die)
         with pytest.raises(OSError, match="died"):
             save(checkpoints, 20)
     assert "step-00000020.partial" in visible(checkpoints)
@@ -96,7 +148,7 @@ def test_starting_anew_sets_earlier_ones_aside(checkpoints: Checkpoints) -> None
 def test_another_number_of_ranks_gets_the_shared_part_only(checkpoints: Checkpoints) -> None:
     save(checkpoints, 10)
     found = newest(checkpoints)._replace(ranks=4)
-    assert checkpoints.load(found)[1] is None
+    assert checkpoints.about(found)[1] is None
 
 
 def draws() -> tuple[float, float, float]:
@@ -107,9 +159,10 @@ def test_generators_go_on_where_they_were(checkpoints: Checkpoints) -> None:
     cpu = torch.device("cpu")
     state.seed_generators(5)
     draws()
-    checkpoints.save(1, 0, {}, {"generators": state.generators(cpu)})
+    checkpoints.save(1, 0, tensors(1), {}, {"generators": state.generators(cpu)})
+    checkpoints.finish()
     wanted = draws()
-    _, own = checkpoints.load(newest(checkpoints))
+    _, own = checkpoints.about(newest(checkpoints))
     assert own is not None
     assert draws() != wanted
     state.restore_generators(own["generators"], cpu)

@@ -16,12 +16,14 @@ import ranks as ranks_module
 import state
 import strategies
 import tasks
-from arguments import Folders, Refused, parse
+from arguments import Folders, parse
 from batches import Batches, evaluation_draws
 from checkpoint import Checkpoints
-from loop import Loop, Position, Stop, lr_factor
+from loop import Loop, Position, Stop
 from measure import LossMean, Meter
 from ranks import Ranks
+from rules import Refused
+from schedule import lr_factor
 from tasks import Draw
 from tasks.digits import read, split
 
@@ -139,7 +141,7 @@ def test_progress_comes_more_rarely_in_a_long_run_but_never_more_than_ten_second
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--amp", "fp16"], "use bf16"),
+        (["--amp", "half"], "choose from"),
         (["--epochs", "0"], "whole number from 1 on"),
         (["--lr", "nan"], "number above 0"),
         (["--task", "nope"], "invalid choice: 'nope'"),
@@ -172,7 +174,7 @@ def test_defaults_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_strategy_of_one_process_refuses_several(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(Refused, match="use --strategy ddp"):
-        strategies.build(name, Ranks())
+        parse(["--strategy", name])
 
 
 def test_a_split_world_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,11 +197,15 @@ def make_loop(tmp_path: Path) -> Callable[..., Loop]:
     def make(*argv: str) -> Loop:
         torch.set_num_threads(1)
         options = parse(list(argv))
-        strategy = strategies.build(options.strategy, Ranks())
+        strategy = strategies.build(Ranks(), options)
         checkpoints = Checkpoints(tmp_path, 3, strategy.ranks)
         return Loop(tasks.build("digits", options.seed), strategy, options, checkpoints, Stop())
 
     return make
+
+
+def fingerprint(loop: Loop) -> str:
+    return state.fingerprint(loop.step.model.state_dict())
 
 
 def test_a_run_cut_short_goes_on_within_its_epoch(make_loop: Callable[..., Loop]) -> None:
@@ -230,7 +236,7 @@ def test_a_stop_asked_for_during_evaluation_repeats_only_the_evaluation(
     loop._train_epoch()
     loop.stop.asked = True
     assert not loop._finish_epoch()
-    loop.save()
+    loop.saving.save(last=True)
     again = make_loop("--epochs", "1")
     again.resume()
     assert again.at == Position(step=44, epoch=0, samples=44 * 32)
@@ -251,14 +257,14 @@ def test_a_run_that_reached_its_target_is_not_trained_further_by_a_resume(make_l
     again.resume()
     assert again.run() == "succeeded"
     assert again.at == first.at
-    assert state.fingerprint(again.model) == state.fingerprint(first.model)
+    assert fingerprint(again) == fingerprint(first)
 
 
 def test_starting_anew_says_where_the_checkpoints_went(
     make_loop: Callable[..., Loop], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     make_loop("--max-steps", "1").run()
-    make_loop().checkpoints.set_aside()
+    make_loop().saving.checkpoints.set_aside()
     assert "training starts anew; the checkpoints so far are set aside in " in capfd.readouterr().out
     assert [path.name for path in tmp_path.glob("before-*/step-*")] == ["step-00000001"]
 

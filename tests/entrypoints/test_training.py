@@ -13,6 +13,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +29,22 @@ DEADLINE_SECONDS = 90
 class Launch:
     """A command in a process group of its own, which is killed when the deadline expires."""
 
-    def __init__(self, folder: Path, *argv: str, **env: str) -> None:
+    def __init__(
+        self, folder: Path, *argv: str, deadline: float = DEADLINE_SECONDS, env: dict[str, str] | None = None
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("CLOUDTRAIN_", "PET_", "TORCHELASTIC_"))}
         self.process = subprocess.Popen(
             [sys.executable, *argv],
             cwd=folder,
-            env=clean | {"OMP_NUM_THREADS": "1", "CLOUDTRAIN_RESULT_FILE": "result.json"} | env,
+            env=clean | {"OMP_NUM_THREADS": "1", "CLOUDTRAIN_RESULT_FILE": "result.json"} | (env or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
         self.lines: list[str] = []
-        self._watch = threading.Timer(DEADLINE_SECONDS, self.kill)
+        self._watch = threading.Timer(deadline, self.kill)
         self._watch.start()
 
     def kill(self) -> None:
@@ -77,7 +81,17 @@ def torchrun(folder: Path, processes: int, *argv: str | Path, **env: str) -> Lau
         f"--nproc-per-node={processes}",
         "--monitor-interval=0.1",
     ]
-    return Launch(folder, *run, *map(str, argv), **env)
+    return Launch(folder, *run, *map(str, argv), env=env)
+
+
+def exported(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights, in the format that the installed packages allow."""
+    if find_spec("safetensors") is None:
+        weights: dict[str, torch.Tensor] = torch.load(folder / "model.pt", weights_only=True)
+    else:
+        weights = import_module("safetensors.torch").load_file(folder / "model.safetensors")
+    assert len(list(folder.iterdir())) == 1
+    return weights
 
 
 def only(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -103,7 +117,7 @@ def test_two_ranks_learn_the_digits_and_end_with_equal_parameters(tmp_path: Path
     (result,) = only(events, "result")
     assert launch.fingerprints() == {result["parameters_sha256"]}
     assert json.loads((tmp_path / "result.json").read_text()) == {"outcome": "succeeded", "step": 132}
-    weights = torch.load(tmp_path / "cloudtrain-output/model/model.pt", weights_only=True)
+    weights = exported(tmp_path / "cloudtrain-output/model")
     assert weights["0.weight"].shape == (32, 1, 3, 3)
     numbers = json.loads((tmp_path / "cloudtrain-output/output/metrics.json").read_text())
     assert numbers["val_accuracy"] == metrics[-1]["values"]["val_accuracy"]
@@ -123,7 +137,7 @@ def test_a_stopped_run_resumes_bit_identically(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "stopped/result.json").read_text())
     assert told == {"outcome": "stopped", "step": result["step"]}
     folder = tmp_path / "stopped" / checkpoint["path"]
-    assert {p.name for p in folder.iterdir()} == {"manifest.json", "shared.pt", "rank-0.pt", "rank-1.pt"}
+    assert {p.name for p in folder.iterdir()} == {"manifest.json", "shared.json", "rank-0.pt", "rank-1.pt", "weights-0"}
 
     control = tmp_path / "control" / checkpoint["path"]
     shutil.copytree(folder, control)
@@ -170,7 +184,7 @@ def test_three_ranks_resume_bit_identically_then_two_go_on_from_them(tmp_path: P
 
     fewer = torchrun(tmp_path / "fewer", 2, *argv)
     assert [e["step"] for e in only(fewer.finish(), "result")] == [44]
-    assert "resumed on 2 ranks what 3 wrote" in "".join(fewer.lines)
+    assert "resumed on 2 ranks what 3 wrote (ddp, now ddp)" in "".join(fewer.lines)
     assert len(fewer.fingerprints()) == 1
 
 
@@ -186,7 +200,10 @@ def test_what_needs_a_group_of_three(tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_one_line_from_rank_0_and_exit_code_2(tmp_path: Path) -> None:
-    ranks = [Launch(tmp_path, str(TRAIN), "--strategy", "single", RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]
+    ranks = [
+        Launch(tmp_path, str(TRAIN), "--strategy", "single", env={"RANK": str(rank), "WORLD_SIZE": "2"})
+        for rank in (0, 1)
+    ]
     for rank in ranks:
         rank.finish()
     assert [rank.process.returncode for rank in ranks] == [2, 2]

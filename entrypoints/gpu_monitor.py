@@ -1,0 +1,77 @@
+"""What a rank's GPU is doing, as events: utilisation, memory, power, temperature. Needs the package nvidia-ml-py.
+
+Without it, or without a GPU, nothing happens. What a card cannot tell is left out of the event.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from cloudtrain_job import emit
+
+PAUSE_SECONDS = 30.0
+
+
+def watch(device: torch.device) -> None:
+    """Begin to watch this rank's GPU, if it has one."""
+    if device.type == "cuda":
+        about: Any = torch.cuda.get_device_properties(device)
+        with suppress(AttributeError):  # an older torch does not tell where the GPU is
+            GpuMonitor(f"{about.pci_domain_id:08x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}.0")
+
+
+class GpuMonitor:
+    """Reads one GPU every `pause` seconds in a thread that ends with the process."""
+
+    def __init__(self, bus_id: str, pause: float = PAUSE_SECONDS) -> None:
+        """`bus_id`: the PCI address; the number that CUDA gives a GPU may not be that of the driver."""
+        self._pause, self._ended = pause, threading.Event()
+        nvml = _nvml()
+        self._handle: Any = None
+        if nvml is None:
+            return
+        with suppress(Exception):
+            nvml.nvmlInit()
+            self._handle = nvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode())
+        if self._handle is not None:
+            self._nvml = nvml
+            threading.Thread(target=self._work, name="gpu monitor", daemon=True).start()
+
+    def read(self) -> dict[str, float]:
+        """Percent, GB, W and degrees Celsius, as far as the card tells them."""
+        nvml, handle = self._nvml, self._handle
+        readings: dict[str, Callable[[], float]] = {
+            "utilization_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+            "memory_used_gb": lambda: round(nvml.nvmlDeviceGetMemoryInfo(handle).used / 1e9, 3),
+            "memory_total_gb": lambda: round(nvml.nvmlDeviceGetMemoryInfo(handle).total / 1e9, 3),
+            "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        }
+        values = {}
+        for name, reading in readings.items():
+            with suppress(Exception):  # NVMLError_NotSupported, mostly
+                values[name] = reading()
+        return values
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def _work(self) -> None:
+        while not self._ended.wait(self._pause):
+            values = self.read()
+            if values:
+                emit("gpu", **values)
+
+
+def _nvml() -> Any:
+    """The module, or None where it is not installed."""
+    try:
+        return import_module("pynvml")
+    except ImportError:
+        return None

@@ -1,0 +1,71 @@
+"""The tasks and the options that each has of its own. Standard library only: `--help` costs no torch import.
+
+A key is a value of `--task`; an option called `image-size` is `--image-size` on the command line and the argument
+`image_size` of the task's `build`.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Option(NamedTuple):
+    """One option of one task."""
+
+    reader: Callable[[str], Any]
+    """Reads what was written; ArgumentTypeError tells what was expected."""
+    default: Any
+    """None: the task decides, as the help says."""
+    help: str
+
+
+def one_of(*names: str) -> Callable[[str], str]:
+    """Reads one of these words."""
+
+    def read(text: str) -> str:
+        if text not in names:
+            raise ArgumentTypeError(f"expected {' or '.join(names)}, got {text!r}")
+        return text
+
+    return read
+
+
+def yes_or_no(text: str) -> bool:
+    return one_of("yes", "no")(text) == "yes"
+
+
+def multiple_of(unit: int, most: int) -> Callable[[str], int]:
+    """Reads a multiple of `unit` up to `most`."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or len(text) > 9 or not 0 < int(text) <= most or int(text) % unit:
+            raise ArgumentTypeError(f"expected a multiple of {unit} up to {most}, got {text!r}")
+        return int(text)
+
+    return read
+
+
+HANDWRITTEN = Option(one_of("mnist", "digits"), "mnist", "mnist|digits: digits need no network [mnist]")
+
+OPTIONS: dict[str, dict[str, Option]] = {
+    "digits": {},
+    "mnist": {"data": HANDWRITTEN},
+    "keras-mnist": {"data": HANDWRITTEN},
+    "resnet50": {
+        "size": Option(one_of("full", "tiny"), "full", "full|tiny: tiny is the same code, for a CPU [full]"),
+        "image-size": Option(multiple_of(32, 1024), None, "pixels, a multiple of 32 [224; tiny: 64]"),
+        "data": Option(
+            one_of("images", "synthetic"), None, "images|synthetic [images if $CLOUDTRAIN_INPUT_IMAGES is set]"
+        ),
+    },
+    "gpt": {
+        "size": Option(one_of("tiny", "small", "gpt2-124m"), "tiny", "tiny|small|gpt2-124m [tiny]"),
+        "context": Option(multiple_of(8, 65536), None, "tokens per sequence, a multiple of 8 [the size's]"),
+        "data": Option(
+            one_of("text", "synthetic"), "text", "text|synthetic: $CLOUDTRAIN_INPUT_TEXT, else Python's source [text]"
+        ),
+        "tied": Option(yes_or_no, None, "yes|no: one matrix for embedding and head [gpt2-124m: yes]"),
+    },
+}

@@ -1,0 +1,312 @@
+"""The shared trainer's step under ddp against hand-written DDP loops, Accelerate, Fabric and Lightning's Trainer.
+
+All in one job of two ranks, so that they share processes and noise: windows of equally many steps take turns, the order
+rotating, and each round gives one ratio to the hand-written loop of that round. That loop is there twice: the second
+one's distance from 1 is the noise. Rates: a ratio above 1 is faster than by hand. Those who are not installed are left
+out (pip install accelerate lightning).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.bench.pairs import quartiles
+
+ROOT = Path(__file__).resolve().parents[2]
+PER_RANK, WARM = 32, 5
+BARS = {"ours": 0.98}
+"""Least rate by CPU time, of the hand-written loop's."""
+
+Window = Callable[[], tuple[float, float]]
+"""Runs its steps; wall and CPU seconds of those after the first few."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        measure(options.steps, options.rounds, options.json)
+    argv = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        __file__,
+        *sys.argv[1:],
+    ]
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "entrypoints", ROOT / "entrypoints" / "job")))
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    return subprocess.run(argv, env=env, timeout=1800, check=False).returncode
+
+
+def measure(steps: int, rounds: int, file: Path | None) -> None:
+    """One rank of the job; rank 0 prints the table."""
+    warnings.filterwarnings("ignore")
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    ways: dict[str, Window] = {}
+    with suppress(ImportError):
+        from accelerate import Accelerator
+
+        ways["accelerate"] = loop(*with_accelerate(Accelerator(cpu=True)), steps)  # it makes the process group
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    with suppress(ImportError):
+        ways["fabric"] = loop(*with_fabric(), steps)
+        ways["lightning"] = with_lightning(steps)
+    ways = {
+        "hand": loop(*by_hand(batched=True), steps),
+        "hand again": loop(*by_hand(batched=True), steps),
+        "hand, collating sample by sample": loop(*by_hand(batched=False), steps),
+        "ours": ours(steps),
+        **ways,
+    }
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        names = list(ways)
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            found = ways[name]()
+            if number:  # the first round warms up
+                taken[name].append(found)
+    if dist.get_rank() == 0:
+        report(taken, steps, rounds, file)
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def report(taken: dict[str, list[tuple[float, float]]], steps: int, rounds: int, file: Path | None) -> None:
+    print(f"2 ranks, batch {PER_RANK} per rank, {steps} steps per window, {rounds} rounds; rate / hand's rate")
+    print("| loop | CPU | wall | steps per s | |\n|---|---|---|---|---|")
+    figures: dict[str, Any] = {}
+    for name, costs in taken.items():
+        cells = []
+        for index in (1, 0):
+            low, middle, high = quartiles([h[index] / t[index] for h, t in zip(taken["hand"], costs, strict=True)])
+            cells.append(f"{middle:.3f} [{low:.3f}-{high:.3f}]")
+            figures.setdefault(name, {})["cpu" if index else "wall"] = [low, middle, high]
+        rate = statistics.median(steps / wall for wall, _ in costs)
+        bar = f"bar {BARS[name]}" if name in BARS else ""
+        print(f"| {name} | {cells[0]} | {cells[1]} | {rate:.0f} | {bar} |", flush=True)
+    if file:
+        file.write_text(json.dumps({"steps": steps, "rounds": rounds, "rates": figures}, indent=2) + "\n")
+
+
+def samples() -> tuple[Any, Any]:
+    """The digits, many times over: an epoch that no window reaches the end of."""
+    from tasks.digits import read
+
+    images, labels = read()
+    return images.repeat(60, 1, 1, 1), labels.repeat(60)
+
+
+def model() -> Any:
+    import torch
+    from tasks.digits import model as digits
+
+    torch.manual_seed(0)
+    return digits()
+
+
+def loss_of(outputs: Any, labels: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.cross_entropy(outputs, labels)
+
+
+def adam(net: Any) -> Any:
+    import torch
+
+    return torch.optim.AdamW(net.parameters(), 1e-3)
+
+
+def dataset() -> Any:
+    from torch.utils.data import TensorDataset
+
+    return TensorDataset(*samples())
+
+
+def loop(net: Any, optimizer: Any, batches: Any, backward: Callable[[Any], None], steps: int) -> Window:
+    """The loop that everybody writes, with a schedule."""
+    import torch
+    import torch.distributed as dist
+
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(getattr(optimizer, "optimizer", optimizer), 100_000)
+
+    def window() -> tuple[float, float]:
+        net.train()
+        begun = clocks()
+        for number, (images, labels) in enumerate(batches):
+            if number == WARM:
+                dist.barrier()
+                begun = clocks()
+            optimizer.zero_grad()
+            backward(loss_of(net(images), labels))
+            optimizer.step()
+            schedule.step()
+            if number == WARM + steps - 1:
+                break
+        return since(begun)
+
+    return window
+
+
+def by_hand(*, batched: bool) -> tuple[Any, Any, Any, Callable[[Any], None]]:
+    """`batched`: the fastest that one can write: samples are taken from memory a batch at a time."""
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+
+    net = DistributedDataParallel(model(), gradient_as_bucket_view=True)
+    data = dataset()
+    sampler: Any = DistributedSampler(data)
+    if batched:
+        batches = DataLoader(data, sampler=BatchSampler(sampler, PER_RANK, drop_last=True), batch_size=None)
+    else:
+        batches = DataLoader(data, PER_RANK, sampler=sampler, drop_last=True)
+    return net, adam(net), batches, lambda loss: loss.backward()
+
+
+def with_accelerate(accelerator: Any) -> tuple[Any, Any, Any, Callable[[Any], None]]:
+    from torch.utils.data import DataLoader
+
+    net = model()
+    batches = DataLoader(dataset(), PER_RANK, shuffle=True, drop_last=True)
+    return (*accelerator.prepare(net, adam(net), batches), accelerator.backward)
+
+
+def with_fabric() -> tuple[Any, Any, Any, Callable[[Any], None]]:
+    from lightning.fabric import Fabric
+    from torch.utils.data import DataLoader
+
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    fabric.launch()
+    net = model()
+    net, optimizer = fabric.setup(net, adam(net))
+    batches = fabric.setup_dataloaders(DataLoader(dataset(), PER_RANK, shuffle=True, drop_last=True))
+    return net, optimizer, batches, fabric.backward
+
+
+def with_lightning(steps: int) -> Window:
+    import lightning
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.begun, self.taken = model(), (0.0, 0.0), (0.0, 0.0)
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            return loss_of(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            optimizer = adam(self)
+            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100_000)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+        def on_train_batch_start(self, batch: Any, number: int) -> None:
+            if number == WARM:
+                dist.barrier()
+                self.begun = clocks()
+
+        def on_train_batch_end(self, outputs: Any, batch: Any, number: int) -> None:
+            if number == WARM + steps - 1:
+                self.taken = since(self.begun)
+
+    data = DataLoader(dataset(), PER_RANK, shuffle=True, drop_last=True)
+
+    def window() -> tuple[float, float]:
+        module = Module()
+        lightning.Trainer(
+            accelerator="cpu", devices=2, strategy="ddp", max_steps=WARM + steps, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        ).fit(module, data)  # fmt: skip
+        return module.taken
+
+    return window
+
+
+def ours(steps: int) -> Window:
+    """The trainer's own loop, whole: agreeing, counting, reporting and looking at the clock included."""
+    import tempfile
+    from dataclasses import replace
+
+    import strategies
+    import tasks.digits
+    import torch.distributed as dist
+    from arguments import parse
+    from checkpoint import Checkpoints
+    from loop import Loop, Stop
+    from ranks import Ranks
+    from tasks.digits import Digits
+
+    options = parse(["--batch-size", str(PER_RANK * 2), "--epochs", "100", "--lr-schedule", "cosine"])
+    ranks = Ranks()
+    ranks._control = dist.group.WORLD  # the group is there already
+    strategy = strategies.build(ranks, options)
+    task = replace(tasks.digits.build(0), model=model, train=Digits(*samples()))
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    made = Loop(task, strategy, options, Checkpoints(Path(folder[0]), 1, ranks), Stop())
+    take, begun, number = made.step.take, (0.0, 0.0), 0
+
+    def counted(batches: Iterator[Any], step: int, steps_in_all: int) -> None:
+        nonlocal begun, number
+        if number == WARM:
+            dist.barrier()
+            begun = clocks()
+        number += 1
+        take(batches, step, steps_in_all)
+
+    made.step.take = counted  # type: ignore[method-assign]
+    hush()
+
+    def window() -> tuple[float, float]:
+        nonlocal number
+        number = 0
+        made.steps = made.at.step + WARM + steps
+        made._train_epoch()
+        return since(begun)
+
+    return window
+
+
+def hush() -> None:
+    """Events are written, but not to the screen."""
+    from cloudtrain_job import send_through
+
+    send_through(os.open(os.devnull, os.O_WRONLY))
+
+
+def clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def since(begun: tuple[float, float]) -> tuple[float, float]:
+    return time.perf_counter() - begun[0], time.process_time() - begun[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

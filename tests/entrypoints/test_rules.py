@@ -1,0 +1,98 @@
+"""What is refused before anything starts, with the way out; and the table of tasks against the tasks themselves."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+import tasks
+from arguments import Options, parse
+from rules import TASKS, Refused, ability
+from tasks.options import OPTIONS
+
+
+def on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: int | None = None) -> Options:
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(per_node or ranks))
+    return parse(line.split())
+
+
+@pytest.mark.parametrize(
+    ("ranks", "line", "said"),
+    [
+        (2, "--strategy single", "trains in one process; there are 2 .* use --strategy ddp"),
+        (2, "--strategy dp", "drives all GPUs from one process; .* use --strategy ddp"),
+        (2, "--strategy model-parallel", "spreads one process .* use --strategy fsdp or pipeline"),
+        (2, "--task resnet50 --strategy tp", "has no plan that cuts its matrices .* use --strategy ddp or fsdp"),
+        (2, "--task gpt --tied yes --strategy tp", "has no plan .* use --strategy ddp or fsdp"),
+        (2, "--task gpt --size gpt2-124m --strategy pipeline", "cannot be cut into stages .* use --strategy ddp"),
+        (3, "--task gpt --strategy tp", "comes in 4 pieces, which 3 ranks do not divide: use 1 or 2 ranks"),
+        (8, "--strategy pipeline", "at most 4 stages, not 8: use --strategy hybrid --stages 4 or less"),
+        (1, "--strategy pipeline", "1 stages do not make .* start several processes"),
+        (4, "--strategy hybrid", "say which by --tensor N .* or --stages N"),
+        (4, "--strategy hybrid --tensor 2 --stages 2", "say which by --tensor N"),
+        (4, "--strategy hybrid --tensor 4", "less than the 4 ranks, .* or --strategy tp for all ranks"),
+        (4, "--strategy hybrid --stages 4", "for all 4 ranks use --strategy pipeline"),
+        (2, "--strategy hybrid --stages 3", "--stages 3 needs as many ranks, and there are 2: start more"),
+        (4, "--strategy hsdp --shard 3", "--shard 3 does not divide the 4 ranks"),
+        (4, "--strategy hsdp", "one group of all 4 ranks, which is --strategy fsdp"),
+        (2, "--task keras-mnist --strategy fsdp", "not torch's own to shard: use --strategy ddp"),
+        (2, "--strategy pipeline --batch-size 30", "a batch of 30 cannot .* 4 micro-batches .* use --batch-size 28"),
+        (2, "--strategy pipeline --microbatches 1", "1 micro-batches do not fill 2 stages .* --schedule gpipe"),
+        (4, "--strategy hybrid --stages 2 --batch-size 4", "2 pipelines x 4 micro-batches .* use --batch-size 8"),
+        (2, "--tensor 2", "--tensor is for --strategy hybrid, not ddp: leave it out"),
+        (2, "--strategy fsdp --microbatches 4", "--microbatches is for --strategy pipeline or hybrid, not fsdp"),
+        (2, "--strategy fsdp --amp fp16", "use --amp bf16"),
+        (2, "--strategy tp --compile", "--compile is not offered with --strategy tp"),
+        (1, "--size tiny", "--size is an option of --task resnet50 or gpt, not of this one"),
+        (1, "--task gpt --size huge", "argument --size: expected tiny or small"),
+    ],
+)
+def test_what_cannot_work_is_refused(ranks: int, line: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match=said):
+        on(ranks, line, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "line"),
+    [
+        (1, "--strategy model-parallel --stages 4"),
+        (2, "--strategy pipeline --schedule gpipe --microbatches 1"),
+        (4, "--strategy hybrid --tensor 2"),
+        (8, "--task gpt --strategy hybrid --stages 4"),
+        (8, "--task gpt --size gpt2-124m --tied no --strategy hybrid --tensor 4"),
+        (6, "--model mine:factory --strategy tp"),
+    ],
+)
+def test_what_can_work_is_not(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    on(ranks, line, monkeypatch)
+
+
+def test_the_groups_of_hsdp_are_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert on(4, "--strategy hsdp", monkeypatch, per_node=2).shard is None
+
+
+def test_the_table_knows_every_task() -> None:
+    assert set(TASKS) == set(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("digits", {}),
+        ("mnist", {"data": "digits"}),
+        ("keras-mnist", {"data": "digits"}),
+        ("resnet50", {"size": "tiny"}),
+        ("resnet50", {"data": "synthetic"}),
+        ("gpt", {}),
+        ("gpt", {"size": "small"}),
+        ("gpt", {"size": "gpt2-124m"}),
+        ("gpt", {"size": "gpt2-124m", "tied": False}),
+    ],
+)
+def test_the_table_is_right(name: str, options: dict[str, str]) -> None:
+    if name == "keras-mnist" and find_spec("keras") is None:
+        pytest.skip("keras is not installed")
+    task = tasks.build(name, 0, **options)
+    assert tasks.ability(task)._replace(shards=True) == ability(name, options)._replace(shards=True)
