@@ -25,7 +25,6 @@ def machine_checks(plan: Plan) -> list[Finding]:
     wanted = spec.resources.gpus
     if wanted and not findings:
         findings += gpu_checks(plan, python, wanted, "per node")
-    findings += trainer_arguments(plan, python)
     findings += place_checks(plan)
     return findings
 
@@ -104,33 +103,6 @@ def _torch(python: str) -> list[Finding]:
         except (OSError, subprocess.TimeoutExpired) as error:
             return [Finding(severity="error", message=f"{python} cannot be run: {error}", hint=hint)]
     return [] if has_torch else [Finding(severity="error", message=f"torch is not installed for {python}", hint=hint)]
-
-
-_PARSE = """
-import sys
-folder = sys.argv.pop(1)
-sys.path[:0] = [folder, folder + "/job"]
-from arguments import Refused, parse
-try:
-    parse(sys.argv[1:])
-except Refused as reason:
-    sys.exit(str(reason))
-"""
-
-
-def trainer_arguments(plan: Plan, python: str) -> list[Finding]:
-    """What the shared trainer says of its arguments: it would say so in the job too, once per restart."""
-    if plan.spec.entrypoint is not None:
-        return []
-    question = [python, "-c", _PARSE, str(bundled("entrypoints")), *plan.spec.args.argv]
-    try:
-        answer = subprocess.run(question, timeout=60, check=False, capture_output=True, text=True)
-    except (OSError, subprocess.TimeoutExpired):
-        return []  # a Python that cannot be run has been told of already
-    if answer.returncode == 0:
-        return []
-    origin = plan.origins.get("args", "args")
-    return [Finding(severity="error", message=f"{origin}: args: the shared trainer says: {answer.stderr.strip()}")]
 
 
 def _gpus(python: str) -> int:

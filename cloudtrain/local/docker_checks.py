@@ -7,7 +7,7 @@ import sys
 
 from cloudtrain.building.engine import docker_engine
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.local.checks import gpu_checks, place_checks, trainer_arguments
+from cloudtrain.local.checks import gpu_checks, place_checks
 from cloudtrain.planning import Plan
 from cloudtrain.provider import Finding
 
@@ -18,7 +18,6 @@ def container_checks(plan: Plan) -> list[Finding]:
     gpus = plan.spec.resources.gpus * plan.spec.resources.nodes
     if gpus:  # each container has its own
         findings += gpu_checks(plan, sys.executable, gpus, "in all")
-    findings += trainer_arguments(plan, sys.executable)
     return findings + place_checks(plan, in_container=True)
 
 

@@ -23,6 +23,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn.parallel import DistributedDataParallel
 
 import rules
+import state
 from arguments import Options
 from ranks import Ranks
 from strategies import Strategy
@@ -44,6 +45,7 @@ class Pipeline(Strategy):
         self.data_rank, self.data_ranks = ranks.rank // stages, ranks.size // stages
         self.counts = self.stage == stages - 1
         self.holders = stages
+        self._is_warm = False
         self.cuts = rules.micro_batches(options.microbatches, options.accumulate, stages)
 
     def start(self) -> None:
@@ -71,12 +73,34 @@ class Pipeline(Strategy):
         return part, wrapped
 
     def learn(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+        if not self._is_warm:
+            self._warm_up(step, inputs, targets)
+        losses = self._pass(inputs, targets)
         if self.counts:
-            losses: list[Tensor] = []
-            self.schedule.step(target=targets, losses=losses)
             step.loss.add(torch.stack(losses).sum() / step.weight(len(targets)), len(targets))
+
+    def _warm_up(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+        """One pass that leaves no trace: in its first, torch runs each stage on memory that nobody has written.
+
+        It does so to learn the shapes, in training mode: whatever lay there would stay in batch norm's statistics, and
+        dropout would have drawn once more.
+        """
+        seen = step.task.statistics(step.model)
+        before = state.buffers(step.model, seen), state.generators(self.ranks.device)
+        self._pass(inputs, targets)
+        step.optimizer.zero_grad(set_to_none=True)
+        state.restore_buffers(step.model, before[0], seen)
+        state.restore_generators(before[1], self.ranks.device)
+        self._is_warm = True
+
+    def _pass(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+        """All micro-batches forward and back; the last stage gets their losses."""
+        losses: list[Tensor] = []
+        if self.counts:
+            self.schedule.step(target=targets, losses=losses)
         else:
             self.schedule.step(*((inputs,) if self.stage == 0 else ()))
+        return losses
 
     def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
         """One batch through all stages, whatever its size: evaluation has no use for micro-batches."""

@@ -43,9 +43,7 @@ def main() -> int:
     if options.way:
         measure(options.way, options.steps)
     found = {way: launched(way, options.steps) for way in WAYS}
-    print(
-        "| strategy | ranks | parameters | gradients | optimizer | CPU s per step, all ranks | checkpoint s | of which it stops for |"
-    )
+    print("| strategy | ranks | parameters | gradients | optimizer | CPU s per step | checkpoint s | it stops for s |")
     print("|---|---|---|---|---|---|---|---|")
     for way, told in found.items():
         kib = " | ".join(f"{told[part] / 1024:.0f} KiB" for part in ("parameters", "gradients", "optimizer"))

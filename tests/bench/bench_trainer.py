@@ -123,6 +123,7 @@ def samples() -> tuple[Any, Any]:
 
 def model() -> Any:
     import torch
+
     from tasks.digits import model as digits
 
     torch.manual_seed(0)
@@ -253,9 +254,10 @@ def ours(steps: int) -> Window:
     import tempfile
     from dataclasses import replace
 
+    import torch.distributed as dist
+
     import strategies
     import tasks.digits
-    import torch.distributed as dist
     from arguments import parse
     from checkpoint import Checkpoints
     from loop import Loop, Stop
@@ -272,13 +274,13 @@ def ours(steps: int) -> Window:
     made = Loop(task, strategy, options, Checkpoints(Path(folder[0]), 1, ranks), Stop())
     take, begun, number = made.step.take, (0.0, 0.0), 0
 
-    def counted(batches: Iterator[Any], step: int, steps_in_all: int) -> None:
+    def counted(batches: Iterator[Any], step: int, steps: int) -> None:
         nonlocal begun, number
         if number == WARM:
             dist.barrier()
             begun = clocks()
         number += 1
-        take(batches, step, steps_in_all)
+        take(batches, step, steps)
 
     made.step.take = counted  # type: ignore[method-assign]
     hush()

@@ -101,7 +101,7 @@ def test_both_torches_are_the_same_but_for_cuda() -> None:
     assert all(name.startswith(("nvidia-", "cuda-")) or name == "triton" for name in cuda.keys() - cpu.keys())
     assert not pins("requirements.txt").keys() & cuda.keys(), "one home for each package"
     wanted = {line.split()[0] for line in (DOCKER / "requirements.in").read_text().splitlines() if line[0] != "#"}
-    assert wanted == {"boto3", "numpy", "scikit-learn"}
+    assert wanted == {"boto3", "numpy", "nvidia-ml-py", "safetensors", "scikit-learn"}
     assert wanted < pins("requirements.txt").keys()
 
 

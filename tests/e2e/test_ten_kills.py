@@ -1,0 +1,160 @@
+"""Ten kills in a row, whatever is struck and at whatever moment: the training ends, and as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.workbench import Bench
+from tests.loopback.waiting import eventually
+
+JOB = """
+name: cat
+args: {epochs: 7, checkpoint-every-steps: 3, seed: 3}
+resources: {processes: 2}
+limits: {restarts: 10}
+"""
+STRIKES = 10
+FURTHER_STEPS = 8
+"""How many steps a training is let go on after a resume, at most, before it is struck again."""
+PATIENCE_SECONDS = 60
+STOPPED, FAILED = 5, 1
+
+
+class Training:
+    """One training in as many runs as it takes, each the rerun of the one before."""
+
+    def __init__(self, bench: Bench, first: str) -> None:
+        self.bench, self.runs = bench, [first]
+        bench.run("submit", "--run-id", first, "--detach")
+        self.told: list[str] = []
+        """What was struck, and at which step."""
+
+    @property
+    def run(self) -> str:
+        return self.runs[-1]
+
+    def events(self, kind: str, *runs: str) -> list[dict[str, Any]]:
+        """Those of one kind, of all runs or of some, in the order in which they came."""
+        return [event for run in runs or self.runs for event in self.bench.events(run) if event["type"] == kind]
+
+    def pid(self, rank: int) -> int:
+        """The process that is this rank now; -1: the launcher."""
+        kind = "node_started" if rank < 0 else "rank_started"
+        return int([event for event in self.events(kind, self.run) if event["rank"] == rank][-1]["pid"])
+
+    def await_checkpoint(self, resumes: int, further: int) -> int:
+        """Wait until it has resumed so often and since then gone on for some steps; the step of its checkpoint."""
+
+        def look() -> int:
+            resumed = self.events("resumed")
+            first = resumed[-1]["step"] if resumed else 0
+            steps = [event["step"] for event in self.events("checkpoint", self.run)]
+            self._must_go_on()
+            return steps[-1] if len(resumed) == resumes and steps and steps[-1] >= first + further else 0
+
+        return eventually(look, PATIENCE_SECONDS)
+
+    def _must_go_on(self) -> None:
+        ended = self.events("ended", self.run)
+        assert not ended, f"it ended before it was struck ten times: {ended}"
+
+    def go_on(self, ends: int | None) -> None:
+        """After a strike that ends the run with this exit code: wait for the end and begin the next one."""
+        if ends is None:
+            return
+        waited = self.bench.run("wait", self.run)
+        assert waited.code == ends, waited.err
+        again = self.bench.run("rerun", self.run, "--detach")
+        assert again.code == 0, again.err
+        self.runs.append(again.out.strip())
+
+
+def kill(choose: Callable[[Training, random.Random], int], signum: signal.Signals) -> Callable[..., None]:
+    """A strike at a process."""
+    return lambda training, chance: os.kill(choose(training, chance), signum)
+
+
+def rank(training: Training, chance: random.Random) -> int:
+    return training.pid(chance.randint(0, 1))
+
+
+def agent(training: Training, chance: random.Random) -> int:
+    """torchrun itself, the parent of the ranks."""
+    stat = Path(f"/proc/{training.pid(0)}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def launcher(training: Training, chance: random.Random) -> int:
+    return training.pid(-1)
+
+
+def supervisor(training: Training, chance: random.Random) -> int:
+    return int((training.bench.run_folder(training.run) / "supervisor.lock").read_text())
+
+
+def stop(training: Training, chance: random.Random) -> None:
+    training.bench.run("stop", training.run)
+
+
+KINDS: dict[str, tuple[Callable[..., None], int | None]] = {
+    "SIGKILL of a rank": (kill(rank, signal.SIGKILL), None),
+    "SIGTERM of a rank": (kill(rank, signal.SIGTERM), STOPPED),
+    "SIGKILL of torchrun": (kill(agent, signal.SIGKILL), FAILED),
+    "SIGKILL of the launcher": (kill(launcher, signal.SIGKILL), FAILED),
+    "SIGTERM of the launcher": (kill(launcher, signal.SIGTERM), STOPPED),
+    "SIGKILL of the supervisor": (kill(supervisor, signal.SIGKILL), FAILED),
+    "cloudtrain stop": (stop, STOPPED),
+}
+"""What strikes, and the exit code of the run that it ends; None: the ranks start anew within the run."""
+
+
+@contextmanager
+def noted(note: Callable[[], str]) -> Iterator[None]:
+    """A failure inside tells how to repeat it."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(note())
+        raise
+
+
+@pytest.mark.torchrun
+@pytest.mark.timeout(400)
+def test_ten_kills_at_random_moments_leave_the_parameters_as_they_would_have_been(bench: Bench) -> None:
+    seed = int(os.environ.get("SEED") or time.time_ns() % 1_000_000)
+    chance = random.Random(seed)
+    kinds = [*KINDS, *chance.choices(list(KINDS), k=STRIKES - len(KINDS))]
+    chance.shuffle(kinds)
+    bench.write(job_yaml=JOB)
+    whole = bench.run("submit", "--run-id", "whole-1")
+    assert whole.code == 0, whole.err
+    expected = bench.json("status", "whole-1")["result"]["parameters_sha256"]
+
+    training = Training(bench, "cat-1")
+    with noted(lambda: f"SEED={seed}; struck: {training.told}"):
+        for resumes, kind in enumerate(kinds):
+            strike, ends = KINDS[kind]
+            step = training.await_checkpoint(resumes, chance.randint(1, FURTHER_STEPS))
+            training.told.append(f"{kind} at step {step} of {training.run}")
+            strike(training, chance)
+            training.go_on(ends)
+            training.await_checkpoint(resumes + 1, 1)
+            assert training.events("resumed")[-1]["step"] >= step, "what was on disk when it was struck is not lost"
+        waited = bench.run("wait", training.run)
+        assert waited.code == 0, waited.err
+        state = bench.json("status", training.run)
+        assert state["state"] == "succeeded"
+        assert state["result"]["parameters_sha256"] == expected
+        starts = [event for event in training.events("rank_started") if event["rank"] == 0]
+        assert len(training.events("resumed")) == len(starts) - 1 == STRIKES, "none began anew"
+        assert bench.processes() == []
+        assert [e["scratch"] for e in training.events("node_started") if Path(e["scratch"]).exists()] == []
