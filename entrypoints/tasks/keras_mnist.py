@@ -47,11 +47,11 @@ def model() -> nn.Module:
     image = outputs = keras.Input((1, mnist.PIXELS, mnist.PIXELS), name="image")
     for layer in (
         layers.Conv2D(16, 3, padding="same", use_bias=False, name="conv1", **first),
-        layers.BatchNormalization(axis=1, name="norm1"),
+        layers.BatchNormalization(axis=1, momentum=0.9, name="norm1"),
         layers.ReLU(name="relu1"),
         layers.MaxPooling2D(2, name="pool1", **first),
         layers.Conv2D(32, 3, padding="same", use_bias=False, name="conv2", **first),
-        layers.BatchNormalization(axis=1, name="norm2"),
+        layers.BatchNormalization(axis=1, momentum=0.9, name="norm2"),
         layers.ReLU(name="relu2"),
         layers.MaxPooling2D(2, name="pool2", **first),
         layers.Flatten(name="flat", **first),

@@ -22,6 +22,6 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def image(engine: Engine) -> str:
     """The tag of the CPU image as it is in the repository."""
-    done = engine.build(ROOT / "docker", "image", "--build-arg", "REVISION=cafe")
+    done = engine.build(ROOT / "docker", "image", "REVISION=cafe")
     assert done.returncode == 0, done.stdout[-4000:]
     return "image"

@@ -54,15 +54,16 @@ class Engine:
         assert done.returncode == 0, done.stdout
         return done.stdout.strip()
 
-    def build(self, context: Path, tag: str, *options: str, buildkit: bool = True) -> subprocess.CompletedProcess[str]:
+    def build(self, context: Path, tag: str, *args: str, buildkit: bool = True) -> subprocess.CompletedProcess[str]:
         """The image of that folder, for CPUs and on the base of these tests; a copy of docker/ is somebody's own."""
         own = context == ROOT / "docker"
         what = ("cpu",) if own else (str(context / "Dockerfile"), "--arg", "TORCH=cpu")
-        argv = [sys.executable, "-m", "cloudtrain", "image", "build", *what, "--arg", f"BASE_IMAGE={self.base}"]
+        argv = [sys.executable, "-m", "cloudtrain", "image", "build", *what, "--tag", f"{self.mark}:{tag}"]
+        argv += [word for arg in (f"BASE_IMAGE={self.base}", *args) for word in ("--arg", arg)]
         plain = {"BUILDKIT_PROGRESS": "plain"} if buildkit else {"DOCKER_BUILDKIT": "0"}
         before = self._names()
         done = subprocess.run(
-            [*argv, "--tag", f"{self.mark}:{tag}", "--", *options],
+            argv,
             env={**os.environ, "DOCKER": self.docker, "PYTHONPATH": str(ROOT), **plain}, cwd=context,
             stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             timeout=BUILD_SECONDS, check=False,

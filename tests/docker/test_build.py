@@ -76,7 +76,7 @@ def test_a_change_of_train_rebuilds_no_layer_of_packages(engine: Engine, image: 
 def test_what_the_build_does_not_see_changes_nothing(engine: Engine, image: str, context: Path) -> None:
     (context / "README.md").write_text("changed")
     (context / "id_rsa").write_text("a key that lay about")
-    done = engine.build(context, "same", "--build-arg", "REVISION=cafe")
+    done = engine.build(context, "same", "REVISION=cafe")
     assert done.returncode == 0, done.stdout
     assert engine.layers("same") == engine.layers(image)
     assert steps(done.stdout) == {}
@@ -105,7 +105,7 @@ def test_the_builder_of_old_builds_it_too(engine: Engine, context: Path) -> None
 
 def with_efa(url: str, digest: str) -> list[str]:
     said = {"WITH_EFA": "1", "EFA_URL": url, "EFA_SHA256": digest}
-    return [word for name, value in said.items() for word in ("--build-arg", f"{name}={value}")]
+    return [f"{name}={value}" for name, value in said.items()]
 
 
 def test_efa_is_refused_without_its_checksum_and_with_another(engine: Engine, image: str, efa: tuple[str, str]) -> None:
@@ -113,7 +113,7 @@ def test_efa_is_refused_without_its_checksum_and_with_another(engine: Engine, im
         done = engine.build(ROOT / "docker", "efa", *with_efa(efa[0], digest))
         assert done.returncode != 0
         assert message in done.stdout
-    done = engine.build(ROOT / "docker", "efa", "--build-arg", "WITH_EFA=yes")
+    done = engine.build(ROOT / "docker", "efa", "WITH_EFA=yes")
     assert done.returncode != 0
     assert "WITH_EFA is yes: expected 0 or 1" in done.stdout
 

@@ -79,7 +79,7 @@ CHECKS = {
 }
 
 
-def quiet(name: str) -> Task:
+def quiet(name: str, noisy: tuple[type[nn.Module], ...] = NOISY) -> Task:
     """The task without the layers that no two ways of cutting a batch agree on, and with little to evaluate."""
     task = tasks.build(name, 0, **OWN.get(name, {}))
 
@@ -87,7 +87,7 @@ def quiet(name: str) -> Task:
         whole = task.model()
         for module in list(whole.modules()):
             for child, layer in list(module.named_children()):
-                if isinstance(layer, NOISY):
+                if isinstance(layer, noisy):
                     setattr(module, child, nn.Identity())
         return whole
 
@@ -107,14 +107,24 @@ class Few:
         return self.data[draw]
 
 
-def curve(task: Task, argv: list[str], ranks: Ranks) -> list[float]:
-    """The loss of each step over the global batch, then what an evaluation tells."""
+def begin(task: Task, argv: list[str], ranks: Ranks) -> Loop:
+    """A training that nothing has been learnt in yet."""
     options = parse(argv)
     strategy = strategies.build(ranks, options)
     strategy.start()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(ranks.gather(folder)[0])
-        loop = Loop(task, strategy, options, Checkpoints(place, 1, ranks, strategy.holders), Stop())
+        return Loop(task, strategy, options, Checkpoints(place, 1, ranks, strategy.holders), Stop())
+
+
+def curve(task: Task, argv: list[str], ranks: Ranks) -> list[float]:
+    """The loss of each step over the global batch, then what an evaluation tells."""
+    return learn(begin(task, argv, ranks))
+
+
+def learn(loop: Loop) -> list[float]:
+    """The same, of a training that was begun."""
+    ranks = loop.ranks
     loop.step.wrapped.train()
     batches, told, losses = loop.batches.load(0, 0), loop.step.loss.state(), []
     for at in range(STEPS):
@@ -143,6 +153,27 @@ def single(task: Task, argv: list[str]) -> list[float]:
     found = curve(task, argv, alone())
     os.environ["WORLD_SIZE"] = size
     return found
+
+
+def batch_norm_sees_each_micro_batch_once(ranks: Ranks, schedule: str) -> None:
+    """A pipeline of 4 micro-batches has the statistics of one process that takes the batch in 4 parts, and no others.
+
+    In the first pass of its schedule torch runs each stage once more, on memory that nobody has written.
+    """
+    own = [f"--{key}={value}" for key, value in OWN["resnet50"].items()]  # it has batch norm in all stages
+    task, batch = quiet("resnet50", (nn.Dropout,)), ["--task", "resnet50", "--batch-size", "32", *own]
+    argv = [*batch, "--strategy", "pipeline", "--schedule", schedule, "--microbatches", "4"]
+    piped = begin(task, argv, ranks)
+    found, seen = learn(piped), dict(piped.step.model.named_buffers())
+    size = os.environ.pop("WORLD_SIZE")
+    whole = begin(task, [*batch, "--accumulate", "4"], alone())
+    os.environ["WORLD_SIZE"] = size
+    right, wanted = learn(whole), dict(whole.step.model.named_buffers())
+    counts = {name: int(value) for name, value in seen.items() if name.endswith("num_batches_tracked")}
+    assert set(counts.values()) == {STEPS * 4}, f"{counts}, not {STEPS} steps x 4 micro-batches"
+    for name, value in seen.items():
+        torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
+    torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-6)
 
 
 def joined(ranks: Ranks, backend: str = "auto") -> None:
@@ -177,6 +208,10 @@ def main() -> None:
         worst = max(abs(a - b) / max(abs(b), 1e-3) for a, b in zip(found, right, strict=True))
         ranks.say(f"{name} {strategy} {flags}: off by {worst:.1e} at most, {time.monotonic() - began:.2f} s")
         assert worst < TOLERANCE, f"{name} {strategy} {flags}: {found}, alone {right}"
+    if ranks.size == 2 and (not chosen or "batch-norm" in chosen):
+        for schedule in ("gpipe", "1f1b"):
+            batch_norm_sees_each_micro_batch_once(ranks, schedule)
+            ranks.say(f"batch norm in a pipeline, {schedule}: each micro-batch once")
     os.write(1, f"all checks passed on rank {ranks.rank}\n".encode())
     ranks.leave()
 
