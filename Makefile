@@ -8,6 +8,8 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --quiet --disable-pip
 WORKERS ?= auto
 # Which tests, as pytest takes it: make test TESTS='tests/unit -k spec'
 TESTS ?=
+# What to build, as cloudtrain image build takes it: make image IMAGE=cpu
+IMAGE ?= cuda
 
 .PHONY: help demo test check lint types imports image bench clean
 
@@ -15,7 +17,7 @@ help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
 	@echo "make test    run every test"
 	@echo "make check   what CI runs: lint, types, imports, tests"
-	@echo "make image   build the image for GPUs; cloudtrain image build cpu builds the one for CPUs"
+	@echo "make image   build the image for GPUs; make image IMAGE=cpu the one for CPUs"
 	@echo "make bench   measure the speed bars (some minutes)"
 	@echo "make clean   remove .venv and caches"
 
@@ -38,7 +40,7 @@ imports: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 image: $(VENV)/.train
-	$(BIN)/cloudtrain image build
+	$(BIN)/cloudtrain image build $(IMAGE)
 
 bench: $(VENV)/.dev
 	@for bench in tests/bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done
