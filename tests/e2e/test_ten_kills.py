@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,9 +22,9 @@ resources: {processes: 2}
 limits: {restarts: 10}
 """
 STRIKES = 10
-FURTHER_STEPS = 8
+FURTHER_STEPS = 12
 """How many steps a training is let go on after a resume, at most, before it is struck again."""
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 STOPPED, FAILED = 5, 1
 
 
@@ -128,13 +127,16 @@ def noted(note: Callable[[], str]) -> Iterator[None]:
 
 
 @pytest.mark.torchrun
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_ten_kills_at_random_moments_leave_the_parameters_as_they_would_have_been(bench: Bench) -> None:
-    seed = int(os.environ.get("SEED") or time.time_ns() % 1_000_000)
+    seed = int(os.environ.get("SEED", "7"))
     chance = random.Random(seed)
     kinds = [*KINDS, *chance.choices(list(KINDS), k=STRIKES - len(KINDS))]
     chance.shuffle(kinds)
     bench.write(job_yaml=JOB)
+    scratch = bench.folder / "tmp"
+    scratch.mkdir()
+    bench.env["TMPDIR"] = str(scratch)
     whole = bench.run("submit", "--run-id", "whole-1")
     assert whole.code == 0, whole.err
     expected = bench.json("status", "whole-1")["result"]["parameters_sha256"]
@@ -157,4 +159,5 @@ def test_ten_kills_at_random_moments_leave_the_parameters_as_they_would_have_bee
         starts = [event for event in training.events("rank_started") if event["rank"] == 0]
         assert len(training.events("resumed")) == len(starts) - 1 == STRIKES, "none began anew"
         assert bench.processes() == []
-        assert [e["scratch"] for e in training.events("node_started") if Path(e["scratch"]).exists()] == []
+        assert {Path(event["scratch"]).parent for event in training.events("node_started")} == {scratch}
+        assert list(scratch.glob("cloudtrain-*")) == []

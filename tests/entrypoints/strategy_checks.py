@@ -172,7 +172,7 @@ def batch_norm_sees_each_micro_batch_once(ranks: Ranks, schedule: str) -> None:
     counts = {name: int(value) for name, value in seen.items() if name.endswith("num_batches_tracked")}
     assert set(counts.values()) == {STEPS * 4}, f"{counts}, not {STEPS} steps x 4 micro-batches"
     for name, value in seen.items():
-        torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
+        assert torch.allclose(value, wanted[name], rtol=1e-4, atol=1e-6), f"{name}: {value}, not {wanted[name]}"
     torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-6)
 
 
