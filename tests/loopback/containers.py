@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,10 +31,11 @@ class Container:
         """`root`: a folder of its own, by which its processes are found again."""
         self.name, self.root, self._listen = name, root, listen
         self.code: int | None = None
+        self._tmp = tempfile.mkdtemp(prefix="loopback-tmp-")  # a container's own /tmp goes with it
         self._process = subprocess.Popen(
             argv,
             cwd=cwd,
-            env={**env, MARK: str(root)},
+            env={**env, "TMPDIR": self._tmp, MARK: str(root)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -63,6 +66,7 @@ class Container:
         end_leftovers(self.root)
         code = self._process.wait()
         self._reader.join(READ_SECONDS)
+        shutil.rmtree(self._tmp, ignore_errors=True)
         self.code = code if code >= 0 else 128 - code
 
     def _read(self) -> None:
