@@ -32,15 +32,19 @@ class Container:
         self.name, self.root, self._listen = name, root, listen
         self.code: int | None = None
         self._tmp = tempfile.mkdtemp(prefix="loopback-tmp-")  # a container's own /tmp goes with it
-        self._process = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env={**env, "TMPDIR": self._tmp, MARK: str(root)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env={**env, "TMPDIR": self._tmp, MARK: str(root)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError:
+            shutil.rmtree(self._tmp)
+            raise
         self._reader = threading.Thread(target=self._read, name=f"loopback-{name}", daemon=True)
         self._reader.start()
 
