@@ -1,0 +1,216 @@
+"""The shared trainer on GPUs: GPT-2 124M and ResNet-50 on synthetic data, against a hand-written loop and Accelerate.
+
+One rank per GPU, bf16, fused AdamW; windows of the three take turns, each on a model of its own. Told: tokens or images
+per second over all GPUs, the ratio to the hand-written loop of the same round, and MFU where the GPU's peak is known.
+Without a GPU it says so and measures nothing; `--rehearse` runs tiny sizes on the CPU, to see that it works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.bench.bench_trainer import ROOT, hush
+from tests.bench.pairs import quartiles
+
+WARM = 5
+LOADS = {
+    "gpt2-124m": ["--task", "gpt", "--size", "gpt2-124m", "--data", "synthetic"],
+    "resnet50": ["--task", "resnet50", "--data", "synthetic"],
+}
+PER_GPU = {"gpt2-124m": 16, "resnet50": 128}
+TINY = {
+    "gpt2-124m": ["--task", "gpt", "--size", "tiny", "--data", "synthetic"],
+    "resnet50": ["--task", "resnet50", "--size", "tiny", "--data", "synthetic"],
+}
+
+Window = Callable[[], float]
+"""Runs its steps; the seconds of those after the first few."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batch", type=int, help="samples per GPU; default: 16 sequences, 128 images")
+    parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        measure(options)
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if not gpus and not options.rehearse:
+        print("no GPU is visible here: nothing to measure")
+        return 0
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "entrypoints", ROOT / "entrypoints" / "job")))
+    ranks = f"--nproc-per-node={gpus or 1}"
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", ranks, __file__, *sys.argv[1:]]
+    return subprocess.run(argv, env={**os.environ, "PYTHONPATH": paths}, timeout=3600, check=False).returncode
+
+
+def measure(options: argparse.Namespace) -> None:
+    """One rank; rank 0 prints the tables."""
+    import hardware
+    from arguments import parse
+    from ranks import Ranks
+
+    hush()
+    ranks = Ranks()
+    ranks.form()
+    figures: dict[str, Any] = {"device": hardware.device_name(ranks.device), "ranks": ranks.size}
+    ranks.say(f"{ranks.size} x {figures['device']}, bf16, {options.steps} steps per window, {options.rounds} rounds")
+    for load, flags in (TINY if options.rehearse else LOADS).items():
+        each = options.batch or (4 if options.rehearse else PER_GPU[load])
+        strategy = "ddp" if ranks.size > 1 else "single"
+        parsed = parse([*flags, "--batch-size", str(each * ranks.size), "--strategy", strategy, "--amp", "bf16",
+                        "--epochs", "100000", "--probe-memory", "no"])  # fmt: skip
+        figures[load] = compared(ranks, parsed, each, options)
+    if ranks.rank == 0 and options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    ranks.leave()
+
+
+def compared(ranks: Any, parsed: Any, each: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One load under each loop, in turns."""
+    import hardware
+    import tasks
+
+    task = tasks.chosen(parsed)
+    ways = {"hand": by_hand(ranks, task, each, options.steps), "ours": ours(ranks, task, parsed, options.steps)}
+    with suppress(ImportError):
+        ways["accelerate"] = with_accelerate(ranks, task, each, options.steps)
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(options.rounds + 1):
+        names = list(ways)
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            seconds = ways[name]()
+            if number:  # the first round warms up
+                taken[name].append(seconds)
+    units = each * ranks.size * options.steps * (task.tokens or 1)
+    peak = hardware.peak_flops(hardware.device_name(ranks.device), "bf16") * ranks.size
+    unit = "tokens" if task.tokens else task.unit
+    ranks.say(f"\n{parsed.task}, {each} per GPU\n| loop | {unit}/s | rate / hand's | MFU |\n|---|---|---|---|")
+    found: dict[str, Any] = {}
+    for name, seconds_of in taken.items():
+        rate = statistics.median(units / seconds for seconds in seconds_of)
+        low, middle, high = quartiles([h / t for h, t in zip(taken["hand"], seconds_of, strict=True)])
+        mfu = rate / (task.tokens or 1) * task.flops / peak if peak else 0.0
+        found[name] = {f"{unit}_per_s": rate, "ratio": [low, middle, high], "mfu": mfu}
+        ranks.say(f"| {name} | {rate:,.0f} | {middle:.3f} [{low:.3f}-{high:.3f}] | {f'{mfu:.1%}' if mfu else '-'} |")
+    return found
+
+
+def ours(ranks: Any, task: Any, parsed: Any, steps: int) -> Window:
+    import strategies
+    from checkpoint import Checkpoints
+    from loop import Loop, Stop
+
+    folder = Path(ranks.gather(tempfile.mkdtemp())[0])
+    loop = Loop(task, strategies.build(ranks, parsed), parsed, Checkpoints(folder, 1, ranks), Stop())
+
+    def window() -> float:
+        loop.steps = loop.at.step + WARM
+        advance(loop)
+        wait(ranks)
+        begun = time.perf_counter()
+        loop.steps = loop.at.step + steps
+        advance(loop)
+        wait(ranks)
+        return time.perf_counter() - begun
+
+    return window
+
+
+def advance(loop: Any) -> None:
+    """Up to the loop's last step, over the ends of epochs: evaluations are no part of what is measured."""
+    while loop.at.step < loop.steps:
+        loop._train_epoch()
+        if loop.at.samples == loop.batches.samples_per_epoch:
+            loop.at = type(loop.at)(loop.at.step, loop.at.epoch + 1, 0)
+
+
+def by_hand(ranks: Any, task: Any, each: int, steps: int) -> Window:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    net = on_device(ranks, task)
+    optimizer = torch.optim.AdamW(net.parameters(), task.lr, fused=ranks.device.type == "cuda")
+    if ranks.size > 1:
+        net = DistributedDataParallel(net, device_ids=[ranks.local_rank], gradient_as_bucket_view=True)
+    return stepping(ranks, task, net, optimizer, each, steps, lambda loss: loss.backward())
+
+
+def with_accelerate(ranks: Any, task: Any, each: int, steps: int) -> Window:
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=ranks.device.type == "cpu")
+    net = on_device(ranks, task)
+    optimizer = torch.optim.AdamW(net.parameters(), task.lr, fused=ranks.device.type == "cuda")
+    net, optimizer = accelerator.prepare(net, optimizer)
+    return stepping(ranks, task, net, optimizer, each, steps, accelerator.backward)
+
+
+def on_device(ranks: Any, task: Any) -> Any:
+    import torch
+
+    net = task.model().to(ranks.device)
+    on_gpu = task.channels_last and ranks.device.type == "cuda"
+    return net.to(memory_format=torch.channels_last) if on_gpu else net
+
+
+def stepping(
+    ranks: Any, task: Any, net: Any, optimizer: Any, each: int, steps: int, backward: Callable[[Any], None]
+) -> Window:
+    """The loop that one writes, with batches that are ready: loading them is no part of the reference."""
+    import torch
+
+    from tasks import Draw
+
+    inputs, targets = (t.to(ranks.device) for t in task.train[Draw(0, list(range(each)))])
+    if task.channels_last and ranks.device.type == "cuda":
+        inputs = inputs.to(memory_format=torch.channels_last)
+
+    def run(count: int) -> None:
+        net.train()
+        for _ in range(count):
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast(ranks.device.type, torch.bfloat16):
+                loss = task.loss(net(inputs), targets)
+            backward(loss)
+            optimizer.step()
+
+    def window() -> float:
+        run(WARM)
+        wait(ranks)
+        begun = time.perf_counter()
+        run(steps)
+        wait(ranks)
+        return time.perf_counter() - begun
+
+    return window
+
+
+def wait(ranks: Any) -> None:
+    """Until every GPU has done what it was given."""
+    import torch
+
+    if ranks.device.type == "cuda":
+        torch.cuda.synchronize()
+    ranks.barrier()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
