@@ -214,7 +214,7 @@ def with_lightning(steps: int) -> Window:
     import torch.distributed as dist
     from torch.utils.data import DataLoader
 
-    class Module(lightning.LightningModule):
+    class Module(lightning.LightningModule):  # type: ignore[misc, unused-ignore]  # Any where it is not installed
         def __init__(self) -> None:
             super().__init__()
             self.net, self.begun, self.taken = model(), (0.0, 0.0), (0.0, 0.0)
