@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import hardware
 import state
+from agreement import Agreement
 from arguments import Options
 from batches import EVALUATION_BATCH, Batches, loader_processes
 from checkpoint import Checkpoints
@@ -70,7 +71,7 @@ class Loop:
         steps = self.epochs * self.batches.samples_per_epoch // batch_size
         self.steps = min(steps, options.max_steps or steps)
         self.seed_this_rank()
-        self.at, self.meter = Position(), Meter()
+        self.at, self.meter, self.agreement = Position(), Meter(), Agreement(self.ranks)
         self.metrics: dict[str, float] = {}
         self.saving = Saving(self, checkpoints)
         self._told = self.step.loss.state()
@@ -94,22 +95,26 @@ class Loop:
     def _train_epoch(self) -> bool:
         """The rest of this epoch; False when a stop was asked for."""
         self.step.wrapped.train()
-        batch_size, first = self.batches.batch_size, self.ranks.rank == 0
+        batch_size = self.batches.batch_size
         batches = self.batches.load(self.at.epoch, skip=self.at.samples)
         while self.at.samples < self.batches.samples_per_epoch and self.at.step < self.steps:
-            due = (self.saving.is_due(), self.meter.due()) if first else (False, False)
-            learn = self.ranks.agree(self.stop.asked, *due)
+            learn = self.agreement.ask(self.at.step, self._wishes)
             self.step.take(batches, self.at.step, self.steps)
             self.at = Position(self.at.step + 1, self.at.epoch, self.at.samples + batch_size)
             self.meter.count(batch_size)
-            stop, save, report = learn()
+            stop, save, report = learn() if learn else (False, False, False)
             if report or self.at.step == self.steps:
                 self._report()
             if stop:
                 return False
-            if save:
+            if save or self.saving.is_due_after(self.at.step):
                 self.saving.save()
         return True
+
+    def _wishes(self) -> tuple[bool, bool, bool]:
+        """Whether this rank wants to stop, to save and to report: the last two are up to the first."""
+        first = self.ranks.rank == 0
+        return self.stop.asked, first and self.saving.is_due(), first and self.meter.due()
 
     def _finish_epoch(self) -> bool:
         """Evaluate, report and go on to the next epoch; False when a stop was asked for meanwhile."""

@@ -62,19 +62,19 @@ class Ranks:
                 "--node-rank, --master-addr and --nproc-per-node (the launcher does)"
             )
 
-    def agree(self, *flags: bool) -> Callable[[], list[bool]]:
-        """Start telling all ranks; call what comes back to learn which flags ANY rank had set.
+    def agree(self, *values: int) -> Callable[[], list[int]]:
+        """Start telling all ranks; call what comes back to learn the largest of each value: of a flag, if ANY set it.
 
         Asking is apart from learning so that the answer travels while the step computes.
         """
         if self._control is None:
-            return lambda: list(flags)
-        shared = torch.tensor(flags, dtype=torch.int32)
+            return lambda: list(values)
+        shared = torch.tensor(values, dtype=torch.int32)
         work = dist.all_reduce(shared, op=dist.ReduceOp.MAX, group=self._control, async_op=True)
 
-        def learn() -> list[bool]:
+        def learn() -> list[int]:
             work.wait()
-            return [bool(x) for x in shared.tolist()]
+            return [int(x) for x in shared.tolist()]
 
         return learn
 

@@ -27,20 +27,21 @@ class Best(NamedTuple):
 
 
 class Saving:
-    """The checkpoints of one loop. Every method but `is_due` is called by all ranks together."""
+    """The checkpoints of one loop. Every method but `is_due` and `is_due_after` is called by all ranks together."""
 
     def __init__(self, loop: Loop, checkpoints: Checkpoints) -> None:
         self.loop, self.checkpoints, self.best = loop, checkpoints, Best()
         self._saved_step, self._saved_at = -1, time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether the next step is to be followed by a checkpoint."""
-        options, step = self.loop.options, self.loop.at.step
+        """Whether it is time for a checkpoint."""
         self.checkpoints.check()
-        every = options.checkpoint_every_steps
-        if every and (step + 1) % every == 0:
-            return True
-        return time.monotonic() - self._saved_at >= options.checkpoint_every
+        return time.monotonic() - self._saved_at >= self.loop.options.checkpoint_every
+
+    def is_due_after(self, step: int) -> bool:
+        """Whether this very step is one for a checkpoint, which all ranks know."""
+        every = self.loop.options.checkpoint_every_steps
+        return every is not None and step % every == 0
 
     def save(self, last: bool = False) -> None:
         """A checkpoint of this very step, unless there is one. `last`: wait until it can be seen."""
