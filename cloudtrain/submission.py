@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.bundle import payload_files
+from cloudtrain.catalog.choice import architecture_of
 from cloudtrain.contracts.launch import entrypoint_of
 from cloudtrain.document import Document, parse_document
 from cloudtrain.errors import CloudtrainError, SourceError, StorageError, UsageError
 from cloudtrain.git import git_state
-from cloudtrain.image.wish import asked
+from cloudtrain.image.wish import asked, is_build
 from cloudtrain.planning import Facts, Plan, SourceFacts, Target, make_plan
 from cloudtrain.preflight import preflight, refuse_errors
 from cloudtrain.provider import Finding, get_provider
@@ -128,7 +129,7 @@ def with_image(plan: Plan, pushing: Progress | None = None) -> Plan:
         if not plan.is_rehearsal and named_image(plan):
             from cloudtrain.building.look import refuse_missing
 
-            refuse_missing(facts["image"])
+            refuse_missing(facts["image"], architecture_of(plan.provider, facts["instances"]))
         return plan
     from cloudtrain.building.ready import ready_here, ready_there
     from cloudtrain.image.recipe import from_json
@@ -141,8 +142,10 @@ def with_image(plan: Plan, pushing: Progress | None = None) -> Plan:
 
 def named_image(plan: Plan) -> bool:
     """Whether the spec itself names an address in a registry, which a cloud is to pull from."""
-    _, text = asked(plan.spec.image, plan.provider)
-    return plan.target.contract != "plain" and text == plan.target.facts["image"] and not text.startswith("azureml:")
+    wish = asked(plan.spec.image, plan.provider)
+    if plan.target.contract == "plain" or is_build(wish):
+        return False
+    return wish[1] == plan.target.facts["image"] and not wish[1].startswith("azureml:")
 
 
 def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...], resume_from: str) -> Plan:

@@ -20,8 +20,9 @@ _NAME = r"[a-z0-9]+([._/-][a-z0-9]+)*"
 
 
 def image_of(
-    image: str | Mapping[str, str], facts: Mapping[str, Any], settings: Settings, *, gpu: bool, rehearsal: bool
-) -> tuple[dict[str, Any], list[Problem]]:
+    image: str | Mapping[str, str], facts: Mapping[str, Any], settings: Settings, *, gpu: bool, rehearsal: bool,
+    platform: str = CLOUD_PLATFORM,
+) -> tuple[dict[str, Any], list[Problem]]:  # fmt: skip
     """The facts `image`, its address, and `recipe`, if we build it; and what is wrong with the wish.
 
     `auto` is our own image where `aws.repository` says where to keep it, else AWS's newest PyTorch container that we
@@ -33,7 +34,7 @@ def image_of(
         if rehearsal and not facts["repository"]:
             facts = {**facts, "repository": _PLACEHOLDER}
         repository, problems = repository_of(facts)
-        recipe, wrong = recipe_for(wish, settings, gpu=gpu, platform=CLOUD_PLATFORM)
+        recipe, wrong = recipe_for(wish, settings, gpu=gpu, platform=platform)
         return built(recipe, repository), problems + wrong
     found, problems = (address, []) if _is_address(address) else _container(at, address, facts["region"], gpu=gpu)
     return {"image": found, "recipe": None}, problems

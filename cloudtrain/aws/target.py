@@ -5,7 +5,7 @@ from __future__ import annotations
 from cloudtrain.aws.account import account
 from cloudtrain.aws.images import image_of
 from cloudtrain.aws.rules import unheeded
-from cloudtrain.catalog.choice import choose, find
+from cloudtrain.catalog.choice import architecture_of, choose, find
 from cloudtrain.contracts.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
 from cloudtrain.planning import Target
 from cloudtrain.quote import known_prices, own_prices, price_of, quote
@@ -33,8 +33,9 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     )
     rows = [find("aws", name) for name in types]
     gpu = resources.gpus > 0 or any(row is not None and row.gpus > 0 for row in rows)
+    platform = f"linux/{architecture_of('aws', types)}"
     image, wrong_image = (
-        image_of(spec.image, facts, settings, gpu=gpu, rehearsal=rehearsal)
+        image_of(spec.image, facts, settings, gpu=gpu, rehearsal=rehearsal, platform=platform)
         if region
         else ({"image": "", "recipe": None}, [])
     )

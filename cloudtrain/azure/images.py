@@ -20,8 +20,9 @@ _DOCKER = r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:[\w.-]{1,128})?(@sha256:[
 
 
 def image_of(
-    image: str | Mapping[str, str], facts: Mapping[str, Any], settings: Settings, *, gpu: bool
-) -> tuple[dict[str, Any], list[Problem]]:
+    image: str | Mapping[str, str], facts: Mapping[str, Any], settings: Settings, *, gpu: bool,
+    platform: str = CLOUD_PLATFORM,
+) -> tuple[dict[str, Any], list[Problem]]:  # fmt: skip
     """The facts `image`, an image or environment in one text, and `recipe`, if we build it; and what is wrong with it.
 
     Where `azure.repository` says where to keep them, `auto` is our own image, and a Dockerfile is built here. Else
@@ -29,7 +30,7 @@ def image_of(
     """
     wish = asked(image, "azure")
     if facts["repository"] and (is_build(wish) or wish[1] == "auto"):
-        recipe, problems = recipe_for(wish, settings, gpu=gpu, platform=CLOUD_PLATFORM)
+        recipe, problems = recipe_for(wish, settings, gpu=gpu, platform=platform)
         return built(recipe, str(facts["repository"])), problems
     return {"image": CURATED if wish[1] == "auto" else wish[1], "recipe": None}, []
 

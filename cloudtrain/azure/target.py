@@ -5,7 +5,7 @@ from __future__ import annotations
 from cloudtrain.azure.account import account
 from cloudtrain.azure.images import image_of
 from cloudtrain.azure.request import is_size
-from cloudtrain.catalog.choice import Problem, choose, find
+from cloudtrain.catalog.choice import Problem, architecture_of, choose, find
 from cloudtrain.contracts.azureml import GRACE_SECONDS
 from cloudtrain.planning import Target
 from cloudtrain.quote import known_prices, own_prices, price_of, quote
@@ -37,7 +37,8 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     location = facts["location"] or ""
     rows = [find("azure", name) for name in types]
     gpu = resources.gpus > 0 or any(row is not None and row.gpus > 0 for row in rows)
-    image, wrong_image = image_of(spec.image, facts, settings, gpu=gpu)
+    platform = f"linux/{architecture_of('azure', types)}"
+    image, wrong_image = image_of(spec.image, facts, settings, gpu=gpu, platform=platform)
     own, wrong_prices = own_prices(settings.get("prices"))
     made, wrong_limits = quote(
         price_of("azure", types[:1], location, own),

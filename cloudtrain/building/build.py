@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from cloudtrain import __version__
-from cloudtrain.errors import CloudError
-from cloudtrain.image.recipe import Recipe
+from cloudtrain.errors import CloudError, SourceError
+from cloudtrain.image.recipe import LOCAL, Recipe, recipe_of
 
 INPUTS_LABEL = "cloudtrain.inputs"
 """On every image that we build: the digest of what it was built from."""
@@ -20,23 +22,47 @@ INPUTS_LABEL = "cloudtrain.inputs"
 def build(recipe: Recipe, *, names: Sequence[str] = (), options: Sequence[str] = ()) -> str:
     """Build, and give it its name and others; returns its name. CloudError when docker would not.
 
+    It has a name of no meaning until it is certain what it was built from: SourceError when that changed meanwhile.
     `options` go to `docker build` as they are.
     """
-    argv = [_program(), *arguments(recipe, (recipe.name, *names), options)]
+    _refuse_changed(recipe)
+    docker, nameless = _program(), f"{LOCAL}:building-{secrets.token_hex(6)}"
+    _run(docker, recipe, arguments(recipe, (nameless,), options), arguments(recipe, (recipe.name, *names), options))
+    try:
+        _refuse_changed(recipe)
+        for name in (recipe.name, *names):
+            _call_it(docker, nameless, name)
+    finally:
+        _says(docker, "rmi", nameless)  # the name alone, unless it is the last
+    return recipe.name
+
+
+def _refuse_changed(recipe: Recipe) -> None:
+    now = recipe_of(Path(recipe.dockerfile), recipe.args, recipe.platform, recipe.kind)
+    if now.digest != recipe.digest:
+        message = f"the image's folder {recipe.context} changed after it was planned"
+        raise SourceError(message, hint="run the command again")
+
+
+def _call_it(docker: str, image: str, name: str) -> None:
+    done = subprocess.run((docker, "tag", image, name), capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        raise CloudError(f"the image cannot be called {name}: {' '.join(done.stderr.split())}", code="build")
+
+
+def _run(docker: str, recipe: Recipe, words: Sequence[str], by_hand: Sequence[str]) -> None:
     sys.stderr.flush()
     try:
         code = subprocess.run(
-            argv, env=_environment(argv[0]), stdin=subprocess.DEVNULL, stdout=2, check=False
+            [docker, *words], env=_environment(docker), stdin=subprocess.DEVNULL, stdout=2, check=False
         ).returncode
     except OSError as error:
         hint = "install Docker's command-line client, or name an image that is built: image: {docker: …}"
-        raise CloudError(
-            f"the program {argv[0]} cannot be started: {error.strerror}", hint=hint, code="build"
-        ) from None
+        raise CloudError(f"the program {docker} cannot be started: {error.strerror}", hint=hint, code="build") from None
     if code:
         message = f"the image {recipe.name} was not built: docker build ended with {code}"
-        raise CloudError(message, hint=f"what it said is above; the same by hand: {shlex.join(argv)}", code="build")
-    return recipe.name
+        hint = f"what it said is above; the same by hand: {shlex.join([docker, *by_hand])}"
+        raise CloudError(message, hint=hint, code="build")
 
 
 def arguments(recipe: Recipe, names: Sequence[str], options: Sequence[str] = ()) -> list[str]:

@@ -7,14 +7,13 @@ import logging
 import urllib.error
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import CloudError, RefusedError, UsageError
+from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, UsageError
 from cloudtrain.image.address import ACR, ECR, take_apart
 
 if TYPE_CHECKING:
     from cloudtrain.clouds.registry import Found, Login
-
-ARCHITECTURE = "amd64"
-"""What the machines of both clouds run."""
+_NOTHING = ("ImageNotFound", "ImageTagDoesNotMatchDigest")
+"""The failures by which ECR says that there is no such image."""
 
 
 def look(image: str) -> Found | None:
@@ -25,10 +24,16 @@ def look(image: str) -> Found | None:
     ecr = ECR.fullmatch(image)
     if ecr is None:
         return registry.look(address, login_for(address.registry))
-    return _look_in_ecr(ecr[1], ecr[2], address.repository, address.reference)
+    try:
+        return _look_in_ecr(ecr[1], ecr[2], address.repository, address.reference)
+    except CloudtrainError:
+        login = _stored(address.registry)
+        if login is None:
+            raise
+        return registry.look(address, login)
 
 
-def refuse_missing(image: str) -> None:
+def refuse_missing(image: str, architecture: str) -> None:
     """RefusedError when there is no such image, or none for the clouds' machines.
 
     A registry that cannot be asked from here is no reason: the cloud may reach it all the same.
@@ -41,23 +46,28 @@ def refuse_missing(image: str) -> None:
     if found is None:
         hint = "look at its name and tag; cloudtrain image push pushes one; nothing was started"
         raise RefusedError(f"there is no image {image} in its registry", hint=hint)
-    if found.architectures and ARCHITECTURE not in found.architectures:
+    if found.architectures and architecture not in found.architectures:
         there = ", ".join(sorted(found.architectures))
-        hint = f"docker build --platform linux/{ARCHITECTURE} …; nothing was started"
-        raise RefusedError(f"the image {image} is for {there}, the machines are {ARCHITECTURE}", hint=hint)
+        hint = f"docker build --platform linux/{architecture} …; nothing was started"
+        raise RefusedError(f"the image {image} is for {there}, the machines are {architecture}", hint=hint)
 
 
 def login_for(host: str) -> Login | None:
     """Whoever the credentials at hand are, for a cloud's own registry; else what `docker login` has kept."""
     ecr = ECR.fullmatch(f"{host}/any")
-    if ecr is not None:
-        return _ecr_login(ecr[2], ecr[1])
-    if ACR.fullmatch(host):
-        try:
-            from cloudtrain.clouds.azure_registry import registry_login
-        except ImportError as error:
-            raise _missing("azure-ai-ml", "azure", error) from None
-        return registry_login(host)
+    if ecr is None and not ACR.fullmatch(host):
+        return _stored(host)
+    try:
+        return _ecr_login(ecr[2], ecr[1]) if ecr else _acr_login(host)
+    except CloudtrainError as error:
+        login = _stored(host)
+        if login is None:
+            error.hint = "; or ".join(part for part in (error.hint, f"docker login {host}") if part)
+            raise
+        return login
+
+
+def _stored(host: str) -> Login | None:
     try:
         from cloudtrain.clouds.docker import stored_login
     except ImportError:
@@ -81,6 +91,14 @@ def _ecr_login(region: str, account: str) -> Login:
     return Login(user, password)
 
 
+def _acr_login(host: str) -> Login:
+    try:
+        from cloudtrain.clouds.azure_registry import registry_login
+    except ImportError as error:
+        raise _missing("azure-ai-ml", "azure", error) from None
+    return registry_login(host)
+
+
 def _look_in_ecr(account: str, region: str, repository: str, reference: str) -> Found | None:
     from cloudtrain.clouds import registry
 
@@ -95,15 +113,19 @@ def _look_in_ecr(account: str, region: str, repository: str, reference: str) -> 
         if error.code == "RepositoryNotFoundException":
             return None
         raise
+    for failure in answer.get("failures") or ():
+        if failure.get("failureCode") not in _NOTHING:
+            message = f"ECR does not say whether it has {repository}: {failure.get('failureReason', 'no reason given')}"
+            raise CloudError(message, code=failure.get("failureCode", ""))
     if not answer.get("images"):
         return None
 
     def config(digest: str) -> bytes:
-        url = cloud.call("ecr", "get_download_url_for_layer", **place, layerDigest=digest)["downloadUrl"]
         try:
+            url = cloud.call("ecr", "get_download_url_for_layer", **place, layerDigest=digest)["downloadUrl"]
             return registry.fetch(url, {})[0]
-        except (urllib.error.URLError, TimeoutError, OSError, ValueError):
-            return b"{}"
+        except (CloudError, urllib.error.URLError, TimeoutError, OSError, ValueError):
+            return b"{}"  # the digest is known all the same
 
     image = answer["images"][0]
     return registry.Found(image["imageId"]["imageDigest"], registry.architectures(image["imageManifest"], config))

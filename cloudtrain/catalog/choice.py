@@ -46,6 +46,12 @@ def find(provider: str, instance_type: str) -> Instance | None:
     return next((row for row in instances(provider) if row.instance_type.lower() == name), None)
 
 
+def architecture_of(provider: str, types: Sequence[str]) -> str:
+    """What images must be built for, by the first of these types; amd64 where the table does not know it."""
+    row = find(provider, types[0]) if types else None
+    return row.architecture if row else "amd64"
+
+
 def names_of(row: Instance) -> tuple[str, ...]:
     """What a spec may call this row's GPU: `A100`, `A100-80GB`."""
     return (row.gpu, f"{row.gpu}-{row.gpu_memory_gib:.0f}GB") if row.gpu_memory_gib else (row.gpu,)

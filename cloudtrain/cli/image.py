@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from cloudtrain.errors import UsageError
 if TYPE_CHECKING:
     from cloudtrain.image.recipe import Recipe
 
+_OURS = ("--build-arg", "--build-context", "--file", "--output", "--platform", "--push", "--tag", "--target")
 _what = click.argument("what", default="cuda", metavar="[cuda|cpu|DOCKERFILE]")
 _arguments = click.option(
     "--arg", "args", multiple=True, metavar="NAME=VALUE", help="An argument of the build, after those of the settings."
@@ -53,7 +55,7 @@ def build_command(
     from cloudtrain.building.build import build
     from cloudtrain.image.recipe import LOCAL
 
-    _check(options)
+    what, options = _sorted(what, options)
     recipe = _recipe(what, args, platform or "")
     names = (*((f"{LOCAL}:{recipe.kind}",) if recipe.kind else ()), *tags)
     name = build(recipe, names=names, options=options)
@@ -63,7 +65,8 @@ def build_command(
     tell(name)
     if len(names):
         say(f"  also called {', '.join(names)}")
-    say(f"  push   {command('image', 'push', what, '--to', 'REPOSITORY')}")
+    same = [word for arg in args for word in ("--arg", arg)] + (["--platform", platform] if platform else [])
+    say(f"  push   {command('image', 'push', what, *same, '--to', 'REPOSITORY')}")
 
 
 @image_command.command(
@@ -92,10 +95,13 @@ def push_command(
     To ECR and ACR it logs in by itself, with the credentials at hand; to others as `docker login` has.
     """
     from cloudtrain.building.ready import ready_there
+    from cloudtrain.image.address import without_tag
     from cloudtrain.image.wish import CLOUD_PLATFORM
 
-    _check(options)
+    what, options = _sorted(what, options)
     where = repository or _repository(provider)
+    if without_tag(where) != where:
+        raise UsageError(f"{where} ends in a tag or a digest", hint=f"--to {without_tag(where)} --tag TAG")
     recipe = _recipe(what, args, platform or CLOUD_PLATFORM)
     bar = progress_bar("pushing image", bytes_=True)
     again |= tag not in (None, recipe.tag)  # only our own tags stand for a content
@@ -106,15 +112,18 @@ def push_command(
         tell(address)
 
 
-def _check(options: tuple[str, ...]) -> None:
-    """UsageError for options of docker's that make another image, which its name would not tell."""
-    wrong = [
-        word for word in options if word.partition("=")[0] in ("--build-arg", "--target", "--platform", "-t", "--tag")
-    ]
+def _sorted(what: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """What to build, and docker's options. UsageError for those that make another image, which its name would not tell.
+
+    A first word after `--` is an option where nothing is named before it.
+    """
+    if what.startswith("-"):
+        what, options = "cuda", (what, *options)
+    wrong = [word for word in options if word.partition("=")[0] in _OURS or re.match("-[A-Za-z]*[fot]", word)]
     if wrong:
-        raise UsageError(
-            f"{wrong[0]} among docker's options", hint="--arg NAME=VALUE, --platform or --tag before the --"
-        )
+        hint = "before the --: a Dockerfile's path, --arg NAME=VALUE, --platform or --tag; no other context, no output"
+        raise UsageError(f"{wrong[0]} among docker's options", hint=hint)
+    return what, options
 
 
 def _recipe(what: str, args: tuple[str, ...], platform: str) -> Recipe:

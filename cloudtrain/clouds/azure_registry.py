@@ -7,13 +7,10 @@ import urllib.error
 
 from cloudtrain.clouds.azure import credential
 from cloudtrain.clouds.azure_errors import is_foreign, translated
-from cloudtrain.clouds.registry import Login, fetch, root
+from cloudtrain.clouds.registry import ANYBODY, Login, fetch, root
 from cloudtrain.errors import DENIED, CloudError
 
-ANYBODY = "00000000-0000-0000-0000-000000000000"
-"""The name that goes with a token in place of a password."""
-
-_SCOPE = "https://management.azure.com/.default"
+_SCOPE = "https://containerregistry.azure.net/.default"
 
 
 def registry_login(registry: str) -> Login:

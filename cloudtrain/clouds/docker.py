@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,9 +16,10 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount
 
 from cloudtrain.clouds.docker_errors import missing_image, refused_push, translated
-from cloudtrain.clouds.registry import Login
+from cloudtrain.clouds.registry import ANYBODY, Login
 from cloudtrain.contracts.container import ContainerSpec, environment
 from cloudtrain.errors import CloudError
+from cloudtrain.image.address import ACR
 from cloudtrain.provider import Progress
 
 _TROUBLE = (DockerException, requests.exceptions.RequestException, OSError)
@@ -102,18 +104,20 @@ class Engine:
         repository, _, tag = address.rpartition(":")
         proof = {"username": login.user, "password": login.password} if login else None
         amounts: dict[str, tuple[int, int]] = {}
+        digest = ""
         with _telling(f"push {address}"):
             self.api.tag(name, repository, tag)
             for said in self.api.push(repository, tag, stream=True, decode=True, auth_config=proof):
                 if "error" in said:
                     raise refused_push(address, str(said["error"]))
-                if "Digest" in (said.get("aux") or {}):
-                    return str(said["aux"]["Digest"])
+                digest = _digest(said) or digest
                 detail = said.get("progressDetail") or {}
                 if progress and detail.get("total"):
-                    amounts[said["id"]] = min(detail["current"], detail["total"]), detail["total"]
+                    amounts[said.get("id", "")] = min(detail.get("current", 0), detail["total"]), detail["total"]
                     progress(sum(done for done, _ in amounts.values()), sum(total for _, total in amounts.values()))
-        raise CloudError(f"the push of {address} ended without a digest", code="push")
+        if not digest:
+            raise CloudError(f"the push of {address} ended without a digest", code="push")
+        return digest
 
     def make_network(self, name: str, labels: Mapping[str, str], *, internal: bool) -> None:
         """A network for the nodes of one run. `internal`: nothing else can be reached from it."""
@@ -197,10 +201,18 @@ def stored_login(registry: str) -> Login | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a helper that is not installed: then there is nothing
             kept = load_config().resolve_authconfig(registry) or {}
-    except _TROUBLE:
+    except (*_TROUBLE, ValueError, KeyError):  # a file or a helper that says something else than it should
         return None
-    user, password = kept.get("username") or kept.get("Username"), kept.get("password") or kept.get("Secret")
+    user, password = kept.get("username") or kept.get("Username"), kept.get("password") or kept.get("Password")
+    if ACR.fullmatch(registry) and kept.get("IdentityToken"):  # what `az acr login` leaves
+        user, password = ANYBODY, kept["IdentityToken"]
     return Login(user, password) if user and password else None
+
+
+def _digest(said: Mapping[str, Any]) -> str:
+    """The image's digest in one message of a push: beside the words, or in them where containerd keeps the images."""
+    told = re.search(r"\bdigest: (sha256:[0-9a-f]{64})\b", str(said.get("status", "")))
+    return str((said.get("aux") or {}).get("Digest") or (told[1] if told else ""))
 
 
 def _devices(spec: ContainerSpec) -> list[DeviceRequest]:

@@ -20,6 +20,9 @@ from typing import Any
 from cloudtrain.errors import DENIED, CloudError
 from cloudtrain.image.address import DOCKER_HUB, Address, is_loopback
 
+ANYBODY = "00000000-0000-0000-0000-000000000000"
+"""The name that goes with a token in place of a password, in registries of Azure."""
+
 ANSWER_SECONDS = 15
 MOST_BYTES = 4 * 2**20
 """The specification's own limit of a manifest."""
@@ -62,7 +65,10 @@ def look(address: Address, login: Login | None) -> Found | None:
     digest = headers.get("docker-content-digest") or f"sha256:{sha256(text).hexdigest()}"
 
     def config(name: str) -> bytes:
-        found = registry.get(f"blobs/{name}", ())
+        try:
+            found = registry.get(f"blobs/{name}", ())
+        except CloudError:  # the digest is known all the same
+            return b"{}"
         return found[0] if found else b"{}"
 
     return Found(digest, architectures(text, config))
@@ -86,8 +92,8 @@ def fetch(url: str, headers: Mapping[str, str], form: Mapping[str, str] | None =
     """One request and its whole answer, headers in lower case. urllib's HTTPError, URLError or TimeoutError."""
     body = urllib.parse.urlencode(form).encode() if form is not None else None
     request = urllib.request.Request(url, data=body)
-    for name, value in headers.items():
-        request.add_unredirected_header(name, value)  # what is stored elsewhere must not get our login
+    for name, value in headers.items():  # what is stored elsewhere must not get our login
+        (request.add_unredirected_header if name == "Authorization" else request.add_header)(name, value)
     try:
         with _opener(url).open(request, timeout=ANSWER_SECONDS) as answer:
             return answer.read(MOST_BYTES), {name.lower(): value for name, value in answer.headers.items()}
@@ -125,14 +131,14 @@ class _Registry:
             try:
                 return fetch(url, {**headers, **self._proof()})
             except urllib.error.HTTPError as error:
-                if error.code != 401 or self._authorization:
+                if error.code != 401 or self._authorization or _host(error.url) != _host(url):
                     raise
                 self._authorization = self._answer(error.headers.get("www-authenticate", ""))
                 return fetch(url, {**headers, **self._proof()})
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None
-            raise self._trouble(error) from error
+            raise (self._trouble(error) if _host(error.url) == _host(url) else self._elsewhere(error)) from error
         except (urllib.error.URLError, TimeoutError, ValueError, OSError) as error:
             message = f"the registry {self._address.registry} cannot be reached: {getattr(error, 'reason', error)}"
             raise CloudError(message, hint="look at the network, then try again", code="Unreachable") from error
@@ -157,9 +163,14 @@ class _Registry:
         except urllib.error.HTTPError as error:
             if error.code == 404:  # which says nothing of the image
                 raise ValueError("its token service is not where it says") from error
-            raise
+            raise self._trouble(error) from error
         document: dict[str, Any] = json.loads(text)
         return f"Bearer {document.get('token') or document.get('access_token') or ''}"
+
+    def _elsewhere(self, error: urllib.error.HTTPError) -> CloudError:
+        """Somebody else's refusal: what they ask for is not to be answered with our login."""
+        message = f"{_host(error.url)}, where the registry {self._address.registry} sends us, answered {error.code}"
+        return CloudError(message, hint="whoever runs the registry can say why", code=str(error.code))
 
     def _trouble(self, error: urllib.error.HTTPError) -> CloudError:
         name = f"{self._address.registry}/{self._address.repository}"
@@ -167,6 +178,10 @@ class _Registry:
             hint = f"docker login {self._address.registry}, or a right to pull there"
             return CloudError(f"the registry does not let us look at {name}", hint=hint, code=DENIED)
         return CloudError(f"the registry {self._address.registry} answered {error.code}", code=str(error.code))
+
+
+def _host(url: str) -> str:
+    return urllib.parse.urlsplit(url).netloc
 
 
 def _basic(login: Login) -> str:

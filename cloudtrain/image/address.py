@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-ECR = re.compile(r"(\d{12})\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.(amazonaws\.com(?:\.cn)?|[a-z0-9.-]+)/.+")
+_AWS = r"amazonaws\.(?:com|com\.cn|eu)|c2s\.ic\.gov|sc2s\.sgov\.gov|cloud\.adc-e\.uk|csp\.hci\.ic\.gov"
+"""The domains of all partitions, and no other: whoever else could take such a name would be shown a login."""
+
+ECR = re.compile(rf"(\d{{12}})\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.({_AWS})/.+")
 """An address in a registry of AWS: account, region, domain."""
 
-ACR = re.compile(r"[a-z0-9]+\.azurecr\.(io|cn|us)")
-"""The host of a registry of Azure."""
+ACR = re.compile(r"[a-z0-9]+(-[a-z0-9]+)?(\.[a-z0-9]+\.geo)?\.azurecr\.(io|cn|us)")
+"""The host of a registry of Azure: `name`, `name-hash` where its name has a label, `name.region.geo`."""
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 DOCKER_HUB = "docker.io"

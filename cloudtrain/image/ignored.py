@@ -52,6 +52,8 @@ def brings_back(rules: Sequence[Rule]) -> bool:
 
 def _expression(pattern: str) -> str:
     """Go's `filepath.Match`, and `**` for any number of folders."""
+    if re.fullmatch(r"\*\*[^*?\[\]\\/][^*?\[\]\\]*", pattern):  # docker looks at the end of the path alone
+        return ".*" + re.escape(pattern[2:])
     out, at = "", 0
     while at < len(pattern):
         rest = pattern[at:]

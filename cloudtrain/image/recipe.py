@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -36,7 +36,10 @@ class Recipe:
     platform: str = ""
     """`linux/amd64`; empty for this machine's own."""
     digest: str
-    """sha256 of all that, and of every file that the build may copy."""
+    """sha256 of all that, and of every file and folder that the build may copy, permissions included.
+
+    Not of a folder `.git`, in which git writes as it likes: one that is copied must not change the name every time.
+    """
 
     @property
     def context(self) -> str:
@@ -78,13 +81,13 @@ def recipe_of(
     size = 0
     try:
         rules = _rules(dockerfile)
-        for path, info in sorted(_files(dockerfile, rules)):
-            size += info.st_size
+        for path, info in sorted(_files(dockerfile, rules).items()):
+            size += 0 if stat.S_ISDIR(info.st_mode) else info.st_size
             if limit is not None and size > limit:
                 message = f"{dockerfile.parent} holds more than {limit} bytes, all of which the build would get"
                 raise SourceError(message, hint="name what it needs in a .dockerignore, or give it a folder of its own")
             name = path.relative_to(dockerfile.parent).as_posix()
-            digest.update(f"\0{name}\0{stat.S_IMODE(info.st_mode) & 0o111:o}\0".encode(errors="surrogateescape"))
+            digest.update(f"\0{name}\0{stat.S_IMODE(info.st_mode):o}\0".encode(errors="surrogateescape"))
             digest.update(_content(path, info))
     except OSError as error:
         raise SourceError(f"{error.filename or dockerfile}: {error.strerror or error}") from None
@@ -99,27 +102,29 @@ def _rules(dockerfile: Path) -> list[Rule]:
     return []
 
 
-def _files(dockerfile: Path, rules: Sequence[Rule]) -> Iterator[tuple[Path, os.stat_result]]:
-    """The Dockerfile itself, and what the build may copy: files and links, no folder of git's."""
-    yield dockerfile, dockerfile.stat()
+def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result]:
+    """The Dockerfile itself, and what the build may copy: files, links and the folders they are in, none of git's."""
+    found = {dockerfile: dockerfile.stat()}
     top, searches_all = dockerfile.parent, brings_back(rules)
     for folder, folders, files in os.walk(top, onerror=_raise):
         inside = Path(folder).relative_to(top)
-        links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        folders[:] = [
-            name
-            for name in folders
-            if name != ".git" and (searches_all or not is_ignored((inside / name).as_posix(), rules))
-        ]
-        for name in (*files, *links):
+        folders[:] = [name for name in folders if name != ".git"]
+        names = [*files, *folders]
+        folders[:] = [name for name in folders if searches_all or not is_ignored((inside / name).as_posix(), rules)]
+        for name in names:
             path = Path(folder) / name
             info = path.lstat()
-            wanted = stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)
+            wanted = stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode) or stat.S_ISDIR(info.st_mode)
             if wanted and path != dockerfile and not is_ignored((inside / name).as_posix(), rules):
-                yield path, info
+                found[path] = info
+                # A file that is brought back takes the folders above it along.
+                found |= {each: each.lstat() for each in path.parents if top in each.parents and each not in found}
+    return found
 
 
 def _content(path: Path, info: os.stat_result) -> bytes:
+    if stat.S_ISDIR(info.st_mode):
+        return b"/"
     if stat.S_ISLNK(info.st_mode):
         return b"->" + os.fsencode(os.readlink(path))  # noqa: PTH115
     with path.open("rb") as file:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cloudtrain.settings import Settings
 
 CLOUD_PLATFORM = "linux/amd64"
-"""What the machines of both clouds run, whatever the machine in front of you is."""
+"""What all machines of both clouds run but those with NVIDIA's own processors, whatever is in front of you."""
 
 Wish = tuple[Keys, str]
 """The field that says it, and `auto`, an address, or the path of a Dockerfile."""

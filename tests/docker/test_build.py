@@ -103,6 +103,22 @@ def test_the_builder_of_old_builds_it_too(engine: Engine, context: Path) -> None
     assert engine.run("old", "which", "train", options=("--network", "none")) == "/usr/local/bin/train"
 
 
+COMPILED = "import torch; print(torch.compile(lambda x: (x * 2).sum())(torch.ones(3)).item())"
+
+
+def test_torch_compiles_where_a_compiler_was_asked_for(engine: Engine, image: str) -> None:
+    done = engine.build(ROOT / "docker", "compiler", "WITH_COMPILER=1")
+    assert done.returncode == 0, done.stdout
+    alone = ("--network", "none", "--hostname", "localhost")
+    assert engine.run("compiler", "python3", "-c", COMPILED, options=alone).splitlines()[-1] == "6.0"
+    assert engine.run("compiler", "bash", "-c", "ls /var/lib/apt/lists", options=alone) == ""
+    shared = [one == other for one, other in zip(engine.layers(image), engine.layers("compiler"), strict=True)]
+    assert shared == [True] * (len(shared) - 4) + [False] * 4, "the large ones are stored and pulled once"
+    done = engine.build(ROOT / "docker", "compiler", "WITH_COMPILER=yes")
+    assert done.returncode != 0
+    assert "WITH_COMPILER is yes: expected 0 or 1" in done.stdout
+
+
 def with_efa(url: str, digest: str) -> list[str]:
     said = {"WITH_EFA": "1", "EFA_URL": url, "EFA_SHA256": digest}
     return [f"{name}={value}" for name, value in said.items()]

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
-from tests.loopback.azure.services import AUDIENCES
+from tests.loopback.azure.services import REGISTRY_AUDIENCE
 from tests.loopback.azure.tokens import Tokens
 from tests.loopback.faults import Kind
 from tests.loopback.images import BlobStore, Shelf, digest_of
@@ -44,6 +44,8 @@ class Registry(Server):
         self.public: set[str] = set()
         self.realm, self.token_field = f"{self.url}/token", "token"
         self.says_digest = True
+        self.elsewhere: Registry | None = None
+        """Where it sends those who want a manifest."""
         self.host = f"127.0.0.1:{self.port}"
         self.blobs = BlobStore(self.troubles)
         self.shelf = Shelf(self.blobs)
@@ -117,12 +119,14 @@ class Registry(Server):
             raise Refused("UNSUPPORTED", "expected a form", 415)
         if self.tenant is None or form.get("service") != self.host or form.get("grant_type") != "access_token":
             raise Refused("UNAUTHORIZED", "this registry belongs to another tenant", 401)
-        if self.tenant.audience(f"Bearer {form.get('access_token')}") not in AUDIENCES:
+        if self.tenant.audience(f"Bearer {form.get('access_token')}") != REGISTRY_AUDIENCE:
             raise Refused("UNAUTHORIZED", "authentication required", 401)
         self.users[NOBODY] = self._refresh
         return _json(200, {"refresh_token": self._refresh})
 
     def _manifest(self, request: Request) -> Answer:
+        if self.elsewhere:
+            return Answer(307, [("Location", f"{self.elsewhere.url}{request.target}")], b"")
         repository, _, reference = _PATH.fullmatch(urlsplit(request.target).path).groups()  # type: ignore[union-attr]
         stored = self.shelf.find(repository, reference)
         if stored is None:

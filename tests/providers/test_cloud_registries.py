@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 
 import cloudtrain
 from cloudtrain.building.look import login_for, look, refuse_missing
-from cloudtrain.clouds.azure_registry import ANYBODY, registry_login
-from cloudtrain.clouds.registry import Found, Login
-from cloudtrain.errors import DENIED, CloudError, RefusedError
+from cloudtrain.clouds.azure_registry import registry_login
+from cloudtrain.clouds.registry import ANYBODY, Found, Login
+from cloudtrain.errors import DENIED, CloudError, RefusedError, UsageError
+from cloudtrain.image.address import Address, take_apart
+from cloudtrain.submission import with_image
 from tests.loopback.aws.cloud import IMAGE, Cloud
 from tests.loopback.aws.ecr import PASSWORD
 from tests.loopback.azure.cloud import AzureCloud
@@ -77,14 +80,32 @@ def test_what_ecr_has_not_is_nothing(ecr: Cloud, name: str) -> None:
 def test_a_thing_in_ecr_that_is_no_image_is_let_pass(ecr: Cloud) -> None:
     ecr.registry.shelf.put_manifest("own", "odd", Stored(INDEXES[OCI], b'{"config": {"digest": "sha256:00"}}'))
     ecr.registry.blobs.fault("error")
-    refuse_missing(f"{HOST}/own:odd")
+    refuse_missing(f"{HOST}/own:odd", "amd64")
 
 
 def test_a_configuration_that_cannot_be_fetched_is_no_reason_to_refuse(ecr: Cloud) -> None:
     ecr.registry.shelf.put("own", "3", "arm64")
     ecr.registry.blobs.fault("error")
-    refuse_missing(f"{HOST}/own:3")
+    refuse_missing(f"{HOST}/own:3", "amd64")
     ecr.registry.blobs.reset()
+
+
+def test_an_image_of_ecr_is_known_where_its_configuration_is_refused(ecr: Cloud) -> None:
+    digest = ecr.registry.shelf.put("own", "4", "arm64")
+    ecr.front.fault("denied", "ecr", "GetDownloadUrlForLayer", times=9)
+    assert look(f"{HOST}/own:4") == Found(digest, frozenset())
+
+
+@pytest.mark.parametrize("code", ["UpstreamUnavailable", "KmsError", "ImageTagDoesNotMatchDigest"])
+def test_only_what_ecr_says_it_has_not_is_not_there(ecr: Cloud, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    monkeypatch.setattr(ecr.registry, "failure", code)
+    if code == "ImageTagDoesNotMatchDigest":
+        assert look(IMAGE) is None
+        return
+    with pytest.raises(CloudError, match="ECR does not say whether it has train: because") as failed:
+        look(IMAGE)
+    assert failed.value.code == code
+    refuse_missing(IMAGE, "amd64")
 
 
 def test_who_may_not_look_into_ecr_may_submit_all_the_same(ecr: Cloud) -> None:
@@ -98,7 +119,7 @@ def test_the_registry_of_another_account_is_the_cloud_s_to_ask(ecr: Cloud) -> No
     other = f"{HOST.replace('123456789012', '999999999999')}/train:1"
     with pytest.raises(CloudError, match="not authorized"):
         look(other)
-    refuse_missing(other)
+    refuse_missing(other, "amd64")
 
 
 def test_a_submit_of_an_address_in_ecr_looks_and_starts(ecr: Cloud) -> None:
@@ -126,8 +147,6 @@ def test_a_submit_of_an_image_that_cannot_work_costs_nothing(ecr: Cloud, image: 
 def test_a_rehearsal_asks_nobody(ecr: Cloud) -> None:
     plan = cloudtrain.plan(cloudtrain.load({**JOB, "image": f"{HOST}/train:9"}), "local", as_="aws")
     cloudtrain.render(plan)
-    from cloudtrain.submission import with_image
-
     assert with_image(plan) == plan
     assert calls(ecr) == []
 
@@ -136,6 +155,48 @@ def test_a_login_to_ecr_is_a_name_and_a_password(ecr: Cloud) -> None:
     assert login_for(HOST) == Login("AWS", PASSWORD)
     assert calls(ecr) == ["GetAuthorizationToken"]
     assert PASSWORD not in repr(login_for(HOST))
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in which `docker login` keeps what it was told: nothing yet."""
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    return tmp_path / "config.json"
+
+
+ME = {"auth": "bWU6c2VjcmV0"}
+
+
+def test_where_no_token_of_ecr_is_to_be_had_docker_login_does(ecr: Cloud, kept: Path) -> None:
+    ecr.front.fault("denied", "ecr", "GetAuthorizationToken", times=9)
+    with pytest.raises(CloudError) as failed:
+        login_for(HOST)
+    assert (failed.value.hint or "").endswith(f"docker login {HOST}")
+    kept.write_text(json.dumps({"auths": {HOST: ME}}))
+    assert login_for(HOST) == Login("me", "secret")
+
+
+@pytest.mark.parametrize(("host", "name", "extra"), [(HOST, "aws", "aws"), ("a.azurecr.io", "azure_registry", "azure")])
+def test_without_the_clouds_sdk_docker_login_does(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, host: str, name: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, f"cloudtrain.clouds.{name}", None)
+    with pytest.raises(UsageError) as failed:
+        login_for(host)
+    assert failed.value.hint == f'pip install "cloudtrain[{extra}]"; or docker login {host}'
+    kept.write_text(json.dumps({"auths": {host: ME}}))
+    assert login_for(host) == Login("me", "secret")
+
+
+def test_an_image_of_ecr_is_looked_at_as_docker_login_has_where_the_credentials_do_not(
+    ecr: Cloud, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ecr.front.fault("denied", "ecr", "BatchGetImage", times=9)
+    kept.write_text(json.dumps({"auths": {HOST: ME}}))
+    asked: list[tuple[Address, Login | None]] = []
+    monkeypatch.setattr("cloudtrain.clouds.registry.look", lambda *what: asked.append(what))
+    look(IMAGE)
+    assert asked == [(take_apart(IMAGE), Login("me", "secret"))]
 
 
 @pytest.fixture
@@ -183,6 +244,33 @@ def test_a_registry_that_is_not_there_is_told(azure_account: AzureCloud) -> None
     with pytest.raises(CloudError, match="cannot be reached") as failed:
         registry_login("127.0.0.1:1")
     assert "az acr list" in (failed.value.hint or "")
+
+
+def test_who_is_not_logged_in_to_azure_may_be_so_by_docker(
+    acr: Registry, azure_account: AzureCloud, kept: Path
+) -> None:
+    azure_account.log_out()
+    digest = acr.put("team/train", "1", "amd64")
+    kept.write_text(json.dumps({"auths": {acr.host: {"auth": "bWU6c2VjcmV0OndpdGggYSBjb2xvbg=="}}}))
+    found = look(f"{acr.host}/team/train:1")
+    assert found is not None
+    assert found.digest == digest
+
+
+def test_a_build_of_azures_own_asks_no_registry(
+    azure_account: AzureCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(image: str) -> None:
+        raise AssertionError(image)
+
+    monkeypatch.setattr("cloudtrain.building.look.look", look)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image" / "Dockerfile").write_text("FROM scratch\n")
+    plan = cloudtrain.plan(cloudtrain.load({**JOB, "image": {"build": "image/Dockerfile"}}), "azure")
+    assert with_image(plan) == plan
+    assert plan.target.facts["image"] == "image/Dockerfile"
 
 
 def test_a_submit_to_azure_of_an_image_that_is_not_there_is_refused(

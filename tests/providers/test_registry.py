@@ -88,6 +88,37 @@ def test_a_tag_and_a_repository_that_are_not_there_are_nothing(registry: Registr
         assert look(f"{registry.host}/{other}") is None
 
 
+def test_where_a_registry_sends_us_gets_what_we_take_and_no_login(
+    bearer: Registry, plain: Registry, kept: Path
+) -> None:
+    log_in(kept, bearer)
+    bearer.put("train", "1", "amd64")
+    bearer.elsewhere = plain
+    digest = plain.put("train", "1", "arm64", "amd64")
+    found = look(f"{bearer.host}/train:1")
+    assert found == Found(digest, frozenset({"arm64", "amd64"}))
+    assert [call.operation for call in plain.calls] == ["GetManifest"]
+
+
+@pytest.mark.parametrize("asks", ["basic", "bearer"])
+def test_nobody_but_the_registry_that_was_asked_may_ask_for_the_login(asks: Any, plain: Registry, kept: Path) -> None:
+    log_in(kept, plain)
+    plain.put("train", "1", "amd64")
+    with Registry(asks) as other:
+        plain.elsewhere = other
+        said = rf"{other.host}, where the registry {plain.host} sends us, answered 401"
+        with pytest.raises(CloudError, match=said):
+            look(f"{plain.host}/train:1")
+        assert [call.operation for call in other.calls] == ["GetManifest"]
+    assert [call.operation for call in plain.calls] == ["GetManifest"]
+
+
+def test_an_image_is_known_by_its_digest_where_its_configuration_cannot_be_had(plain: Registry) -> None:
+    digest = plain.put("train", "1", "amd64")
+    plain.blobs.fault("error")
+    assert look(f"{plain.host}/train:1") == Found(digest, frozenset())
+
+
 def test_one_token_does_for_the_manifest_and_its_configuration(bearer: Registry, kept: Path) -> None:
     log_in(kept, bearer)
     bearer.put("train", "1", "amd64")
@@ -133,7 +164,7 @@ def test_a_thing_that_is_no_image_is_there_for_nobody_knows_what(plain: Registry
     found = look(f"{plain.host}/train:1")
     assert found is not None
     assert found.architectures == frozenset()
-    refuse_missing(f"{plain.host}/train:1")
+    refuse_missing(f"{plain.host}/train:1", "amd64")
 
 
 @pytest.mark.parametrize(("kind", "code"), [("error", "500"), ("throttle", "429"), ("denied", DENIED)])
@@ -194,6 +225,17 @@ def test_a_password_is_not_sent_in_the_clear_to_wherever_a_registry_points(beare
         look(f"{bearer.host}/train:1")
 
 
+def test_a_token_service_of_another_host_may_refuse_a_login(bearer: Registry, kept: Path) -> None:
+    log_in(kept, bearer, Login("me", "wrong"))
+    bearer.put("train", "1", "amd64")
+    with Registry("bearer") as tokens:
+        bearer.realm = f"{tokens.url}/token"
+        with pytest.raises(CloudError, match=rf"does not let us look at {bearer.host}/train") as refused:
+            look(f"{bearer.host}/train:1")
+        assert [call.operation for call in tokens.calls] == ["GetToken"]
+    assert refused.value.code == DENIED
+
+
 def test_a_token_service_that_has_nothing_is_no_word_about_the_image(bearer: Registry, kept: Path) -> None:
     log_in(kept, bearer)
     bearer.put("train", "1", "amd64")
@@ -204,24 +246,25 @@ def test_a_token_service_that_has_nothing_is_no_word_about_the_image(bearer: Reg
 
 def test_an_image_that_is_not_there_is_refused_in_words(plain: Registry) -> None:
     with pytest.raises(RefusedError, match=f"there is no image {plain.host}/train:1 in its registry") as refused:
-        refuse_missing(f"{plain.host}/train:1")
+        refuse_missing(f"{plain.host}/train:1", "amd64")
     assert "cloudtrain image push" in (refused.value.hint or "")
     assert (refused.value.hint or "").endswith("nothing was started")
 
 
 def test_an_image_for_other_machines_is_refused_in_words(plain: Registry) -> None:
     plain.put("train", "1", "arm64")
+    refuse_missing(f"{plain.host}/train:1", "arm64")
     with pytest.raises(RefusedError, match=r"train:1 is for arm64, the machines are amd64") as refused:
-        refuse_missing(f"{plain.host}/train:1")
+        refuse_missing(f"{plain.host}/train:1", "amd64")
     assert "docker build --platform linux/amd64" in (refused.value.hint or "")
     plain.put("train", "1", "arm64", "amd64")
-    refuse_missing(f"{plain.host}/train:1")
+    refuse_missing(f"{plain.host}/train:1", "amd64")
 
 
 def test_a_registry_that_does_not_answer_us_may_answer_the_cloud(plain: Registry) -> None:
-    refuse_missing(f"{nobody()}/train:1")
+    refuse_missing(f"{nobody()}/train:1", "amd64")
     plain.fault("denied")
-    refuse_missing(f"{plain.host}/train:1")
+    refuse_missing(f"{plain.host}/train:1", "amd64")
 
 
 @pytest.mark.filterwarnings("ignore:docker-credential-no-such-helper not installed")

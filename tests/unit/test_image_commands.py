@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from cloudtrain.building.build import arguments
+from cloudtrain.building.build import arguments, build
+from cloudtrain.bundle import bundled
 from cloudtrain.clouds.docker_errors import refused_push
-from cloudtrain.image.recipe import our_recipe, recipe_of
+from cloudtrain.errors import SourceError
+from cloudtrain.image.recipe import Recipe, our_recipe, recipe_of
 from tests.e2e.in_process import call
+
+DOCKER = """#!/bin/sh
+echo "$@" >> {folder}/called
+case "$1" in
+  build) printf "%s\\n" "$@" > {folder}/words; [ ! -e {folder}/meanwhile ] || . {folder}/meanwhile ;;
+  tag | rmi) ;;
+  *) exit 1 ;;
+esac
+"""
+"""A client that only writes down what it was called with; `meanwhile` is what happens during a build."""
 
 
 @pytest.fixture
@@ -19,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "Dockerfile").write_text("FROM scratch\n")
     program = tmp_path / "docker"
-    program.write_text(f'#!/bin/sh\n[ "$1" = build ] || exit 1\nprintf "%s\\n" "$@" > {tmp_path}/words\n')
+    program.write_text(DOCKER.format(folder=tmp_path))
     program.chmod(0o755)
     monkeypatch.setenv("DOCKER", str(program))
     monkeypatch.chdir(tmp_path)
@@ -37,8 +50,33 @@ def test_a_dockerfile_is_built_in_its_folder_under_its_content(folder: Path) -> 
     assert words(folder) == [
         *("build", "--file", str(folder / "own" / "Dockerfile")),
         *("--label", f"cloudtrain.inputs=sha256:{recipe.digest}", "--build-arg", "A=1 2"),
-        *("--tag", recipe.name, "--tag", "mine:1", "--no-cache", str(folder / "own")),
+        *("--tag", (nameless := words(folder)[-3]), "--no-cache", str(folder / "own")),
     ]
+    assert nameless.startswith("cloudtrain:building-")
+    assert after_build(folder) == [f"tag {nameless} {recipe.name}", f"tag {nameless} mine:1", f"rmi {nameless}"]
+
+
+def after_build(folder: Path) -> list[str]:
+    called = (folder / "called").read_text().splitlines()
+    return called[[line.partition(" ")[0] for line in called].index("build") + 1 :]
+
+
+def test_what_changes_while_it_is_built_gets_no_name(folder: Path) -> None:
+    (folder / "meanwhile").write_text(f"echo 'ENV A=1' >> {folder}/own/Dockerfile\n")
+    said = call("image", "build", "own/Dockerfile")
+    assert (said.code, said.out) == (2, "")
+    assert f"the image's folder {folder}/own changed after it was planned" in said.err
+    assert "run the command again" in said.err
+    (told,) = after_build(folder)
+    assert told.startswith("rmi cloudtrain:building-")
+
+
+def test_what_changed_since_it_was_planned_is_not_built(folder: Path) -> None:
+    recipe = recipe_of(folder / "own" / "Dockerfile")
+    (folder / "own" / "new").touch()
+    with pytest.raises(SourceError, match="changed after it was planned"):
+        build(recipe)
+    assert not (folder / "called").exists()
 
 
 def test_our_own_image_has_a_name_for_people_too(folder: Path) -> None:
@@ -73,6 +111,8 @@ WRONG = {
     "push cpu": "nobody has said where to push to",
     "push cpu --provider aws": "aws.repository is not set: nobody has said where to push to",
     "push cpu --provider azure": "[azure] repository in cloudtrain.toml",
+    "push cpu --to 127.0.0.1:5000/train:1": "--to 127.0.0.1:5000/train --tag TAG",
+    "push cpu --to r.azurecr.io/t@sha256:0": "r.azurecr.io/t@sha256:0 ends in a tag or a digest",
 }
 
 
@@ -111,9 +151,16 @@ def test_what_a_registry_says_to_a_push_is_told_with_the_next_step(said: str) ->
     assert (told.exit_code, bool(told.hint)) == (4, bool(PUSHES[said]))
 
 
-@pytest.mark.parametrize("word", ["--build-arg=WITH_EFA=1", "--target", "--platform=linux/arm64", "-t"])
-def test_what_makes_another_image_is_not_slipped_past_its_name(folder: Path, word: str) -> None:
-    said = call("image", "build", "cpu", "--", word)
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("--build-arg=WITH_EFA=1", "--target", "--platform=linux/arm64", "-t", "-tmine", "-qt", "--push"),
+        *("-f", "-fOther", "--file=Other", "--build-context=a=b", "--build-context", "-o", "--output=out"),
+    ],
+)
+@pytest.mark.parametrize("what", ["cpu", None])
+def test_what_makes_another_image_is_not_slipped_past_its_name(folder: Path, word: str, what: str | None) -> None:
+    said = call("image", "build", *([what] if what else []), "--", word)
     assert (said.code, said.out) == (2, "")
     assert f"{word} among docker's options" in said.err
     assert "--arg NAME=VALUE" in said.err
@@ -134,3 +181,43 @@ def test_only_a_tag_that_stands_for_its_content_spares_a_push(
     tags = ("--tag", tag) if tag else ()
     call("image", "push", "own/Dockerfile", "--to", "127.0.0.1:1/own", *tags)
     assert asked == [again]
+
+
+def test_options_of_dockers_need_nothing_named_before_them(folder: Path) -> None:
+    said = call("image", "build", "--", "--progress", "plain", "--pull")
+    assert said.code == 0, said.err
+    assert "TORCH=cuda" in words(folder)
+    assert words(folder)[-4:-1] == ["--progress", "plain", "--pull"]
+
+
+def examples() -> list[list[str]]:
+    """The pushes that the help and the documentation show."""
+    readme = (bundled("docker") / "README.md").read_text().replace("\\\n", "")
+    shown = [line.strip().partition("   ")[0] for line in call("image", "push", "--help").out.splitlines()]
+    shown += re.findall(r"cloudtrain image push[^`#\n]*", readme)
+    typed = [line.replace(" … ", " ").split() for line in shown if line.startswith("cloudtrain image push ")]
+    assert len(typed) >= 5
+    return [words[1:] for words in typed]
+
+
+def test_the_pushes_that_are_shown_can_be_typed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[str, ...]] = []
+
+    def ready(recipe: Recipe, address: str, progress: object, *, again: bool, options: tuple[str, ...]) -> str:
+        given.append((recipe.kind, *options))
+        return "127.0.0.1:1/own@sha256:0"
+
+    monkeypatch.setattr("cloudtrain.building.ready.ready_there", ready)
+    monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "123456789012.dkr.ecr.us-east-1.amazonaws.com/train")
+    for typed in examples():
+        provider = () if {"--provider", "--to"} & set(typed) else ("--provider", "aws")
+        at = typed.index("--") if "--" in typed else len(typed)
+        said = call(*typed[:at], *provider, *typed[at:])
+        assert said.code == 0, (typed, said.err)
+    assert ("cuda", "--pull") in given
+    assert ("cuda", "--pull", "--no-cache") in given
+
+
+def test_the_next_step_pushes_the_very_image_that_was_built(folder: Path) -> None:
+    said = call("image", "build", "own/Dockerfile", "--arg", "A=1 2", "--arg", "B=1", "--platform", "linux/arm64")
+    assert "image push own/Dockerfile --arg 'A=1 2' --arg B=1 --platform linux/arm64 --to REPOSITORY" in said.err

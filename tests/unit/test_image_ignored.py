@@ -61,7 +61,15 @@ TABLE: list[tuple[str, str, bool]] = [
     ("a/**", "a", False),
     ("**", "a/x", True),
     ("**foo", "a/foo", True),
-    ("**foo", "barfoo", False),
+    # at the very start, before plain text, it is the end of the path that counts
+    ("**foo", "barfoo", True),
+    ("**foo", "foobar", False),
+    ("**.py", "pkg/m.py", True),
+    ("**.py", "m.pyc", False),
+    ("**b/c", "a/xb/c", True),
+    ("**foo?", "barfoox", False),
+    ("**f*o", "barfoo", False),
+    ("**/foo", "barfoo", False),
     # the last rule that fits decides
     ("*.md\n!README.md", "README.md", False),
     ("*.md\n!README.md", "OTHER.md", True),

@@ -22,6 +22,8 @@ def folder(tmp_path: Path) -> Path:
     (made / "Dockerfile").write_text("FROM scratch\nCOPY . /\n")
     (made / "train.py").write_text("print(1)\n")
     (made / "deep" / "data.txt").write_text("1")
+    for path in (made / "deep", *made.glob("**/*.*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)  # whatever the umask
     return made
 
 
@@ -39,6 +41,9 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "a file's name": lambda folder: (folder / "train.py").rename(folder / "main.py"),
     "a file's folder": lambda folder: (folder / "train.py").rename(folder / "deep" / "train.py"),
     "an executable bit": lambda folder: (folder / "train.py").chmod(0o755),
+    "who may read a file": lambda folder: (folder / "train.py").chmod(0o600),
+    "who may enter a folder": lambda folder: (folder / "deep").chmod(0o700),
+    "an empty folder": lambda folder: (folder / "nothing").mkdir(),
     "the Dockerfile": lambda folder: (folder / "Dockerfile").write_text("FROM scratch\nCOPY . /job\n"),
     "one file more": lambda folder: (folder / "empty").touch(),
     "one file less": lambda folder: (folder / "train.py").unlink(),
@@ -46,7 +51,6 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 NO_CHANGES: dict[str, Callable[[Path], object]] = {
     "the time of a file": lambda folder: os.utime(folder / "train.py", (1, 1)),
-    "an empty folder": lambda folder: (folder / "nothing").mkdir(),
     "git's own folder": lambda folder: (folder / ".git").mkdir() or (folder / ".git" / "HEAD").write_text("x"),  # type: ignore[func-returns-value]
     "a pipe": lambda folder: os.mkfifo(folder / "pipe"),
 }
@@ -94,6 +98,7 @@ def test_ignored_files_do_not_count_and_the_dockerfile_always_does(folder: Path)
     (folder / ".dockerignore").write_text("deep\nDockerfile\n.dockerignore\n")
     before = digest(folder)
     (folder / "deep" / "data.txt").write_text("2")
+    (folder / "deep").chmod(0o700)
     assert digest(folder) == before
     (folder / "Dockerfile").write_text("FROM scratch\n")
     assert digest(folder) != before
@@ -104,6 +109,11 @@ def test_a_file_that_is_brought_back_counts_though_its_folder_is_ignored(folder:
     (folder / ".dockerignore").write_text("deep\n!deep/data.txt\n")
     before = digest(folder)
     (folder / "deep" / "more.txt").write_text("2")
+    (folder / "deep" / "empty").mkdir()
+    assert digest(folder) == before
+    (folder / "deep").chmod(0o700)  # it comes along with the file
+    assert digest(folder) != before
+    (folder / "deep").chmod(0o755)
     assert digest(folder) == before
     (folder / "deep" / "data.txt").write_text("2")
     assert digest(folder) != before

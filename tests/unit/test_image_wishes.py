@@ -13,8 +13,10 @@ from cloudtrain.aws.images import repository_of
 from cloudtrain.aws.target import target as aws_target
 from cloudtrain.azure.images import CURATED
 from cloudtrain.azure.images import image_of as azure_image
+from cloudtrain.catalog import read_table
+from cloudtrain.catalog.choice import architecture_of
 from cloudtrain.errors import SpecError
-from cloudtrain.image.address import ECR, Address, is_loopback, take_apart, without_tag
+from cloudtrain.image.address import ACR, ECR, Address, is_loopback, take_apart, without_tag
 from cloudtrain.image.recipe import our_recipe, recipe_of
 from cloudtrain.local.docker_images import image_of as docker_image
 from cloudtrain.settings import Settings, load_settings
@@ -69,6 +71,63 @@ def test_plain_http_is_for_this_machine(host: str) -> None:
 @pytest.mark.parametrize("host", ["localhost.evil.com", "127.0.0.1.evil.com", "10.0.0.1:5000", "ghcr.io", ""])
 def test_and_for_no_other(host: str) -> None:
     assert not is_loopback(host)
+
+
+@pytest.mark.parametrize("domain", sorted({row["domain"] for row in read_table("dlc_accounts")}))
+def test_the_registries_of_every_partition_are_awss(domain: str) -> None:
+    assert ECR.fullmatch(f"123456789012.dkr.ecr.some-region-1.{domain}/train:1")
+
+
+@pytest.mark.parametrize(
+    "end", ["evil.example", "amazonaws.com.evil.example", "amazonaws.org", "amazonaws.com:443", "xamazonaws.com"]
+)
+def test_a_host_that_only_looks_like_one_is_nobodys(end: str) -> None:
+    assert not ECR.fullmatch(f"123456789012.dkr.ecr.us-east-1.{end}/train:1")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["mine.azurecr.io", "mine.azurecr.cn", "mine.azurecr.us", "mine-a1b2c3.azurecr.io", "mine.eastus.geo.azurecr.io"],
+)
+def test_registries_of_azure_are_known_by_their_hosts(host: str) -> None:
+    assert ACR.fullmatch(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "azurecr.io",
+        "mine.azurecr.de",
+        "mine.azurecr.io.evil.example",
+        "a.b.azurecr.io",
+        "-x.azurecr.io",
+        "a.geo.azurecr.io",
+    ],
+)
+def test_and_nobody_elses_are(host: str) -> None:
+    assert not ACR.fullmatch(host)
+
+
+@pytest.mark.parametrize(
+    ("types", "wanted"),
+    [
+        ((), "amd64"),
+        (("ml.p5.48xlarge",), "amd64"),
+        (("ml.nobody-knows",), "amd64"),
+        (("ml.p6e-gb200.36xlarge", "ml.p5.48xlarge"), "arm64"),
+    ],
+)
+def test_images_are_built_for_the_processor_of_the_machine(types: tuple[str, ...], wanted: str) -> None:
+    assert architecture_of("aws", types) == wanted
+
+
+def test_a_build_for_graces_machines_is_one_for_arm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("REPOSITORY", f"{HOST}/team/train"), ("REGION", "us-east-1")):
+        monkeypatch.setenv(f"CLOUDTRAIN_AWS_{name}", value)
+    (folder / "job.yaml").write_text("name: a\nimage: {build: image/Dockerfile}\nresources: {gpus: 4, gpu: GB200}\n")
+    spec, _ = load_spec(folder / "job.yaml")
+    target, _ = targets(spec, load_settings(folder), "aws", None)
+    assert target.facts["recipe"]["platform"] == "linux/arm64"
 
 
 @pytest.fixture

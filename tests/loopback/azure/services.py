@@ -14,6 +14,7 @@ from tests.loopback.messages import Answer, Refused, Request
 
 CLOUD = "LoopbackCloud"
 VAULT_AUDIENCE = "https://vault.azure.net"
+REGISTRY_AUDIENCE = "https://containerregistry.azure.net"
 AUDIENCES = ("https://management.azure.com", "https://management.core.windows.net", "https://ml.azure.com")
 """The resources whose tokens ARM and run history take, besides their own address."""
 
@@ -92,7 +93,7 @@ class Services:
 def login_script(account: Account) -> str:
     """The text of an `az` that knows one command: `az account get-access-token`."""
     cases = []
-    for resource in (account.url, *AUDIENCES, "https://storage.azure.com", VAULT_AUDIENCE):
+    for resource in (account.url, *AUDIENCES, "https://storage.azure.com", VAULT_AUDIENCE, REGISTRY_AUDIENCE):
         token = account.tokens.bearer(resource)
         cases.append(f"  {resource}|{resource}/) token={token} ;;")
     expiry = int(time.time() + LIFE_SECONDS)

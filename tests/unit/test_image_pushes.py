@@ -1,0 +1,96 @@
+"""Pushing without an engine: what engines of both kinds say of a digest, and the logins that docker has kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cloudtrain.clouds.docker import Engine, stored_login
+from cloudtrain.clouds.registry import ANYBODY, Login
+from cloudtrain.errors import CloudError
+
+DIGEST, OTHER = f"sha256:{'ab' * 32}", f"sha256:{'cd' * 32}"
+SENDING: list[dict[str, Any]] = [
+    {"status": "The push refers to repository [127.0.0.1:5000/own]"},
+    {"status": "Pushing", "id": "a1", "progressDetail": {"current": 50, "total": 100}},
+    {"status": "Pushing", "id": "b2", "progressDetail": {"total": 200}},
+    {"status": "Pushing", "id": "a1", "progressDetail": {"current": 120, "total": 100}},
+    {"status": "Layer already exists", "id": "c3", "progressDetail": {}},
+]
+SAID: dict[str, Any] = {"status": f"1: digest: {DIGEST} size: 528"}
+ENDS: dict[str, list[dict[str, Any]]] = {
+    "docker's own store": [SAID, {"progressDetail": {}, "aux": {"Tag": "1", "Digest": DIGEST, "Size": 528}}],
+    "containerd's store": [{"aux": {"manifestPushedInsteadOfIndex": True}}, SAID],
+    "several": [{"status": f"1: digest: {OTHER} size: 528"}, SAID],
+}
+
+
+def engine(said: list[dict[str, Any]]) -> Engine:
+    api = SimpleNamespace(tag=lambda *_: True, push=lambda *_, **__: iter(said))
+    return Engine(cast("Any", SimpleNamespace(api=api)))
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_the_digest_is_known_from_what_either_kind_of_engine_says(kind: str) -> None:
+    told: list[tuple[int, int]] = []
+    pushing = engine([*SENDING, *ENDS[kind]])
+    assert pushing.push("own", "127.0.0.1:5000/own:1", None, lambda *amounts: told.append(amounts)) == DIGEST
+    assert told == [(50, 100), (50, 300), (100, 300)]
+
+
+def test_a_push_that_says_no_digest_has_failed() -> None:
+    with pytest.raises(CloudError, match="ended without a digest"):
+        engine(SENDING).push("own", "127.0.0.1:5000/own:1", None, None)
+
+
+def test_an_error_after_the_digest_is_one() -> None:
+    with pytest.raises(CloudError, match="denied"):
+        engine([*SENDING, SAID, {"error": "denied"}]).push("own", "127.0.0.1:5000/own:1", None, None)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in which `docker login` keeps what it was told."""
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    return tmp_path / "config.json"
+
+
+def helper(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    """A program that keeps logins for docker, and has this one for everybody."""
+    program = folder / "docker-credential-tests"
+    program.write_text(f"#!/bin/sh\n[ \"$1\" = get ] || exit 1\nprintf %s '{answer}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+@pytest.mark.parametrize("where", [{"credsStore": "tests"}, {"credHelpers": {"host:5000": "tests"}}])
+def test_a_login_in_a_store_of_the_system_is_found(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, where: dict[str, Any]
+) -> None:
+    helper(kept.parent, monkeypatch, '{"ServerURL":"host:5000","Username":"me","Secret":"secret"}')
+    kept.write_text(json.dumps({"auths": {"host:5000": {}}, **where}))
+    assert stored_login("host:5000") == Login("me", "secret")
+
+
+def test_what_az_acr_login_leaves_is_a_login_to_azures_registries(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    helper(kept.parent, monkeypatch, '{"ServerURL":"x","Username":"<token>","Secret":"refresh"}')
+    for text in ({"credsStore": "tests"}, {"auths": {"mine.azurecr.io": {"auth": "", "identitytoken": "refresh"}}}):
+        kept.write_text(json.dumps(text))
+        assert stored_login("mine.azurecr.io") == Login(ANYBODY, "refresh")
+        assert stored_login("host:5000") is None
+
+
+@pytest.mark.parametrize("auth", ["bm9jb2xvbg==", "no base64", "/w=="])
+def test_a_login_that_is_none_is_no_traceback(kept: Path, auth: str) -> None:
+    kept.write_text(json.dumps({"auths": {"host:5000": {"auth": auth}}}))
+    assert stored_login("host:5000") is None
+
+
+def test_a_helper_that_says_nonsense_is_no_traceback(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    helper(kept.parent, monkeypatch, "no JSON")
+    kept.write_text(json.dumps({"credsStore": "tests"}))
+    assert stored_login("host:5000") is None
