@@ -26,7 +26,7 @@ EXAMPLES = """\
 examples:
   python train.py                                        digits on this machine, one process
   torchrun --nproc-per-node 2 train.py --epochs 5        two processes: ddp is chosen by itself
-  torchrun --nproc-per-node 8 train.py --batch-size 512 --accumulate 2 --amp bf16
+  torchrun --nproc-per-node 8 train.py --batch-size 512 --accumulate 2
   python train.py --checkpoint-every "2 min" --keep 5    run it again after a stop: it goes on where it was
   python train.py --no-resume --max-steps 20             a short look, from the beginning
 
@@ -217,7 +217,12 @@ def _parser() -> _Parser:
     how.add_argument("--warm-up", type=_share, default=0.1, metavar="X", help="share of all steps [0.1]")
     how.add_argument("--clip-norm", type=_positive, metavar="X", help="the most that the gradients' norm may be [none]")
     how.add_argument("--weight-decay", type=_not_negative, metavar="X", help="[task]")
-    how.add_argument("--amp", choices=["no", "bf16", "fp16"], default="no", help="mixed precision [no]")
+    how.add_argument(
+        "--amp",
+        choices=["auto", "no", "bf16", "fp16"],
+        default="auto",
+        help="mixed precision; auto: bf16 where the GPU computes in it [auto]",
+    )
     how.add_argument("--compile", action="store_true", help="through torch.compile: slow to start, then faster")
     how.add_argument("--workers", type=_whole, metavar="N", help="loader processes per rank [task, or the machine]")
     how.add_argument(
@@ -251,7 +256,7 @@ def _parser() -> _Parser:
         "--no-resume",
         dest="resume",
         action="store_false",
-        help="start anew; what is there is set aside, not deleted",
+        help="start anew; what is there is set aside, not deleted (the same run goes on when its platform restarts it)",
     )
     return p
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -83,9 +84,18 @@ def loader(
         num_workers=workers,
         pin_memory=pin_memory,
         persistent_workers=stays and workers > 0,
+        worker_init_fn=_outlive_sigterm,
         # By default each iterator draws from the global generator, and a resumed run makes one more.
         generator=torch.Generator(),
     )
+
+
+def _outlive_sigterm(_: int) -> None:
+    """A stop reaches the whole process group; the rank still needs its data until all ranks have agreed on the end.
+
+    A loader's process ends with the rank, whatever becomes of that.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def loader_processes(asked: int | None, task: int | None, cores: int, ranks: int) -> int:

@@ -1,6 +1,6 @@
 """Checkpoints that are whole or not there, and that every rank agrees on.
 
-    step-00000120/  manifest.json   step, epoch, number of ranks, SHA-256 of every file
+    step-00000120/  manifest.json   step, epoch, run, number of ranks, SHA-256 of every file
                     shared.json     what is equal on all ranks
                     rank-0.pt …     what each rank has of its own
                     weights-0/      weights and optimizer state (sharded.py), written by rank 0 and its neighbours
@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -60,7 +61,8 @@ class Written(NamedTuple):
 class Checkpoints:
     """The checkpoints of one run. Every method is called by all ranks together.
 
-    `holders`: how many neighbouring ranks hold one whole model together.
+    `holders`: how many neighbouring ranks hold one whole model together. `run`: what tells this run from others, also
+    when the platform has started it again; nothing if nobody has named it.
     """
 
     def __init__(
@@ -70,8 +72,9 @@ class Checkpoints:
         ranks: Ranks,
         holders: int = 1,
         told: Callable[[Written], None] = lambda written: None,  # noqa: ARG005
+        run: str = "",
     ) -> None:
-        self.folder, self.keep, self.ranks, self._told = folder, keep, ranks, told
+        self.folder, self.keep, self.ranks, self._told, self._run = folder, keep, ranks, told, run
         if ranks.local_rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             for left in folder.glob("step-*.partial"):  # a death in the middle of a save
@@ -84,6 +87,8 @@ class Checkpoints:
         bounds = [0, ranks.size] if self.spread else [*disks, ranks.size]
         members = [list(range(a, b)) for a, b in zip(bounds, bounds[1:])]  # noqa: B905, RUF007
         self.first = max(m[0] for m in members if m[0] <= ranks.rank)
+        self.brings = ranks.rank - self.first < holders
+        """Whether this rank's part is written; other ranks have copies of what these have."""
         self._all = ranks.group_of([list(range(ranks.size))])
         self._writers = self._all if len(members) == 1 else ranks.group_of(members)
         self._thread: threading.Thread | None = None
@@ -95,11 +100,13 @@ class Checkpoints:
         """Copy `tensors` and write them while training goes on; `own` and `shared` must not change any more."""
         started = time.monotonic()
         self.finish()
-        staged = sharded.staged(tensors)
+        staged = sharded.staged(tensors) if self.brings else {}
         stall = time.monotonic() - started
 
         def work() -> None:
             try:
+                if self.ranks.device.type == "cuda":  # a new thread's is the first GPU, where another rank computes
+                    torch.cuda.set_device(self.ranks.device)
                 folder = self._write(step, epoch, staged, shared, own)
                 self._told(Written(folder, step, time.monotonic() - started, stall))
             except BaseException as error:  # noqa: BLE001  (raised by finish)
@@ -154,17 +161,24 @@ class Checkpoints:
         sharded.read(found.folder / found.weights, model, optimizer)
 
     def set_aside(self) -> None:
-        """Start anew: earlier checkpoints move to a folder where neither resume nor pruning looks."""
-        if self.ranks.local_rank == 0:
-            aside = self.folder / f"before-{time.strftime('%Y%m%d-%H%M%S')}"
-            steps = _steps(self.folder)
-            names = [f"step-{step:08d}" for step in steps] + [p.name for p in self.folder.iterdir() if p.is_file()]
-            if steps:
-                self.ranks.say(f"--no-resume: training starts anew; the checkpoints so far are set aside in {aside}")
-            for name in names:
+        """Start anew: earlier checkpoints move to a folder where neither resume nor pruning looks.
+
+        Those of this very run stay: a platform that takes a machine away starts the same run, with the same flags, on
+        another. It may also bring back what was set aside before, in its old place.
+        """
+        if self.makes_folder:
+            steps = [self.folder / f"step-{step:08d}" for step in _steps(self.folder)]
+            own = [path for path in steps if self._run and _run_of(path) == self._run]
+            others = [path for path in steps if path not in own]
+            files = [] if own else [path for path in self.folder.iterdir() if path.is_file()]
+            name = re.sub(r"[^\w.-]", "_", self._run) or time.strftime("%Y%m%d-%H%M%S")
+            aside = self.folder / f"before-{name}"
+            if others:
+                now = "this run goes on; the checkpoints of others" if own else "training starts anew; the checkpoints"
+                self.ranks.say(f"--no-resume: {now} so far are set aside in {aside}")
+            for path in [*others, *files]:
                 aside.mkdir(exist_ok=True)
-                if (self.folder / name).exists():  # on a shared disk another node's first rank may have been faster
-                    (self.folder / name).rename(aside / name)
+                _move(path, aside / path.name)
         self.ranks.barrier()
 
     def _write(
@@ -188,7 +202,8 @@ class Checkpoints:
             if self.spread and self.ranks.rank != 0:
                 (weights / ".metadata").write_bytes(told[0][1])
             files = {name: digest for part, _ in told for name, digest in part.items()}
-            about = {"format": FORMAT, "step": step, "epoch": epoch, "ranks": self.ranks.size, "spread": self.spread}
+            about = {"format": FORMAT, "run": self._run, "step": step, "epoch": epoch}
+            about |= {"ranks": self.ranks.size, "spread": self.spread}
             text = json.dumps(shared, indent=1)
             _write_text(partial / "shared.json", text)
             files["shared.json"] = hashlib.sha256(text.encode()).hexdigest()
@@ -226,6 +241,25 @@ class Checkpoints:
         for old in steps:
             if old not in kept:
                 shutil.rmtree(self.folder / f"step-{old:08d}", ignore_errors=True)
+
+
+def _run_of(folder: Path) -> str:
+    """Which run wrote a checkpoint; nothing if it does not say."""
+    try:
+        return str(json.loads((folder / "manifest.json").read_text())["run"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _move(path: Path, target: Path) -> None:
+    """What lies there already has been brought back to its old place once more."""
+    if not target.exists():
+        with suppress(FileNotFoundError):  # a node that shares this disk, but not rank 0's, may have been faster
+            path.rename(target)
+    elif path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 class _HashedFile:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
 from typing import NamedTuple
 
 import hardware
@@ -19,25 +17,11 @@ from measure import LossMean, Meter
 from ranks import cores
 from rules import Refused
 from saving import Saving
+from sigterm import Stop
 from step import Step
 from strategies import Strategy
 from tasks import Task
 from trackers import Trackers
-
-
-class Stop:
-    """Whether SIGTERM came. A second one ends the process: the collective it waits in may never return."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def listen(self) -> None:
-        signal.signal(signal.SIGTERM, self._on_signal)
-
-    def _on_signal(self, *_: object) -> None:
-        if self.asked:
-            os._exit(143)
-        self.asked = True
 
 
 class Position(NamedTuple):
@@ -102,6 +86,7 @@ class Loop:
             self.step.take(batches, self.at.step, self.steps)
             self.at = Position(self.at.step + 1, self.at.epoch, self.at.samples + batch_size)
             self.meter.count(batch_size)
+            self.stop.beat()
             stop, save, report = learn() if learn else (False, False, False)
             if report or self.at.step == self.steps:
                 self._report()
@@ -124,7 +109,7 @@ class Loop:
         values = {"loss": total / samples} if samples else {}
         if epoch % self.options.eval_every == 0 or last:
             most = min(EVALUATION_BATCH, max(1, self.micro_batch // self.strategy.cuts))
-            evaluation = evaluate(self.step, most, self.workers, lambda: self.stop.asked)
+            evaluation = evaluate(self.step, most, self.workers, self._stop_in_evaluation)
             if evaluation is None:
                 return False
             values.update(evaluation)
@@ -137,6 +122,10 @@ class Loop:
             self.at, self.step.loss = Position(self.at.step, epoch, 0), LossMean(self.device)
             self._told = self.step.loss.state()
         return True
+
+    def _stop_in_evaluation(self) -> bool:
+        self.stop.beat()
+        return self.stop.asked
 
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one."""
@@ -151,10 +140,18 @@ class Loop:
         return math.ceil(self.batches.batch_size / (self.strategy.data_ranks * self.step.parts))
 
     def cut_into(self, micro_batch: int) -> None:
-        """Take at most so many samples per rank and part: more parts, by doubling; the batch stays what it is."""
-        while self.micro_batch > micro_batch:
-            self.step.parts *= 2
-            self._make_batches()
+        """Take at most so many samples per rank and part, in more parts; the batch stays what it is."""
+        mine = self.batches.batch_size / self.strategy.data_ranks
+        for parts in range(self.step.parts + 1, int(mine) + 1):
+            cuts = parts * self.strategy.cuts
+            if math.ceil(mine / parts) <= micro_batch and (self.strategy.cuts == 1 or mine % cuts == 0):
+                self.step.parts = parts
+                self._make_batches()
+                return
+        raise Refused(
+            f"parts of {self.micro_batch} samples per rank do not fit into memory, and a batch of "
+            f"{self.batches.batch_size} cannot be cut into smaller ones here: {self.strategy.more_room}"
+        )
 
     def rehearse(self) -> None:
         """One forward and backward pass whose gradients are thrown away, before the state is restored.
@@ -191,7 +188,7 @@ class Loop:
     def _report(self) -> None:
         """Progress since the last report: the mean loss and the largest memory over all ranks."""
         total, samples = self.step.loss.state()
-        mine = total - self._told[0], samples - self._told[1], hardware.peak_memory(self.device)
+        mine = total - self._told[0], samples - self._told[1], hardware.peak_memory(self.strategy.devices)
         self._told = total, samples
         everyone = self.ranks.gather(mine)
         rate = self.meter.rate()
@@ -206,9 +203,10 @@ class Loop:
         }
         if self.task.tokens:
             values["tokens_per_s"] = round(rate * self.task.tokens, 1)
-        peak = hardware.peak_flops(hardware.device_name(self.device), self.options.amp) * self.ranks.size
+        peak = hardware.peak_flops(hardware.device_name(self.device), self.step.amp)
         if peak and self.task.flops:
-            values["mfu"] = round(rate * self.task.flops / peak, 4)
+            devices = self.ranks.size * len(self.strategy.devices)
+            values["mfu"] = round(rate * self.task.flops / (peak * devices), 4)
         about = {"epoch": self.at.epoch + 1, "epochs": self.epochs, "step": self.at.step, "steps": self.steps}
         emit("progress", **about, unit=self.task.unit, **values)
         if self.trackers is not None:

@@ -17,7 +17,6 @@ import torch
 import state
 from cloudtrain_job import emit
 from ranks import Ranks
-from rules import Refused
 from tasks import Draw
 
 if TYPE_CHECKING:
@@ -99,8 +98,6 @@ def fit(loop: Loop, learnt: Learnt) -> None:
     refused = []
     while loop.ranks.agree(not _fits(loop))()[0]:
         refused.append(loop.micro_batch)
-        if loop.micro_batch == 1:
-            raise Refused("not even one sample per rank fits into memory: use --strategy fsdp, or a larger machine")
         loop.cut_into(loop.micro_batch // 2)
     if refused:
         learnt.write(loop.micro_batch)
@@ -143,9 +140,7 @@ def _try(loop: Loop) -> None:
     # AdamW keeps two numbers per parameter; they come with the first step.
     moments = [torch.empty_like(p) for p in step.model.parameters() for _ in range(2) if not step.optimizer.state]
     reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=loop.device)
-    with step.precision():  # the bare model: DDP's wrapper would wait for its peers
-        outputs = step.task.call(step.model, inputs, True)
-    step.counted_loss(outputs, targets).backward()  # type: ignore[no-untyped-call]
+    loop.strategy.learn_alone(step, inputs, targets)
     if loop.device.type == "cuda":
         torch.cuda.synchronize()
     del moments, reserve

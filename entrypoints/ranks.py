@@ -142,6 +142,7 @@ def cores() -> int:
 def use_threads(ranks: Ranks) -> None:
     """Share the cores between the node's ranks; too many threads cost factors, not percents."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or max(1, cores() // ranks.local_size)))
+    torch.set_float32_matmul_precision("high")  # TF32 on GPUs, as convolutions have it anyhow
     if ranks.device.type == "cpu":  # on a GPU some operations have no deterministic form and would raise
         torch.use_deterministic_algorithms(True)
 

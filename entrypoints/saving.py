@@ -45,6 +45,12 @@ class Saving:
 
     def save(self, last: bool = False) -> None:
         """A checkpoint of this very step, unless there is one. `last`: wait until it can be seen."""
+        with self.loop.stop.patience():
+            self._save()
+            if last:
+                self.checkpoints.finish()
+
+    def _save(self) -> None:
         loop = self.loop
         if self._saved_step != loop.at.step:
             step = loop.step
@@ -57,7 +63,7 @@ class Saving:
             loop.strategy.average(step.task.statistics(step.model))
             shared = {
                 "run": self._identity(),
-                "strategy": loop.options.strategy,
+                "layout": self._layout(),
                 "at": list(loop.at),
                 "metrics": dict(loop.metrics),
                 "best": list(self.best),
@@ -67,8 +73,6 @@ class Saving:
             self.checkpoints.save(loop.at.step, loop.at.epoch, tensors, shared, own)
             state.restore_buffers(step.model, own["buffers"], step.task.statistics(step.model))
             self._saved_step, self._saved_at = loop.at.step, time.monotonic()
-        if last:
-            self.checkpoints.finish()
 
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one."""
@@ -89,11 +93,12 @@ class Saving:
             step.scaler.load_state_dict(shared["scaler"])
         loop.at, loop.metrics = type(loop.at)(*shared["at"]), dict(shared["metrics"])
         self.best = Best(*shared["best"])
-        if own is None or shared["strategy"] != loop.options.strategy:
+        wrote, now = shared.get("layout") or {"strategy": shared["strategy"]}, self._layout()
+        if own is None or wrote != now:
             loop.seed_this_rank()
             loop.ranks.say(
-                f"resumed on {loop.ranks.size} ranks what {found.ranks} wrote ({shared['strategy']}, now "
-                f"{loop.options.strategy}): weights and optimizer go on, the generators are seeded anew; the result is "
+                f"resumed on {loop.ranks.size} ranks what {found.ranks} wrote ({_words(wrote)}, now "
+                f"{_words(now)}): weights and optimizer go on, the generators are seeded anew; the result is "
                 "not bit-identical to an uninterrupted run's"
             )
         else:
@@ -115,6 +120,12 @@ class Saving:
         if loop.ranks.rank == 0:
             export.write_model(self.checkpoints.folder / export.BEST, weights, loop.ranks.say)
 
+    def _layout(self) -> dict[str, Any]:
+        """How the model lies on the ranks: what a rank has of its own fits no other layout."""
+        options = self.loop.options
+        shard = self.loop.strategy.holders if options.strategy == "hsdp" else None
+        return {"strategy": options.strategy, "shard": shard, "tensor": options.tensor, "stages": options.stages}
+
     def _identity(self) -> dict[str, Any]:
         """What must not change under a resume: the split, the order, and what a step is."""
         options = self.loop.options
@@ -122,6 +133,11 @@ class Saving:
         if options.model:
             identity["model"] = options.model
         return {**identity, **dict(sorted(options.task_options.items()))}
+
+
+def _words(layout: dict[str, Any]) -> str:
+    sizes = {key: value for key, value in layout.items() if key != "strategy" and value is not None}
+    return " ".join(part for part in (layout["strategy"], _flags(sizes)) if part)
 
 
 def _flags(identity: dict[str, Any]) -> str:

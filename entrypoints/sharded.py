@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """All tensors of this rank's part, by their names; they are the live ones."""
     found = {f"model.{name}": value for name, value in model.state_dict().items()}
-    for name, parameter in _learnt(model, optimizer):
+    for name, parameter, _ in _learnt(model, optimizer):
         for slot, value in optimizer.state.get(parameter, {}).items():
             found[f"optimizer.{name}.{slot}"] = value
     return found
@@ -55,31 +55,39 @@ def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> No
     known = reader.read_metadata().state_dict_metadata
     state: dict[str, dict[str, Tensor]] = {}
     wanted = {f"model.{name}": value for name, value in model.state_dict().items()}
-    for name, parameter in _learnt(model, optimizer):
+    for name, parameter, group in _learnt(model, optimizer):
         begin = f"optimizer.{name}."
         for key, about in known.items():
-            if key.startswith(begin) and "." not in key.removeprefix(begin):
-                slot = _slot(parameter, about)
-                wanted[key] = state.setdefault(name, {})[key.removeprefix(begin)] = slot
+            slot = key.removeprefix(begin)
+            if key.startswith(begin) and "." not in slot:
+                wanted[key] = state.setdefault(name, {})[slot] = _room(slot, parameter, group, about)
     alone = {"no_dist": True} if "no_dist" in inspect.signature(load).parameters else {}  # since torch 2.9
     load(wanted, storage_reader=reader, **alone)
-    for name, parameter in _learnt(model, optimizer):
+    for name, parameter, _ in _learnt(model, optimizer):
         if name in state:
             optimizer.state[parameter] = state[name]
 
 
-def _learnt(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
-    """The parameters that the optimizer changes, with their names."""
-    known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    return ((name, parameter) for name, parameter in model.named_parameters() if id(parameter) in known)
+def _learnt(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
+    """The parameters that the optimizer changes: their names, themselves, and their groups."""
+    groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
+    for name, parameter in model.named_parameters():
+        if id(parameter) in groups:
+            yield name, parameter, groups[id(parameter)]
 
 
-def _slot(parameter: Tensor, about: Any) -> Tensor:
-    """Room for one tensor of the optimizer's state: cut like its parameter, or a number such as AdamW's step."""
+def _room(slot: str, parameter: Tensor, group: dict[str, Any], about: Any) -> Tensor:
+    """For one tensor of the optimizer's state: cut like its parameter, or a number such as AdamW's step.
+
+    A kernel that updates all at once reads the steps on the GPU, any other on the CPU, as torch creates them itself:
+    "Note [special device hosting for step]" in torch/optim.
+    """
     assert isinstance(about, TensorStorageMetadata)  # noqa: S101  (written above)
-    if about.size == parameter.shape:
-        return torch.zeros_like(parameter, dtype=about.properties.dtype)
-    return torch.zeros(about.size, dtype=about.properties.dtype)
+    dtype = about.properties.dtype
+    if about.size == parameter.shape and slot != "step":
+        return torch.zeros_like(parameter, dtype=dtype)
+    on_device = group.get("fused") or group.get("capturable")
+    return torch.zeros(about.size, dtype=dtype, device=parameter.device if on_device else "cpu")
 
 
 def _copy(value: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import hardware
 import state
 from arguments import Options
 from measure import LossMean
@@ -17,6 +18,8 @@ from strategies import Strategy
 from tasks import Task
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+FAST_ON: tuple[str, ...] = ("cuda",)
+"""Devices on which convolutions like their channels last, and AdamW is one kernel."""
 
 
 class Step:
@@ -25,6 +28,7 @@ class Step:
     def __init__(self, task: Task, strategy: Strategy, options: Options, batch_size: int) -> None:
         self.task, self.strategy, self.options, self.batch_size = task, strategy, options, batch_size
         self.device = strategy.ranks.device
+        self.amp = hardware.precision(options.amp, self.device)
         self.lr = options.lr or task.lr
         self.parts = options.accumulate if strategy.cuts == 1 else 1
         """Forward and backward passes per rank and step."""
@@ -33,22 +37,24 @@ class Step:
         state.seed_generators(options.seed)  # the same weights on all ranks
         model = task.model()
         self._image_format: dict[str, Any] = {}
-        if task.channels_last and self.device.type == "cuda":
+        if task.channels_last and self.device.type in FAST_ON:
             self._image_format = {"memory_format": torch.channels_last}
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            if not strategy.slices:  # cuDNN follows the inputs, too
+                model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if options.compile:
+            hardware.check_compiler(self.device)
             for layer in task.layers(model) if task.layers and strategy.communicates else [model]:
                 layer.compile()  # in place: names stay
         self.model, self.wrapped = strategy.wrap(model, self)
         del model  # of a pipeline, only this rank's stage goes on
+        self._alike = _alike([p for p in self.model.parameters() if p.requires_grad])
         self.optimizer = torch.optim.AdamW(
-            [p for p in self.model.parameters() if p.requires_grad],
+            [{"params": group} for group in self._alike],
             lr=self.lr,
             weight_decay=task.weight_decay if options.weight_decay is None else options.weight_decay,
-            fused=self.device.type == "cuda",
+            fused=self.device.type in FAST_ON,
         )
-        self.scaler = torch.amp.GradScaler(self.device.type) if options.amp == "fp16" else None
-        self._meshes = _by_mesh(self.optimizer)
+        self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
 
     def take(self, batches: Iterator[tuple[Tensor, Tensor]], step: int, steps: int) -> None:
         """Learn from the next parts: the gradient is that of the mean loss over the global batch."""
@@ -91,9 +97,9 @@ class Step:
 
     def precision(self) -> AbstractContextManager[Any]:
         """The context of forward passes."""
-        if self.options.amp == "no":
+        if self.amp == "no":
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=DTYPES[self.options.amp])
+        return torch.autocast(self.device.type, dtype=DTYPES[self.amp])
 
     def to_device(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         on_device = inputs.to(self.device, non_blocking=True, **self._image_format)
@@ -103,14 +109,20 @@ class Step:
         """Shorten the gradient to the norm that was asked for: the norm over all ranks' parameters."""
         if self.options.clip_norm is None:
             return
-        groups = [[p.grad for p in group if p.grad is not None] for group in self._meshes]
-        squares = [self._square(grads).to(self.device) for grads in groups if grads]
-        total = torch.stack(squares).sum() if squares else torch.zeros((), device=self.device)
-        norm = self.strategy.square_sum(total.sqrt()).sqrt()
-        factor = (self.options.clip_norm / (norm + 1e-6)).clamp(max=1.0)
-        for grad in (grad for group in groups for grad in group):
+        factor = (self.options.clip_norm / (self.gradient_norm() + 1e-6)).clamp(max=1.0)
+        for grad in (grad for grads in self._gradients() for grad in grads):
             local = grad.to_local() if hasattr(grad, "to_local") else grad
             local.mul_(factor.to(local.device))
+
+    def gradient_norm(self) -> Tensor:
+        """Of all ranks' parameters together, each counted once; called by all ranks."""
+        squares = [self._square(grads).to(self.device) for grads in self._gradients()]
+        total = torch.stack(squares).sum() if squares else torch.zeros((), device=self.device)
+        return self.strategy.square_sum(total.sqrt()).sqrt()
+
+    def _gradients(self) -> list[list[Tensor]]:
+        groups = [[p.grad for p in group if p.grad is not None] for group in self._alike]
+        return [grads for grads in groups if grads]
 
     def _square(self, grads: list[Tensor]) -> Tensor:
         norm = torch.nn.utils.get_total_norm(grads)
@@ -118,11 +130,10 @@ class Step:
         return whole.square()
 
 
-def _by_mesh(optimizer: torch.optim.Optimizer) -> list[list[Tensor]]:
-    """Parameters in groups that torch can take one norm of: those that are sharded alike, or not at all."""
+def _alike(parameters: list[Tensor]) -> list[list[Tensor]]:
+    """In groups that torch takes in one kernel, or one norm of: those that are sharded alike, or not at all."""
     groups: dict[Any, list[Tensor]] = {}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            how = (getattr(parameter, "device_mesh", None), getattr(parameter, "placements", None), parameter.device)
-            groups.setdefault(how, []).append(parameter)
+    for parameter in parameters:
+        how = (getattr(parameter, "device_mesh", None), getattr(parameter, "placements", None), parameter.device)
+        groups.setdefault(how, []).append(parameter)
     return list(groups.values())

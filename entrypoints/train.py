@@ -42,8 +42,9 @@ def train(options: Options, folders: Folders) -> NoReturn:
     from checkpoint import Checkpoints, Written
     from gpu_monitor import watch
     from hardware import device_name
-    from loop import Loop, Stop
+    from loop import Loop
     from ranks import Ranks, exit_at_once_on_errors, use_threads
+    from sigterm import Stop
     from trackers import Trackers
 
     ranks = Ranks()
@@ -63,7 +64,8 @@ def train(options: Options, folders: Folders) -> NoReturn:
 
     task = tasks.chosen(options)
     rules.check(options, ranks.size, ranks.local_size, tasks.ability(task) if options.model else None)
-    checkpoints = Checkpoints(folders.checkpoints, options.keep, ranks, strategy.holders, tell)
+    run = os.environ.get("CLOUDTRAIN_RUN_ID", "")
+    checkpoints = Checkpoints(folders.checkpoints, options.keep, ranks, strategy.holders, tell, run)
     trackers = Trackers(folders.output, vars(options), active=ranks.rank == 0)
     # A restart inside the job goes on, also after --no-resume. Nodes may count restarts differently: agree.
     restarted = ranks.agree(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")()[0]
@@ -80,8 +82,9 @@ def train(options: Options, folders: Folders) -> NoReturn:
         if not memory.is_out_of_memory(error):
             raise
         give_up_memory(error, loop, learnt)
-    finish(loop, outcome, folders)
-    trackers.close(outcome)
+    with stop.patience():
+        finish(loop, outcome, folders)
+        trackers.close(outcome)
     ranks.leave()
 
 
@@ -91,7 +94,8 @@ def give_up_memory(error: Exception, loop: Any, learnt: Any) -> NoReturn:
 
     said = f"out of memory: {memory.meaning(error)}. "
     if loop is None or loop.micro_batch == 1:
-        said += "not even one sample per rank fits: use --strategy fsdp, or a larger machine"
+        way_out = loop.strategy.more_room if loop else "use --strategy fsdp, or larger machines"
+        said += f"not even one sample per rank fits: {way_out}"
     else:
         learnt.write(loop.micro_batch // 2)
         said += f"The next start takes parts of {loop.micro_batch // 2} samples per rank, and the same batch"
@@ -99,21 +103,14 @@ def give_up_memory(error: Exception, loop: Any, learnt: Any) -> NoReturn:
 
 
 def finish(loop: Any, outcome: str, folders: Folders) -> None:
-    """Write what the run leaves behind, and say how it ended: rank 0, and each rank that has the whole model."""
-    import export
-    import state
+    """Write what the run leaves behind, and say how it ended.
 
-    loop.strategy.sync_buffers(loop.step.model)
-    loop.strategy.average(loop.task.statistics(loop.step.model))
-    weights = loop.strategy.whole_state(loop.step.model)
-    fingerprint = state.fingerprint(weights)
-    sys.stdout.flush()
-    os.write(1, f"parameters sha256 {fingerprint} (rank {loop.ranks.rank})\n".encode())
+    A run that was told to stop has its checkpoint, and little time: its model is not brought together.
+    """
+    told = {"parameters_sha256": export_model(loop, folders)} if outcome == "succeeded" else {}
     if loop.ranks.rank == 0:
         best = loop.saving.best
-        if outcome == "succeeded" and export.take_best(folders.checkpoints, folders.model / "model") is None:
-            export.write_model(folders.model / "model", weights, loop.ranks.say)
-        numbers = {"outcome": outcome, **loop.at._asdict(), **loop.metrics, "parameters_sha256": fingerprint}
+        numbers = {"outcome": outcome, **loop.at._asdict(), **loop.metrics, **told}
         if best.step >= 0:
             numbers.update(best_step=best.step, best_val_loss=best.val_loss)
         numbers.update(seconds=round(loop.meter.seconds(), 3), samples_per_s=round(loop.meter.mean_rate(), 1))
@@ -121,8 +118,28 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
         (folders.output / "metrics.json").write_text(json.dumps(numbers, indent=1) + "\n")
     loop.ranks.barrier()
     if loop.ranks.rank == 0:
-        emit("result", outcome=outcome, step=loop.at.step, parameters_sha256=fingerprint)
+        emit("result", outcome=outcome, step=loop.at.step, **told)
         write_result(outcome, step=loop.at.step)
+
+
+def export_model(loop: Any, folders: Folders) -> str:
+    """Write the model, and tell its fingerprint: rank 0, and each rank that has the whole model."""
+    import export
+    import state
+
+    loop.strategy.sync_buffers(loop.step.model)
+    loop.strategy.average(loop.task.statistics(loop.step.model))
+    weights = loop.strategy.whole_state(loop.step.model)
+    if not weights and loop.ranks.rank != 0:
+        return ""
+    fingerprint = state.fingerprint(weights)
+    sys.stdout.flush()
+    os.write(1, f"parameters sha256 {fingerprint} (rank {loop.ranks.rank})\n".encode())
+    if loop.ranks.rank == 0:
+        model, judged = folders.model / "model", loop.saving.best.step >= 0  # else it is an earlier run's best
+        if not judged or export.take_best(folders.checkpoints, model) is None:
+            export.write_model(model, weights, loop.ranks.say)
+    return fingerprint
 
 
 if __name__ == "__main__":

@@ -26,6 +26,10 @@ class Strategy:
 
     communicates = False
     """Whether ranks meet inside a forward pass, so that one of them cannot run it alone."""
+    more_room = "use --strategy fsdp, which shares the model out over the ranks, or larger machines"
+    """What to do when not even the smallest part of a batch fits."""
+    slices = False
+    """Whether parameters are cut along their first dimension, as they lie in memory."""
 
     def __init__(self, ranks: Ranks, options: Options) -> None:
         self.ranks, self.options = ranks, options
@@ -37,6 +41,11 @@ class Strategy:
         """How many ranks, counted from one whose number this divides, hold one whole model together."""
         self.cuts = 1
         """Into how many micro-batches the strategy itself cuts what it is given."""
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """Those that this rank computes on."""
+        return [self.ranks.device]
 
     def start(self) -> None:
         """Join the peers; nothing has been built yet."""
@@ -52,8 +61,15 @@ class Strategy:
 
     def learn(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
         """Forward and backward pass of one part of a batch."""
+        self._through(step, step.wrapped, inputs, targets)
+
+    def learn_alone(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+        """The same without the peers, where that is possible: `communicates` says so."""
+        self.learn(step, inputs, targets)
+
+    def _through(self, step: Step, model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
         with step.precision():
-            outputs = step.task.call(step.wrapped, inputs, True)
+            outputs = step.task.call(model, inputs, True)
         step.counted_loss(outputs, targets).backward()  # type: ignore[no-untyped-call]
 
     def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
@@ -76,8 +92,21 @@ class Strategy:
         return norm.square()
 
     def whole_state(self, model: nn.Module) -> dict[str, Tensor]:
-        """The state dict of the whole model; called by all ranks, and whole on rank 0 at least."""
-        return {name: whole(value) for name, value in model.state_dict().items()}
+        """The state dict of the whole model, on rank 0 at least; called by all ranks.
+
+        What is spread comes together tensor by tensor, and only rank 0 keeps it, in host memory: no GPU may have room
+        for all of it. The other ranks get nothing then.
+        """
+        state = model.state_dict()
+        if not any(hasattr(value, "full_tensor") for value in state.values()):
+            return state
+        found = {}
+        for name, value in state.items():
+            one = whole(value)  # by all ranks
+            if self.ranks.rank == 0:
+                found[name] = one.cpu()
+            del one  # before the next comes
+        return found
 
 
 def whole(value: Tensor) -> Tensor:

@@ -37,6 +37,10 @@ class DistributedData(Strategy):
         devices = [self.ranks.local_rank] if self.ranks.device.type == "cuda" else None
         return model, DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
 
+    def learn_alone(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+        """On the bare model: the wrapper would wait for the peers."""
+        self._through(step, step.model, inputs, targets)
+
     def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = wrapped.no_sync()  # type: ignore[operator]
         return context

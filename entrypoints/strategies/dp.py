@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
 from arguments import Options
+from hardware import every_gpu
 from ranks import Ranks
 from strategies import Strategy
 
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 
 class DataParallel(Strategy):
+    @property
+    def devices(self) -> list[torch.device]:
+        return every_gpu(self.ranks.device)
+
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         model, _ = super().wrap(model, step)
         return model, nn.DataParallel(model)

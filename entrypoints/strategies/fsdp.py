@@ -2,10 +2,11 @@
 
 When: the model, its gradients or the optimizer's state do not fit on one device. Memory: parameters, gradients and
 optimizer state divided by the number of ranks, and one layer whole at a time. Communication: per part of a step the
-parameters are gathered twice (forward and backward) and the gradients reduced once, 1.5 times what ddp sends;
-accumulated parts gather, but do not reduce. With --amp the parameters travel in float32 and are computed with in the
-lower precision. Batch norm statistics are each rank's own until an evaluation or a checkpoint, for which all take
-rank 0's.
+parameters are gathered twice (forward and backward) and the gradients reduced once, 1.5 times what ddp sends; also
+accumulated parts reduce, since gradients that wait would be whole on every rank. In bf16 the parameters travel in it,
+half the bytes, and the gradients in float32. A model with batch norm is gathered in float32, and autograd keeps the
+bf16 copies of its weights until the backward pass. Batch norm statistics are each rank's own until an evaluation or a
+checkpoint, for which all take rank 0's.
 
 Source: Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023; Rajbhandari et al.,
 "ZeRO", SC 2020; torch/distributed/fsdp/_fully_shard.
@@ -13,14 +14,14 @@ Source: Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from arguments import Options
 from ranks import Ranks
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 
 class FullyShardedData(Strategy):
-    communicates = True
+    communicates = slices = True
+    more_room = "use more ranks, or larger machines"
 
     def __init__(self, ranks: Ranks, options: Options) -> None:
         super().__init__(ranks, options)
@@ -46,27 +48,23 @@ class FullyShardedData(Strategy):
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         """Layer by layer, so that a model that fits on no device passes through it in slices."""
+        policy = _policy(model, step.amp)
         for layer in step.task.layers(model) if step.task.layers else ():
-            fully_shard(layer, mesh=self.mesh)
-        fully_shard(model, mesh=self.mesh)
+            fully_shard(layer, mesh=self.mesh, mp_policy=policy)
+        fully_shard(model, mesh=self.mesh, mp_policy=policy)
         model.to(self.ranks.device)  # what is not sharded: buffers
         return model, model
-
-    def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
-        return _without_reduction(wrapped)
 
     def sync_buffers(self, model: nn.Module) -> None:
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)
 
 
-@contextmanager
-def _without_reduction(wrapped: Any) -> Iterator[None]:
-    wrapped.set_requires_gradient_sync(False)
-    try:
-        yield
-    finally:
-        wrapped.set_requires_gradient_sync(True)
+def _policy(model: nn.Module, amp: str) -> MixedPrecisionPolicy:
+    """Gather in bf16, reduce in float32. With batch norm all is float32: its weights go with its statistics."""
+    if amp != "bf16" or any(isinstance(module, _BatchNorm) for module in model.modules()):
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:

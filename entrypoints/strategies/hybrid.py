@@ -15,8 +15,10 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 
 from arguments import Options
 from ranks import Ranks
@@ -49,6 +51,13 @@ class DataByTensor(FullyShardedData):
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         cut(model.to(self.ranks.device), step, self.both["tensor"])
         return super().wrap(model, step)
+
+    def sync_buffers(self, model: nn.Module) -> None:
+        """Also what is not cut, and so computed by several ranks, which differ in the last bits on a GPU."""
+        super().sync_buffers(model)
+        for parameter in model.parameters():
+            if isinstance(parameter, DTensor) and parameter.device_mesh.ndim == 1:
+                dist.broadcast(parameter.to_local().detach(), group=self.both.get_group("tensor"), group_src=0)
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:

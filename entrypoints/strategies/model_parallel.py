@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from arguments import Options
+from hardware import every_gpu
 from ranks import Ranks
 from strategies import Strategy
 
@@ -26,12 +27,16 @@ if TYPE_CHECKING:
 
 
 class ModelParallel(Strategy):
+    @property
+    def devices(self) -> list[torch.device]:
+        return self._places
+
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         assert step.task.stages is not None  # noqa: S101  (rules.py has refused the others)
-        gpus = torch.cuda.device_count() if self.ranks.device.type == "cuda" else 0
-        count = self.options.stages or min(max(gpus, 2), step.task.most_stages)
-        places = [torch.device("cuda", i % gpus) if gpus else torch.device("cpu") for i in range(count)]
-        return model, Chain(step.task.stages(model, count), places)
+        there = every_gpu(self.ranks.device)
+        count = self.options.stages or min(max(len(there), 2), step.task.most_stages)
+        self._places = there[:count]
+        return model, Chain(step.task.stages(model, count), [there[i % len(there)] for i in range(count)])
 
     def learn(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
         super().learn(step, inputs, targets.to(self._last(step)))

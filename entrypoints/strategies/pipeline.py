@@ -13,6 +13,7 @@ Language Model Training on GPU Clusters", SC 2021 (1F1B); torch/distributed/pipe
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -125,8 +126,24 @@ class Pipeline(Strategy):
         return total
 
     def whole_state(self, model: nn.Module) -> dict[str, Tensor]:
-        mine = {name: value.cpu() for name, value in model.state_dict().items()} if self.data_rank == 0 else {}
-        return {name: value for part in self.ranks.gather(mine) for name, value in part.items()}
+        """The stages of the first pipeline go to rank 0 alone, tensor by tensor and through host memory."""
+        hosts, mine = self._hosts, model.state_dict() if self.data_rank == 0 else {}
+        told = self.ranks.gather({name: (value.shape, value.dtype) for name, value in mine.items()})
+        if self.ranks.rank != 0:
+            for value in mine.values():
+                dist.send(value.cpu().contiguous(), 0, group=hosts)
+            return {}
+        found = {name: value.cpu() for name, value in mine.items()}
+        for rank in range(1, self.stages):
+            for name, (shape, dtype) in told[rank].items():
+                found[name] = torch.empty(shape, dtype=dtype)
+                dist.recv(found[name], rank, group=hosts)
+        return found
+
+    @cached_property
+    def _hosts(self) -> Any:
+        """All ranks in a gloo group, for what lies in host memory; all of them make it together."""
+        return self.ranks.group_of([list(range(self.ranks.size))])
 
 
 class _Precise(nn.Module):

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 
 from arguments import Options
@@ -41,6 +44,13 @@ class TensorParallel(Strategy):
         model, _ = super().wrap(model, step)
         cut(model, step, self.mesh)
         return model, model
+
+    def sync_buffers(self, model: nn.Module) -> None:
+        """What is not cut is computed by every rank alike, but not to the bit on a GPU: all take the first's."""
+        with torch.no_grad():
+            for value in model.state_dict().values():
+                if not isinstance(value, DTensor):
+                    dist.broadcast(value, src=0)
 
 
 def cut(model: nn.Module, step: Step, mesh: DeviceMesh) -> None:

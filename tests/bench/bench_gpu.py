@@ -115,7 +115,8 @@ def compared(ranks: Any, parsed: Any, each: int, options: argparse.Namespace) ->
 def ours(ranks: Any, task: Any, parsed: Any, steps: int) -> Window:
     import strategies
     from checkpoint import Checkpoints
-    from loop import Loop, Stop
+    from loop import Loop
+    from sigterm import Stop
 
     folder = Path(ranks.gather(tempfile.mkdtemp())[0])
     loop = Loop(task, strategies.build(ranks, parsed), parsed, Checkpoints(folder, 1, ranks), Stop())

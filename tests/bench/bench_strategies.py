@@ -76,8 +76,9 @@ def measure(way: str, steps: int) -> None:
     from arguments import parse
     from checkpoint import Checkpoints, Written
     from cloudtrain_job import send_through
-    from loop import Loop, Stop
+    from loop import Loop
     from ranks import Ranks, use_threads
+    from sigterm import Stop
 
     send_through(os.open(os.devnull, os.O_WRONLY))
     options = parse([*COMMON, "--strategy", way.split()[0], *WAYS[way][1]])

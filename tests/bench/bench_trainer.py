@@ -260,8 +260,9 @@ def ours(steps: int) -> Window:
     import tasks.digits
     from arguments import parse
     from checkpoint import Checkpoints
-    from loop import Loop, Stop
+    from loop import Loop
     from ranks import Ranks
+    from sigterm import Stop
     from tasks.digits import Digits
 
     options = parse(["--batch-size", str(PER_RANK * 2), "--epochs", "100", "--lr-schedule", "cosine"])

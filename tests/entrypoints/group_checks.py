@@ -24,9 +24,10 @@ import tasks
 from arguments import parse
 from checkpoint import Checkpoints
 from evaluation import evaluate
-from loop import Loop, Stop
+from loop import Loop
 from ranks import Ranks, exit_at_once_on_errors
 from rules import Refused
+from sigterm import Stop
 from strategies.ddp import DistributedData
 from tasks import Draw, Task
 

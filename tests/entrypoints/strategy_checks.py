@@ -15,19 +15,27 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints"))
 import torch
 from torch import nn
 
+import step
 import strategies
 import tasks
 from arguments import parse
 from checkpoint import Checkpoints
 from evaluation import evaluate
-from loop import Loop, Stop
+from loop import Loop
 from ranks import Ranks, exit_at_once_on_errors
+from sigterm import Stop
 from tasks import Task
 
 STEPS = 6
 TOLERANCE = 5e-6
 """Of a loss, relative; 1.1e-7 was the most that was seen. A sum of float32 in another order differs by as much, and
 AdamW, which divides each gradient by its own size, may carry that into weights whose gradient is near zero."""
+
+NORM_TOLERANCE = 1e-4
+"""Of the norm of all gradients before clipping, relative. AdamW and clipping both hide a gradient of the wrong size."""
+
+BF16_TOLERANCE = 2e-2
+"""Between two ways of computing in bf16, whose numbers have 8 bits: relative, after some steps."""
 
 NOISY = (nn.BatchNorm2d, nn.Dropout)
 """Layers that see the other samples of a part, or noise: with them no two ways of cutting a batch are equal."""
@@ -119,12 +127,18 @@ def begin(task: Task, argv: list[str], ranks: Ranks) -> Loop:
 
 def curve(task: Task, argv: list[str], ranks: Ranks) -> list[float]:
     """The loss of each step over the global batch, then what an evaluation tells."""
-    return learn(begin(task, argv, ranks))
+    return learn(begin(task, argv, ranks))[0]
 
 
-def learn(loop: Loop) -> list[float]:
-    """The same, of a training that was begun."""
-    ranks = loop.ranks
+def learn(loop: Loop) -> tuple[list[float], list[float]]:
+    """The same, of a training that was begun; and the norm of each step's gradients."""
+    ranks, norms, clip = loop.ranks, [], loop.step._clip
+
+    def measured() -> None:
+        norms.append(float(loop.step.gradient_norm()))
+        clip()
+
+    loop.step._clip = measured  # type: ignore[method-assign]
     loop.step.wrapped.train()
     batches, told, losses = loop.batches.load(0, 0), loop.step.loss.state(), []
     for at in range(STEPS):
@@ -136,7 +150,12 @@ def learn(loop: Loop) -> list[float]:
         losses.append(both[0] / both[1])
     values = evaluate(loop.step, 16, 0, lambda: False)
     assert values is not None
-    return [*losses, values["val_loss"], values["val_accuracy"]]
+    return [*losses, values["val_loss"], values["val_accuracy"]], norms
+
+
+def off(found: list[float], right: list[float]) -> float:
+    """The most that one of these differs from the other, relative."""
+    return max(abs(a - b) / max(abs(b), 1e-3) for a, b in zip(found, right, strict=True))
 
 
 def alone() -> Ranks:
@@ -147,10 +166,10 @@ def alone() -> Ranks:
     return ranks
 
 
-def single(task: Task, argv: list[str]) -> list[float]:
+def single(task: Task, argv: list[str]) -> tuple[list[float], list[float]]:
     """What one process finds."""
     size = os.environ.pop("WORLD_SIZE")
-    found = curve(task, argv, alone())
+    found = learn(begin(task, argv, alone()))
     os.environ["WORLD_SIZE"] = size
     return found
 
@@ -164,16 +183,47 @@ def batch_norm_sees_each_micro_batch_once(ranks: Ranks, schedule: str) -> None:
     task, batch = quiet("resnet50", (nn.Dropout,)), ["--task", "resnet50", "--batch-size", "32", *own]
     argv = [*batch, "--strategy", "pipeline", "--schedule", schedule, "--microbatches", "4"]
     piped = begin(task, argv, ranks)
-    found, seen = learn(piped), dict(piped.step.model.named_buffers())
+    (found, _), seen = learn(piped), dict(piped.step.model.named_buffers())
     size = os.environ.pop("WORLD_SIZE")
     whole = begin(task, [*batch, "--accumulate", "4"], alone())
     os.environ["WORLD_SIZE"] = size
-    right, wanted = learn(whole), dict(whole.step.model.named_buffers())
+    (right, _), wanted = learn(whole), dict(whole.step.model.named_buffers())
     counts = {name: int(value) for name, value in seen.items() if name.endswith("num_batches_tracked")}
     assert set(counts.values()) == {STEPS * 4}, f"{counts}, not {STEPS} steps x 4 micro-batches"
     for name, value in seen.items():
         assert torch.allclose(value, wanted[name], rtol=1e-4, atol=1e-6), f"{name}: {value}, not {wanted[name]}"
     torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-6)
+
+
+def what_gpus_get_works(ranks: Ranks) -> None:
+    """Channels last and the optimizer in one kernel, which GPUs get, change nothing for models that are cut."""
+    for name, strategy in (("digits", "fsdp"), ("digits", "tp"), ("resnet50", "fsdp")):
+        argv = ["--task", name, "--batch-size", "32", *(f"--{key}={value}" for key, value in OWN.get(name, {}).items())]
+        task = quiet(name)
+        right, norms = single(task, argv)
+        step.FAST_ON = ("cuda", "cpu")
+        try:
+            found = learn(begin(task, [*argv, "--strategy", strategy], ranks))
+        finally:
+            step.FAST_ON = ("cuda",)
+        worst = off(found[0], right), off(found[1], norms)
+        ranks.say(f"{name} {strategy} as on a GPU: off by {worst[0]:.1e} at most, gradients by {worst[1]:.1e}")
+        assert max(worst) < NORM_TOLERANCE
+
+
+def bf16_is_gathered(ranks: Ranks) -> None:
+    """fsdp computes with bf16 weights that it gathered as such, keeps float32 ones, and learns what bf16 learns."""
+    argv = ["--task", "gpt", "--batch-size", "32", "--amp", "bf16"]
+    right, _ = single(quiet("gpt"), argv)
+    loop, seen = begin(quiet("gpt"), [*argv, "--strategy", "fsdp"], ranks), set()
+    for layer in loop.step.model.modules():
+        if isinstance(layer, nn.Linear):
+            layer.register_forward_pre_hook(lambda layer, _: seen.add(layer.weight.dtype))
+    found, _ = learn(loop)
+    assert seen == {torch.bfloat16}
+    assert {value.dtype for value in loop.step.model.state_dict().values()} == {torch.float32}
+    ranks.say(f"gpt fsdp --amp bf16: off by {off(found, right):.1e} at most")
+    assert off(found, right) < BF16_TOLERANCE
 
 
 def joined(ranks: Ranks, backend: str = "auto") -> None:
@@ -188,7 +238,7 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     setattr(Ranks, "form", joined)  # noqa: B010
     chosen = sys.argv[1:]
-    expected: dict[tuple[str, bool], list[float]] = {}
+    expected: dict[tuple[str, bool], tuple[list[float], list[float]]] = {}
     for name, strategy, flags in CHECKS[ranks.size]:
         if chosen and f"{name}-{strategy}" not in chosen:
             continue
@@ -203,15 +253,20 @@ def main() -> None:
         ]
         if (name, clip) not in expected:
             expected[name, clip] = single(task, [*batch, *(["--clip-norm", "0.5"] if clip else [])])
-        found = curve(task, [*batch, "--strategy", strategy, *flags.split()], ranks)
-        right = expected[name, clip]
-        worst = max(abs(a - b) / max(abs(b), 1e-3) for a, b in zip(found, right, strict=True))
-        ranks.say(f"{name} {strategy} {flags}: off by {worst:.1e} at most, {time.monotonic() - began:.2f} s")
+        found, norms = learn(begin(task, [*batch, "--strategy", strategy, *flags.split()], ranks))
+        right, right_norms = expected[name, clip]
+        worst, of_norms = off(found, right), off(norms, right_norms)
+        said = f"off by {worst:.1e} at most, gradients by {of_norms:.1e}"
+        ranks.say(f"{name} {strategy} {flags}: {said}, {time.monotonic() - began:.2f} s")
         assert worst < TOLERANCE, f"{name} {strategy} {flags}: {found}, alone {right}"
+        assert of_norms < NORM_TOLERANCE, f"{name} {strategy} {flags}: gradients {norms}, alone {right_norms}"
     if ranks.size == 2 and (not chosen or "batch-norm" in chosen):
         for schedule in ("gpipe", "1f1b"):
             batch_norm_sees_each_micro_batch_once(ranks, schedule)
             ranks.say(f"batch norm in a pipeline, {schedule}: each micro-batch once")
+    if ranks.size == 2 and (not chosen or "fast" in chosen):
+        what_gpus_get_works(ranks)
+        bf16_is_gathered(ranks)
     os.write(1, f"all checks passed on rank {ranks.rank}\n".encode())
     ranks.leave()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import sharded
 import state
 from checkpoint import Checkpoints, Found
 from ranks import Ranks
+from restore import restore
 
 
 @pytest.fixture
@@ -84,6 +87,43 @@ def test_the_optimizers_state_comes_back_under_the_names_of_the_parameters(check
         assert torch.equal(mine, wanted)
 
 
+@pytest.mark.parametrize(("flag", "device"), [("fused", "meta"), ("capturable", "meta"), ("foreach", "cpu")])
+def test_the_count_of_steps_comes_back_where_the_optimizers_kernel_reads_it(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, flag: str, device: str
+) -> None:
+    """The device `meta` stands for a GPU: nothing can be read into it, so only the room for it is looked at."""
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    checkpoints.save(1, 0, sharded.tensors_of(model, optimizer), {}, {})
+    checkpoints.finish()
+    model.to("meta")
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.param_groups[0][flag] = True
+    monkeypatch.setattr(sharded, "load", Mock())
+    checkpoints.load(newest(checkpoints), model, optimizer)
+    for parameter in model.parameters():
+        assert {name: value.device.type for name, value in optimizer.state[parameter].items()} == {
+            "step": device,
+            "exp_avg": "meta",
+            "exp_avg_sq": "meta",
+        }
+
+
+def test_the_thread_that_writes_keeps_to_the_gpu_of_its_rank(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new thread begins with the first GPU, and leaves a context of its own there."""
+    chosen: list[tuple[str, torch.device]] = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda to: chosen.append((threading.current_thread().name, to)))
+    save(checkpoints, 1)
+    assert chosen == []
+    checkpoints.ranks.device = torch.device("cuda", 1)
+    save(checkpoints, 2)
+    assert chosen == [("checkpoint", torch.device("cuda", 1))]
+
+
 def test_only_the_newest_are_kept(checkpoints: Checkpoints) -> None:
     save(checkpoints, 10, 20, 30)
     assert visible(checkpoints) == ["step-00000020", "step-00000030"]
@@ -143,6 +183,43 @@ def test_starting_anew_sets_earlier_ones_aside(checkpoints: Checkpoints) -> None
     assert checkpoints.newest() is None
     (aside,) = checkpoints.folder.iterdir()
     assert sorted(p.name for p in aside.iterdir()) == ["step-00000010", "step-00000020"]
+
+
+def of_run(folder: Path, run: str) -> Checkpoints:
+    return Checkpoints(folder, keep=9, ranks=Ranks(), run=run)
+
+
+def test_a_run_that_is_started_again_keeps_its_own_and_no_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With --no-resume, on a new machine that gets back what storage has of this run and of the one before."""
+    before = tmp_path / "before"
+    save(of_run(before, "digits-1"), 20, 40)
+    (before / "best.safetensors").write_text("of digits-1")
+    here = tmp_path / "here"
+    for moved in (True, False):  # at each start all that is missing is brought back
+        restore(before, here, 0, print)
+        checkpoints = of_run(here, "digits-2")
+        checkpoints.set_aside()
+        assert ("training starts anew" in capfd.readouterr().out) is moved
+        if moved:
+            assert checkpoints.newest() is None
+            assert visible(checkpoints) == ["before-digits-2"]
+            save(checkpoints, 20, 30)
+        assert newest(checkpoints).step == 30
+        model = torch.nn.Linear(4, 2)
+        checkpoints.load(newest(checkpoints), model, torch.optim.AdamW(model.parameters()))
+        assert torch.equal(model.weight, torch.full((2, 4), 30.0))
+    aside = here / "before-digits-2"
+    assert {"step-00000020", "step-00000040", "best.safetensors"} == {path.name for path in aside.iterdir()}
+    assert not (here / "step-00000040").exists()
+
+
+def test_a_run_without_a_name_cannot_tell_its_own(tmp_path: Path) -> None:
+    save(of_run(tmp_path, ""), 10)
+    checkpoints = of_run(tmp_path, "")
+    checkpoints.set_aside()
+    assert checkpoints.newest() is None
 
 
 def test_another_number_of_ranks_gets_the_shared_part_only(checkpoints: Checkpoints) -> None:

@@ -19,11 +19,12 @@ import tasks
 from arguments import Folders, parse
 from batches import Batches, evaluation_draws
 from checkpoint import Checkpoints
-from loop import Loop, Position, Stop
+from loop import Loop, Position
 from measure import LossMean, Meter
 from ranks import Ranks
 from rules import Refused
 from schedule import lr_factor
+from sigterm import Stop
 from tasks import Draw
 from tasks.digits import read, split
 

@@ -136,6 +136,9 @@ def test_a_stopped_run_resumes_bit_identically(tmp_path: Path) -> None:
     assert 0 < checkpoint["step"] == result["step"] < 8 * 44
     told = json.loads((tmp_path / "stopped/result.json").read_text())
     assert told == {"outcome": "stopped", "step": result["step"]}
+    assert "parameters_sha256" not in result, "a stop leaves no time to bring a model together"
+    assert not stopped.fingerprints()
+    assert not list((tmp_path / "stopped/cloudtrain-output").rglob("model.*"))
     folder = tmp_path / "stopped" / checkpoint["path"]
     assert {p.name for p in folder.iterdir()} == {"manifest.json", "shared.json", "rank-0.pt", "rank-1.pt", "weights-0"}
 
@@ -154,6 +157,32 @@ def test_a_stopped_run_resumes_bit_identically(tmp_path: Path) -> None:
     assert only(other.finish(), "resumed")
     assert len(other.fingerprints()) == 1
     assert other.fingerprints() != whole.fingerprints()
+
+
+def test_a_run_that_starts_anew_goes_on_when_its_platform_starts_it_again(tmp_path: Path) -> None:
+    """A managed restart is a new container: the name of the run alone tells it from a new run."""
+
+    def resumed(steps: int, run: str) -> list[int]:
+        argv = (str(TRAIN), "--no-resume", "--max-steps", str(steps))
+        launch = Launch(tmp_path, *argv, env={"CLOUDTRAIN_RUN_ID": run})
+        events = launch.finish()
+        assert [event["step"] for event in only(events, "result")] == [steps], "".join(launch.lines)
+        return [event["step"] for event in only(events, "resumed")]
+
+    assert resumed(2, "digits-1") == []
+    assert resumed(3, "digits-1") == [2]
+    assert resumed(2, "digits-2") == []
+
+
+def test_the_best_of_an_earlier_run_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    """It may lie there: a platform brings back what was set aside. Nothing better has come, for no loss is a number."""
+    folder = tmp_path / "cloudtrain-output/checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "best.safetensors").write_text("of another run")
+    launch = Launch(tmp_path, str(TRAIN), "--max-steps", "1", "--lr", "1e30", "--warm-up", "0")
+    launch.finish()
+    assert launch.process.returncode == 0, "".join(launch.lines)
+    assert exported(tmp_path / "cloudtrain-output/model")["0.weight"].shape == (32, 1, 3, 3)
 
 
 def reseed_generators(folder: Path) -> None:

@@ -1,0 +1,62 @@
+"""A rank that is told to stop: in order where it can, and also where it never can."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
+
+BLOCKED = "mutex = ctypes.create_string_buffer(64); c.pthread_mutex_lock(mutex); c.pthread_mutex_lock(mutex)"
+"""The main thread waits in C for good, as in a kernel launch: no Python runs in it any more, and no signal wakes it."""
+
+
+def rank(*lines: str) -> subprocess.Popen[str]:
+    """A process that listens, says so, and then does that."""
+    begin = f"import ctypes, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})", "from sigterm import Stop"
+    said = "c = ctypes.CDLL(None)", "stop = Stop(least=0.3); stop.listen()"
+    program = "\n".join([*begin, *said, *lines])
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n", process.communicate()
+    return process
+
+
+READY = "print('ready', flush=True)"
+
+
+def test_one_that_hangs_in_c_leaves_by_itself() -> None:
+    process = rank(READY, BLOCKED)
+    process.terminate()
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert "this rank hangs, and leaves" in errors
+
+
+def test_one_whose_steps_go_on_ends_in_order() -> None:
+    process = rank(
+        READY, "left = 40", "while left or not stop.asked:", "    time.sleep(0.02); stop.beat(); left -= stop.asked"
+    )
+    process.terminate()
+    assert process.wait(timeout=30) == 0
+    process.communicate()
+
+
+def test_a_checkpoint_under_way_is_waited_for() -> None:
+    process = rank("with stop.patience():", f"    {READY}", "    time.sleep(1.5)")
+    process.terminate()
+    assert process.wait(timeout=30) == 0
+    process.communicate()
+
+
+def test_a_long_step_is_waited_for_three_times_over() -> None:
+    process = rank("stop.beat(); time.sleep(0.5); stop.beat()", READY, BLOCKED)
+    began = time.monotonic()
+    process.terminate()
+    assert process.wait(timeout=30) == 143
+    assert time.monotonic() - began >= 1.4
+    process.communicate()
