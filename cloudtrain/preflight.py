@@ -16,7 +16,7 @@ _ASK = """
 import sys
 folder = sys.argv.pop(1)
 sys.path[:0] = [folder, folder + "/job"]
-from arguments import Refused, parse
+from cloudtrain_trainer.arguments import Refused, parse
 try:
     parse(sys.argv[1:])
 except Refused as reason:
@@ -46,7 +46,7 @@ def refuse_errors(findings: Sequence[Finding]) -> None:
 def trainer_findings(plan: Plan) -> list[Finding]:
     """What the shared trainer says of its arguments and of so many ranks: each would say so in the job, and be paid.
 
-    It is asked in a process of its own, which needs no torch: its modules have names that others may have.
+    It is asked in a process of its own, which needs no torch.
     """
     if plan.spec.entrypoint is not None:
         return []

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 if find_spec("cloudtrain_job") is None:  # run by hand; in a job the launcher has put it on the path
     sys.path.insert(1, str(Path(__file__).parent / "job"))
 
-from arguments import Folders, Options, end, parse, refuse
 from cloudtrain_job import emit, write_result
-from rules import Refused
+from cloudtrain_trainer.arguments import Folders, Options, end, parse, refuse
+from cloudtrain_trainer.rules import Refused
 
 
 def main() -> NoReturn:
@@ -35,17 +35,14 @@ def main() -> NoReturn:
 
 
 def train(options: Options, folders: Folders) -> NoReturn:
-    import memory
-    import rules
-    import strategies
-    import tasks
-    from checkpoint import Checkpoints, Written
-    from gpu_monitor import watch
-    from hardware import device_name
-    from loop import Loop
-    from ranks import Ranks, exit_at_once_on_errors, use_threads
-    from sigterm import Stop
-    from trackers import Trackers
+    from cloudtrain_trainer import memory, rules, strategies, tasks
+    from cloudtrain_trainer.checkpoint import Checkpoints, Written
+    from cloudtrain_trainer.gpu_monitor import watch
+    from cloudtrain_trainer.hardware import device_name
+    from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer.ranks import Ranks, exit_at_once_on_errors, use_threads
+    from cloudtrain_trainer.sigterm import Stop
+    from cloudtrain_trainer.trackers import Trackers
 
     ranks = Ranks()
     strategy = strategies.build(ranks, options)
@@ -90,7 +87,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
 
 def give_up_memory(error: Exception, loop: Any, learnt: Any) -> NoReturn:
     """Out of memory in training: the peers wait in a collective, so there is nothing to agree on but the next start."""
-    import memory
+    from cloudtrain_trainer import memory
 
     said = f"out of memory: {memory.meaning(error)}. "
     if loop is None or loop.micro_batch == 1:
@@ -124,8 +121,7 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
 
 def export_model(loop: Any, folders: Folders) -> str:
     """Write the model, and tell its fingerprint: rank 0, and each rank that has the whole model."""
-    import export
-    import state
+    from cloudtrain_trainer import export, state
 
     loop.strategy.sync_buffers(loop.step.model)
     loop.strategy.average(loop.task.statistics(loop.step.model))

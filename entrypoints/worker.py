@@ -61,9 +61,8 @@ def main() -> NoReturn:
 
 def run(job: Job) -> None:
     """Run the program in this process, as its `__main__`."""
-    if job.kind != "trainer":
-        for name in OURS:
-            sys.modules.pop(name, None)  # a program may have modules of these names: its own must be found
+    for name in OURS:
+        sys.modules.pop(name, None)  # a program may have modules of these names: its own must be found
     if job.kind == "module":
         sys.argv, sys.path[0] = [job.target, *job.argv], str(FOLDER)
         runpy.run_module(job.target, run_name="__main__", alter_sys=True)

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
+
+settings.register_profile("busy machine", deadline=None)  # a pause of 0.2 s is no bug
+settings.load_profile("busy machine")
 
 SLOW_FIRST = ("e2e", "docker", "entrypoints", "providers")
 """Folders whose files take longest: begun first, they do not keep everybody waiting at the end."""

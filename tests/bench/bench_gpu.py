@@ -62,9 +62,9 @@ def main() -> int:
 
 def measure(options: argparse.Namespace) -> None:
     """One rank; rank 0 prints the tables."""
-    import hardware
-    from arguments import parse
-    from ranks import Ranks
+    from cloudtrain_trainer import hardware
+    from cloudtrain_trainer.arguments import parse
+    from cloudtrain_trainer.ranks import Ranks
 
     hush()
     ranks = Ranks()
@@ -84,8 +84,7 @@ def measure(options: argparse.Namespace) -> None:
 
 def compared(ranks: Any, parsed: Any, each: int, options: argparse.Namespace) -> dict[str, Any]:
     """One load under each loop, in turns."""
-    import hardware
-    import tasks
+    from cloudtrain_trainer import hardware, tasks
 
     task = tasks.chosen(parsed)
     ways = {"hand": by_hand(ranks, task, each, options.steps), "ours": ours(ranks, task, parsed, options.steps)}
@@ -113,10 +112,10 @@ def compared(ranks: Any, parsed: Any, each: int, options: argparse.Namespace) ->
 
 
 def ours(ranks: Any, task: Any, parsed: Any, steps: int) -> Window:
-    import strategies
-    from checkpoint import Checkpoints
-    from loop import Loop
-    from sigterm import Stop
+    from cloudtrain_trainer import strategies
+    from cloudtrain_trainer.checkpoint import Checkpoints
+    from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer.sigterm import Stop
 
     folder = Path(ranks.gather(tempfile.mkdtemp())[0])
     loop = Loop(task, strategies.build(ranks, parsed), parsed, Checkpoints(folder, 1, ranks), Stop())
@@ -178,7 +177,7 @@ def stepping(
     """The loop that one writes, with batches that are ready: loading them is no part of the reference."""
     import torch
 
-    from tasks import Draw
+    from cloudtrain_trainer.tasks import Draw
 
     inputs, targets = (t.to(ranks.device) for t in task.train[Draw(0, list(range(each)))])
     if task.channels_last and ranks.device.type == "cuda":

@@ -71,14 +71,13 @@ def launched(way: str, steps: int) -> dict[str, Any]:
 
 def measure(way: str, steps: int) -> None:
     """One rank; rank 0 prints what all have found."""
-    import strategies
-    import tasks
-    from arguments import parse
-    from checkpoint import Checkpoints, Written
     from cloudtrain_job import send_through
-    from loop import Loop
-    from ranks import Ranks, use_threads
-    from sigterm import Stop
+    from cloudtrain_trainer import strategies, tasks
+    from cloudtrain_trainer.arguments import parse
+    from cloudtrain_trainer.checkpoint import Checkpoints, Written
+    from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer.ranks import Ranks, use_threads
+    from cloudtrain_trainer.sigterm import Stop
 
     send_through(os.open(os.devnull, os.O_WRONLY))
     options = parse([*COMMON, "--strategy", way.split()[0], *WAYS[way][1]])

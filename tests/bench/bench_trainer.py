@@ -115,7 +115,7 @@ def report(taken: dict[str, list[tuple[float, float]]], steps: int, rounds: int,
 
 def samples() -> tuple[Any, Any]:
     """The digits, many times over: an epoch that no window reaches the end of."""
-    from tasks.digits import read
+    from cloudtrain_trainer.tasks.digits import read
 
     images, labels = read()
     return images.repeat(60, 1, 1, 1), labels.repeat(60)
@@ -124,7 +124,7 @@ def samples() -> tuple[Any, Any]:
 def model() -> Any:
     import torch
 
-    from tasks.digits import model as digits
+    from cloudtrain_trainer.tasks.digits import model as digits
 
     torch.manual_seed(0)
     return digits()
@@ -256,20 +256,20 @@ def ours(steps: int) -> Window:
 
     import torch.distributed as dist
 
-    import strategies
-    import tasks.digits
-    from arguments import parse
-    from checkpoint import Checkpoints
-    from loop import Loop
-    from ranks import Ranks
-    from sigterm import Stop
-    from tasks.digits import Digits
+    from cloudtrain_trainer import strategies
+    from cloudtrain_trainer.arguments import parse
+    from cloudtrain_trainer.checkpoint import Checkpoints
+    from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer.ranks import Ranks
+    from cloudtrain_trainer.sigterm import Stop
+    from cloudtrain_trainer.tasks import digits
+    from cloudtrain_trainer.tasks.digits import Digits
 
     options = parse(["--batch-size", str(PER_RANK * 2), "--epochs", "100", "--lr-schedule", "cosine"])
     ranks = Ranks()
     ranks._control = dist.group.WORLD  # the group is there already
     strategy = strategies.build(ranks, options)
-    task = replace(tasks.digits.build(0), model=model, train=Digits(*samples()))
+    task = replace(digits.build(0), model=model, train=Digits(*samples()))
     folder = [tempfile.mkdtemp()]
     dist.broadcast_object_list(folder)
     made = Loop(task, strategy, options, Checkpoints(Path(folder[0]), 1, ranks), Stop())

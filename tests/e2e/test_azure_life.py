@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cloud_life import DIGITS, TOKEN, Life
+from tests.e2e.cloud_life import DIGITS, LONG, TOKEN, Life
 from tests.e2e.workbench import Bench, Result
 from tests.loopback.azure.cloud import AzureCloud
 
@@ -79,7 +79,7 @@ def test_a_stop_is_no_failure_and_fetch_brings_nothing_of_ours(bench: Bench, clo
 
 def test_a_job_stops_with_a_checkpoint_before_its_time_limit(bench: Bench) -> None:
     bench.write(job_yaml=DIGITS)
-    flags = ("--set", "args.epochs=3000", "--set", "limits.max_runtime=50 s")
+    flags = (*LONG, "--set", "limits.max_runtime=50 s")
     said = bench.run("submit", "--provider", "azure", "--run-id", "late-1", *flags)
     assert said.code == 5, said.err
     status = bench.json("status", "late-1")

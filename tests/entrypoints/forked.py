@@ -187,7 +187,7 @@ def probed(folder: Path) -> None:
     """Rank 1 has little address space: both ranks find that out before training, and train with smaller parts."""
 
     def before(rank: int) -> None:
-        import memory
+        from cloudtrain_trainer import memory
 
         fit = memory.fit
 
@@ -213,7 +213,7 @@ def ran_out(folder: Path) -> None:
     """Out of memory in the middle of training: the code of its own, then half the part, and the same result."""
 
     def before(rank: int) -> None:
-        from step import Step
+        from cloudtrain_trainer.step import Step
 
         take = Step.take
         ctypes.CDLL(None).mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD: what large tensors leave is given back
@@ -250,7 +250,8 @@ def same_but_for_rounding(group: Group, wanted: dict[str, float]) -> None:
     assert max(off.values()) < 5e-6, f"{found}, not {wanted}"
 
 
-IMPORTED = ("loop", "memory", "strategies.hybrid", "strategies.ddp", "tasks.digits", "tasks.gpt", "torch._dynamo")
+OURS = ("loop", "memory", "strategies.hybrid", "strategies.ddp", "tasks.digits", "tasks.gpt")
+IMPORTED = (*(f"cloudtrain_trainer.{name}" for name in OURS), "torch._dynamo")
 
 
 def main() -> None:

@@ -20,16 +20,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional as F
 
-import tasks
-from arguments import parse
-from checkpoint import Checkpoints
-from evaluation import evaluate
-from loop import Loop
-from ranks import Ranks, exit_at_once_on_errors
-from rules import Refused
-from sigterm import Stop
-from strategies.ddp import DistributedData
-from tasks import Draw, Task
+from cloudtrain_trainer import tasks
+from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.checkpoint import Checkpoints
+from cloudtrain_trainer.evaluation import evaluate
+from cloudtrain_trainer.loop import Loop
+from cloudtrain_trainer.ranks import Ranks, exit_at_once_on_errors
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.sigterm import Stop
+from cloudtrain_trainer.strategies.ddp import DistributedData
+from cloudtrain_trainer.tasks import Draw, Task
 
 
 def plain_model() -> nn.Module:

@@ -25,7 +25,7 @@ def watching(training: bool | None = None) -> Callable[[int], None]:
     """Keep the statistics of batch norm that each evaluation used, in files. `training`: tell Keras always this."""
 
     def before(rank: int) -> None:
-        keras_mnist: Any = import_module("tasks.keras_mnist")
+        keras_mnist: Any = import_module("cloudtrain_trainer.tasks.keras_mnist")
         build, call, statistics = keras_mnist.build, keras_mnist.call, keras_mnist.statistics
         seen: list[list[Tensor]] = []
         called: list[bool] = []
@@ -46,7 +46,7 @@ def watching(training: bool | None = None) -> Callable[[int], None]:
 def apart(rank: int) -> None:
     """As `watching`, and nothing makes the ranks' statistics equal."""
     watching()(rank)
-    ddp: Any = import_module("strategies.ddp")
+    ddp: Any = import_module("cloudtrain_trainer.strategies.ddp")
 
     def leave(strategy: Any, statistics: Sequence[Tensor]) -> None:
         pass
@@ -64,9 +64,11 @@ RUNS: dict[str, tuple[int, int, Callable[[int], None]]] = {
 
 
 def main(folder: Path) -> None:
-    for name in ("loop", "memory", "train", "strategies.ddp", "tasks.keras_mnist", "torch._dynamo"):
+    for name in ("loop", "memory", "strategies.ddp", "tasks.keras_mnist"):
+        import_module(f"cloudtrain_trainer.{name}")
+    for name in ("train", "torch._dynamo"):
         import_module(name)
-    import_module("tasks.keras_mnist").load_keras()
+    import_module("cloudtrain_trainer.tasks.keras_mnist").load_keras()
     torch.set_num_threads(1)
     for run, (ranks, epochs, before) in RUNS.items():
         group = Group(folder / run, ranks, f"{FLAGS} --epochs {epochs}", before)

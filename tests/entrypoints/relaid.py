@@ -30,10 +30,8 @@ BRING = {
 
 def watched(rank: int) -> None:
     """Tell what is copied for a checkpoint, and hold what whole_state says against the model that all began with."""
-    import sharded
-    import state
-    import strategies
-    from loop import Loop
+    from cloudtrain_trainer import sharded, state, strategies
+    from cloudtrain_trainer.loop import Loop
 
     staged, whole, resume = sharded.staged, strategies.whole, Loop.resume
     gathered: list[weakref.ref[Any]] = []

@@ -15,16 +15,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints"))
 import torch
 from torch import nn
 
-import step
-import strategies
-import tasks
-from arguments import parse
-from checkpoint import Checkpoints
-from evaluation import evaluate
-from loop import Loop
-from ranks import Ranks, exit_at_once_on_errors
-from sigterm import Stop
-from tasks import Task
+from cloudtrain_trainer import step, strategies, tasks
+from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.checkpoint import Checkpoints
+from cloudtrain_trainer.evaluation import evaluate
+from cloudtrain_trainer.loop import Loop
+from cloudtrain_trainer.ranks import Ranks, exit_at_once_on_errors
+from cloudtrain_trainer.sigterm import Stop
+from cloudtrain_trainer.tasks import Task
 
 STEPS = 6
 TOLERANCE = 5e-6

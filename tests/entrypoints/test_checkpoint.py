@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-import sharded
-import state
-from checkpoint import Checkpoints, Found
-from ranks import Ranks
+from cloudtrain_trainer import sharded, state
+from cloudtrain_trainer.checkpoint import Checkpoints, Found
+from cloudtrain_trainer.ranks import Ranks
 from restore import restore
 
 

@@ -13,7 +13,7 @@ from tests.entrypoints.test_training import TRAIN, Launch, exported, only
 HILL = """
 import torch
 from torch import nn
-from tasks import Task
+from cloudtrain_trainer.tasks import Task
 
 class Ones:
     def __init__(self, target):

@@ -10,17 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-import hardware
-import memory
-import strategies
-import tasks
-from arguments import parse
-from checkpoint import Checkpoints
-from loop import Loop
-from ranks import Ranks
-from rules import Refused
-from sigterm import Stop
-from strategies.model_parallel import Chain
+from cloudtrain_trainer import hardware, memory, strategies, tasks
+from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.checkpoint import Checkpoints
+from cloudtrain_trainer.loop import Loop
+from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.sigterm import Stop
+from cloudtrain_trainer.strategies.model_parallel import Chain
 from tests.entrypoints.test_training import TRAIN, Launch, only
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

@@ -6,10 +6,10 @@ from importlib.util import find_spec
 
 import pytest
 
-import tasks
-from arguments import Options, parse
-from rules import TASKS, Refused, ability
-from tasks.options import OPTIONS
+from cloudtrain_trainer import tasks
+from cloudtrain_trainer.arguments import Options, parse
+from cloudtrain_trainer.rules import TASKS, Refused, ability
+from cloudtrain_trainer.tasks.options import OPTIONS
 
 
 def on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: int | None = None) -> Options:

@@ -15,12 +15,10 @@ BLOCKED = "mutex = ctypes.create_string_buffer(64); c.pthread_mutex_lock(mutex);
 
 def rank(*lines: str) -> subprocess.Popen[str]:
     """A process that listens, says so, and then does that."""
-    begin = f"import ctypes, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})", "from sigterm import Stop"
-    said = "c = ctypes.CDLL(None)", "stop = Stop(least=0.3); stop.listen()"
-    program = "\n".join([*begin, *said, *lines])
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    begin = f"import ctypes, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})"
+    made = "from cloudtrain_trainer.sigterm import Stop", "stop = Stop(least=0.3); stop.listen()"
+    argv = [sys.executable, "-c", "\n".join([begin, *made, "c = ctypes.CDLL(None)", *lines])]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n", process.communicate()
     return process

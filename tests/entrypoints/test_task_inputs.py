@@ -16,11 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import fetch
-import idx
-import tasks
-from rules import Refused
-from tasks import Draw, gpt, mnist, resnet50
+from cloudtrain_trainer import fetch, idx, tasks
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.tasks import Draw, gpt, mnist, resnet50
 
 # Text
 

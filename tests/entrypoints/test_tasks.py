@@ -17,15 +17,16 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-import tasks
-from models.decoder import decoder
-from models.resnet import resnet
-from models.split import split
-from rules import Refused
-from tasks import Draw, Task, from_factory, gpt
-from tasks.options import OPTIONS
+from cloudtrain_trainer import tasks
+from cloudtrain_trainer.models.decoder import decoder
+from cloudtrain_trainer.models.resnet import resnet
+from cloudtrain_trainer.models.split import split
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.tasks import Draw, Task, from_factory, gpt
+from cloudtrain_trainer.tasks.options import OPTIONS
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
+TRAINER = ENTRYPOINTS / "cloudtrain_trainer"
 SMALL: dict[str, dict[str, Any]] = {
     "digits": {},
     "mnist": {"data": "digits"},
@@ -56,16 +57,17 @@ def parameters(model: nn.Module) -> int:
 
 
 def test_every_task_has_options_and_its_build_takes_them() -> None:
-    files = {path.stem.replace("_", "-") for path in (ENTRYPOINTS / "tasks").glob("*.py")}
+    files = {path.stem.replace("_", "-") for path in (TRAINER / "tasks").glob("*.py")}
     assert set(OPTIONS) == files - {"--init--", "options", "from-factory"} == set(SMALL)
     for name, options in OPTIONS.items():
-        build = import_module(f"tasks.{name.replace('-', '_')}").build
+        build = import_module(f"cloudtrain_trainer.tasks.{name.replace('-', '_')}").build
         taken = {key: value.default for key, value in inspect.signature(build).parameters.items() if key != "seed"}
         assert taken == {key.replace("-", "_"): option.default for key, option in options.items()}
 
 
 def test_options_are_read_without_torch() -> None:
-    code = f"import sys; sys.path.insert(0, {str(ENTRYPOINTS)!r}); import tasks.options; print('torch' in sys.modules)"
+    begin = f"import sys; sys.path.insert(0, {str(ENTRYPOINTS)!r}); "
+    code = f"{begin}import cloudtrain_trainer.tasks.options; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "False\n"
 
@@ -327,17 +329,20 @@ def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "own_model.py").write_text(
         "from dataclasses import replace\n"
         "from torch import nn\n"
-        "import tasks\n"
+        "from cloudtrain_trainer import tasks\n"
         "def net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
         "def whole(seed): return replace(tasks.build('digits', seed), batch_size=7 + seed)\n"
         "def nothing(): pass\n"
         "number = 3\n"
     )
     (tmp_path / "broken_model.py").write_text("import not_installed_anywhere\n")
+    for name in ("models", "tasks"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "net.py").write_text("from own_model import net\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
-    for name in ("own_model", "broken_model"):
+    for name in ("own_model", "broken_model", "models.net", "models", "tasks.net", "tasks"):
         sys.modules.pop(name, None)
 
 
@@ -353,6 +358,11 @@ def test_a_model_of_ones_own_is_trained_on_a_tasks_data(own_code: Path) -> None:
 
 def test_a_whole_task_of_ones_own_is_given_the_seed(own_code: Path) -> None:
     assert from_factory.build("own_model:whole", 5, None).batch_size == 12
+
+
+@pytest.mark.parametrize("package", ["models", "tasks"])
+def test_ones_own_packages_may_have_any_name(own_code: Path, package: str) -> None:
+    assert parameters(fresh(from_factory.build(f"{package}.net:net", 0, small("digits")))) == 650
 
 
 @pytest.mark.parametrize(

@@ -12,21 +12,19 @@ from pathlib import Path
 import pytest
 import torch
 
-import ranks as ranks_module
-import state
-import strategies
-import tasks
-from arguments import Folders, parse
-from batches import Batches, evaluation_draws
-from checkpoint import Checkpoints
-from loop import Loop, Position
-from measure import LossMean, Meter
-from ranks import Ranks
-from rules import Refused
-from schedule import lr_factor
-from sigterm import Stop
-from tasks import Draw
-from tasks.digits import read, split
+from cloudtrain_trainer import ranks as ranks_module
+from cloudtrain_trainer import state, strategies, tasks
+from cloudtrain_trainer.arguments import Folders, parse
+from cloudtrain_trainer.batches import Batches, evaluation_draws
+from cloudtrain_trainer.checkpoint import Checkpoints
+from cloudtrain_trainer.loop import Loop, Position
+from cloudtrain_trainer.measure import LossMean, Meter
+from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.schedule import lr_factor
+from cloudtrain_trainer.sigterm import Stop
+from cloudtrain_trainer.tasks import Draw
+from cloudtrain_trainer.tasks.digits import read, split
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 

@@ -13,19 +13,15 @@ import pytest
 import torch
 from torch import nn
 
-import export
-import gpu_monitor
-import hardware
-import memory
-import tasks
-from arguments import parse
-from batches import loader_processes
-from gpu_monitor import GpuMonitor
-from ranks import Ranks
-from schedule import lr_factor
-from step import Step
-from strategies import Strategy
-from trackers import Trackers
+from cloudtrain_trainer import export, gpu_monitor, hardware, memory, tasks
+from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.batches import loader_processes
+from cloudtrain_trainer.gpu_monitor import GpuMonitor
+from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.schedule import lr_factor
+from cloudtrain_trainer.step import Step
+from cloudtrain_trainer.strategies import Strategy
+from cloudtrain_trainer.trackers import Trackers
 
 
 class Nvml(ModuleType):

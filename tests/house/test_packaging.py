@@ -23,8 +23,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for name in ("entrypoints/launch.py", "entrypoints/job/cloudtrain_job.py", "entrypoints/tasks/digits.py"):
-        assert f"cloudtrain/_bundle/{name}" in names
+    for name in ("launch.py", "job/cloudtrain_job.py", "cloudtrain_trainer/tasks/digits.py"):
+        assert f"cloudtrain/_bundle/entrypoints/{name}" in names
     assert any(name.startswith("cloudtrain/_bundle/infra/") for name in names)
     for name in (
         "Dockerfile",

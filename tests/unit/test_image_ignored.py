@@ -148,14 +148,14 @@ def files_of(tree: list[str]) -> list[str]:
 # that an exception names: `**` or a wildcard in an exception mean less to it than to Docker.
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(trees, st.lists(anywhere, min_size=1, max_size=4))
 def test_without_exceptions_the_docker_sdk_leaves_the_same_files(tree: list[str], patterns: list[str]) -> None:
     files, rules = files_of(tree), rules_of("\n".join(patterns))
     assert {name for name in files if not is_ignored(name, rules)} == left_by_the_sdk(files, patterns)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(trees, st.lists(in_one_folder | back, min_size=1, max_size=5))
 def test_with_exceptions_by_name_the_docker_sdk_leaves_the_same_files(tree: list[str], patterns: list[str]) -> None:
     files, rules = files_of(tree), rules_of("\n".join(patterns))

@@ -82,7 +82,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_git
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(rules=ignore_files())
 def test_the_files_that_travel_are_the_files_git_sees(repository: Path, rules: dict[str, str]) -> None:
     write(repository, rules)
@@ -94,7 +94,7 @@ def test_the_files_that_travel_are_the_files_git_sees(repository: Path, rules: d
 
 
 @needs_git
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rules=ignore_files())
 def test_cloudtrainignore_alone_reads_as_gitignore_would(repository: Path, rules: dict[str, str]) -> None:
     seen = []

@@ -1,0 +1,79 @@
+"""What a rank computes on: which precision it has, its peak speed (the denominator of MFU), the memory of a step."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from cloudtrain_trainer.rules import Refused
+
+PEAKS = {
+    "B200": (1125.0, 2250.0),
+    "H200": (494.5, 989.5),
+    "H100 PCIe": (378.0, 756.5),
+    "H100 NVL": (417.5, 835.5),
+    "H100": (494.5, 989.5),
+    "A100": (156.0, 312.0),
+    "A10G": (35.0, 70.0),
+    "L40S": (183.0, 362.0),
+    "L4": (60.0, 121.0),
+    "V100": (15.7, 125.0),
+    "T4": (8.1, 65.0),
+}
+"""Part of a GPU's name -> TFLOP/s of dense matrices in float32 (TF32 where the GPU has it), and in bf16 or fp16.
+
+From NVIDIA's data sheets, where figures with sparsity are twice as high: Blackwell B200, H200, H100 (SXM, PCIe, NVL),
+A100, L40S, L4, V100 (SXM2), T4. A10G: AWS' figures for g5 instances. The first part that is found counts.
+"""
+
+
+def precision(asked: str, device: torch.device) -> str:
+    """What a value of `--amp` means here: auto is bf16 where the GPU computes in it, else no."""
+    if asked != "auto":
+        return asked
+    has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return "bf16" if has_bf16 else "no"
+
+
+def peak_flops(name: str, precision: str) -> float:
+    """Per second, of a GPU of that name in "no", "bf16" or "fp16"; 0 when it is not known."""
+    for part, (single, half) in PEAKS.items():
+        if part in name:
+            return (single if precision == "no" else half) * 1e12
+    return 0.0
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def every_gpu(device: torch.device) -> list[torch.device]:
+    """All that this process sees, for one that drives them all; on a CPU that."""
+    if device.type != "cuda":
+        return [device]
+    return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+
+
+def peak_memory(devices: Sequence[torch.device]) -> int:
+    """Bytes: on GPUs the most that tensors took on any since the last call; on a CPU the most of the process so far."""
+    if devices[0].type == "cuda":
+        most = max(torch.cuda.max_memory_allocated(device) for device in devices)
+        for device in devices:
+            torch.cuda.reset_peak_memory_stats(device)
+        return most
+    kibi = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kibi
+
+
+def check_compiler(device: torch.device) -> None:
+    """torch.compile writes C++ for CPUs and C for GPUs: without a compiler it would fail at the first step."""
+    names = ("cc", "gcc", "clang") if device.type == "cuda" else ("g++", "clang++", "c++")
+    if not any(shutil.which(name) for name in names):
+        raise Refused(
+            f"--compile needs a compiler, and there is none here ({', '.join(names)}): leave it out, or build the "
+            "image with one (cloudtrain image build --arg WITH_COMPILER=1, or image.args in cloudtrain.toml)"
+        )

@@ -1,0 +1,212 @@
+"""The training loop: the same for every task and every strategy."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from cloudtrain_job import emit, log_metrics
+from cloudtrain_trainer import hardware, state
+from cloudtrain_trainer.agreement import Agreement
+from cloudtrain_trainer.arguments import Options
+from cloudtrain_trainer.batches import EVALUATION_BATCH, Batches, loader_processes
+from cloudtrain_trainer.checkpoint import Checkpoints
+from cloudtrain_trainer.evaluation import evaluate
+from cloudtrain_trainer.measure import LossMean, Meter
+from cloudtrain_trainer.ranks import cores
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.saving import Saving
+from cloudtrain_trainer.sigterm import Stop
+from cloudtrain_trainer.step import Step
+from cloudtrain_trainer.strategies import Strategy
+from cloudtrain_trainer.tasks import Task
+from cloudtrain_trainer.trackers import Trackers
+
+
+class Position(NamedTuple):
+    """How far training has come."""
+
+    step: int = 0
+    epoch: int = 0
+    samples: int = 0
+    """Of this epoch, over all ranks. When it is all of them, only the evaluation is still to do."""
+
+
+class Loop:
+    """Trains one task under one strategy, from the newest checkpoint or from the beginning."""
+
+    def __init__(
+        self,
+        task: Task,
+        strategy: Strategy,
+        options: Options,
+        checkpoints: Checkpoints,
+        stop: Stop,
+        trackers: Trackers | None = None,
+    ) -> None:
+        self.task, self.strategy, self.options, self.stop = task, strategy, options, stop
+        self.ranks, self.device, self.trackers = strategy.ranks, strategy.ranks.device, trackers
+        batch_size = options.batch_size or task.batch_size
+        self.workers = loader_processes(options.workers, task.workers, cores(), self.ranks.local_size)
+        self.step = Step(task, strategy, options, batch_size)
+        self._make_batches()
+        self.epochs = options.epochs or task.epochs
+        steps = self.epochs * self.batches.samples_per_epoch // batch_size
+        self.steps = min(steps, options.max_steps or steps)
+        self.seed_this_rank()
+        self.at, self.meter, self.agreement = Position(), Meter(), Agreement(self.ranks)
+        self.metrics: dict[str, float] = {}
+        self.saving = Saving(self, checkpoints)
+        self._told = self.step.loss.state()
+
+    def run(self) -> str:
+        """Train to the end, or until SIGTERM: "succeeded" or "stopped"."""
+        while not (self.at.samples == 0 and self._is_enough()):  # a resume may find all done
+            if not self._train_epoch() or not self._finish_epoch():
+                self.saving.save(last=True)
+                return "stopped"
+            if self.at.step >= self.steps:
+                break
+        self.saving.save(last=True)
+        return "succeeded"
+
+    def _is_enough(self) -> bool:
+        """Whether the target is reached, or the loss has not fallen for too long."""
+        reached = self.metrics.get("val_accuracy", 0.0) >= (self.options.target_accuracy or math.inf)
+        return reached or self.saving.best.stale >= (self.options.patience or math.inf)
+
+    def _train_epoch(self) -> bool:
+        """The rest of this epoch; False when a stop was asked for."""
+        self.step.wrapped.train()
+        batch_size = self.batches.batch_size
+        batches = self.batches.load(self.at.epoch, skip=self.at.samples)
+        while self.at.samples < self.batches.samples_per_epoch and self.at.step < self.steps:
+            learn = self.agreement.ask(self.at.step, self._wishes)
+            self.step.take(batches, self.at.step, self.steps)
+            self.at = Position(self.at.step + 1, self.at.epoch, self.at.samples + batch_size)
+            self.meter.count(batch_size)
+            self.stop.beat()
+            stop, save, report = learn() if learn else (False, False, False)
+            if report or self.at.step == self.steps:
+                self._report()
+            if stop:
+                return False
+            if save or self.saving.is_due_after(self.at.step):
+                self.saving.save()
+        return True
+
+    def _wishes(self) -> tuple[bool, bool, bool]:
+        """Whether this rank wants to stop, to save and to report: the last two are up to the first."""
+        first = self.ranks.rank == 0
+        return self.stop.asked, first and self.saving.is_due(), first and self.meter.due()
+
+    def _finish_epoch(self) -> bool:
+        """Evaluate, report and go on to the next epoch; False when a stop was asked for meanwhile."""
+        whole, last = self.at.samples == self.batches.samples_per_epoch, self.at.step >= self.steps
+        epoch = self.at.epoch + (1 if self.at.samples else 0)
+        total, samples = self.ranks.sum(*self.step.loss.state())
+        values = {"loss": total / samples} if samples else {}
+        if epoch % self.options.eval_every == 0 or last:
+            most = min(EVALUATION_BATCH, max(1, self.micro_batch // self.strategy.cuts))
+            evaluation = evaluate(self.step, most, self.workers, self._stop_in_evaluation)
+            if evaluation is None:
+                return False
+            values.update(evaluation)
+            self.saving.judge(evaluation["val_loss"])
+        log_metrics(step=self.at.step, epoch=epoch, **values)
+        if self.trackers is not None:
+            self.trackers.log(self.at.step, values)
+        self.metrics.update(values)
+        if whole:
+            self.at, self.step.loss = Position(self.at.step, epoch, 0), LossMean(self.device)
+            self._told = self.step.loss.state()
+        return True
+
+    def _stop_in_evaluation(self) -> bool:
+        self.stop.beat()
+        return self.stop.asked
+
+    def resume(self) -> None:
+        """Go on from the newest whole checkpoint, if there is one."""
+        self.saving.resume()
+        self._told = self.step.loss.state()
+        if self.at.step and self.ranks.rank == 0:
+            emit("resumed", step=self.at.step, epoch=self.at.epoch)
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples per rank and part, at most."""
+        return math.ceil(self.batches.batch_size / (self.strategy.data_ranks * self.step.parts))
+
+    def cut_into(self, micro_batch: int) -> None:
+        """Take at most so many samples per rank and part, in more parts; the batch stays what it is."""
+        mine = self.batches.batch_size / self.strategy.data_ranks
+        for parts in range(self.step.parts + 1, int(mine) + 1):
+            cuts = parts * self.strategy.cuts
+            if math.ceil(mine / parts) <= micro_batch and (self.strategy.cuts == 1 or mine % cuts == 0):
+                self.step.parts = parts
+                self._make_batches()
+                return
+        raise Refused(
+            f"parts of {self.micro_batch} samples per rank do not fit into memory, and a batch of "
+            f"{self.batches.batch_size} cannot be cut into smaller ones here: {self.strategy.more_room}"
+        )
+
+    def rehearse(self) -> None:
+        """One forward and backward pass whose gradients are thrown away, before the state is restored.
+
+        After its first backward pass DDP sorts its buckets anew, and with them the order in which three or
+        more ranks add their gradients: a resumed run must have that behind it, as the uninterrupted one has.
+        """
+        self.step.wrapped.train()
+        self.step.learn(*next(self.batches.load(epoch=0, skip=0)))
+        self.step.optimizer.zero_grad(set_to_none=True)
+
+    def seed_this_rank(self) -> None:
+        """Other noise for each share of the batch, and other after a resume with another number of ranks."""
+        state.seed_generators((self.options.seed + 1) * 1_000_003 + self.strategy.data_rank)
+
+    def _make_batches(self) -> None:
+        self.batches = Batches(
+            data=self.task.train,
+            seed=self.options.seed,
+            batch_size=self.step.batch_size,
+            parts=self.step.parts,
+            rank=self.strategy.data_rank,
+            ranks=self.strategy.data_ranks,
+            workers=self.workers,
+            pin_memory=self.device.type == "cuda",
+        )
+        cuts = self.step.parts * self.strategy.cuts
+        if self.strategy.cuts > 1 and self.batches.batch_size % (self.strategy.data_ranks * cuts):
+            raise Refused(
+                f"a batch of {self.batches.batch_size} cannot be cut into {self.strategy.data_ranks} pipelines x "
+                f"{cuts} micro-batches of one size: use another --batch-size or --microbatches"
+            )
+
+    def _report(self) -> None:
+        """Progress since the last report: the mean loss and the largest memory over all ranks."""
+        total, samples = self.step.loss.state()
+        mine = total - self._told[0], samples - self._told[1], hardware.peak_memory(self.strategy.devices)
+        self._told = total, samples
+        everyone = self.ranks.gather(mine)
+        rate = self.meter.rate()
+        if self.ranks.rank != 0:
+            return
+        losses, counts, memory = zip(*everyone, strict=True)
+        values = {
+            "loss": round(sum(losses) / max(sum(counts), 1), 6),
+            "samples_per_s": round(rate, 1),
+            "seconds_per_step": round(self.batches.batch_size / rate, 6),
+            "peak_memory_gb": round(max(memory) / 1e9, 3),
+        }
+        if self.task.tokens:
+            values["tokens_per_s"] = round(rate * self.task.tokens, 1)
+        peak = hardware.peak_flops(hardware.device_name(self.device), self.step.amp)
+        if peak and self.task.flops:
+            devices = self.ranks.size * len(self.strategy.devices)
+            values["mfu"] = round(rate * self.task.flops / (peak * devices), 4)
+        about = {"epoch": self.at.epoch + 1, "epochs": self.epochs, "step": self.at.step, "steps": self.steps}
+        emit("progress", **about, unit=self.task.unit, **values)
+        if self.trackers is not None:
+            self.trackers.log(self.at.step, {f"train/{name}": value for name, value in values.items()})

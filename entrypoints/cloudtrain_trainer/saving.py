@@ -1,0 +1,142 @@
+"""What of a run outlives its processes: checkpoints, the way back from them, and the best weights so far."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cloudtrain_trainer import export, sharded, state
+from cloudtrain_trainer.checkpoint import Checkpoints
+from cloudtrain_trainer.rules import Refused
+
+if TYPE_CHECKING:
+    from cloudtrain_trainer.loop import Loop
+
+
+class Best(NamedTuple):
+    """The best evaluation so far."""
+
+    val_loss: float = float("inf")
+    step: int = -1
+    stale: int = 0
+    """Evaluations since then."""
+    judged: int = -1
+    """The step of the last evaluation: a resumed run may repeat it."""
+
+
+class Saving:
+    """The checkpoints of one loop. Every method but `is_due` and `is_due_after` is called by all ranks together."""
+
+    def __init__(self, loop: Loop, checkpoints: Checkpoints) -> None:
+        self.loop, self.checkpoints, self.best = loop, checkpoints, Best()
+        self._saved_step, self._saved_at = -1, time.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        self.checkpoints.check()
+        return time.monotonic() - self._saved_at >= self.loop.options.checkpoint_every
+
+    def is_due_after(self, step: int) -> bool:
+        """Whether this very step is one for a checkpoint, which all ranks know."""
+        every = self.loop.options.checkpoint_every_steps
+        return every is not None and step % every == 0
+
+    def save(self, last: bool = False) -> None:
+        """A checkpoint of this very step, unless there is one. `last`: wait until it can be seen."""
+        with self.loop.stop.patience():
+            self._save()
+            if last:
+                self.checkpoints.finish()
+
+    def _save(self) -> None:
+        loop = self.loop
+        if self._saved_step != loop.at.step:
+            step = loop.step
+            own: dict[str, Any] = {
+                "generators": state.generators(loop.device),
+                "buffers": state.buffers(step.model, step.task.statistics(step.model)),
+                "loss": step.loss.state(),
+            }
+            loop.strategy.sync_buffers(step.model)  # the weights must not depend on who writes them
+            loop.strategy.average(step.task.statistics(step.model))
+            shared = {
+                "run": self._identity(),
+                "layout": self._layout(),
+                "at": list(loop.at),
+                "metrics": dict(loop.metrics),
+                "best": list(self.best),
+                "scaler": step.scaler.state_dict() if step.scaler is not None else None,
+            }
+            tensors = sharded.tensors_of(step.model, step.optimizer)
+            self.checkpoints.save(loop.at.step, loop.at.epoch, tensors, shared, own)
+            state.restore_buffers(step.model, own["buffers"], step.task.statistics(step.model))
+            self._saved_step, self._saved_at = loop.at.step, time.monotonic()
+
+    def resume(self) -> None:
+        """Go on from the newest whole checkpoint, if there is one."""
+        loop, step = self.loop, self.loop.step
+        found = self.checkpoints.newest()
+        if found is None:
+            return
+        shared, own = self.checkpoints.about(found)
+        if shared["run"] != self._identity():
+            raise Refused(
+                f"{found.folder} was written with {_flags(shared['run'])}, not {_flags(self._identity())}: "
+                "use the same, or start anew: --no-resume here, cloudtrain rerun --fresh for a run"
+            )
+        loop.rehearse()
+        step.loss.restore((0.0, 0))
+        self.checkpoints.load(found, step.model, step.optimizer)
+        if step.scaler is not None and shared["scaler"]:
+            step.scaler.load_state_dict(shared["scaler"])
+        loop.at, loop.metrics = type(loop.at)(*shared["at"]), dict(shared["metrics"])
+        self.best = Best(*shared["best"])
+        wrote, now = shared.get("layout") or {"strategy": shared["strategy"]}, self._layout()
+        if own is None or wrote != now:
+            loop.seed_this_rank()
+            loop.ranks.say(
+                f"resumed on {loop.ranks.size} ranks what {found.ranks} wrote ({_words(wrote)}, now "
+                f"{_words(now)}): weights and optimizer go on, the generators are seeded anew; the result is "
+                "not bit-identical to an uninterrupted run's"
+            )
+        else:
+            state.restore_buffers(step.model, own["buffers"], step.task.statistics(step.model))
+            state.restore_generators(own["generators"], loop.device)
+            step.loss.restore(own["loss"])
+        self._saved_step = loop.at.step
+
+    def judge(self, val_loss: float) -> None:
+        """Keep the weights if this evaluation is the best so far, and count those that were not."""
+        loop, best = self.loop, self.best
+        if loop.at.step == best.judged:
+            return
+        if not val_loss < best.val_loss:
+            self.best = best._replace(stale=best.stale + 1, judged=loop.at.step)
+            return
+        self.best = Best(val_loss, loop.at.step, 0, loop.at.step)
+        weights = loop.strategy.whole_state(loop.step.model)
+        if loop.ranks.rank == 0:
+            export.write_model(self.checkpoints.folder / export.BEST, weights, loop.ranks.say)
+
+    def _layout(self) -> dict[str, Any]:
+        """How the model lies on the ranks: what a rank has of its own fits no other layout."""
+        options = self.loop.options
+        shard = self.loop.strategy.holders if options.strategy == "hsdp" else None
+        return {"strategy": options.strategy, "shard": shard, "tensor": options.tensor, "stages": options.stages}
+
+    def _identity(self) -> dict[str, Any]:
+        """What must not change under a resume: the split, the order, and what a step is."""
+        options = self.loop.options
+        identity = {"task": options.task, "seed": options.seed, "batch_size": self.loop.batches.batch_size}
+        if options.model:
+            identity["model"] = options.model
+        return {**identity, **dict(sorted(options.task_options.items()))}
+
+
+def _words(layout: dict[str, Any]) -> str:
+    sizes = {key: value for key, value in layout.items() if key != "strategy" and value is not None}
+    return " ".join(part for part in (layout["strategy"], _flags(sizes)) if part)
+
+
+def _flags(identity: dict[str, Any]) -> str:
+    return " ".join(f"--{key.replace('_', '-')} {value}" for key, value in identity.items())

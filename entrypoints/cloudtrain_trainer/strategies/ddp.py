@@ -1,0 +1,60 @@
+"""One process per device, each with the whole model and a share of the batch: `DistributedDataParallel`.
+
+When: the model fits on one device and you have several, on one node or many. The default for several
+processes. Memory: a full copy of parameters, gradients and optimizer state on every rank; gradients live in
+the buckets that are sent (`gradient_as_bucket_view`), which saves one more copy. Communication: one all-
+reduce of the gradients per step (2 x their size per rank, in a ring), sent in buckets while the backward
+pass still runs; none in accumulated parts.
+
+Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020;
+torch/nn/parallel/distributed.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from cloudtrain_trainer.arguments import Options
+from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.strategies import Strategy
+
+if TYPE_CHECKING:
+    from cloudtrain_trainer.step import Step
+
+
+class DistributedData(Strategy):
+    def start(self) -> None:
+        self.ranks.form(self.options.backend)
+
+    def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
+        model, _ = super().wrap(model, step)
+        devices = [self.ranks.local_rank] if self.ranks.device.type == "cuda" else None
+        return model, DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+
+    def learn_alone(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+        """On the bare model: the wrapper would wait for the peers."""
+        self._through(step, step.model, inputs, targets)
+
+    def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
+        context: AbstractContextManager[None] = wrapped.no_sync()  # type: ignore[operator]
+        return context
+
+    def sync_buffers(self, model: nn.Module) -> None:
+        """Rank 0's go to all, as DDP does before the next forward pass anyhow: training is not changed."""
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)
+
+    def average(self, statistics: Sequence[Tensor]) -> None:
+        for tensor in statistics:
+            dist.all_reduce(tensor.detach())
+            tensor.detach().div_(self.data_ranks)
+
+
+def build(ranks: Ranks, options: Options) -> Strategy:
+    return DistributedData(ranks, options)

@@ -1,0 +1,71 @@
+"""Every rank keeps a slice of each parameter, and sees a layer whole only while it computes it: FSDP2.
+
+When: the model, its gradients or the optimizer's state do not fit on one device. Memory: parameters, gradients and
+optimizer state divided by the number of ranks, and one layer whole at a time. Communication: per part of a step the
+parameters are gathered twice (forward and backward) and the gradients reduced once, 1.5 times what ddp sends; also
+accumulated parts reduce, since gradients that wait would be whole on every rank. In bf16 the parameters travel in it,
+half the bytes, and the gradients in float32. A model with batch norm is gathered in float32, and autograd keeps the
+bf16 copies of its weights until the backward pass. Batch norm statistics are each rank's own until an evaluation or a
+checkpoint, for which all take rank 0's.
+
+Source: Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023; Rajbhandari et al.,
+"ZeRO", SC 2020; torch/distributed/fsdp/_fully_shard.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from cloudtrain_trainer.arguments import Options
+from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.strategies import Strategy
+
+if TYPE_CHECKING:
+    from cloudtrain_trainer.step import Step
+
+
+class FullyShardedData(Strategy):
+    communicates = slices = True
+    more_room = "use more ranks, or larger machines"
+
+    def __init__(self, ranks: Ranks, options: Options) -> None:
+        super().__init__(ranks, options)
+        self.holders = ranks.size
+
+    def start(self) -> None:
+        self.ranks.form(self.options.backend)
+        self.mesh = self.make_mesh()
+
+    def make_mesh(self) -> DeviceMesh:
+        return init_device_mesh(self.ranks.device.type, (self.ranks.size,), mesh_dim_names=("shard",))
+
+    def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
+        """Layer by layer, so that a model that fits on no device passes through it in slices."""
+        policy = _policy(model, step.amp)
+        for layer in step.task.layers(model) if step.task.layers else ():
+            fully_shard(layer, mesh=self.mesh, mp_policy=policy)
+        fully_shard(model, mesh=self.mesh, mp_policy=policy)
+        model.to(self.ranks.device)  # what is not sharded: buffers
+        return model, model
+
+    def sync_buffers(self, model: nn.Module) -> None:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)
+
+
+def _policy(model: nn.Module, amp: str) -> MixedPrecisionPolicy:
+    """Gather in bf16, reduce in float32. With batch norm all is float32: its weights go with its statistics."""
+    if amp != "bf16" or any(isinstance(module, _BatchNorm) for module in model.modules()):
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def build(ranks: Ranks, options: Options) -> Strategy:
+    return FullyShardedData(ranks, options)

@@ -1,0 +1,177 @@
+"""Each rank keeps some layers in a row, and micro-batches stream through the ranks: pipeline parallelism.
+
+When: the model does not fit and the ranks are joined by a slow network: only activations at the borders of the stages
+are sent. Memory: parameters, gradients and optimizer state divided by the number of stages; activations of all
+micro-batches with `--schedule gpipe`, of at most as many as there are stages with `1f1b`. Communication: one tensor
+to the next stage and one gradient back per micro-batch. Idle: (stages - 1) / (stages - 1 + micro-batches) of the
+time, so take many micro-batches; accumulated parts (`--accumulate`) are more of them. Batch norm sees one micro-batch
+at a time.
+
+Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, and "Efficient Large-Scale
+Language Model Training on GPU Clusters", SC 2021 (1F1B); torch/distributed/pipelining.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.nn.parallel import DistributedDataParallel
+
+from cloudtrain_trainer import rules, state
+from cloudtrain_trainer.arguments import Options
+from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.strategies import Strategy
+
+if TYPE_CHECKING:
+    from cloudtrain_trainer.step import Step
+
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+class Pipeline(Strategy):
+    """Ranks in a row are the stages of one pipeline; several pipelines (hybrid) share the batch out as ddp does."""
+
+    communicates = True
+
+    def __init__(self, ranks: Ranks, options: Options, stages: int) -> None:
+        super().__init__(ranks, options)
+        self.stages, self.stage = stages, ranks.rank % stages
+        self.data_rank, self.data_ranks = ranks.rank // stages, ranks.size // stages
+        self.counts = self.stage == stages - 1
+        self.holders = stages
+        self._is_warm = False
+        self.cuts = rules.micro_batches(options.microbatches, options.accumulate, stages)
+
+    def start(self) -> None:
+        self.ranks.form(self.options.backend)
+        sizes = self.data_ranks, self.stages
+        self.mesh = init_device_mesh(self.ranks.device.type, sizes, mesh_dim_names=("data", "pipeline"))
+
+    def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
+        assert step.task.stages is not None  # noqa: S101  (rules.py has refused the others)
+        part = step.task.stages(model, self.stages)[self.stage].to(self.ranks.device)
+        wrapped: nn.Module = _Precise(part, step)
+        if self.data_ranks > 1 and any(p.requires_grad for p in part.parameters()):
+            wrapped = DistributedDataParallel(wrapped, process_group=self.mesh.get_group("data"))
+        group = self.mesh.get_group("pipeline")
+        stage = PipelineStage(wrapped, self.stage, self.stages, self.ranks.device, group=group)
+
+        def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+            """Of one micro-batch. Not counted here: torch calls this once more to see what it returns."""
+            with step.precision():
+                return step.task.loss(outputs, targets) * step.weight(len(targets))
+
+        # The weights of the micro-batches add up to one: nothing is left to scale.
+        made = SCHEDULES[self.options.schedule]
+        self.schedule = made(stage, n_microbatches=self.cuts, loss_fn=loss, scale_grads=False)
+        return part, wrapped
+
+    def learn(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+        if not self._is_warm:
+            self._warm_up(step, inputs, targets)
+        losses = self._pass(inputs, targets)
+        if self.counts:
+            step.loss.add(torch.stack(losses).sum() / step.weight(len(targets)), len(targets))
+
+    def _warm_up(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+        """One pass that leaves no trace: in its first, torch runs each stage on memory that nobody has written.
+
+        It does so to learn the shapes, in training mode: whatever lay there would stay in batch norm's statistics, and
+        dropout would have drawn once more.
+        """
+        seen = step.task.statistics(step.model)
+        before = state.buffers(step.model, seen), state.generators(self.ranks.device)
+        self._pass(inputs, targets)
+        step.optimizer.zero_grad(set_to_none=True)
+        state.restore_buffers(step.model, before[0], seen)
+        state.restore_generators(before[1], self.ranks.device)
+        self._is_warm = True
+
+    def _pass(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+        """All micro-batches forward and back; the last stage gets their losses."""
+        losses: list[Tensor] = []
+        if self.counts:
+            self.schedule.step(target=targets, losses=losses)
+        else:
+            self.schedule.step(*((inputs,) if self.stage == 0 else ()))
+        return losses
+
+    def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
+        """One batch through all stages, whatever its size: evaluation has no use for micro-batches."""
+        before, after = self.ranks.rank - 1, self.ranks.rank + 1
+        if self.stage > 0:
+            inputs = _receive(before, self.ranks.device)
+        with step.precision():
+            outputs: Tensor = step.model(inputs)
+        if self.counts:
+            return outputs
+        _send(outputs, after, self.ranks.device)
+        return None
+
+    def sync_buffers(self, model: nn.Module) -> None:
+        """Each stage's are those of the first pipeline."""
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=self.stage, group=self.mesh.get_group("data"))
+
+    def square_sum(self, norm: Tensor) -> Tensor:
+        total = norm.square()
+        dist.all_reduce(total, group=self.mesh.get_group("pipeline"))
+        return total
+
+    def whole_state(self, model: nn.Module) -> dict[str, Tensor]:
+        """The stages of the first pipeline go to rank 0 alone, tensor by tensor and through host memory."""
+        hosts, mine = self._hosts, model.state_dict() if self.data_rank == 0 else {}
+        told = self.ranks.gather({name: (value.shape, value.dtype) for name, value in mine.items()})
+        if self.ranks.rank != 0:
+            for value in mine.values():
+                dist.send(value.cpu().contiguous(), 0, group=hosts)
+            return {}
+        found = {name: value.cpu() for name, value in mine.items()}
+        for rank in range(1, self.stages):
+            for name, (shape, dtype) in told[rank].items():
+                found[name] = torch.empty(shape, dtype=dtype)
+                dist.recv(found[name], rank, group=hosts)
+        return found
+
+    @cached_property
+    def _hosts(self) -> Any:
+        """All ranks in a gloo group, for what lies in host memory; all of them make it together."""
+        return self.ranks.group_of([list(range(self.ranks.size))])
+
+
+class _Precise(nn.Module):
+    """A stage that computes in the precision of `--amp`, also when torch's schedule calls it."""
+
+    def __init__(self, part: nn.Module, step: Step) -> None:
+        super().__init__()
+        self.part = part
+        self._precision = step.precision
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        with self._precision():
+            outputs: Tensor = self.part(inputs)
+        return outputs
+
+
+def _send(tensor: Tensor, rank: int, device: torch.device) -> None:
+    dist.send_object_list([(tuple(tensor.shape), tensor.dtype)], rank, device=device)
+    dist.send(tensor.contiguous(), rank)
+
+
+def _receive(rank: int, device: torch.device) -> Tensor:
+    about: list[Any] = [None]
+    dist.recv_object_list(about, rank, device=device)
+    shape, dtype = about[0]
+    tensor = torch.empty(shape, dtype=dtype, device=device)
+    dist.recv(tensor, rank)
+    return tensor
+
+
+def build(ranks: Ranks, options: Options) -> Strategy:
+    return Pipeline(ranks, options, stages=ranks.size)

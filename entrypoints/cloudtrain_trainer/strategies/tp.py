@@ -1,0 +1,63 @@
+"""Each matrix is cut over all ranks, and every rank computes its part of every sample: tensor parallelism.
+
+When: one layer or one sample is too much for one device, or the batch cannot be cut any further; inside a node, where
+ranks are joined by NVLink. Memory: the matrices of the task's plan, their gradients and their optimizer state divided
+by the number of ranks; what the plan leaves out is copied. Communication: two all-reduces of the activations per
+block in the forward pass and two in the backward pass, none of which can hide behind computation.
+
+Source: Shoeybi et al., "Megatron-LM", 2019; torch/distributed/tensor/parallel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import parallelize_module
+
+from cloudtrain_trainer.arguments import Options
+from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.strategies import Strategy
+
+if TYPE_CHECKING:
+    from cloudtrain_trainer.step import Step
+
+
+class TensorParallel(Strategy):
+    communicates = True
+
+    def __init__(self, ranks: Ranks, options: Options) -> None:
+        super().__init__(ranks, options)
+        self.data_rank, self.data_ranks = 0, 1
+        self.counts = ranks.rank == 0
+        self.holders = ranks.size
+
+    def start(self) -> None:
+        self.ranks.form(self.options.backend)
+        self.mesh = init_device_mesh(self.ranks.device.type, (self.ranks.size,), mesh_dim_names=("tensor",))
+
+    def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
+        model, _ = super().wrap(model, step)
+        cut(model, step, self.mesh)
+        return model, model
+
+    def sync_buffers(self, model: nn.Module) -> None:
+        """What is not cut is computed by every rank alike, but not to the bit on a GPU: all take the first's."""
+        with torch.no_grad():
+            for value in model.state_dict().values():
+                if not isinstance(value, DTensor):
+                    dist.broadcast(value, src=0)
+
+
+def cut(model: nn.Module, step: Step, mesh: DeviceMesh) -> None:
+    """Cut the matrices by the task's plan, in place."""
+    assert step.task.tensor_plan is not None  # noqa: S101  (rules.py has refused the others)
+    parallelize_module(model, mesh, dict(step.task.tensor_plan(model)))
+
+
+def build(ranks: Ranks, options: Options) -> Strategy:
+    return TensorParallel(ranks, options)

@@ -1,0 +1,147 @@
+"""Handwritten digits: 1,797 real grey images of 8 x 8 that ship inside scikit-learn; nothing is downloaded.
+
+Source: UCI "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, 1998.
+One sample in five goes to validation (stratified, fixed by the seed). A small conv net with batch norm and
+dropout learns it in seconds on a CPU.
+"""
+
+from __future__ import annotations
+
+import gzip
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cloudtrain_trainer.models.split import stages
+from cloudtrain_trainer.tasks import Draw, Task
+
+NOISE = 0.05
+"""Standard deviation that is added to every pixel (pixels lie in 0..1)."""
+VALIDATION_SHARE = 5
+
+
+class Digits:
+    """Images (n, 1, 8, 8) in 0..1, labels (n,); with a seed, shifted by up to a pixel and made noisy."""
+
+    def __init__(self, images: Tensor, labels: Tensor, seed: int | None = None) -> None:
+        self.images, self.labels, self.seed = images, labels, seed
+        self._noise_epoch = -1
+        self._noise = self._shift = torch.empty(0)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
+        images, labels = self.images[draw.indices], self.labels[draw.indices]
+        return (images if self.seed is None else self._augment(images, draw)), labels
+
+    def _augment(self, images: Tensor, draw: Draw) -> Tensor:
+        if draw.epoch != self._noise_epoch:  # one draw for all samples of an epoch: a function of the index alone
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + draw.epoch)  # type: ignore[operator]
+            self._noise = NOISE * torch.randn(self.images.shape, generator=generator)
+            self._shift = torch.randint(0, 3, (len(self), 2), generator=generator)
+            self._noise_epoch = draw.epoch
+        top, left = self._shift[draw.indices].unbind(1)
+        across = torch.arange(8)
+        rows, columns = (top[:, None] + across)[:, :, None], (left[:, None] + across)[:, None, :]
+        sample = torch.arange(len(images))[:, None, None]
+        shifted = F.pad(images, (1, 1, 1, 1))[sample, 0, rows, columns][:, None]
+        return shifted + self._noise[draw.indices]
+
+
+def read() -> tuple[Tensor, Tensor]:
+    """Images (1797, 1, 8, 8) and labels, from scikit-learn's file: importing scikit-learn takes a second."""
+    spec = find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("the digits come with scikit-learn, which is not installed: pip install scikit-learn")
+    path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if path.is_file():
+        with gzip.open(path) as lines:
+            table = np.loadtxt(lines, delimiter=",", dtype=np.float32)
+        pixels, labels = table[:, :-1], table[:, -1]
+    else:  # another release may lay it elsewhere
+        from sklearn.datasets import load_digits
+
+        pixels, labels = load_digits(return_X_y=True)
+    images = torch.from_numpy(np.asarray(pixels, dtype=np.float32)).reshape(-1, 1, 8, 8) / 16
+    return images, torch.from_numpy(np.asarray(labels, dtype=np.int64))
+
+
+def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Indices to train on and to validate on: every fifth of each digit, after a shuffle by the seed."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    by_digit = order[torch.argsort(labels[order], stable=True)]
+    held_out = torch.arange(len(labels)) % VALIDATION_SHARE == 0
+    return by_digit[~held_out], by_digit[held_out]
+
+
+def model() -> nn.Module:
+    """(n, 1, 8, 8) -> logits (n, 10); about 75,000 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.1),
+        nn.Linear(64 * 4 * 4, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
+
+
+def loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.float(), labels)
+
+
+def correct(logits: Tensor, labels: Tensor) -> Tensor:
+    return (logits.argmax(1) == labels).sum()
+
+
+def layers(model: nn.Module) -> list[nn.Module]:
+    """What has weights enough to be worth sharding alone."""
+    return [module for module in model.modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
+
+
+def tensor_plan(model: nn.Module) -> dict[str, Any]:
+    """The hidden features between the two linear layers lie on different ranks; all else is on every rank."""
+    from torch.distributed.tensor import parallel as styles
+
+    hidden, last = (name for name, module in model.named_modules() if isinstance(module, nn.Linear))
+    return {hidden: styles.ColwiseParallel(), last: styles.RowwiseParallel()}
+
+
+def tensor_limit(model: nn.Module) -> int:
+    """The number of those hidden features."""
+    return next(module.out_features for module in model.modules() if isinstance(module, nn.Linear))
+
+
+def build(seed: int) -> Task:
+    images, labels = read()
+    train, validation = split(labels, seed)
+    return Task(
+        model=model,
+        loss=loss,
+        correct=correct,
+        train=Digits(images[train], labels[train], seed),
+        validation=Digits(images[validation], labels[validation]),
+        epochs=3,
+        batch_size=32,
+        lr=4e-3,
+        weight_decay=1e-2,
+        unit="images",
+        channels_last=True,
+        layers=layers,
+        tensor_plan=tensor_plan,
+        tensor_limit=tensor_limit,
+        stages=stages,
+        most_stages=4,
+    )

@@ -1,0 +1,137 @@
+"""A language model over bytes: Python's own source, or the text of an input; nothing is downloaded.
+
+`--size gpt2-124m` is as large as the smallest GPT-2, for measurements: `--data synthetic` gives it random tokens of
+GPT-2's vocabulary, from which nothing can be learnt.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cloudtrain_trainer.models.decoder import Shape, blocks, decoder, stages, tensor_plan
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.tasks import Draw, Task
+
+SIZES = {
+    "tiny": Shape(vocabulary=256, context=64, width=64, layers=4, heads=4),
+    "small": Shape(vocabulary=256, context=256, width=256, layers=6, heads=8),
+    # GPT-2 has 50,257 tokens; as a multiple of 128 the head is faster on a GPU.
+    "gpt2-124m": Shape(vocabulary=50_304, context=1024, width=768, layers=12, heads=12, tied=True),
+}
+LEARNING_RATES = {"tiny": 3e-3, "small": 1e-3, "gpt2-124m": 6e-4}
+INPUT = "CLOUDTRAIN_INPUT_TEXT"
+OWN_BYTES = 1 << 20
+"""How much of Python's source is read."""
+MOST_BYTES = 1 << 30
+"""Of an input: every rank holds all of it in memory."""
+SYNTHETIC_TOKENS, GPT2_TOKENS = 1 << 22, 50_257
+HELD_OUT = 10
+"""The last of so many equal parts of the text is for validation."""
+
+
+class Text:
+    """Sequences (n, context) and what follows each token (n, context), cut from one long row of tokens.
+
+    With a seed, the cuts lie elsewhere in every epoch.
+    """
+
+    def __init__(self, tokens: Tensor, context: int, seed: int | None = None) -> None:
+        self.tokens, self.context, self.seed = tokens, context, seed
+
+    def __len__(self) -> int:
+        """One less when the cuts move, since the last one would reach beyond the end."""
+        return (len(self.tokens) - 1) // self.context - (self.seed is not None)
+
+    def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
+        first = torch.tensor(draw.indices) * self.context + self._offset(draw.epoch)
+        cut = self.tokens[first[:, None] + torch.arange(self.context + 1)].long()
+        return cut[:, :-1], cut[:, 1:]
+
+    def _offset(self, epoch: int) -> int:
+        if self.seed is None:
+            return 0
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        return int(torch.randint(self.context, (), generator=generator))
+
+
+def read(paths: Iterable[Path], most: int) -> Tensor:
+    """The bytes of the files, one after the other, up to `most` of them, as (n,) uint8."""
+    text = bytearray()
+    for path in paths:
+        with path.open("rb") as content:
+            text += content.read(most - len(text))
+        if len(text) >= most:
+            break
+    return torch.frombuffer(text, dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
+
+
+def tokens(data: str, seed: int) -> Tensor:
+    """All tokens (n,): random ones, an input's text, or the source of Python's standard library."""
+    if data == "synthetic":
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randint(GPT2_TOKENS, (SYNTHETIC_TOKENS,), generator=generator, dtype=torch.int32)
+    if os.environ.get(INPUT):
+        folder = Path(os.environ[INPUT])
+        found = read(sorted(path for path in folder.rglob("*") if path.is_file()), MOST_BYTES + 1)
+        if len(found) > MOST_BYTES:
+            raise Refused(f"{folder} has more than {MOST_BYTES >> 20} MiB, and every rank reads all: give it less")
+    else:
+        folder = Path(sysconfig.get_path("stdlib"))
+        found = read(sorted(folder.glob("*.py")), OWN_BYTES)
+    if not len(found):
+        raise Refused(f"{folder} has no text to learn from: give the job an input called text (${INPUT})")
+    return found
+
+
+def loss(logits: Tensor, following: Tensor) -> Tensor:
+    """Natural logarithm, the mean over tokens: all sequences are equally long."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), following.flatten())
+
+
+def correct(logits: Tensor, following: Tensor) -> Tensor:
+    """Each sequence counts by the share of its tokens that were foreseen."""
+    return (logits.argmax(-1) == following).float().mean(1).sum()
+
+
+def build(
+    seed: int, size: str = "tiny", context: int | None = None, data: str = "text", tied: bool | None = None
+) -> Task:
+    shape = SIZES[size]
+    shape = replace(shape, context=context or shape.context, tied=shape.tied if tied is None else tied)
+    if data == "synthetic":
+        shape = replace(shape, vocabulary=SIZES["gpt2-124m"].vocabulary)
+    text = tokens(data, seed)
+    held_out = len(text) // HELD_OUT
+    if held_out <= shape.context:
+        raise Refused(
+            f"{len(text)} bytes of text are too few for sequences of {shape.context}: "
+            f"give at least {HELD_OUT * (shape.context + 1)} bytes, or a smaller --context"
+        )
+    return Task(
+        model=partial(decoder, shape),
+        loss=loss,
+        correct=correct,
+        train=Text(text[:-held_out], shape.context, seed),
+        validation=Text(text[-held_out:], shape.context),
+        epochs=1,
+        batch_size=32,
+        lr=LEARNING_RATES[size],
+        weight_decay=0.1,
+        unit="sequences",
+        tokens=shape.context,
+        flops=shape.flops,
+        layers=blocks,
+        tensor_plan=None if shape.tied else tensor_plan,
+        tensor_limit=lambda model: shape.tensor_limit,  # noqa: ARG005
+        stages=None if shape.tied else stages,
+        most_stages=1 if shape.tied else shape.layers,
+    )

@@ -1,0 +1,94 @@
+"""A Keras 3 model on its torch backend, trained by the same loop: MNIST, or scikit-learn's digits.
+
+Two things in which Keras differs from torch, and which go wrong unseen when several processes train:
+- Its layers take `training` as an argument of the call and never look at torch's `train()` and `eval()`: called
+  without it, batch norm learns no statistics and dropout is off.
+- Batch norm's moving statistics are torch Parameters that need no gradient, not buffers: no wrapper makes them equal
+  on all ranks. They are what `statistics` returns; Keras' integer seeds are not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.tasks import Task, digits, mnist
+
+
+def load_keras() -> Any:
+    """Keras on the torch backend; raises `Refused`. The first import takes seconds and fixes the backend."""
+    if "keras" not in sys.modules:
+        os.environ["KERAS_BACKEND"] = "torch"
+    try:
+        keras: Any = import_module("keras")
+    except ModuleNotFoundError as missing:
+        if missing.name != "keras":
+            raise
+        raise Refused("--task keras-mnist needs Keras 3, which is not installed: pip install 'keras>=3.10'") from None
+    if keras.backend.backend() != "torch":
+        raise Refused(f"Keras was imported with the backend {keras.backend.backend()}: set KERAS_BACKEND=torch before")
+    return keras
+
+
+def model() -> nn.Module:
+    """(n, 1, 28, 28) -> logits (n, 10)."""
+    keras = load_keras()
+    keras.utils.clear_session(free_memory=False)  # else the names in its state count on at each model of a process
+    # Keras draws weights from generators of its own: seeded from torch's, they are the same on all ranks.
+    keras.utils.set_random_seed(int(torch.randint(2**31, (), device="cpu")))
+    layers, first = keras.layers, {"data_format": "channels_first"}
+    image = outputs = keras.Input((1, mnist.PIXELS, mnist.PIXELS), name="image")
+    for layer in (
+        layers.Conv2D(16, 3, padding="same", use_bias=False, name="conv1", **first),
+        layers.BatchNormalization(axis=1, momentum=0.9, name="norm1"),
+        layers.ReLU(name="relu1"),
+        layers.MaxPooling2D(2, name="pool1", **first),
+        layers.Conv2D(32, 3, padding="same", use_bias=False, name="conv2", **first),
+        layers.BatchNormalization(axis=1, momentum=0.9, name="norm2"),
+        layers.ReLU(name="relu2"),
+        layers.MaxPooling2D(2, name="pool2", **first),
+        layers.Flatten(name="flat", **first),
+        layers.Dropout(0.25, name="dropout"),
+        layers.Dense(64, activation="relu", name="hidden"),
+        layers.Dense(mnist.CLASSES, name="digit"),
+    ):
+        outputs = layer(outputs)
+    return keras.Model(image, outputs, name="keras_mnist")  # type: ignore[no-any-return]
+
+
+def call(model: nn.Module, inputs: Tensor, training: bool) -> Tensor:
+    """Wrappers such as DDP pass named arguments on."""
+    outputs: Tensor = model(inputs, training=training)
+    return outputs
+
+
+def statistics(model: nn.Module) -> Sequence[Tensor]:
+    """Batch norm's moving means and variances."""
+    values = [variable.value for variable in model.non_trainable_variables]  # type: ignore[union-attr]
+    return [value for value in values if value.is_floating_point()]
+
+
+def build(seed: int, data: str = "mnist") -> Task:
+    load_keras()  # refused at once, not after the download
+    train, validation = mnist.images(data, seed)
+    return Task(
+        model=model,
+        loss=digits.loss,
+        correct=digits.correct,
+        train=train,
+        validation=validation,
+        epochs=3,
+        batch_size=128,
+        lr=4e-3,
+        weight_decay=1e-2,
+        unit="images",
+        call=call,
+        statistics=statistics,
+    )

@@ -1,0 +1,137 @@
+"""MNIST: 70,000 handwritten digits of 28 x 28, from an input's four files, or downloaded once per node.
+
+An input may hold other data in the same files, such as Fashion-MNIST. Source: LeCun, Cortes, Burges.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cloudtrain_trainer import idx
+from cloudtrain_trainer.fetch import cache_folder, fetch
+from cloudtrain_trainer.models.split import stages
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.tasks import Draw, Task, digits
+
+INPUT = "CLOUDTRAIN_INPUT_MNIST"
+ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+"""Where torchvision takes it from."""
+FILES = {
+    "train-images-idx3-ubyte.gz": (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+    "train-labels-idx1-ubyte.gz": (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+    "t10k-images-idx3-ubyte.gz": (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+    "t10k-labels-idx1-ubyte.gz": (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+}
+"""Size in bytes and SHA-256 of what is downloaded."""
+PIXELS, CLASSES = 28, 10
+MEAN, DEVIATION = 0.1307, 0.3081
+"""Of the training images' pixels (in 0..1)."""
+SHIFT = 2
+"""By how many pixels training images are moved at most."""
+
+
+class Images:
+    """Images (n, 1, 28, 28), normalized, and labels (n,); with a seed, shifted by (seed, epoch, index)."""
+
+    def __init__(self, pixels: Tensor, labels: Tensor, seed: int | None = None) -> None:
+        """`pixels`: (n, 28, 28) uint8."""
+        self.pixels, self.labels, self.seed = pixels, labels.long(), seed
+        self._shifts_epoch, self._shifts = -1, torch.empty(0)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
+        images = self.pixels[draw.indices]
+        if self.seed is not None:
+            images = self._shifted(images, draw)
+        return ((images.float() / 255 - MEAN) / DEVIATION)[:, None], self.labels[draw.indices]
+
+    def _shifted(self, images: Tensor, draw: Draw) -> Tensor:
+        if draw.epoch != self._shifts_epoch:  # one draw for all samples of an epoch: a function of the index alone
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + draw.epoch)  # type: ignore[operator]
+            self._shifts = torch.randint(0, 2 * SHIFT + 1, (len(self), 2), generator=generator)
+            self._shifts_epoch = draw.epoch
+        top, left = self._shifts[draw.indices].unbind(1)
+        across = torch.arange(PIXELS)
+        rows, columns = (top[:, None] + across)[:, :, None], (left[:, None] + across)[:, None, :]
+        return F.pad(images, (SHIFT,) * 4)[torch.arange(len(images))[:, None, None], rows, columns]
+
+
+def read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Training images (n, 28, 28) and labels (n,), validation images and labels; all uint8. Raises `Refused`."""
+    given = os.environ.get(INPUT)
+    if given:
+        paths = [Path(given, name) for name in FILES]
+    else:
+        instead = f"give the job an input called mnist with its four files (${INPUT}), or use --data digits"
+        folder = cache_folder("mnist")
+        paths = [fetch(ADDRESS + name, folder, *known, instead) for name, known in FILES.items()]
+    found = [idx.read(path, dimensions=3 if "images" in path.name else 1) for path in paths]
+    for at in (0, 2):
+        images, labels = found[at : at + 2]
+        if images.shape != (len(labels), PIXELS, PIXELS):
+            raise Refused(f"{paths[at]} has {tuple(images.shape)} pixels: expected ({len(labels)}, 28, 28), as labels")
+        if labels.max() >= CLASSES:
+            raise Refused(f"{paths[at + 1]} has the label {int(labels.max())}: expected 0 to {CLASSES - 1}")
+    return found[0], found[1], found[2], found[3]
+
+
+def enlarged_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same for scikit-learn's digits, made as large as MNIST's: every pixel becomes nine, with a margin of 2."""
+    images, labels = digits.read()
+    large = F.pad(F.interpolate(images, scale_factor=3), (2,) * 4)[:, 0].mul(255).round().byte()
+    train, validation = digits.split(labels, seed)
+    return large[train], labels[train], large[validation], labels[validation]
+
+
+def images(data: str, seed: int) -> tuple[Images, Images]:
+    """To train on and to validate on; `data` is mnist or digits."""
+    pixels, labels, validation_pixels, validation_labels = read() if data == "mnist" else enlarged_digits(seed)
+    return Images(pixels, labels, seed), Images(validation_pixels, validation_labels)
+
+
+def model() -> nn.Module:
+    """(n, 1, 28, 28) -> logits (n, 10); 421,738 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.25),
+        nn.Linear(64 * 7 * 7, 128),
+        nn.ReLU(),
+        nn.Linear(128, CLASSES),
+    )
+
+
+def build(seed: int, data: str = "mnist") -> Task:
+    train, validation = images(data, seed)
+    return Task(
+        model=model,
+        loss=digits.loss,
+        correct=digits.correct,
+        train=train,
+        validation=validation,
+        epochs=5,
+        batch_size=128,
+        lr=4e-3,
+        weight_decay=1e-2,
+        unit="images",
+        channels_last=True,
+        layers=digits.layers,
+        tensor_plan=digits.tensor_plan,
+        tensor_limit=digits.tensor_limit,
+        stages=stages,
+        most_stages=4,
+    )

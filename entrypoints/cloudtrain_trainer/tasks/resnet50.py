@@ -1,0 +1,179 @@
+"""ResNet-50 v1.5 on a folder of images, or on synthetic ones; nothing is downloaded.
+
+The folder: train/CLASS/*.jpg and val/CLASS/*.jpg, as ImageNet is laid out. Decoding needs Pillow.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cloudtrain_trainer.models.resnet import bottlenecks, resnet, stages
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.tasks import Draw, Task
+
+INPUT = "CLOUDTRAIN_INPUT_IMAGES"
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's pixels (red, green, blue; in 0..1)."""
+LABEL_SMOOTHING = 0.1
+FLOPS = 24.30e9
+"""Of one image of 224 x 224 through ResNet-50, forward and backward; counted with torch's FlopCounterMode."""
+SMALLEST_SHARE, NARROWEST = 0.08, 3 / 4
+"""Of a random crop: its share of the image, and its width over its height (or the other way round)."""
+KEPT = 224 / 256
+"""The share of the short side that a validation crop has."""
+POOL = 64
+"""Different synthetic images; each has one label."""
+
+
+class Images:
+    """Images (n, 3, size, size), normalized, and labels (n,), read from files as they are asked for.
+
+    With a seed, each is cropped and flipped at random, by (seed, epoch, index); without one the middle is taken.
+    """
+
+    def __init__(self, files: list[tuple[str, int]], size: int, seed: int | None = None) -> None:
+        self.files, self.size, self.seed = files, size, seed
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
+        pixels = np.stack([self._pixels(index, draw.epoch) for index in draw.indices])
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+        images = (images - torch.tensor(MEAN)[:, None, None]) / torch.tensor(DEVIATION)[:, None, None]
+        return images, torch.tensor([self.files[index][1] for index in draw.indices])
+
+    def _pixels(self, index: int, epoch: int) -> Any:
+        """(size, size, 3) uint8. RuntimeError names a file that cannot be read."""
+        path = self.files[index][0]
+        image: Any = import_module("PIL.Image")
+        try:
+            with image.open(path) as file:
+                whole = file.convert("RGB")
+        except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:  # all that Pillow raises
+            raise RuntimeError(f"{path} cannot be read as an image: {error}") from error
+        chance = None if self.seed is None else random.Random(f"{self.seed} {epoch} {index}")
+        width, height = whole.size
+        box = middle(width, height) if chance is None else crop(width, height, chance)
+        cut = whole.resize((self.size, self.size), image.Resampling.BILINEAR, box=box)
+        if chance and chance.random() < 0.5:
+            cut = cut.transpose(image.Transpose.FLIP_LEFT_RIGHT)
+        return np.asarray(cut)
+
+
+class Synthetic:
+    """A few random images (3, size, size), each with a label of its own, over and over."""
+
+    def __init__(self, count: int, size: int, classes: int, seed: int) -> None:
+        self.count, self.classes = count, classes
+        self.images = torch.randn(POOL, 3, size, size, generator=torch.Generator().manual_seed(seed))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
+        image = torch.tensor(draw.indices) % POOL
+        return self.images[image], image % self.classes
+
+
+def crop(width: int, height: int, chance: random.Random) -> tuple[float, float, float, float]:
+    """(left, top, right, bottom) of a random crop; the middle where ten attempts do not fit.
+
+    Source: Szegedy et al., arXiv:1409.4842, section 6.
+    """
+    for _ in range(10):
+        area, shape = width * height * chance.uniform(SMALLEST_SHARE, 1), NARROWEST ** chance.uniform(-1, 1)
+        wide, high = (area * shape) ** 0.5, (area / shape) ** 0.5
+        if 1 <= wide <= width and 1 <= high <= height:
+            left, top = chance.uniform(0, width - wide), chance.uniform(0, height - high)
+            return left, top, left + wide, top + high
+    return middle(width, height)
+
+
+def middle(width: int, height: int) -> tuple[float, float, float, float]:
+    """The square in the middle, a little smaller than the image."""
+    side = min(width, height) * KEPT
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def read(folder: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]], int]:
+    """(path, label) of all training and all validation images in a fixed order, and the number of classes."""
+    train, validation = folder / "train", folder / "val"
+    for part in (train, validation):
+        if not part.is_dir():
+            raise Refused(f"{part} is not there: the input needs train/CLASS/*.jpg and val/CLASS/*.jpg")
+    classes = sorted(path.name for path in train.iterdir() if path.is_dir())
+    unknown = sorted({path.name for path in validation.iterdir() if path.is_dir()} - set(classes))
+    if unknown:
+        raise Refused(f"{validation / unknown[0]} is a class that {train} does not have")
+    found = []
+    for part in (train, validation):
+        found.append(
+            [
+                (str(path), label)
+                for label, name in enumerate(classes)
+                for path in sorted((part / name).glob("*"))
+                if path.suffix.lower() in ENDINGS
+            ]
+        )
+        if not found[-1]:
+            raise Refused(f"{part} has no images in folders of classes ({' '.join(ENDINGS)})")
+    return found[0], found[1], len(classes)
+
+
+def loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.float(), labels, label_smoothing=LABEL_SMOOTHING)
+
+
+def correct(logits: Tensor, labels: Tensor) -> Tensor:
+    return (logits.argmax(1) == labels).sum()
+
+
+def build(seed: int, size: str = "full", image_size: int | None = None, data: str | None = None) -> Task:
+    tiny = size == "tiny"
+    pixels = image_size or (64 if tiny else 224)
+    given = os.environ.get(INPUT)
+    train: Images | Synthetic
+    validation: Images | Synthetic
+    if data == "images" or (data is None and given):
+        if not given:
+            raise Refused(f"--data images needs an input called images (${INPUT}), or use --data synthetic")
+        if find_spec("PIL") is None:
+            raise Refused("images are decoded with Pillow, which is not installed: pip install pillow")
+        files, held_out, classes = read(Path(given))
+        train, validation = Images(files, pixels, seed), Images(held_out, pixels)
+    else:
+        classes = 10 if tiny else 1000
+        train = Synthetic(512 if tiny else 12_800, pixels, classes, seed)
+        validation = Synthetic(POOL, pixels, classes, seed)
+    return Task(
+        model=partial(resnet, (1, 1, 1, 1) if tiny else (3, 4, 6, 3), 8 if tiny else 64, classes),
+        loss=loss,
+        correct=correct,
+        train=train,
+        validation=validation,
+        epochs=90 if isinstance(train, Images) and not tiny else 2,
+        batch_size=32 if tiny else 256,
+        lr=4e-3 if tiny else 1e-3,
+        weight_decay=5e-2,
+        workers=None if isinstance(train, Images) else 0,
+        unit="images",
+        flops=0.0 if tiny else FLOPS * (pixels / 224) ** 2,
+        channels_last=True,
+        layers=bottlenecks,
+        stages=stages,
+        most_stages=4 if tiny else 16,
+    )
