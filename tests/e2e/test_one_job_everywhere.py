@@ -13,6 +13,9 @@ from tests.loopback.azure.cloud import AzureCloud
 
 pytestmark = [pytest.mark.torchrun]
 
+JOB = DIGITS.replace("processes: 2", "processes: 1") + 'env: {OMP_NUM_THREADS: "1"}\n'
+"""Nodes that share a machine share its cores, and the number of threads decides in which order sums are taken."""
+
 WAYS = {
     "local": ("--provider", "local"),
     "as-aws": ("--provider", "local", "--as", "aws"),
@@ -26,7 +29,7 @@ def test_one_job_trains_the_same_parameters_wherever_it_runs(tmp_path: Path) -> 
     with Cloud() as aws, AzureCloud() as azure:
         bench = Bench(tmp_path / "bench", env={**aws.environment(), **azure.environment()})
         try:
-            bench.write(job_yaml=DIGITS.replace("processes: 2", "processes: 1"))
+            bench.write(job_yaml=JOB)
             codes = {way: bench.run("submit", *flags, "--run-id", f"run-{way}") for way, flags in WAYS.items()}
             assert {way: said.code for way, said in codes.items()} == dict.fromkeys(WAYS, 0)
             status = {way: bench.json("status", f"run-{way}") for way in WAYS}
