@@ -276,7 +276,7 @@ def test_another_seed_does_not_resume(make_loop: Callable[..., Loop]) -> None:
 
 def test_help_and_bad_arguments_need_no_torch() -> None:
     code = (
-        "import sys, json; sys.path[:0] = sys.argv[1:3]; import arguments; arguments.parse([]);"
+        "import sys, json; sys.path[:0] = sys.argv[1:3]; from cloudtrain_trainer import arguments; arguments.parse([]);"
         "print(json.dumps(sorted(sys.modules)))"
     )
     argv = [sys.executable, "-c", code, str(ENTRYPOINTS), str(ENTRYPOINTS / "job")]
