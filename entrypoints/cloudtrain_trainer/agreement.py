@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from cloudtrain_trainer.ranks import Ranks
 
-ASK_SECONDS = 0.1
+ASK_SECONDS = 0.2
 """Between two questions, about. One costs every rank a message: of a step that takes 13 ms on a CPU it was a tenth."""
 MOST_STEPS = 16
 """Between two questions: the clock is the host's, which at first runs ahead of a GPU."""

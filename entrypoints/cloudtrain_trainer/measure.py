@@ -60,7 +60,7 @@ class LossMean:
 
     def add(self, loss: Tensor, samples: int) -> None:
         """`loss` is a mean over `samples`."""
-        self.total += loss.detach() * samples
+        self.total.add_(loss.detach(), alpha=samples)
         self.samples += samples
 
     def value(self) -> float:

@@ -259,7 +259,7 @@ def ours(steps: int) -> Window:
     from cloudtrain_trainer import strategies
     from cloudtrain_trainer.arguments import parse
     from cloudtrain_trainer.checkpoint import Checkpoints
-    from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer.loop import Loop, Position
     from cloudtrain_trainer.ranks import Ranks
     from cloudtrain_trainer.sigterm import Stop
     from cloudtrain_trainer.tasks import digits
@@ -289,6 +289,7 @@ def ours(steps: int) -> Window:
     def window() -> tuple[float, float]:
         nonlocal number
         number = 0
+        made.at = Position(made.at.step, made.at.epoch + 1)  # an epoch of its own, as the others have
         made.steps = made.at.step + WARM + steps
         made._train_epoch()
         return since(begun)

@@ -31,7 +31,7 @@ def asked_at(step_seconds: float, steps: int, first: int = 0, began: float = 0.0
     return asked
 
 
-def test_quick_steps_are_asked_about_ten_times_a_second() -> None:
+def test_of_quick_steps_some_are_asked_about() -> None:
     asked = asked_at(step_seconds=ASK_SECONDS / 10.5, steps=100)
     assert asked[:5] == [0, 1, 3, 7, 15]
     assert {after - before for before, after in pairwise(asked[4:])} <= {8, 10}
