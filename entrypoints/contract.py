@@ -13,6 +13,8 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Mapping, Match
 
+from devices import cores
+
 JOB, JOB_FILE = "CLOUDTRAIN_JOB", "CLOUDTRAIN_JOB_FILE"
 RESUME_DIR = "CLOUDTRAIN_RESUME_DIR"
 INPUT = "CLOUDTRAIN_INPUT_"
@@ -208,7 +210,7 @@ def job_environment(job: Job, place: Place, scratch: Path, environ: Mapping[str,
         env.setdefault(name, value)
     if place.libraries:  # last, so that the user's own come first
         env[LIBRARY_PATH] = os.pathsep.join(p for p in (env.get(LIBRARY_PATH), *place.libraries) if p)
-    env.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // job.processes)))
+    env.setdefault("OMP_NUM_THREADS", str(max(1, cores() // job.processes)))
     # After a restart the workers must not read the dead workers' addresses (pytorch/pytorch#135712, #167288).
     env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     # Last, so that the user's own modules win.

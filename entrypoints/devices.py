@@ -1,9 +1,15 @@
-"""What this machine has: GPUs as the driver itself counts them, before torch is there; EFA. Standard library only."""
+"""What this machine has: cores; GPUs as the driver counts them, before torch is there; EFA. Standard library only."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
+
+
+def cores() -> int:
+    """Those that this process may use, which may be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def visible_gpus() -> int:

@@ -18,7 +18,8 @@ if find_spec("cloudtrain_job") is None:  # run by hand; in a job the launcher ha
     sys.path.insert(1, str(Path(__file__).parent / "job"))
 
 from cloudtrain_job import emit, write_result
-from cloudtrain_trainer.arguments import Folders, Options, end, parse, refuse
+from cloudtrain_trainer.arguments import end, parse, refuse
+from cloudtrain_trainer.options import Folders, Options
 from cloudtrain_trainer.rules import Refused
 
 

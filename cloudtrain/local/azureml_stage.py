@@ -12,7 +12,7 @@ from cloudtrain.contracts.azureml import GRACE_SECONDS, Mount, command_job
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.local import container as rooms
 from cloudtrain.local.folders import RunPaths
-from cloudtrain.local.stage import OF_THE_MACHINE, Launches, local_input, local_secrets, search_path
+from cloudtrain.local.stage import OF_THE_MACHINE, Launches, local_input, local_secrets, search_path, threads
 from cloudtrain.remote.request import ARCHIVE
 
 
@@ -60,6 +60,7 @@ class AzureMLStage:
                     "cwd": str(folder),
                     "env": {
                         "PATH": search_path(self.plan),
+                        **threads(self.paths, self.plan),
                         **process.env,
                         **places,
                         "CLOUDTRAIN_NODE_ADDR": self.addresses[process.node],

@@ -13,7 +13,7 @@ from cloudtrain.errors import StorageError
 from cloudtrain.local import container as rooms
 from cloudtrain.local.azureml_stage import AzureMLStage
 from cloudtrain.local.sagemaker_stage import SageMakerStage
-from cloudtrain.local.stage import Launches, local_secrets
+from cloudtrain.local.stage import Launches, local_secrets, threads
 from cloudtrain.remote.request import ARCHIVE
 
 INTERFACE = "eth0"
@@ -41,7 +41,8 @@ class SageMakerRooms(SageMakerStage):
                     name = ARCHIVE if channel.name == SOURCE else place.name
                     inside = channel.folder if place.is_dir() else f"{channel.folder}/{name}"
                     binds.append(_read_only(place, root / inside, f"{ROOT}/{inside}"))
-            room = (container.node, container.host, container.argv, ROOT, container.env, binds)
+            env = {**threads(self.paths, self.plan), **container.env}
+            room = (container.node, container.host, container.argv, ROOT, env, binds)
             launches.append(_launch(*room, self.plan))
         return launches
 
@@ -69,7 +70,7 @@ class AzureMLRooms(AzureMLStage):
             folder, host = self.working_folder(process.node), self.addresses[process.node]
             code = _read_only(archive, folder / ARCHIVE, f"{MOUNTS}/wd/{ARCHIVE}")
             binds = [Bind(source=str(folder), target=f"{MOUNTS}/wd"), code, *shared]
-            env = {**process.env, "CLOUDTRAIN_NODE_ADDR": host}
+            env = {**threads(self.paths, self.plan), **process.env, "CLOUDTRAIN_NODE_ADDR": host}
             launches.append(_launch(process.node, host, argv, f"{MOUNTS}/wd", env, binds, self.plan))
         return launches
 

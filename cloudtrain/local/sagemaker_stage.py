@@ -13,7 +13,7 @@ from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.local import container as rooms
 from cloudtrain.local.folders import RunPaths
 from cloudtrain.local.keeping import merge, sync
-from cloudtrain.local.stage import OF_THE_MACHINE, Launches, local_input, local_secrets, search_path
+from cloudtrain.local.stage import OF_THE_MACHINE, Launches, local_input, local_secrets, search_path, threads
 from cloudtrain.remote.request import ARCHIVE
 
 
@@ -58,7 +58,7 @@ class SageMakerStage:
                     "node": container.node,
                     "argv": argv,
                     "cwd": str(root),
-                    "env": {"PATH": search_path(self.plan), **env},
+                    "env": {"PATH": search_path(self.plan), **threads(self.paths, self.plan), **env},
                     "secrets": local_secrets(self.plan),
                 }
             )

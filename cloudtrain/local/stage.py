@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
+
+from cloudtrain.local.folders import RunPaths
 
 Launches = list[Mapping[str, Any]]
 """One per node: node, argv, cwd, env, secrets; for containers also host and binds."""
@@ -50,6 +53,15 @@ OF_THE_MACHINE = {
 def search_path(plan: Mapping[str, Any]) -> str:
     """The PATH of a rehearsal: the chosen Python comes first, as it is the image that is not there."""
     return f"{Path(plan['host']['facts']['python']).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+
+def threads(paths: RunPaths, plan: Mapping[str, Any]) -> dict[str, str]:
+    """How many threads a rehearsed rank has, unless the spec says: all nodes stand on this machine, each cloud's on one
+    of its own. Too many threads cost factors, not percents: OpenMP's wait busily for each other.
+    """
+    job = json.loads(paths.job_file.read_text())
+    share = plan["host"]["facts"]["cores"] // (job["nodes"] * job["processes"])
+    return {"OMP_NUM_THREADS": str(max(1, share))}
 
 
 def local_secrets(plan: Mapping[str, Any]) -> dict[str, str]:

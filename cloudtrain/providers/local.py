@@ -35,7 +35,7 @@ class Provider(RunsHere):
             unused=UNUSED,
             facts={
                 "python": settings.get("python") or sys.executable,
-                "cores": os.cpu_count() or 1,
+                "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
                 "system": sys.platform,
             },
         )

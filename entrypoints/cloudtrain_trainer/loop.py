@@ -8,11 +8,11 @@ from typing import NamedTuple
 from cloudtrain_job import emit, log_metrics
 from cloudtrain_trainer import hardware, state
 from cloudtrain_trainer.agreement import Agreement
-from cloudtrain_trainer.arguments import Options
 from cloudtrain_trainer.batches import EVALUATION_BATCH, Batches, loader_processes
 from cloudtrain_trainer.checkpoint import Checkpoints
 from cloudtrain_trainer.evaluation import evaluate
 from cloudtrain_trainer.measure import LossMean, Meter
+from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import cores
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.saving import Saving

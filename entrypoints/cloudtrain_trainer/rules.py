@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.arguments import Options
+    from cloudtrain_trainer.options import Options
 
 USERS = "model"
 """What takes the place of a task's name where `--model` gives a whole task."""

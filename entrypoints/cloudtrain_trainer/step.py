@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from cloudtrain_trainer import hardware, state
-from cloudtrain_trainer.arguments import Options
 from cloudtrain_trainer.measure import LossMean
+from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.schedule import lr_factor
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,8 @@ from cloudtrain_job import emit
 emit("seen", argv=sys.argv[1:], run=os.environ["AZUREML_RUN_ID"], platform=os.environ["CLOUDTRAIN_PLATFORM"],
      place=os.environ["CLOUDTRAIN_NODE_RANK"], data=(Path(sys.argv[4]) / "x.txt").read_text(),
      table=Path(os.environ["CLOUDTRAIN_INPUT_MY_TABLE"]).read_text(), secret=os.environ["TOKEN"][:5],
-     model=sys.argv[5], cwd=os.getcwd(), foreign=sorted(name for name in os.environ if name.startswith("MY_")))
+     model=sys.argv[5], cwd=os.getcwd(), threads=os.environ["OMP_NUM_THREADS"],
+     foreign=sorted(name for name in os.environ if name.startswith("MY_")))
 if os.environ["LOCAL_RANK"] == "0":
     name = f"from-{os.environ['CLOUDTRAIN_NODE_RANK']}"
     Path(os.environ["CLOUDTRAIN_MODEL_DIR"], name).write_text("weights")
@@ -84,6 +86,7 @@ def test_a_script_finds_what_azure_promises_and_nothing_of_the_persons_shell(ben
         assert seen["argv"] == ["it's", "a b", "${{HOME}} $HOME", str(bench.folder / "data"), f"{here}/kept/model"]
         assert (seen["run"], seen["platform"], seen["place"]) == ("seen-1", "azureml", str(rank))
         assert (seen["data"], seen["table"], seen["secret"]) == ("input data", "a,b", MY_TOKEN[:5])
+        assert seen["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2)), "both nodes are on this machine"
         assert seen["foreign"] == []
     for name in ("model", "output"):
         assert sorted(path.name for path in (folder / name).iterdir()) == ["from-0", "from-1"]

@@ -14,7 +14,7 @@ from tests.loopback.azure.cloud import AzureCloud
 pytestmark = [pytest.mark.torchrun]
 
 JOB = DIGITS.replace("processes: 2", "processes: 1") + 'env: {OMP_NUM_THREADS: "1"}\n'
-"""Nodes that share a machine share its cores, and the number of threads decides in which order sums are taken."""
+"""The number of threads decides in which order sums are taken, and machines differ in their cores."""
 
 WAYS = {
     "local": ("--provider", "local"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,7 +31,8 @@ emit("seen", argv=sys.argv[1:], train=os.environ["CLOUDTRAIN_INPUT_TRAIN"],
      base=str(here), job=os.environ["TRAINING_JOB_NAME"], platform=os.environ["CLOUDTRAIN_PLATFORM"],
      data=(Path(os.environ["CLOUDTRAIN_INPUT_TRAIN"]) / "x.txt").read_text(),
      table=Path(os.environ["CLOUDTRAIN_INPUT_TABLE"]).read_text(), secret=os.environ["TOKEN"][:5],
-     model=os.environ["CLOUDTRAIN_MODEL_DIR"], pid=os.getpid())
+     model=os.environ["CLOUDTRAIN_MODEL_DIR"], pid=os.getpid(),
+     threads=os.environ["OMP_NUM_THREADS"])
 if os.environ["LOCAL_RANK"] == "0":
     Path(os.environ["CLOUDTRAIN_MODEL_DIR"], f"from-{config['current_host']}").write_text("weights")
     Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], f"notes-{config['current_host']}").write_text("notes")
@@ -86,6 +88,7 @@ def test_a_script_finds_what_sagemaker_promises(bench: Bench, namespaces: str) -
     for rank in ranks.values():
         assert rank["argv"] == ["it's", "a b", "$HOME", "", f"{rank['train']}/x.txt"]
         assert (rank["job"], rank["platform"]) == (run, "sagemaker")
+        assert rank["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2)), "both nodes are on this machine"
         assert (rank["data"], rank["table"], rank["secret"]) == ("input data", "a,b", MY_TOKEN[:5])
     if namespaces == "1" and ranks[0]["base"] == "/opt/ml":
         assert [ranks[rank]["host"] for rank in (0, 1)] == ["algo-1", "algo-2"]

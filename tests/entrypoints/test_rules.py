@@ -7,7 +7,8 @@ from importlib.util import find_spec
 import pytest
 
 from cloudtrain_trainer import tasks
-from cloudtrain_trainer.arguments import Options, parse
+from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.rules import TASKS, Refused, ability
 from cloudtrain_trainer.tasks.options import OPTIONS
 

@@ -14,11 +14,12 @@ import torch
 
 from cloudtrain_trainer import ranks as ranks_module
 from cloudtrain_trainer import state, strategies, tasks
-from cloudtrain_trainer.arguments import Folders, parse
+from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.batches import Batches, evaluation_draws
 from cloudtrain_trainer.checkpoint import Checkpoints
 from cloudtrain_trainer.loop import Loop, Position
 from cloudtrain_trainer.measure import LossMean, Meter
+from cloudtrain_trainer.options import Folders
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.schedule import lr_factor

@@ -21,6 +21,7 @@ FOLDER = Path(__file__).parent
 @pytest.mark.parametrize("case", CASES)
 def test_a_request_is_what_it_was(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     provider, text = CASES[case]
     request = get_provider(provider).render(plan_of(provider, text))
     content = {"request": request.document, "job": request.job}

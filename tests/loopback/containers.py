@@ -18,6 +18,9 @@ from cloudtrain.local.liveness import MARK, end_leftovers
 READ_SECONDS = 5
 """How long the rest of what a container has said may take; only what hid from us can hold its pipe open longer."""
 
+ONE_CORE = {"OMP_NUM_THREADS": "1"}
+"""All machines of an imitated cloud are this one: threads of several would wait busily for each other."""
+
 Listen = Callable[[IO[bytes]], None]
 """Takes all that is said, in a thread of its own."""
 
@@ -36,7 +39,7 @@ class Container:
             self._process = subprocess.Popen(
                 argv,
                 cwd=cwd,
-                env={**env, "TMPDIR": self._tmp, MARK: str(root)},
+                env={**ONE_CORE, **env, "TMPDIR": self._tmp, MARK: str(root)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

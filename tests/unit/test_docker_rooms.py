@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cloudtrain.local.docker_stage import DockerStage, docker_stage
 from cloudtrain.local.folders import RunPaths
 
@@ -18,14 +20,14 @@ def rehearsed(cloud: str, tmp_path: Path) -> tuple[DockerStage, list[Any]]:
     run = tmp_path / "runs" / "digits-k2x9"
     for folder in ("input", "earlier", "output", "model", "checkpoints"):
         (run / folder).mkdir(parents=True)
-    (run / "job.json").write_text("{}")
+    (run / "job.json").write_text(json.dumps({"nodes": 2, "processes": 3}))
     archive = tmp_path / "0123.tar.gz"
     archive.write_text("")
     (tmp_path / "labels.csv").write_text("")
     names = ("train-set", "test", "labels", "words", "mean", "old", "extra", "table", "live")
     files = {"labels": str(tmp_path / "labels.csv"), "mean": str(tmp_path / "labels.csv")}
     places = {name: {"uri": {"local": files.get(name, str(run / "input"))}} for name in names}
-    facts = {"image": "train:1", "gpus": 0, "shm_bytes": 2**30, "memory_bytes": None}
+    facts = {"image": "train:1", "gpus": 0, "shm_bytes": 2**30, "memory_bytes": None, "cores": 12}
     plan = {
         "provider": "docker",
         "host": {"facts": facts},
@@ -52,6 +54,12 @@ def test_as_sagemaker_each_node_has_its_own_tree_and_its_channels_are_mounted(tm
     resources = (stage.paths.run / "nodes/1/ml/input/config/resourceconfig.json").read_text()
     assert json.loads(resources)["network_interface_name"] == "eth0"
     assert not [path for path in stage.paths.run.rglob("*") if path.is_symlink()]
+
+
+@pytest.mark.parametrize("cloud", ["aws", "azure"])
+def test_the_ranks_of_all_nodes_share_this_machines_cores(cloud: str, tmp_path: Path) -> None:
+    _, launches = rehearsed(cloud, tmp_path)
+    assert [launch["env"]["OMP_NUM_THREADS"] for launch in launches] == ["2", "2"]
 
 
 def test_as_sagemaker_the_network_is_isolated_if_the_request_says_so(tmp_path: Path) -> None:

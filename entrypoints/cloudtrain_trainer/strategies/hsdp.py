@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from cloudtrain_trainer.arguments import Options
+from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.strategies.fsdp import FullyShardedData

@@ -20,7 +20,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from cloudtrain_trainer.arguments import Options
+from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.strategies.fsdp import FullyShardedData

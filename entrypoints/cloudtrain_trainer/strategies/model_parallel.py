@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from cloudtrain_trainer.arguments import Options
 from cloudtrain_trainer.hardware import every_gpu
+from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy
 

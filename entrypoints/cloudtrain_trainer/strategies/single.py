@@ -6,7 +6,7 @@ When: the model and its batch fit on one device, or you are debugging. Memory: o
 
 from __future__ import annotations
 
-from cloudtrain_trainer.arguments import Options
+from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy
 

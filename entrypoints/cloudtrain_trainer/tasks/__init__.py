@@ -16,7 +16,7 @@ from cloudtrain_trainer.rules import USERS, Ability
 if TYPE_CHECKING:  # the command line reads options.py, and needs no torch for it
     from torch import Tensor, nn
 
-    from cloudtrain_trainer.arguments import Options
+    from cloudtrain_trainer.options import Options
 
 
 class Draw(NamedTuple):
