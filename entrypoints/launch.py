@@ -208,7 +208,7 @@ class Launcher:
         return {"succeeded": SUCCEEDED, "stopped": self.place.stopped_code}.get(outcome, FAILED)
 
     def _outcome(self, code: int) -> tuple[str, failure.Error | None]:
-        """How it ended: rank 0's own word counts more than torchrun's exit code, which is 1 after every stop."""
+        """How it ended: the first rank's word counts more than torchrun's exit code, which is 1 after every stop."""
         told = _read_result(self.scratch / "result.json")
         if code or told == "stopped":  # if the peers stopped before we were asked, ours is no failure
             self.stop.asked_after_all()

@@ -117,7 +117,7 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
     loop.ranks.barrier()
     if loop.ranks.rank == 0:
         emit("result", outcome=outcome, step=loop.at.step, **told)
-        write_result(outcome, step=loop.at.step)
+    write_result(outcome, step=loop.at.step)
 
 
 def export_model(loop: Any, folders: Folders) -> str:

@@ -70,12 +70,13 @@ def log_metrics(step: int | None = None, epoch: int | None = None, **values: flo
 
 
 def write_result(outcome: str, **fields: Any) -> None:
-    """Tell the launcher how training ended: "succeeded" or "stopped". Only rank 0's word counts.
+    """Tell the node's launcher how training ended: "succeeded" or "stopped". Call it on all ranks.
 
+    The word of each node's first rank counts: a node whose ranks stopped because others were told to has not succeeded.
     torchrun exits 1 after every SIGTERM, however well its workers ended; the launcher believes this file instead.
     """
     path = os.environ.get("CLOUDTRAIN_RESULT_FILE")
-    if path and int(os.environ.get("RANK", "0")) == 0:
+    if path and int(os.environ.get("LOCAL_RANK", "0")) == 0:
         temporary = Path(path + ".tmp")
         temporary.write_text(json.dumps({"outcome": outcome, **fields}))
         temporary.replace(path)

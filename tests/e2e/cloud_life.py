@@ -71,6 +71,9 @@ class Life:
         """All that the cloud was told of the failing job, and tells of it."""
         raise NotImplementedError
 
+    def look_at_the_stopped(self, bench: Bench, cloud: Any, run_id: str) -> None:
+        """What else is to be seen of a run that was stopped."""
+
     def test_submit_follows_to_the_end(self, digits: Result) -> None:
         assert digits.code == 0, digits.err
         assert self.machines in digits.err
@@ -143,6 +146,7 @@ class Life:
         assert watcher.wait(timeout=60) == 5
         step = bench.json("status", "long-1")["checkpoint"]["step"]
         assert self.saved(cloud, "long-1")
+        self.look_at_the_stopped(bench, cloud, "long-1")
         again = bench.run("rerun", "long-1", "--set", "args.epochs=3", "--detach").out.strip()
         watcher = bench.begin("wait", again)
         resumed = bench.await_event(again, lambda event: event["type"] == "resumed")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +50,15 @@ class TestAzureML(Life):
         assert "exited with status code 1" in json.dumps(details)
         return json.dumps([details, *(body for _, body in cloud.front.sent)], default=str)
 
+    def look_at_the_stopped(self, bench: Bench, cloud: Any, run_id: str) -> None:
+        """It is no failure, and what tells the nodes to stop is nothing that fetch brings."""
+        status = bench.json("status", run_id)
+        assert (status["state"], status["reason"], status["error"]) == ("stopped", "stop was asked", None)
+        blobs = cloud.blobs(f"cloudtrain/runs/{run_id}/output/")
+        assert [name for name in blobs if name.endswith(".cloudtrain-stop")]
+        assert bench.run("fetch", run_id, "../stopped", "--checkpoints").code == 0
+        assert list((bench.folder / "stopped").rglob("*cloudtrain-stop*")) == []
+
 
 def test_what_the_sdk_has_to_say_stays_off_the_screen(digits: Result) -> None:
     assert "xperimental" not in digits.err
@@ -61,20 +69,6 @@ def test_what_the_sdk_has_to_say_stays_off_the_screen(digits: Result) -> None:
 def test_verbose_shows_it(bench: Bench, digits: Result) -> None:
     said = bench.run("-v", "list", "--provider", "azure", CLOUDTRAIN_DATA_DIR=str(bench.folder / "elsewhere"))
     assert "Request URL" in said.err
-
-
-def test_a_stop_is_no_failure_and_fetch_brings_nothing_of_ours(bench: Bench, cloud: AzureCloud, tmp_path: Path) -> None:
-    bench.write(job_yaml=DIGITS)
-    bench.run("submit", "--provider", "azure", "--run-id", "halt-1", "--detach", "--set", "args.epochs=3000")
-    watcher = bench.begin("wait", "halt-1")
-    bench.await_event("halt-1", lambda event: event["type"] == "checkpoint")
-    assert bench.run("stop", "halt-1").code == 5
-    assert watcher.wait(timeout=60) == 5
-    status = bench.json("status", "halt-1")
-    assert (status["state"], status["reason"], status["error"]) == ("stopped", "stop was asked", None)
-    assert [name for name in cloud.blobs("cloudtrain/runs/halt-1/output/") if name.endswith(".cloudtrain-stop")]
-    assert bench.run("fetch", "halt-1", str(tmp_path / "result"), "--checkpoints").code == 0
-    assert list((tmp_path / "result").rglob("*cloudtrain-stop*")) == []
 
 
 def test_a_job_stops_with_a_checkpoint_before_its_time_limit(bench: Bench) -> None:

@@ -224,6 +224,21 @@ def test_events_of_one_process_never_share_a_number() -> None:
     assert numbers == sorted(set(numbers))
 
 
+def test_each_node_knows_how_training_ended_from_its_own_first_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks of a node stop with all others, and the node itself may not have been told to: it has not succeeded."""
+    from cloudtrain_job import write_result
+
+    monkeypatch.setenv("CLOUDTRAIN_RESULT_FILE", str(tmp_path / "result.json"))
+    for rank, local_rank in ((3, 1), (2, 0)):
+        assert not (tmp_path / "result.json").exists()
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+        write_result("stopped", step=7)
+    assert launch._read_result(tmp_path / "result.json") == "stopped"
+
+
 def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     if sys.platform != "linux":
         pytest.skip("prctl is Linux's own")
