@@ -20,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from tests.bench.bench_trainer import ROOT, hush
 from tests.bench.pairs import quartiles
 

@@ -27,7 +27,7 @@ ACCOUNT = {
     "CLOUDTRAIN_AZURE_WORKSPACE": "my-workspace",
     "CLOUDTRAIN_AZURE_LOCATION": "eastus",
 }
-PLANS: tuple[list[str], ...] = ([], ["--json"], ["--provider", "aws"], ["--provider", "azure"])
+PLANS: tuple[list[str], ...] = ([], ["--json"], ["--provider", "aws"], ["--provider", "azure"], ["--provider", "docker"])
 IMPORTS = """import click
 import yaml
 from pydantic import BaseModel

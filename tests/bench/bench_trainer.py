@@ -22,6 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from tests.bench.pairs import quartiles
 
 ROOT = Path(__file__).resolve().parents[2]
