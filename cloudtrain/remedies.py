@@ -78,7 +78,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (r"the world has \d+ ranks", "start the processes through the launcher, not with a torchrun of your own"),
     (
         r"Address already in use|EADDRINUSE",
-        "the port was taken in that very moment; cloudtrain rerun tries another",
+        "the port was taken in that very moment; cloudtrain rerun RUN tries another",
     ),
     (
         r"FileNotFoundError|No such file",

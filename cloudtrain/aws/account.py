@@ -69,10 +69,15 @@ _FORMS = {
 
 def region_of(settings: Settings) -> str:
     """The region where no spec is at hand. UsageError when nobody has said one."""
-    region = settings.get("aws.region") or _region_around()[0]
+    region = region_known(settings)
     if not region:
         raise UsageError("aws.region is not set", hint="export CLOUDTRAIN_AWS_REGION=us-east-1, or cloudtrain.toml")
-    return str(region)
+    return region
+
+
+def region_known(settings: Settings) -> str:
+    """The same; empty when nobody has said one."""
+    return str(settings.get("aws.region") or _region_around()[0] or "")
 
 
 def _region_around() -> tuple[str | None, str]:

@@ -76,4 +76,7 @@ def repository_of(facts: Mapping[str, Any]) -> tuple[str, list[Problem]]:
     if account is None:
         hint = "ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, or aws.role, whose account it is in"
         return "", [(("aws", "repository"), f"{said!r} is a name alone, and no role tells its account", hint)]
+    if not facts["region"]:
+        hint = "export CLOUDTRAIN_AWS_REGION=us-east-1, or [aws] region in cloudtrain.toml"
+        return "", [(("aws", "region"), f"is not set, and the repository {said!r} is a name alone", hint)]
     return f"{account[1]}.dkr.ecr.{facts['region']}.{registry_domain(facts['region'])}/{said}", []

@@ -61,7 +61,7 @@ def _places(plan: Plan) -> Iterator[Problem]:
         yield ("checkpoints", "uri"), f"{uri!r} is no place in S3", "s3://bucket/folder/"
     resume = plan.facts.resume_from
     if resume and not resume.startswith("s3://") and not plan.is_rehearsal:
-        hint = "start without them: cloudtrain rerun --fresh"
+        hint = f"start without them: cloudtrain rerun {plan.facts.resume_run} --fresh"
         yield (), f"the earlier run's checkpoints lie where SageMaker cannot read them: {resume}", hint
     for name, item in spec.inputs.items():
         place = item.on(plan.target.provider) or ""

@@ -79,7 +79,7 @@ def _places(plan: Plan) -> Iterator[Problem]:
         yield ("checkpoints", "uri"), f"{uri!r} is no path in a datastore", hint
     resume = plan.facts.resume_from
     if resume and not resume.startswith("azureml://") and not plan.is_rehearsal:
-        hint = "start without them: cloudtrain rerun --fresh"
+        hint = f"start without them: cloudtrain rerun {plan.facts.resume_run} --fresh"
         yield (), f"the earlier run's checkpoints lie where Azure ML cannot read them: {resume}", hint
     for name, places in spec.secrets.items():
         kept = places.get(plan.target.provider, "")

@@ -180,7 +180,7 @@ def report(run: Run, state: RunState) -> None:
             )
         )
     elif state.provider in HERE and state.contract in _PAID:
-        pay = command("submit", "--provider", _PAID[state.contract])
+        pay = command("rerun", run.id, "--provider", _PAID[state.contract])
         rows.append(("next", f"{command('fetch', run.id)}; or pay: {pay}"))
     elif left:
         rows.append(("next", command("fetch", run.id)))

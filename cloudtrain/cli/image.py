@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli.options import json_option, progress_bar, provider_option
+from cloudtrain.cli.options import json_option, progress_bar
 from cloudtrain.cli.output import command, print_json, say, tell
 from cloudtrain.errors import UsageError
 
@@ -20,7 +20,9 @@ _what = click.argument("what", default="cuda", metavar="[cuda|cpu|DOCKERFILE]")
 _arguments = click.option(
     "--arg", "args", multiple=True, metavar="NAME=VALUE", help="An argument of the build, after those of the settings."
 )
-_platform = click.option("--platform", metavar="OS/ARCH", help="For other machines than this one: linux/amd64.")
+_platform = click.option(
+    "--platform", metavar="OS/ARCH", help="For which machines [build: this one's; push: linux/amd64]."
+)
 _options = click.argument("options", nargs=-1, metavar="[-- OPTIONS OF DOCKER BUILD]")
 
 
@@ -84,7 +86,7 @@ Examples:
 @click.option("--tag", metavar="TAG", help="The tag there; default: one that stands for its content.")
 @click.option("--again", is_flag=True, help="Build and push also if that tag is there already.")
 @_platform
-@provider_option
+@click.option("--provider", metavar="NAME", help="Whose repository, as the settings say: aws or azure.")
 @json_option
 def push_command(
     what: str, options: tuple[str, ...], args: tuple[str, ...], repository: str | None, tag: str | None, again: bool,
@@ -145,20 +147,21 @@ def _recipe(what: str, args: tuple[str, ...], platform: str) -> Recipe:
 
 def _repository(provider: str | None) -> str:
     """The one that the settings name for a provider. UsageError when they name none."""
+    from cloudtrain.aws.account import region_known
     from cloudtrain.aws.images import repository_of
     from cloudtrain.settings import load_settings
 
     settings = load_settings(Path.cwd(), {"provider": provider})
     name: str = settings["provider"]
-    facts: dict[str, Any] = {key: settings.get(f"{name}.{key}") for key in ("repository", "role", "region")}
-    hint = f"--to REPOSITORY, or [{name}] repository in cloudtrain.toml"
+    facts: dict[str, Any] = {key: settings.get(f"{name}.{key}") for key in ("repository", "role")}
+    hint = f"--to REPOSITORY, or [{name}] repository in cloudtrain.toml (no job.yaml is read here)"
     if name not in ("aws", "azure"):
         raise UsageError("nobody has said where to push to", hint="--to REPOSITORY, or --provider aws or azure")
     if not facts["repository"]:
         raise UsageError(f"{name}.repository is not set: nobody has said where to push to", hint=hint)
     if name == "azure":
         return str(facts["repository"])
-    found, problems = repository_of(facts)
-    for _, message, better in problems:
-        raise UsageError(f"aws.repository: {message}", hint=better)
+    found, problems = repository_of({**facts, "region": region_known(settings)})
+    for field, message, better in problems:
+        raise UsageError(f"{'.'.join(map(str, field))}: {message}", hint=better)
     return found

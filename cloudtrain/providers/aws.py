@@ -109,7 +109,9 @@ class Provider:
     def native(self, run: RunFolder, state: RunState) -> Any:
         """The `sagemaker.core` TrainingJob."""
         if state.ref is None:
-            raise UsageError(f"run {run.run_id} is {state.state}: there is no training job", hint="cloudtrain status")
+            raise UsageError(
+                f"run {run.run_id} is {state.state}: there is no training job", hint=f"cloudtrain status {run.run_id}"
+            )
         from cloudtrain.clouds.sagemaker import native_job
 
         return native_job(state.ref["name"], state.ref["region"])

@@ -118,7 +118,9 @@ class Provider:
     def native(self, run: RunFolder, state: RunState) -> Any:
         """The `azure.ai.ml` Job."""
         if state.ref is None:
-            raise UsageError(f"run {run.run_id} is {state.state}: there is no job", hint="cloudtrain status")
+            raise UsageError(
+                f"run {run.run_id} is {state.state}: there is no job", hint=f"cloudtrain status {run.run_id}"
+            )
         return _cloud(run).native(state.ref["name"])
 
 

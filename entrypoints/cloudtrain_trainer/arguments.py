@@ -64,7 +64,7 @@ def _task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
         try:
             values[name.replace("-", "_")] = OPTIONS[task][name].reader(text)
         except argparse.ArgumentTypeError as error:
-            raise Refused(f"argument --{name}: {error} (--help lists what there is)") from None
+            raise Refused(f"argument --{name}: {error} (train.py --help lists what there is)") from None
     return values
 
 
@@ -97,7 +97,7 @@ def end(code: int, exception: str, message: str, said: str = "", *, speaks: bool
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Refused(f"{message} (--help lists what there is)")
+        raise Refused(f"{message} (train.py --help lists what there is)")
 
     def print_help(self, file: Any = None) -> None:
         if _is_first_rank():
@@ -134,7 +134,7 @@ def _parser() -> _Parser:
         meaning = "; ".join(f"{task}: {options[name].help}" for task, options in OPTIONS.items() if name in options)
         own.add_argument(f"--{name}", dest=_own(name), metavar="X", help=meaning)
 
-    spread = p.add_argument_group("how the model is spread (strategies/*.py tell when to use which)")
+    spread = p.add_argument_group("how the model is spread (cloudtrain_trainer/strategies/*.py tell when to use which)")
     spread.add_argument("--shard", type=_count, metavar="N", help="hsdp: ranks that share one copy [those of a node]")
     spread.add_argument("--tensor", type=_count, metavar="N", help="hybrid: ranks that cut each matrix")
     spread.add_argument("--stages", type=_count, metavar="N", help="hybrid, model-parallel: parts in a row")

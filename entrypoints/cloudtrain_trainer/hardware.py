@@ -75,5 +75,5 @@ def check_compiler(device: torch.device) -> None:
     if not any(shutil.which(name) for name in names):
         raise Refused(
             f"--compile needs a compiler, and there is none here ({', '.join(names)}): leave it out, or build the "
-            "image with one (cloudtrain image build --arg WITH_COMPILER=1, or image.args in cloudtrain.toml)"
+            'image with one (image.args = ["WITH_COMPILER=1"] in cloudtrain.toml, for `image: auto`)'
         )

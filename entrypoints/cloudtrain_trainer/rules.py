@@ -101,7 +101,7 @@ def _check_strategy(options: Options, can: Ability, ranks: int, per_node: int) -
         better = "fsdp or pipeline" if strategy == "model-parallel" else "ddp"
         raise Refused(
             f"--strategy {strategy} {ALONE[strategy]}; there are {ranks} and each would train alone: "
-            f"use --strategy {better}, or start one process (--nproc-per-node 1)"
+            f"use --strategy {better}, or start one process (resources.processes: 1, --nproc-per-node 1)"
         )
     if strategy in ("fsdp", "hsdp") and not can.shards:
         raise Refused(f"the parameters of --task {task} are not torch's own to shard: use --strategy ddp")

@@ -27,7 +27,13 @@ ACCOUNT = {
     "CLOUDTRAIN_AZURE_WORKSPACE": "my-workspace",
     "CLOUDTRAIN_AZURE_LOCATION": "eastus",
 }
-PLANS: tuple[list[str], ...] = ([], ["--json"], ["--provider", "aws"], ["--provider", "azure"], ["--provider", "docker"])
+PLANS: tuple[list[str], ...] = (
+    [],
+    ["--json"],
+    ["--provider", "aws"],
+    ["--provider", "azure"],
+    ["--provider", "docker"],
+)
 IMPORTS = """import click
 import yaml
 from pydantic import BaseModel

@@ -60,7 +60,7 @@ def test_what_jobs_need_is_there(engine: Engine, image: str, inside: dict[str, o
     assert inside["user"] == 0
     packages = inside["packages"]
     assert isinstance(packages, list)
-    assert {"torch", "numpy", "scikit-learn", "boto3"} <= set(packages)
+    assert {"torch", "numpy", "scikit-learn", "boto3", "keras", "pillow", "tensorboard"} <= {*packages}
     assert "cloudtrain" not in packages, "the project travels with the job"
     infiniband = inside["infiniband"]
     assert isinstance(infiniband, list)

@@ -221,3 +221,24 @@ def test_the_pushes_that_are_shown_can_be_typed(folder: Path, monkeypatch: pytes
 def test_the_next_step_pushes_the_very_image_that_was_built(folder: Path) -> None:
     said = call("image", "build", "own/Dockerfile", "--arg", "A=1 2", "--arg", "B=1", "--platform", "linux/arm64")
     assert "image push own/Dockerfile --arg 'A=1 2' --arg B=1 --platform linux/arm64 --to REPOSITORY" in said.err
+
+
+def test_a_repositorys_region_may_be_the_one_that_awss_own_tools_take(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+
+    def ready(_: Recipe, address: str, *__: object, **___: object) -> str:
+        given.append(address)
+        return address
+
+    monkeypatch.setattr("cloudtrain.building.ready.ready_there", ready)
+    monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "train")
+    monkeypatch.setenv("CLOUDTRAIN_AWS_ROLE", "arn:aws:iam::123456789012:role/train")
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    said = call("image", "push", "cpu", "--provider", "aws")
+    assert (said.code, "aws.region: is not set" in said.err, given) == (2, True, [])
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert call("image", "push", "cpu", "--provider", "aws").code == 0
+    assert given[0].startswith("123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:cpu-")

@@ -1,7 +1,7 @@
 """What is learnt: model, data and loss. One small file per task.
 
-A new task is a new file here with `build(seed, **options) -> Task`, and an entry in options.py: the options that it
-has of its own. Its file name is the value of `--task`.
+A new task is a new file here with `build(seed, **options) -> Task`, an entry in OPTIONS of options.py beside it, the
+options that it has of its own, and one in TASKS of rules.py: what it can. Its file name is the value of `--task`.
 """
 
 from __future__ import annotations
