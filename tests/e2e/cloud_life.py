@@ -38,6 +38,8 @@ entrypoint: train.py
 resources: {nodes: 2, processes: 2}
 limits: {max_runtime: 1 h}
 """
+POLL = {"CLOUDTRAIN_AWS_POLL": "0.5", "CLOUDTRAIN_AZURE_POLL": "0.5"}
+"""Seconds between two looks: client and cloud share the cores with the training."""
 TOKEN = "hunter2-never-write-this-down"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cloud_life import DIGITS, TOKEN, Life
+from tests.e2e.cloud_life import DIGITS, POLL, TOKEN, Life
 from tests.e2e.workbench import Bench, Result
 from tests.loopback.aws.cloud import Cloud
 
@@ -23,7 +23,7 @@ def cloud() -> Iterator[Cloud]:
 
 @pytest.fixture(scope="module")
 def bench(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    made = Bench(tmp_path_factory.mktemp("aws") / "a folder with spaces", env=cloud.environment())
+    made = Bench(tmp_path_factory.mktemp("aws") / "a folder with spaces", env=cloud.environment() | POLL)
     yield made
     made.close()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cloud_life import DIGITS, LONG, TOKEN, Life
+from tests.e2e.cloud_life import DIGITS, LONG, POLL, TOKEN, Life
 from tests.e2e.workbench import Bench, Result
 from tests.loopback.azure.cloud import AzureCloud
 
@@ -24,7 +24,7 @@ def cloud() -> Iterator[AzureCloud]:
 
 @pytest.fixture(scope="module")
 def bench(cloud: AzureCloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    made = Bench(tmp_path_factory.mktemp("azure") / "a folder with spaces", env=cloud.environment())
+    made = Bench(tmp_path_factory.mktemp("azure") / "a folder with spaces", env=cloud.environment() | POLL)
     yield made
     made.close()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cloud_life import DIGITS
+from tests.e2e.cloud_life import DIGITS, POLL
 from tests.e2e.workbench import Bench
 from tests.loopback.aws.cloud import Cloud
 from tests.loopback.azure.cloud import AzureCloud
@@ -27,7 +27,7 @@ HERE = {
 def test_one_job_trains_the_same_parameters_wherever_it_runs(tmp_path: Path) -> None:
     """In the clouds it is started as the end of each rehearsal says."""
     with Cloud() as aws, AzureCloud() as azure:
-        bench = Bench(tmp_path / "bench", env={**aws.environment(), **azure.environment()})
+        bench = Bench(tmp_path / "bench", env={**aws.environment(), **azure.environment(), **POLL})
         try:
             bench.write(job_yaml=JOB)
             said = {way: bench.run("submit", *flags, "--run-id", way) for way, flags in HERE.items()}

@@ -120,12 +120,12 @@ def killed(folder: Path) -> None:
     chance = random.Random(int(os.environ.get("SEED", str(time.time_ns()))))
     for name, (ranks, flags) in KILLED.items():
         began = time.monotonic()
-        flags += " --epochs 2 --checkpoint-every-steps 7 --patience 9"
+        flags += " --max-steps 50 --checkpoint-every-steps 7 --patience 9"
         place = folder / name.replace(" ", "-")
         whole = Group(place / "whole", ranks, flags).succeed()
         victim = Group(place / "killed", ranks, flags)
         victim.await_event("checkpoint")
-        time.sleep(chance.random() * 0.5)
+        time.sleep(chance.random() * 0.3)
         for pid in chance.sample(victim.pids, chance.randint(1, ranks)):
             os.kill(pid, signal.SIGKILL)
         codes = victim.end()

@@ -71,7 +71,7 @@ class Cloud:
             "CLOUDTRAIN_AWS_ROLE": self.role,
             "CLOUDTRAIN_AWS_BUCKET": self.bucket,
             "CLOUDTRAIN_AWS_REGION": self.region,
-            "CLOUDTRAIN_AWS_POLL": "0.5",
+            "CLOUDTRAIN_AWS_POLL": "0.1",
         }
 
     def clean(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

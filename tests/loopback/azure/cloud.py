@@ -70,7 +70,7 @@ class AzureCloud:
             "CLOUDTRAIN_AZURE_RESOURCE_GROUP": self.account.resource_group,
             "CLOUDTRAIN_AZURE_WORKSPACE": self.account.workspace,
             "CLOUDTRAIN_AZURE_LOCATION": self.account.location,
-            "CLOUDTRAIN_AZURE_POLL": "0.5",
+            "CLOUDTRAIN_AZURE_POLL": "0.1",
         }
 
     def clean(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

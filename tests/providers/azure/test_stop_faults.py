@@ -130,4 +130,4 @@ def test_a_stop_that_is_interrupted_while_it_waits_for_the_checkpoint_cancels_al
     assert client.returncode == 130
     assert "Traceback" not in err
     assert eventually(lambda: job.has_ended)
-    assert bench.json("status", "hasty-1")["state"] == "stopped"
+    assert eventually(lambda: bench.json("status", "hasty-1")["state"] == "stopped")
