@@ -33,7 +33,7 @@ class Rehearsal:
     def test_it_succeeds_and_says_as_what(self, bench: Bench, digits: Result) -> None:
         assert digits.code == 0, digits.err
         assert f"on this machine, as {self.platform} would run it" in digits.err
-        assert f"submit --provider {self.cloud}" in digits.err
+        assert f"or pay: cloudtrain rerun digits-1 --provider {self.cloud}" in digits.err
         assert bench.json("status", "digits-1")["contract"] == self.contract
 
     def test_it_executed_the_very_request_that_the_cloud_would_get(self, bench: Bench, digits: Result) -> None:
