@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.torchrun]
 def cloud() -> Iterator[Cloud]:
     with Cloud() as made:
         yield made
+    assert not made.account.troubles, "\n".join(made.account.troubles)
 
 
 @pytest.fixture(scope="module")

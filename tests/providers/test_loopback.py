@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import tarfile
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ import pytest
 from cloudtrain.clouds.shapes import violations
 from tests.loopback.aws.cloud import Cloud
 from tests.loopback.aws.samples import ended, lines, request, said
+from tests.loopback.aws.storage import Checkpoints
 from tests.loopback.waiting import eventually
 
 
@@ -230,3 +234,24 @@ def test_the_sagemaker_sdk_works_against_it_as_it_is(account: Cloud) -> None:
         "Completed",
         "FailedStatusError AlgorithmError: the dog ate it",
     ]
+
+
+def test_a_folder_that_vanishes_while_checkpoints_are_looked_through_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training makes its checkpoints under another name, and prunes them, at any moment."""
+    for name in ("step-1", "step-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rank-0.pt").write_text(name)
+    scan = os.scandir
+
+    def vanished(path: Any) -> Any:
+        if os.fspath(path).endswith("step-1"):
+            raise FileNotFoundError(path)
+        return scan(path)
+
+    monkeypatch.setattr("os.scandir", vanished)
+    stored: dict[str, bytes] = {}
+    storage = SimpleNamespace(store=lambda content, uri: stored.update({uri: content}))
+    Checkpoints(storage, "s3://bucket/checkpoints/", [tmp_path]).sync()  # type: ignore[arg-type]
+    assert stored == {"s3://bucket/checkpoints/step-2/rank-0.pt": b"step-2"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -76,12 +77,13 @@ class Checkpoints:
                 self._seen[path] = sign
 
     def _files(self) -> Iterator[tuple[Path, tuple[int, int]]]:
-        for folder in self._folders if self._uri else ():
-            for path in sorted(folder.rglob("*")):
-                with suppress(FileNotFoundError):
-                    about = path.stat()
-                    if path.is_file():
-                        yield path, (about.st_mtime_ns, about.st_size)
+        for top in self._folders if self._uri else ():
+            for folder, _, names in os.walk(top):  # one that is renamed or deleted meanwhile is passed over
+                for path in (Path(folder, name) for name in sorted(names)):
+                    with suppress(FileNotFoundError):
+                        about = path.stat()
+                        if path.is_file():
+                            yield path, (about.st_mtime_ns, about.st_size)
 
     def _name(self, path: Path) -> str:
         return next(path.relative_to(folder).as_posix() for folder in self._folders if path.is_relative_to(folder))
