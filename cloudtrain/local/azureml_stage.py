@@ -49,6 +49,7 @@ class AzureMLStage:
         }
         command = self.job.command_line({name: f"${variable}" for name, variable in variables.items()})
         places = {variables[name]: path for name, path in found.items()}
+        machine = {"PATH": search_path(self.plan), **threads(self.paths, self.plan)}
         launches: Launches = []
         for process in self.job.processes:
             folder = self.working_folder(process.node)
@@ -59,8 +60,7 @@ class AzureMLStage:
                     "argv": ("/bin/sh", "-c", command),
                     "cwd": str(folder),
                     "env": {
-                        "PATH": search_path(self.plan),
-                        **threads(self.paths, self.plan),
+                        **machine,
                         **process.env,
                         **places,
                         "CLOUDTRAIN_NODE_ADDR": self.addresses[process.node],

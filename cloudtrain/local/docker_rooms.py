@@ -31,7 +31,7 @@ class SageMakerRooms(SageMakerStage):
 
     def prepare(self, archive: Path) -> Launches:
         """The tree of each node, and what is mounted into it."""
-        places = {SOURCE: archive, **self.places()}
+        places, share = {SOURCE: archive, **self.places()}, threads(self.paths, self.plan)
         launches: Launches = []
         for container, root in zip(self.job.containers, self.roots, strict=True):
             rooms.build(self.job, container, root, {})
@@ -41,8 +41,7 @@ class SageMakerRooms(SageMakerStage):
                     name = ARCHIVE if channel.name == SOURCE else place.name
                     inside = channel.folder if place.is_dir() else f"{channel.folder}/{name}"
                     binds.append(_read_only(place, root / inside, f"{ROOT}/{inside}"))
-            env = {**threads(self.paths, self.plan), **container.env}
-            room = (container.node, container.host, container.argv, ROOT, env, binds)
+            room = (container.node, container.host, container.argv, ROOT, {**share, **container.env}, binds)
             launches.append(_launch(*room, self.plan))
         return launches
 
@@ -65,12 +64,12 @@ class AzureMLRooms(AzureMLStage):
             kind, _, own = name.partition(".")
             inside[name] = f"{MOUNTS}/{kind}/{own}" + ("" if place.is_dir() else f"/{place.name}")
             shared.append(Bind(source=str(place), target=inside[name], read_only=kind == "inputs"))
-        argv = ("/bin/sh", "-c", self.job.command_line(inside))
+        argv, share = ("/bin/sh", "-c", self.job.command_line(inside)), threads(self.paths, self.plan)
         for process in self.job.processes:
             folder, host = self.working_folder(process.node), self.addresses[process.node]
             code = _read_only(archive, folder / ARCHIVE, f"{MOUNTS}/wd/{ARCHIVE}")
             binds = [Bind(source=str(folder), target=f"{MOUNTS}/wd"), code, *shared]
-            env = {**threads(self.paths, self.plan), **process.env, "CLOUDTRAIN_NODE_ADDR": host}
+            env = {**share, **process.env, "CLOUDTRAIN_NODE_ADDR": host}
             launches.append(_launch(process.node, host, argv, f"{MOUNTS}/wd", env, binds, self.plan))
         return launches
 

@@ -47,6 +47,7 @@ class SageMakerStage:
         addresses, private = rooms.addresses(len(self.roots)), rooms.is_private()
         hosts = self.paths.run / "hosts"
         hosts.write_text(rooms.hosts_text(self.job.hosts, addresses))
+        machine = {"PATH": search_path(self.plan), **threads(self.paths, self.plan)}
         launches: Launches = []
         for container, root, address in zip(self.job.containers, self.roots, addresses, strict=True):
             rooms.build(self.job, container, root, places)
@@ -58,7 +59,7 @@ class SageMakerStage:
                     "node": container.node,
                     "argv": argv,
                     "cwd": str(root),
-                    "env": {"PATH": search_path(self.plan), **threads(self.paths, self.plan), **env},
+                    "env": {**machine, **env},
                     "secrets": local_secrets(self.plan),
                 }
             )
