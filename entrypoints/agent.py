@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+import socket
 import sys
+import tempfile
 import traceback
-from typing import Any, Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Callable, Iterator
 
 from cloudtrain_job import emit as tell
-from contract import LAUNCHER_PID
+from cloudtrain_job import send_through
+from contract import LAUNCHER_PID, STREAM_DIR, STREAM_KEY
+from failure import is_consequence
+from keeping import JOURNAL
 from lifeline import die_with
+from sharing import Shared, level_before_each_start
 
 STOPPED = 143
 
@@ -61,9 +70,54 @@ class _Deaths(logging.Handler):
                     tell("rank_failed", local_rank=local_rank, exitcode=handler.proc.returncode)
 
 
+@contextmanager
+def _held_back(held: IO[bytes]) -> Iterator[None]:
+    """Write into a file what goes to standard error, C++'s words included."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    os.dup2(held.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def _say_goodbye_quietly(held: IO[bytes]) -> None:
+    """When all ranks have ended, torchrun waits for the other nodes and leaves the rendezvous. The node that keeps the
+    store may be gone by then: that costs nothing, and reads like a crash (a C++ stack of 20 lines).
+    """
+    from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+
+    def quietly(method: Callable[..., Any]) -> Callable[..., Any]:
+        def held_back(*args: Any, **kwargs: Any) -> Any:
+            with _held_back(held):
+                return method(*args, **kwargs)
+
+        return held_back
+
+    for owner, name in ((SimpleElasticAgent, "_exit_barrier"), (DynamicRendezvousHandler, "shutdown")):
+        if hasattr(owner, name):
+            setattr(owner, name, quietly(getattr(owner, name)))
+
+
 def main(argv: list[str]) -> int:
     """Run torchrun with `argv`; 0 when all ranks succeeded, 1 when one failed, 143 when told to stop."""
     die_with(int(os.environ[LAUNCHER_PID]))
+    send_through(1, os.environ.get(STREAM_KEY, ""))
+    with tempfile.TemporaryFile() as held:
+        code = _run(argv, held)
+        if code:
+            held.seek(0)
+            with os.fdopen(2, "wb", closefd=False) as stderr:
+                shutil.copyfileobj(held, stderr)
+    return code
+
+
+def _run(argv: list[str], held: IO[bytes]) -> int:
+    """torchrun itself. What it says while it leaves goes into `held`."""
     try:
         from torch.distributed import run
         from torch.distributed.elastic.multiprocessing import api
@@ -76,7 +130,12 @@ def main(argv: list[str]) -> int:
         deaths = _Deaths()
         api.get_subprocess_handler = deaths.watch(api.get_subprocess_handler)
         logging.getLogger(api.__name__).addHandler(deaths)
+    shared = share_checkpoints(argv)
+    _say_goodbye_quietly(held)
+    # PET_* are for a torchrun that the program itself may start; here every option is said, as an argument.
+    others = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PET_")}
     parser = run.get_args_parser()
+    os.environ.update(others)
     known = parser._option_string_actions
     # An older torch has fewer options; what it lacks it decides itself.
     arguments = [word for word in argv if not word.startswith("--") or word.partition("=")[0] in known]
@@ -90,9 +149,27 @@ def main(argv: list[str]) -> int:
         return STOPPED
     except Exception as error:  # noqa: BLE001  (a rendezvous that failed, a port that was taken)
         traceback.print_exc()
-        tell("error", exception=type(error).__name__, message=str(error)[:1000])
+        name, message = type(error).__name__, str(error)[:1000]
+        tell("error", exception=name, message=message, consequence=is_consequence(name, message, run.__file__))
         return 1
+    finally:
+        if shared is not None:
+            shared.end()
     return 0
+
+
+def share_checkpoints(argv: list[str]) -> Shared | None:
+    """All nodes are to find the same checkpoints whenever ranks start. An agent of another make starts them as ever."""
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    folder, scratch = os.environ.get("CLOUDTRAIN_CHECKPOINT_DIR"), os.environ.get(STREAM_DIR)
+    if folder and scratch and hasattr(LocalElasticAgent, "_start_workers"):
+        given = (word.partition("=")[2] for word in argv if word.startswith("--local-addr="))
+        address = next(given, "") or socket.gethostname()
+        shared = Shared(Path(folder), address, Path(scratch, JOURNAL), lambda text: print(text, flush=True))
+        level_before_each_start(LocalElasticAgent, shared)
+        return shared
+    return None
 
 
 if __name__ == "__main__":

@@ -17,11 +17,16 @@ from typing import Mapping
 
 import variables
 from contract import JOB, RESUME_DIR, Place
+from preemption import where_to_ask
 
 DISTRIBUTION = "distribution: {type: pytorch, process_count_per_instance: 1}"
 
 STOP_FILE = ".cloudtrain-stop"
 """In the output folder: asks all nodes for a stop. Azure ML promises no signal before it ends a job."""
+
+KEPT_BY_AZURE = ("outputs", "logs")
+"""Folders of the job's working folder that Azure ML itself stores with the job ("Save and log files" in its
+documentation). Programs run one folder below that."""
 
 _SIOCGIFADDR = 0x8915
 
@@ -51,6 +56,8 @@ def azureml(environ: Mapping[str, str]) -> Place:
         resume_dir=environ.get(RESUME_DIR, ""),
         stop_file=f"{mounts['output_dir']}/{STOP_FILE}",
         stopped_code=0,  # any other ends the job for the peers too, who may still be saving
+        events=where_to_ask(environ),
+        shown={str(Path.cwd() / name): str(Path.cwd().parent / name) for name in KEPT_BY_AZURE},
         kept={here[name]: mount for name, mount in mounts.items()},
     )
 

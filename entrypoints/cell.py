@@ -7,15 +7,20 @@ the notebook has in memory and starts at once; CUDA survives none, so that GPUs 
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +31,8 @@ PEERS_SECONDS = 5.0
 """How long the others may go on when one has failed: they may wait for it for ever."""
 STOP_SECONDS = 30.0
 """From SIGTERM to SIGKILL."""
+LEAVE_SECONDS = 5
+"""How long a rank that has failed may take to leave."""
 JOB_MODULES = Path(__file__).parent / "job"
 
 
@@ -45,19 +52,20 @@ def run(
     *,
     enter: Callable[..., None],
     fresh: bool,
+    flush: Callable[[], None],
 ) -> list[Outcome]:
     """Call the function once per rank and wait for all; the outcomes by rank.
 
     `fresh`: in new processes, not in forks of this one; ValueError when the function cannot travel to them. `enter`:
-    what such a process can import, and which calls `live`. KeyboardInterrupt stops all ranks first.
+    what such a process can import, and which calls `live`. `flush`: writes the buffers of all files that are open: a
+    fork would write them once more. KeyboardInterrupt stops all ranks first.
     """
     context: Any = multiprocessing.get_context("spawn" if fresh else "fork")
     call = _packed(function, args, kwargs) if fresh else (function, args, kwargs)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # a port that nobody can take meanwhile
     crew: list[Any] = []
     pipes: list[Connection] = []
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     try:
         for rank in range(processes):
             ours, theirs = context.Pipe(duplex=False)
@@ -66,7 +74,9 @@ def run(
             theirs.close()
             crew.append(process)
             pipes.append(ours)
-        return _outcomes(crew, pipes)
+        outcomes = _outcomes(crew, pipes)
+        _let_leave(crew)
+        return outcomes
     finally:
         _end(crew)
         for pipe in pipes:
@@ -93,28 +103,59 @@ def environment(rank: int, processes: int, port: int) -> dict[str, str]:
     }
 
 
-def live(call: Any, pipe: Connection, variables: Mapping[str, str]) -> None:
-    """The life of one rank. It leaves by `os._exit`: a fork must not run what the notebook has to do at its end."""
+def live(call: Any, pipe: Connection, variables: Mapping[str, str], shutdown: ModuleType) -> None:
+    """The life of one rank. It leaves by `os._exit`: a fork must not run what the notebook has to do at its end.
+
+    `shutdown`: the launcher's module of that name. What the function left open is written before the outcome is sent:
+    who has that ends the rank.
+    """
     os.environ.update(variables)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's own process hears it, and stops all
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.path.insert(0, str(JOB_MODULES))
+    atexit._clear()  # the notebook's, not ours
+    known = shutdown.open_files()
     # OpenMP's threads are not there any more in a fork, and whoever waits for them waits for ever: one needs none.
     fresh = isinstance(call, bytes)
     torch.set_num_threads(int(variables["OMP_NUM_THREADS"]) if fresh else 1)
     code = 0
     try:
         function, args, kwargs = pickle.loads(call) if fresh else call
-        pipe.send((function(*args, **kwargs), None))
+        outcome = ForkingPickler.dumps((function(*args, **kwargs), None))
     except BaseException as error:  # noqa: BLE001  (also SystemExit: whatever ended the function ends the rank)
         code = 1
-        told = {"rank": int(variables["RANK"]), "node": 0, "time": time.time(), "exception": type(error).__name__}
-        told |= {"message": str(error), "traceback": traceback.format_exc()}
-        pipe.send((None, told))
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        outcome = ForkingPickler.dumps((None, _told(error, int(variables["RANK"]))))
+        pipe.send_bytes(outcome)  # at once: its peers wait
+        watch = threading.Timer(LEAVE_SECONDS, os._exit, [code])
+        watch.daemon = True
+        watch.start()
+    for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
+        with suppress(BaseException):
+            step()
+    with suppress(BaseException):
+        _close(known, shutdown, shutdown.Watchdog(code))
+    if code == 0:
+        with suppress(OSError):  # the notebook has gone
+            pipe.send_bytes(outcome)
+    os._exit(code)
+
+
+def _told(error: BaseException, rank: int) -> dict[str, Any]:
+    """As an `error` event has it."""
+    try:
+        message = str(error)
+    except Exception as trouble:  # noqa: BLE001  (any class, any mistake)
+        message = f"<its __str__ raised {type(trouble).__name__}>"
+    stack = traceback.extract_tb(error.__traceback__)
+    told = {"rank": rank, "node": 0, "time": time.time(), "exception": type(error).__name__, "message": message}
+    return told | {"traceback": traceback.format_exc(), "raised_in": stack[-1].filename if stack else ""}
+
+
+def _close(known: Sequence[Any], shutdown: ModuleType, watchdog: Any) -> None:
+    """Write what the rank has written into files of the notebook's, and close those of its own."""
+    shutdown.flush(known)
+    watchdog.step()
+    shutdown.close(shutdown.open_files(known), watchdog.step)
 
 
 def _outcomes(crew: Sequence[Any], pipes: Sequence[Connection]) -> list[Outcome]:
@@ -146,6 +187,13 @@ def _received(pipe: Connection, process: Any, rank: int) -> Outcome:
         killed = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         told = {"rank": rank, "node": 0, "time": time.time(), "exception": "exit", "message": killed}
         return Outcome(error={**told, "consequence": code == -signal.SIGTERM})
+
+
+def _let_leave(crew: Sequence[Any]) -> None:
+    """Those that have failed close their files now, and leave by themselves; the others have done it."""
+    until = time.monotonic() + LEAVE_SECONDS
+    for process in crew:
+        process.join(max(0.0, until - time.monotonic()))
 
 
 def _end(crew: Sequence[Any]) -> None:

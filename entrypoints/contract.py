@@ -18,10 +18,14 @@ from devices import cores
 JOB, JOB_FILE = "CLOUDTRAIN_JOB", "CLOUDTRAIN_JOB_FILE"
 RESUME_DIR = "CLOUDTRAIN_RESUME_DIR"
 INPUT = "CLOUDTRAIN_INPUT_"
-STREAM_DIR = "CLOUDTRAIN_STREAM_DIR"
+STREAM_DIR, STREAM_KEY = "CLOUDTRAIN_STREAM_DIR", "CLOUDTRAIN_STREAM_KEY"
 RESULT_FILE = "CLOUDTRAIN_RESULT_FILE"
 LAUNCHER_PID = "CLOUDTRAIN_LAUNCHER_PID"
+TENSORBOARD_DIR = "CLOUDTRAIN_TENSORBOARD_DIR"
+"""Where TensorBoard's files are to be written: where a platform looks for them while the job runs, it looks there."""
 LIBRARY_PATH = "LD_LIBRARY_PATH"
+ARGUMENT = "$argv"
+"""In the values of a job document: the place in `argv` of a text that is too long to be said twice."""
 
 PAYLOAD = Path(__file__).resolve().parent
 """The folder that the launcher, the worker and the shared trainer lie in, wherever the source was unpacked."""
@@ -56,6 +60,10 @@ class Job:
     """Variables whose values the job itself looks up: name -> where it is kept, such as `secretsmanager:hf-token`."""
     stop_after_seconds: int = 0
     """From the launcher's start to a stop of its own, where the platform ends a job without a word; 0: never."""
+    masked: list[str] = field(default_factory=list)
+    """Variables whose values are secret, beside those of `secrets`: the log shows `***` instead."""
+    require_group: bool = False
+    """Whether processes that never join one torch.distributed group are a failure, not only worth a warning."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +94,12 @@ class Place:
     """An earlier run's checkpoints, to be restored before the start, if it is there."""
     kept: Mapping[str, str] = field(default_factory=dict)
     """Folders on this node's disk whose content is kept in the job's storage: folder -> where that is mounted."""
+    shown: Mapping[str, str] = field(default_factory=dict)
+    """Folders that the platform looks for elsewhere on this disk: folder -> where it takes files to storage from."""
     stopped_code: int = 5
-    """What the launcher leaves with after a stop."""
+    """What the launcher leaves with after a stop that the job was asked for; with 5 after any other."""
+    events: str = ""
+    """Where the platform announces that it takes this machine away; empty: nowhere."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What libraries must be told here. What the user says counts more."""
     libraries: tuple[str, ...] = ()
@@ -126,7 +138,18 @@ def read_job(path: str | os.PathLike[str]) -> Job:
         kind = _KINDS.get(str(item.type).partition("[")[0], object)
         if not isinstance(values.get(item.name, kind()), kind):
             raise RuntimeError(f"the job document {path}: {item.name} is {values[item.name]!r}: expected {item.type}")
-    return Job(**values)
+    return Job(**{**values, "values": _whole(values["values"], values["argv"])})
+
+
+def _whole(value: Any, argv: list[str]) -> Any:
+    """The values with long texts put back that the document holds once, in `argv`: `{"$argv": 3}` stands for each."""
+
+    def whole(item: Any) -> Any:
+        if isinstance(item, dict) and isinstance(item.get(ARGUMENT), int):  # an argument itself is no mapping
+            return argv[item[ARGUMENT]]
+        return [whole(part) for part in item] if isinstance(item, list) else item
+
+    return {key: whole(item) for key, item in value.items()} if isinstance(value, dict) else whole(value)
 
 
 def write_args(job: Job, folder: Path, environ: Mapping[str, str]) -> Path:
@@ -139,7 +162,7 @@ def write_args(job: Job, folder: Path, environ: Mapping[str, str]) -> Path:
 def filled(value: Any, environ: Mapping[str, str]) -> Any:
     """Arguments with `${inputs.NAME}` and `${outputs.model}` and the like replaced by the paths of this node.
 
-    What names no input and no output stays as it is.
+    `${{inputs.NAME}}`, Azure ML's way to write it, means the same. What names no input and no output stays as it is.
     """
     if isinstance(value, str):
         return _PLACEHOLDER.sub(lambda found: environ.get(_variable(found), found[0]), value)
@@ -186,6 +209,7 @@ def job_environment(job: Job, place: Place, scratch: Path, environ: Mapping[str,
         "CLOUDTRAIN_OUTPUT_DIR": place.output_dir,
         "CLOUDTRAIN_MODEL_DIR": place.model_dir,
         "CLOUDTRAIN_CHECKPOINT_DIR": place.checkpoint_dir,
+        TENSORBOARD_DIR: f"{place.output_dir}/tensorboard",
         "CLOUDTRAIN_CHECKPOINT_EVERY": str(job.checkpoint_every_seconds),
         "CLOUDTRAIN_CHECKPOINT_KEEP": str(job.checkpoint_keep),
         JOB_FILE: place.job_file,
@@ -218,10 +242,10 @@ def job_environment(job: Job, place: Place, scratch: Path, environ: Mapping[str,
     return env
 
 
-_PLACEHOLDER = re.compile(r"\$\{(?P<kind>inputs|outputs)\.(?P<name>[A-Za-z][\w-]*)\}")
+_PLACEHOLDER = re.compile(r"\$\{(?P<azure>\{\s*)?(?P<kind>inputs|outputs)\.(?P<name>[A-Za-z][\w-]*)(?(azure)\s*\})\}")
 _OUTPUTS = {"model": "MODEL", "output": "OUTPUT", "checkpoints": "CHECKPOINT"}
 
-_KINDS: dict[str, type] = {"str": str, "int": int, "list": list, "Mapping": dict}
+_KINDS: dict[str, type] = {"str": str, "int": int, "list": list, "Mapping": dict, "bool": bool}
 
 _SET_ANEW = {
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),

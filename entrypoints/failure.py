@@ -5,22 +5,44 @@ from __future__ import annotations
 import re
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, Mapping
 
 Error = dict[str, Any]
-"""An `error` event: rank, node, time (seconds), exception, message, file, line, traceback, consequence."""
+"""An `error` event: rank, node, time (seconds), exception, message, file, line, traceback, consequence, stack."""
 
 _PEER_GONE = re.compile(
-    r"connection (closed|reset|refused)|broken pipe|remote process exited|connectFullMesh|ncclRemoteError"
-    r"|ncclSystemError|socket (timeout|closed)|timed out (waiting|connecting)|DistNetworkError"
-    r"|Watchdog caught collective|recvfrom|failed to recv|store.*(closed|timeout)",
+    r"connection (was likely )?(closed|reset|refused)|broken pipe|remote process exited|connectFullMesh"
+    r"|ncclRemoteError|ncclSystemError|communicator was aborted|Watchdog caught collective"
+    r"|socket (timeout|closed)|timed out (waiting|connecting|after)|client socket has (timed out|failed)"
+    r"|recvfrom|failed to recv|(send|recv)\w+ failed|store.*(closed|timeout)|wait timeout"
+    r"|failed to pass monitoredBarrier",
     re.IGNORECASE,
 )
+"""What gloo, NCCL and c10d say of a peer that is gone."""
+
+_C10D_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError", "DistError")
+"""torch.distributed's own exceptions (torch 2.1 and later)."""
+
+_C10D_WORDS = re.compile(
+    r"gloo/[\w/]+\.(cc|h):\d+\]|Gloo connectFullMesh|NCCL error|\[c10d\]|csrc/distributed/c10d|NCCL communicator"
+    r"|monitoredBarrier"
+)
+"""Where gloo and c10d say that they speak, in a plain RuntimeError."""
+
+_IN_TORCH = re.compile(r"[/\\]torch[/\\](distributed|autograd|_tensor|nn[/\\]parallel|utils)")
 
 
-def is_consequence(exception: str, message: str) -> bool:
-    """Whether an error only says that a peer is gone: such a rank is a victim, not the cause."""
-    return bool(_PEER_GONE.search(f"{exception}: {message}"))
+def is_consequence(exception: str, message: str, file: str = "") -> bool:
+    """Whether an error only says that a peer is gone: such a rank is a victim, not the cause.
+
+    Only gloo's, NCCL's and c10d's own words count: a program has connections of its own, say to a data server, and
+    one that is refused may well be the cause. `file`: where it was raised, for an older torch, whose words are plain.
+    """
+    if not _PEER_GONE.search(message):
+        return False
+    if exception in _C10D_ERRORS:
+        return True
+    return exception == "RuntimeError" and bool(_C10D_WORDS.search(message) or _IN_TORCH.search(file))
 
 
 def root_cause(errors: list[Error]) -> Error | None:
@@ -30,10 +52,24 @@ def root_cause(errors: list[Error]) -> Error | None:
     return min(ours, key=lambda error: (bool(error.get("consequence")), error["time"]), default=None)
 
 
-def death(rank: int, exitcode: int, time: float, *, done: bool) -> Error:
+def left_early(cause: Error, left: Mapping[int, float], node: int) -> Error | None:
+    """The error of the rank that ended well while others still waited for it; None when `cause` says nothing of it.
+
+    `left`: ranks of this node that ended with 0, and when.
+    """
+    early = [(when, rank) for rank, when in left.items() if when <= cause["time"] and rank != cause["rank"]]
+    if not early or not cause.get("consequence") or cause["exception"] == "SIGTERM":
+        return None
+    when, rank = min(early)
+    message = f"ended with exit code 0 while rank {cause['rank']} still waited for it"
+    return {"rank": rank, "node": node, "time": when, "exception": "exit", "message": message}
+
+
+def death(rank: int, exitcode: int, time: float, *, done: bool, why: str = "") -> Error:
     """The error of a rank that left no exception behind: a signal, or an exit with a code.
 
     `done`: its script had already ended well; the interpreter died afterwards (pytorch/pytorch#190489).
+    `why`: what the rank itself printed of the reason.
     """
     if exitcode < 0:
         name = _signal_name(-exitcode)
@@ -42,6 +78,8 @@ def death(rank: int, exitcode: int, time: float, *, done: bool) -> Error:
             message += " (out of host memory?)"
         if done:
             message = f"died by {name} while leaving, after its script had ended well"
+        if why:
+            message += f": {why}"
     else:
         name, message = "exit", f"exited with code {exitcode}"
     return {
@@ -49,7 +87,7 @@ def death(rank: int, exitcode: int, time: float, *, done: bool) -> Error:
         "time": time,
         "exception": name,
         "message": message,
-        "consequence": exitcode == -signal.SIGTERM,
+        "consequence": exitcode == -signal.SIGTERM or is_consequence("DistBackendError", why),
     }
 
 
@@ -73,7 +111,7 @@ def one_line(error: Error) -> str:
 def write_failure_file(path: str, error: Error, limit: int = 1024) -> None:
     """The reason where the platform shows it: our line first, then the traceback's end, as far as they are shown."""
     text = one_line(error)
-    traceback = error.get("traceback", "")
+    traceback = error.get("traceback") or error.get("stack", "")
     room = limit - len(text) - 1
     whole = text + ("\n" + traceback[-room:] if traceback and room > 80 else "")
     Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -7,8 +7,10 @@ library only.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import stat
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,17 @@ UNFINISHED = (".partial", ".restoring")
 """How folders and files end that are not yet what they will be."""
 
 
+KINDS = (stat.S_IFREG, stat.S_IFLNK)
+"""What is kept."""
+
+LINK = ".cloudtrain-link"
+"""How the file in storage ends that holds the target of a symbolic link: a datastore has no links."""
+
+
+JOURNAL = "levelled"
+"""In the launcher's scratch folder: what a node took over from its peers, and deleted as they did, line by line."""
+
+
 class Sign(NamedTuple):
     """What tells a file from what it was."""
 
@@ -29,24 +42,40 @@ class Sign(NamedTuple):
     """Nanoseconds."""
 
 
+STORED = Sign(-1, -1)
+"""Of a link that leads to its own place in storage: see `restore`."""
+
+
 class Keeper:
     """One node's folders on their way to storage. `pairs`: folder on this node's disk -> folder in storage.
 
     A file is copied once it is the same at two looks, those written first first; one that goes here goes there too, if
-    it was this node that brought it. Links are passed over.
+    it was this node that brought it. A link becomes a small file that holds its target. `shown`: likewise, but to a
+    folder of this disk, which somebody else takes to storage: a file there is the same file (a hard link), as soon as
+    it is begun.
     """
 
-    def __init__(self, pairs: Mapping[str, str], log: Callable[[str], None]) -> None:
-        self._pairs = [(Path(here), Path(there)) for here, there in pairs.items()]
+    def __init__(
+        self,
+        pairs: Mapping[str, str],
+        log: Callable[[str], None],
+        shown: Mapping[str, str] | None = None,
+        journal: Path | None = None,
+    ) -> None:
+        self._shown = {Path(here) for here in shown or {}}
+        self._pairs = [(Path(here), Path(there)) for here, there in {**pairs, **(shown or {})}.items()]
         self._log = log
+        self._journal, self._read_bytes = journal, 0
         self._kept: dict[Path, Sign] = {}
         self._seen: dict[Path, Sign] = {}
+        self._gone: set[Path] = set()
         self._woken, self._hurry, self._ended = threading.Event(), False, False
         self._thread: threading.Thread | None = None
 
     def know(self) -> None:
         """What is there now is in storage already."""
         self._kept = {path: sign for _, path, _, sign in self._files()}
+        self._seen = dict(self._kept)
 
     def begin(self) -> None:
         """From now on look again and again."""
@@ -79,31 +108,80 @@ class Keeper:
                 self._log(f"not kept for now: {trouble}" if trouble else "kept again")
 
     def _look(self, *, last: bool) -> str:
-        trouble = ""
+        self._learn()
+        trouble = self._bring_home()
+        if trouble:  # until then nothing is changed in storage
+            return trouble
         found = sorted(self._files(), key=lambda item: item[3].modified)
         for here, path, there, sign in found:
-            settled = last or self._seen.get(path) == sign
+            if sign == STORED:
+                self._kept[path] = sign
+            settled = last or here in self._shown or self._seen.get(path) == sign
             if self._kept.get(path) != sign and settled:
                 try:
-                    _copy(path, there / path.relative_to(here))
+                    if here in self._shown:
+                        _show(path, there / path.relative_to(here))
+                    else:
+                        _keep(path, here, there / path.relative_to(here))
                     self._kept[path] = sign
                 except FileNotFoundError:
                     continue  # gone in this moment
                 except OSError as error:
                     trouble = f"{path.name}: {error.strerror or error}"
-        self._seen = {path: sign for _, path, _, sign in found}
-        self._forget({path for _, path, _, _ in found})
+        self._learn()
+        before, self._seen = self._seen, {path: sign for _, path, _, sign in found}
+        gone = (self._gone | before.keys()) - self._seen.keys()
+        # What replaces it is stored first: what is new takes two looks.
+        ready = set() if trouble else gone if last else gone & self._gone
+        self._forget(ready)
+        self._gone = gone - ready
         return trouble
 
-    def _forget(self, present: set[Path]) -> None:
+    def _bring_home(self) -> str:
+        """What was restored as a link into storage and has been moved since becomes a file of this disk."""
+        for here, there in self._pairs:
+            for folder, _, names in os.walk(here):
+                for path in (Path(folder, name) for name in names):
+                    draft = path.with_name(f".{path.name[:200]}{UNFINISHED[1]}")
+                    try:
+                        if self._leads(path) and path.readlink() != there / path.relative_to(here):
+                            shutil.copyfile(path, draft)
+                            draft.replace(path)
+                    except FileNotFoundError:
+                        continue  # gone in this moment
+                    except OSError as error:
+                        return f"{path.name}: {error.strerror or error}"
+        return ""
+
+    def _leads(self, path: Path) -> bool:
+        """Whether it is a link into storage: see `restore`."""
+        return path.is_symlink() and any(there in path.readlink().parents for _, there in self._pairs)
+
+    def _learn(self) -> None:
+        """What peers have brought here they keep themselves; what was deleted after their example they take away."""
+        if self._journal is None or not self._journal.exists():
+            return
+        with self._journal.open("rb") as journal:
+            journal.seek(self._read_bytes)
+            lines = journal.read()
+        whole = lines[: lines.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        for path, entry in map(json.loads, whole.splitlines()):
+            if entry is None:
+                self._kept.pop(Path(path), None)
+            else:
+                self._kept[Path(path)] = Sign(entry[0], entry[1])
+
+    def _forget(self, gone: set[Path]) -> None:
         """Take away in storage what this node had brought and has deleted."""
-        for path in [path for path in self._kept if path not in present]:
+        for path in [path for path in gone if path in self._kept]:
             del self._kept[path]
             for here, there in self._pairs:
                 if here in path.parents:
                     copy = there / path.relative_to(here)
-                    with suppress(OSError):
-                        copy.unlink()
+                    for each in (copy, _of_link(copy)):
+                        with suppress(OSError):
+                            each.unlink()
                     with suppress(OSError):  # the last file of its folder, and that folder the last of its own
                         for folder in copy.parents[: len(path.relative_to(here).parents) - 1]:
                             folder.rmdir()
@@ -113,17 +191,58 @@ class Keeper:
         for here, there in self._pairs:
             for folder, folders, names in os.walk(here):
                 folders[:] = [name for name in folders if not name.endswith(UNFINISHED)]
-                for name in names:
+                links = [name for name in folders if Path(folder, name).is_symlink()]
+                for name in names + links:
                     path = Path(folder, name)
-                    if name.endswith(UNFINISHED) or path.is_symlink():
-                        continue
                     with suppress(OSError):
-                        about = path.stat()
-                        yield here, path, there, Sign(about.st_size, about.st_mtime_ns)
+                        about = path.lstat()
+                        if stat.S_ISLNK(about.st_mode) and path.readlink() == there / path.relative_to(here):
+                            yield here, path, there, STORED
+                        elif not name.endswith(UNFINISHED) and stat.S_IFMT(about.st_mode) in KINDS:
+                            yield here, path, there, Sign(about.st_size, about.st_mtime_ns)
+
+
+def _keep(path: Path, here: Path, target: Path) -> None:
+    """Store a file, or what stands for a link, below `here`."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    instead = _of_link(target)
+    if path.is_symlink():
+        instead.write_bytes(os.fsencode(_inner(path, here)))
+        instead = target
+    else:
+        _copy(path, target)
+    with suppress(OSError):  # of an earlier time, when it was the other
+        instead.unlink()
 
 
 def _copy(path: Path, target: Path) -> None:
     """Written in place: closing the file is what stores it, as a whole."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     with path.open("rb") as source, target.open("wb") as file:
         shutil.copyfileobj(source, file, 1 << 22)
+
+
+def _of_link(target: Path) -> Path:
+    return target.with_name(target.name + LINK)
+
+
+def _inner(path: Path, here: Path) -> str:
+    """A link's target; relative where it leads to a place in the folder that is kept."""
+    target = Path(os.path.normpath(path.readlink()))
+    return os.path.relpath(target, path.parent) if here in (target, *target.parents) else str(path.readlink())
+
+
+def _show(path: Path, target: Path) -> None:
+    """The same file under another name, where the disk can do that: what is written to it later is there at once."""
+    if path.is_symlink() and not path.is_file():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        if target.samefile(path):
+            return
+    target.unlink(missing_ok=True)
+    try:
+        os.link(path.resolve(), target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another disk, or one without hard links
+        shutil.copyfile(path, target)

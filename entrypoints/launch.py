@@ -20,15 +20,17 @@ from typing import Any
 
 import failure
 from cloudtrain_job import event_line
-from contract import PAYLOAD, Job, Place, job_environment, read_job, with_job_file
+from contract import PAYLOAD, STREAM_KEY, Job, Place, job_environment, read_job, with_job_file
 from devices import visible_gpus
-from keeping import Keeper
+from keeping import JOURNAL, Keeper
+from last_words import LastWords
 from lifeline import die_with
+from masking import masks
 from platforms import find_failure_file, find_place, wait_for_name
 from restore import restore
-from stopping import StopRequest
+from stopping import ASKED, StopRequest
 from stored_secrets import look_up
-from streams import Streams, write_line
+from streams import Streams, write_line, write_text
 
 SUCCEEDED, FAILED, STOPPED = 0, 1, 5
 NODE_RANK = "CLOUDTRAIN_NODE_RANK"
@@ -53,6 +55,14 @@ def main() -> int:
         return Launcher(job, place, scratch).run()
 
 
+_APART = (
+    "the processes of this job never formed one torch.distributed group: unless something else joins them (Horovod, "
+    "JAX), each trained a model of its own. "
+    "Call torch.distributed.init_process_group() and wrap the model (DistributedDataParallel, fully_shard), or ask for "
+    "one process; launch.require_group: true in the spec makes this a failure"
+)
+
+
 class Launcher:
     """One node's torchrun, from start to exit code."""
 
@@ -62,10 +72,15 @@ class Launcher:
         self.deaths: list[dict[str, Any]] = []
         self.attempt, self.attempt_began = 0, 0.0
         self.ranks: dict[int, int] = {}
-        self.done: set[int] = set()
-        self.stop = StopRequest(place.stop_file, job.stop_after_seconds, self._log)
+        self.done: dict[int, float] = {}
+        """Ranks of this attempt that have ended with 0, and when."""
+        self.groups: list[int] = []
+        """How many processes each of them was in one group with; 0: it never joined one."""
+        self.words: dict[int, LastWords] = {}
+        self.key = os.urandom(8).hex()
+        self.stop = StopRequest(place.stop_file, job.stop_after_seconds, self._log, place.events)
         self.forced = False
-        self.keeper = Keeper(place.kept, self._log)
+        self.keeper = Keeper(place.kept, self._log, place.shown, scratch / JOURNAL)
 
     def run(self) -> int:
         """Everything, in order."""
@@ -84,7 +99,9 @@ class Launcher:
         if lost:
             self._add_error(_error_of(OSError(f"what this node wrote is not all kept: {lost}")))
             code = 1
-        return self._conclude(code, time.monotonic() - started)
+        code = self._conclude(code, time.monotonic() - started)
+        self.stop.await_the_end()
+        return code
 
     def _check_world(self) -> None:
         """Nodes that do not know each other train as many models, and nobody notices: refuse it."""
@@ -104,9 +121,10 @@ class Launcher:
         """Secrets, folders, an earlier run's checkpoints, and the names that nodes reach each other by."""
         place = self.place
         os.environ.update(look_up(self.job.secrets, os.environ, self.stop.asked))
+        masks.add(os.environ.get(name, "") for name in (*self.job.secrets, *self.job.masked))
         for folder in (place.output_dir, place.model_dir, place.checkpoint_dir):
             Path(folder).mkdir(parents=True, exist_ok=True)
-        self._restore(place.kept.get(place.checkpoint_dir, ""))  # by an earlier attempt at this job
+        self._restore(place.kept.get(place.checkpoint_dir, ""), leads=True)  # by an earlier attempt at this job
         self.keeper.know()
         self._restore(place.resume_dir)
         if place.node_rank > 0:
@@ -116,9 +134,10 @@ class Launcher:
         for name in dict.fromkeys((place.master_addr, place.address or place.master_addr)):
             wait_for_name(name, until=self.stop.asked)
 
-    def _restore(self, saved: str) -> None:
+    def _restore(self, saved: str, *, leads: bool = False) -> None:
         if Path(saved or os.devnull).is_dir():
-            restore(Path(saved), Path(self.place.checkpoint_dir), self.place.node_rank, self._log, self.stop.asked)
+            folder, node = Path(self.place.checkpoint_dir), self.place.node_rank
+            restore(Path(saved), folder, node, self._log, self.stop.asked, leads=leads)
 
     def _run_torchrun(self) -> int:
         wakeup, woken = os.pipe()
@@ -126,10 +145,10 @@ class Launcher:
         os.set_blocking(wakeup, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-        streams = Streams(self.scratch, self.job.processes, self._on_event)
+        streams = Streams(self.scratch, self.job.processes, self._on_event, key=self.key, on_text=self._on_text)
         if self.stop.asked():
             return STOPPED
-        env = job_environment(self.job, self.place, self.scratch, os.environ)
+        env = {**job_environment(self.job, self.place, self.scratch, os.environ), STREAM_KEY: self.key}
         # torchrun makes a folder for logs that it is not asked to write: among ours, which go when we go.
         logs = f"--log-dir={self.scratch / 'torchrun'}"
         argv = [sys.executable, "-u", str(PAYLOAD / "agent.py"), logs, *torchrun_arguments(self.job, self.place)]
@@ -167,18 +186,30 @@ class Launcher:
             self.keeper.hurry()
         elif kind == "rank_failed":
             self.deaths.append(event)
-        elif kind == "rank_ended" and event.get("exitcode") == 0:
-            self.done.add(event["rank"])
+        elif kind == "rank_ended" and event["exitcode"] == 0:
+            self.done[event["rank"]] = event["time"]
+            self.groups.append(event.get("group", self.job.nodes * self.job.processes))
         elif kind == "rank_started":
             self.ranks[event["local_rank"]] = event["rank"]
+            self.words.pop(event["local_rank"], None)
             if event["attempt"] > self.attempt:
-                cause = failure.root_cause(self.errors)
+                cause = self._cause()
                 self.attempt, self.attempt_began = event["attempt"], event["time"]
                 self.done.clear()
+                self.groups.clear()
                 ours = cause is not None and not cause.get("consequence")
                 why = failure.one_line(cause) if cause and ours else "another node asked for it"
                 _say("restarted", attempt=self.attempt, why=why)
                 self._log(f"restart {self.attempt} of {self.job.restarts}: {why}")
+
+    def _on_text(self, local_rank: int, line: str) -> None:
+        if local_rank >= 0:
+            self.words.setdefault(local_rank, LastWords()).hear(line)
+
+    def _cause(self) -> failure.Error | None:
+        """The first cause so far. That a peer is gone is none, when it is known why it went."""
+        cause = failure.root_cause(self.errors)
+        return cause and (failure.left_early(cause, self.done, self.place.node_rank) or cause)
 
     def _count_deaths(self, streams: Streams) -> None:
         """Turn deaths into errors, once all that the dead had to say has been read."""
@@ -189,30 +220,37 @@ class Launcher:
             known = any(e["rank"] == rank and e.get("attempt", 0) == self.attempt for e in self.errors)
             late = death["time"] < self.attempt_began  # of the attempt before, which has been told of
             if not known and not late and not self.stop.why:
-                self._add_error(failure.death(rank, death["exitcode"], death["time"], done=rank in self.done))
+                words = self.words.get(death["local_rank"], LastWords())
+                told = failure.death(rank, death["exitcode"], death["time"], done=rank in self.done, why=words.why)
+                seen = words.fields(Path.cwd(), PAYLOAD) if death["exitcode"] < 0 else {}
+                self._add_error({**told, **seen})
         self.deaths.clear()
 
     def _add_error(self, error: failure.Error) -> None:
-        error = {**error, "node": self.place.node_rank, "attempt": self.attempt}
+        error = masks.hide_in({**error, "node": self.place.node_rank, "attempt": self.attempt})
         self.errors.append(error)
         _say("error", **error)
 
     def _conclude(self, code: int, seconds: float) -> int:
         outcome, error = self._outcome(code)
-        why = {"why": self.stop.why} if outcome == "stopped" and self.stop.why else {}
+        if outcome == "succeeded" and self._is_apart():
+            _say("warning", message=_APART)
+            self._log(f"warning: {_APART}")
+        why = {"why": self.stop.why, "stop_asked": self.stop.time} if outcome == "stopped" and self.stop.why else {}
         _say("node_ended", outcome=outcome, seconds=round(seconds, 3), error=_brief(error), forced=self.forced, **why)
         if error is not None:
             _tell_failure(error, self.place.failure_file)
         else:
             self._log(f"{outcome} after {seconds:.1f} s")
-        return {"succeeded": SUCCEEDED, "stopped": self.place.stopped_code}.get(outcome, FAILED)
+        stopped = self.place.stopped_code if self.stop.why in ASKED else STOPPED
+        return {"succeeded": SUCCEEDED, "stopped": stopped}.get(outcome, FAILED)
 
     def _outcome(self, code: int) -> tuple[str, failure.Error | None]:
         """How it ended: the first rank's word counts more than torchrun's exit code, which is 1 after every stop."""
         told = _read_result(self.scratch / "result.json")
         if code or told == "stopped":  # if the peers stopped before we were asked, ours is no failure
             self.stop.asked_after_all()
-        cause = failure.root_cause(self.errors)
+        cause = self._cause()
         if told in ("succeeded", "stopped") and (code == 0 or self.stop.why):
             return told, None
         if code == 0:  # never after a SIGTERM that reached torchrun
@@ -229,6 +267,11 @@ class Launcher:
             self._add_error({"rank": -1, "time": time.time(), "exception": "exit", "message": message})
             cause = self.errors[-1]
         return "failed", cause
+
+    def _is_apart(self) -> bool:
+        """Whether this node's ranks trained without the others: none was in a group of the whole world."""
+        world = self.job.nodes * self.job.processes
+        return world > 1 and bool(self.groups) and all(size < world for size in self.groups)
 
     def _log(self, text: str) -> None:
         _log(self.place.node_rank, text)
@@ -271,7 +314,7 @@ def _never_began(error: Exception) -> int:
     """The usual end of a node that does not know what to do: neither place nor job could be read."""
     if not os.environ.get(NODE_RANK, "").isdecimal():
         os.environ[NODE_RANK] = "0"
-    told = {**_error_of(error), "node": int(os.environ[NODE_RANK]), "attempt": 0}
+    told = masks.hide_in({**_error_of(error), "node": int(os.environ[NODE_RANK]), "attempt": 0})
     _say("error", **told)
     _say("node_ended", outcome="failed", seconds=0.0, error=_brief(told), forced=False)
     _tell_failure(told, find_failure_file(os.environ))
@@ -294,12 +337,15 @@ def _error_of(error: Exception) -> failure.Error:
 
 
 def _log(node: int, text: str) -> None:
-    write_line(f"[node {node}] {text}".encode("utf-8", "replace"))
+    write_text(f"[node {node}] {text}".encode("utf-8", "replace"))
+
+
+_LEFT_OUT = ("type", "traceback", "stack", "seq")
 
 
 def _brief(error: failure.Error | None) -> dict[str, Any] | None:
-    """The root cause for `node_ended`: all but the traceback, which its own event carries."""
-    return {key: value for key, value in error.items() if key not in ("type", "traceback", "seq")} if error else None
+    """The root cause for `node_ended`: all but traceback and stack, which its own event carries."""
+    return {key: value for key, value in error.items() if key not in _LEFT_OUT} if error else None
 
 
 def _read_result(path: Path) -> str:
@@ -310,4 +356,4 @@ def _read_result(path: Path) -> str:
 
 
 def _say(kind: str, **fields: Any) -> None:
-    write_line(event_line(kind, **{"rank": -1, **fields}).rstrip(b"\n"))
+    write_line(event_line(kind, **{"rank": -1, **masks.hide_in(fields)}).rstrip(b"\n"))

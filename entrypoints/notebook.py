@@ -22,7 +22,7 @@ def run_notebook(path: Path, namespace: dict[str, Any]) -> None:
         name = f"{path}[cell {number}]"
         code = _without_magics(source, name)
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
-        exec(compile(code, name, "exec"), namespace)  # noqa: S102
+        exec(compile(code, name, "exec", dont_inherit=True), namespace)  # noqa: S102
 
 
 def _without_magics(source: str, name: str) -> str:

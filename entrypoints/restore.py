@@ -8,29 +8,52 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Callable, Iterator
 
+from keeping import LINK
+
 BLOCK_BYTES = 1 << 20
+LONGEST_LINK = 4096
 ENDING = ".restoring"
 """Of a file that is being written; an interrupted run may have left one among its checkpoints."""
 
 
+LARGE_BYTES = 16 << 20
+"""From here on a file of a mount is not copied but led to: a node reads what it needs, not everybody's shards."""
+
+
 def restore(
-    source: Path, target: Path, node: int, log: Callable[[str], None], until: Callable[[], bool] = lambda: False
+    source: Path,
+    target: Path,
+    node: int,
+    log: Callable[[str], None],
+    until: Callable[[], bool] = lambda: False,
+    *,
+    leads: bool = False,
 ) -> None:
     """Copy each regular file below `source` that is missing below `target`: whole, or not at all.
 
-    What is there is never overwritten, so that it may run again after any interruption. Links are neither followed
-    nor made. A file that cannot be read is passed over with a line in the log; OSError if one cannot be written.
-    Nodes that share a folder do not meet: `node` is part of the temporary name. `until`: a reason to stop early.
+    What is there is never overwritten, so that it may run again after any interruption. Links are not followed, and
+    none is made but for a file that stands for one (see `keeping.LINK`) and stays inside. A file that cannot be read
+    is passed over with a line in the log; OSError if one cannot be written. Nodes that share a folder do not meet:
+    `node` is part of the temporary name. `until`: a reason to stop early. `leads`: large files become links to
+    `source`, which stays where it is.
     """
-    count = size = 0
+    count = size = led = 0
     target.mkdir(parents=True, exist_ok=True)
     for path in _files(source, log):
         if until():
             return
-        goal = target / path
+        goal = target / path.with_name(path.name.removesuffix(LINK))
         try:
             _make_folders(target, path.parent)
             if os.path.lexists(goal):
+                continue
+            if path.name.endswith(LINK):
+                _make_link(source / path, goal, len(path.parents) - 1)
+                continue
+            about = (source / path).lstat()
+            if leads and stat.S_ISREG(about.st_mode) and about.st_size >= LARGE_BYTES:
+                goal.symlink_to(source / path)
+                led += 1
                 continue
             with _open(source / path) as content:
                 if _write(content, goal, goal.with_name(f".{node}{ENDING}"), until):
@@ -39,6 +62,8 @@ def restore(
             log(f"not restored: {path}: {why}")
     if count:
         log(f"restored {count} files of an earlier run's checkpoints, {size / 1e6:.1f} MB")
+    if led:
+        log(f"{led} large files of earlier checkpoints are read from storage as they are needed")
 
 
 class _Unusable(Exception):
@@ -77,6 +102,17 @@ def _open(path: Path) -> BinaryIO:
         return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except OSError as error:
         raise _Unusable(error.strerror) from None
+
+
+def _make_link(path: Path, goal: Path, depth: int) -> None:
+    """The link that a file stands for, `depth` folders below the top. Behind a name `..` leads nobody knows where."""
+    with _open(path) as content:
+        link = os.fsdecode(content.read(LONGEST_LINK))
+    parts = [part for part in link.split("/") if part not in ("", ".")]
+    up = next((count for count, part in enumerate(parts) if part != ".."), len(parts))
+    if not link or link.startswith("/") or "\0" in link or up > depth or ".." in parts[up:]:
+        raise _Unusable(f"a link that leads out ({link})")
+    goal.symlink_to(link)
 
 
 def _write(content: BinaryIO, goal: Path, temporary: Path, until: Callable[[], bool]) -> bool:

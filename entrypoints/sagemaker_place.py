@@ -23,6 +23,11 @@ RESERVED = ("cloudtrain-source", JOB_CHANNEL, RESUME_CHANNEL)
 
 MASTER_PORT = 7777
 
+RDMA_TYPES = ("ml.p4", "ml.p5", "ml.p6")
+"""Machines whose EFA adapters write into a GPU's memory, by AWS's "Elastic Fabric Adapter for AI/ML": libfabric before
+1.18 does not do so on P4 unless it is told to. Told so where the adapter cannot (g4dn, g5, p3dn), it calls abort()
+(ofiwg/libfabric, pull request 8661); and where it is told nothing it looks for itself."""
+
 
 def sagemaker(
     environ: Mapping[str, str],
@@ -31,7 +36,7 @@ def sagemaker(
 ) -> Place:
     """One container of a training job. RuntimeError if its resourceconfig.json makes no sense."""
     base, adapter = base_dir(environ), efa()
-    here, hosts, interface = _resources(f"{base}/input/config/resourceconfig.json")
+    here, hosts, interface, machine = _resources(f"{base}/input/config/resourceconfig.json")
     port = environ.get("CLOUDTRAIN_MASTER_PORT") or str(MASTER_PORT)
     if not port.isdecimal():
         raise RuntimeError(f"CLOUDTRAIN_MASTER_PORT is {port!r}: expected a port number")
@@ -54,7 +59,7 @@ def sagemaker(
         channel_dir=channels,
         resume_dir=f"{channels}/{RESUME_CHANNEL}",
         # gethostname() answers `aws` on every node: NCCL would take them all for one machine.
-        variables={"NCCL_HOSTID": here, **({"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"} if adapter else {})},
+        variables={"NCCL_HOSTID": here, **(_efa_variables(machine) if adapter else {})},
         libraries=folders() if adapter else (),
     )
 
@@ -69,8 +74,15 @@ def failure_file(environ: Mapping[str, str]) -> str:
     return f"{base_dir(environ)}/output/failure"
 
 
-def _resources(path: str) -> tuple[str, list[str], str]:
-    """This node's name, all nodes' names in the order of their ranks, and the network interface between them."""
+def _efa_variables(machine: str) -> dict[str, str]:
+    """What libfabric must be told on a machine with an EFA adapter."""
+    rdma = {"FI_EFA_USE_DEVICE_RDMA": "1"} if machine.startswith(RDMA_TYPES) else {}
+    return {"FI_PROVIDER": "efa", **rdma}
+
+
+def _resources(path: str) -> tuple[str, list[str], str, str]:
+    """This node's name, all nodes' names in the order of their ranks, the network interface between them, and what
+    machine it is."""
     try:
         with open(path, encoding="utf-8") as file:
             document: Any = json.load(file)
@@ -86,7 +98,8 @@ def _resources(path: str) -> tuple[str, list[str], str]:
         raise RuntimeError(f"{path}: hosts names a node twice: {', '.join(hosts)}")
     if here not in hosts:
         raise RuntimeError(f"{path}: current_host is {here!r}, which is not among the hosts: {', '.join(hosts)}")
-    return str(here), sorted(hosts), str(document.get("network_interface_name") or "")
+    interface, machine = (document.get(name) or "" for name in ("network_interface_name", "current_instance_type"))
+    return str(here), sorted(hosts), str(interface), str(machine)
 
 
 def _channels(folder: str) -> dict[str, str]:

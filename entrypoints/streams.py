@@ -1,7 +1,7 @@
 """What the ranks print, gathered: one named pipe per rank in, one stream of whole, marked lines out.
 
 A line of a rank leaves as `[rank 3] text`, one of the launcher as `[node 0] text`, an event as it is. Each is
-written in one go, so that ranks never tear each other's lines.
+written in one go, so that ranks never tear each other's lines. Secret values leave masked.
 """
 
 from __future__ import annotations
@@ -9,37 +9,67 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
-from cloudtrain_job import MARKER
+from cloudtrain_job import MARKER, SIGNED, signed_marker
+from event_schema import CLIENTS, LAUNCHERS, parse
+from masking import masks
 
 _MARKER = MARKER.encode()
-LAUNCHERS_OWN = ("node_started", "node_ended", "restarted")
-"""Events that only the launcher tells; a rank that prints one has printed text."""
 
 _LONGEST = 64 * 1024
 """Bytes after which an unfinished line is passed on as it is."""
 
+UNFINISHED_SECONDS = 10.0
+"""How often the state of a line that is still being written is passed on, such as a progress bar's."""
+
+
+@dataclass
+class _Pipe:
+    """One pipe and the line that is being written into it."""
+
+    label: str
+    local_rank: int
+    """-1: torchrun's own."""
+    rest: bytes = b""
+    shown: bytes = b""
+    """Of the unfinished line, what was passed on last."""
+    looked: float = 0.0
+
 
 class Streams:
-    """The pipes of one node's ranks. `on_event` sees every event that passes through."""
+    """The pipes of one node's ranks. `on_event` sees every event that passes through, `on_text` each rank's lines.
 
-    def __init__(self, folder: Path, processes: int, on_event: Callable[[dict[str, Any]], None]) -> None:
-        self._on_event = on_event
+    `key`: what the processes are known by that may tell how a rank fares. The same line without it is text: a program
+    may print anything, the log of another job included.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        processes: int,
+        on_event: Callable[[dict[str, Any]], None],
+        *,
+        key: str,
+        on_text: Callable[[int, str], None] = lambda *_: None,
+    ) -> None:
+        self._on_event, self._on_text = on_event, on_text
+        self._signed = signed_marker(key).encode()
         self._selector = selectors.DefaultSelector()
-        self._unfinished: dict[int, bytes] = {}
-        self._labels: dict[int, str] = {}
+        self._pipes: dict[int, _Pipe] = {}
         for local_rank in range(processes):
             path = folder / f"rank-{local_rank}"
             os.mkfifo(path, 0o600)
             # Read and write: so the pipe never reports its end while ranks come and go.
-            self._add(os.open(path, os.O_RDWR | os.O_NONBLOCK), f"local rank {local_rank}")
+            self._add(os.open(path, os.O_RDWR | os.O_NONBLOCK), _Pipe(f"local rank {local_rank}", local_rank))
 
     def add_torchrun(self, fd: int) -> None:
         """Gather what torchrun itself prints as well."""
         os.set_blocking(fd, False)
-        self._add(fd, "torchrun")
+        self._add(fd, _Pipe("torchrun", -1))
 
     def add_wakeup(self, fd: int) -> None:
         """A descriptor that only ends the waiting."""
@@ -52,22 +82,23 @@ class Streams:
                 os.read(key.fd, 4096)
             else:
                 self._read(key.fd)
+        self._show_unfinished(time.monotonic())
 
     def drain(self) -> None:
         """Pass on all that is left, unfinished lines included."""
-        for fd in self._labels:
+        for fd, pipe in self._pipes.items():
             while self._read(fd):
                 pass
-        for fd, rest in self._unfinished.items():
-            if rest:
-                self._line(fd, rest)
-        self._unfinished = dict.fromkeys(self._unfinished, b"")
+            if pipe.rest:
+                self._line(pipe, pipe.rest)
+            pipe.rest = b""
 
-    def _add(self, fd: int, label: str) -> None:
-        self._labels[fd], self._unfinished[fd] = label, b""
-        self._selector.register(fd, selectors.EVENT_READ, label)
+    def _add(self, fd: int, pipe: _Pipe) -> None:
+        self._pipes[fd] = pipe
+        self._selector.register(fd, selectors.EVENT_READ, pipe.label)
 
     def _read(self, fd: int) -> bool:
+        pipe = self._pipes[fd]
         try:
             chunk = os.read(fd, _LONGEST)
         except BlockingIOError:
@@ -76,30 +107,65 @@ class Streams:
             if fd in self._selector.get_map():
                 self._selector.unregister(fd)
             return False
-        *lines, rest = (self._unfinished[fd] + chunk).split(b"\n")
+        begins = not pipe.rest
+        *lines, pipe.rest = (pipe.rest + chunk).split(b"\n")
         for line in lines:
-            self._line(fd, line)
-        if len(rest) > _LONGEST:
-            self._line(fd, rest)
-            rest = b""
-        self._unfinished[fd] = rest
+            self._line(pipe, line)
+        if lines or begins:
+            pipe.shown, pipe.looked = b"", time.monotonic()
+        if len(pipe.rest) > _LONGEST:
+            pipe.rest = self._shortened(pipe)
         return True
 
-    def _line(self, fd: int, line: bytes) -> None:
+    def _shortened(self, pipe: _Pipe) -> bytes:
+        """What stays of a line that is too long to wait for its end: of a progress bar, all that one still sees."""
+        state = _visible(pipe.rest)
+        if len(state) <= _LONGEST:
+            return b"\r" + state
+        split = len(pipe.rest) - masks.beginning(pipe.rest)  # a secret is not cut in two
+        self._line(pipe, pipe.rest[:split])
+        return pipe.rest[split:]
+
+    def _show_unfinished(self, now: float) -> None:
+        """Pass on what a line shows that has no end yet, if it is another than the last time."""
+        for pipe in self._pipes.values():
+            if not pipe.rest or now - pipe.looked < UNFINISHED_SECONDS:
+                continue
+            pipe.looked, state = now, _visible(pipe.rest)
+            state = state[: len(state) - masks.beginning(state)]
+            if state.strip() and state != pipe.shown and _MARKER[:12] not in state:
+                pipe.shown = state
+                self._text(pipe, state)
+
+    def _line(self, pipe: _Pipe, line: bytes) -> None:
         # An event may follow text that had no newline yet: the line is both.
-        said, marker, rest = line.partition(_MARKER)
-        event = _parse(rest) if marker else None
-        if event is not None and event["type"] not in LAUNCHERS_OWN:
-            if event["type"] == "rank_started":
-                self._labels[fd] = f"rank {event['rank']}"
-            if said:
-                self._line(fd, said)
-            self._on_event(event)
-            write_line(_MARKER + rest)
-            return
-        # A progress bar redraws its line by carriage returns: what stands there at the end is what one saw.
-        seen = line.rstrip(b"\r").rpartition(b"\r")[2]
-        write_line(b"[" + self._labels[fd].encode() + b"] " + seen)
+        for marker, is_signed in ((self._signed, True), (_MARKER, False)):
+            said, found, rest = line.partition(marker)
+            if not found:
+                continue
+            event = parse(rest)
+            if event is not None and _is_believed(event["type"], is_signed):
+                if event["type"] == "rank_started":
+                    pipe.label = f"rank {event['rank']}"
+                if said:
+                    self._line(pipe, said)
+                event = masks.hide_in(event)
+                self._on_event(event)
+                write_line(_MARKER + _encoded(event))
+                return
+            line = said + _MARKER + rest
+        state = _visible(line)
+        self._on_text(pipe.local_rank, state.decode("utf-8", "replace"))
+        self._text(pipe, state)
+
+    @staticmethod
+    def _text(pipe: _Pipe, text: bytes) -> None:
+        write_text(b"[" + pipe.label.encode() + b"] " + text)
+
+
+def write_text(line: bytes) -> None:
+    """One line of text, its secrets masked."""
+    write_line(masks.hide(line))
 
 
 def write_line(line: bytes) -> None:
@@ -112,22 +178,14 @@ def write_line(line: bytes) -> None:
         pass
 
 
-_NEEDS: dict[str, dict[str, Any]] = {
-    "rank_started": {"rank": int, "local_rank": int, "attempt": int, "time": (int, float)},
-    "rank_ended": {"rank": int, "exitcode": int},
-    "rank_failed": {"local_rank": int, "exitcode": int, "time": (int, float)},
-    "error": {"rank": int, "time": (int, float), "exception": str, "message": str},
-}
-"""What we rely on in the events that we act on; any program may print a line that looks like one."""
+def _visible(line: bytes) -> bytes:
+    """A progress bar redraws its line by carriage returns: what stands there at the end is what one saw."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
-def _parse(text: bytes) -> dict[str, Any] | None:
-    """The event in a line, None when it is none of the kind that it says."""
-    try:
-        event = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
-        return None
-    needs = _NEEDS.get(event["type"], {})
-    return event if all(isinstance(event.get(name), kind) for name, kind in needs.items()) else None
+def _is_believed(kind: str, is_signed: bool) -> bool:
+    return kind not in (*LAUNCHERS, *CLIENTS) and (is_signed or kind not in SIGNED)
+
+
+def _encoded(event: dict[str, Any]) -> bytes:
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -7,7 +7,6 @@ Inside a job the launcher starts it; by hand it writes to ./cloudtrain-output.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from typing import Any, NoReturn
 if find_spec("cloudtrain_job") is None:  # run by hand; in a job the launcher has put it on the path
     sys.path.insert(1, str(Path(__file__).parent / "job"))
 
-from cloudtrain_job import emit, write_result
+from cloudtrain_job import emit, to_json, write_result
 from cloudtrain_trainer.arguments import end, parse, refuse
 from cloudtrain_trainer.options import Folders, Options
 from cloudtrain_trainer.rules import Refused
@@ -36,7 +35,7 @@ def main() -> NoReturn:
 
 
 def train(options: Options, folders: Folders) -> NoReturn:
-    from cloudtrain_trainer import memory, rules, strategies, tasks
+    from cloudtrain_trainer import finite, memory, rules, strategies, tasks
     from cloudtrain_trainer.checkpoint import Checkpoints, Written
     from cloudtrain_trainer.gpu_monitor import watch
     from cloudtrain_trainer.hardware import device_name
@@ -76,6 +75,8 @@ def train(options: Options, folders: Folders) -> NoReturn:
         memory.fit(loop, learnt)
         loop.resume()
         outcome = loop.run()
+    except finite.NotFinite as error:
+        give_up_numbers(str(error), loop, checkpoints, trackers, folders)
     except Exception as error:
         if not memory.is_out_of_memory(error):
             raise
@@ -100,6 +101,30 @@ def give_up_memory(error: Exception, loop: Any, learnt: Any) -> NoReturn:
     end(memory.OOM_EXIT, "OutOfMemory", said)
 
 
+def give_up_numbers(why: str, loop: Any, checkpoints: Any, trackers: Any, folders: Folders) -> NoReturn:
+    """A loss, a gradient or a weight is not a finite number. All ranks know and are here: nobody waits for another."""
+    from cloudtrain_trainer import finite
+
+    with loop.stop.patience():
+        checkpoints.finish()  # what is being written is from before
+        saved = checkpoints.steps()
+    way_out = "try a lower --lr, --clip-norm or another --amp, and look at the data"
+    if not loop.step.skips:
+        way_out += "; --on-nan skip leaves such steps out"
+    kept = f"the checkpoint of step {saved[0]} is kept, and the next start goes on from it" if saved else ""
+    said = f"{why}. Training stops{': ' if kept else ''}{kept}. Remedy: {way_out}"
+    if loop.ranks.rank == 0:
+        write_numbers(folders, {"outcome": "failed", "why": why, **loop.at._asdict(), **loop.metrics})
+    trackers.close("failed")
+    end(finite.EXIT, "NotFinite", said, speaks=loop.ranks.rank == 0)
+
+
+def write_numbers(folders: Folders, numbers: dict[str, Any]) -> None:
+    """metrics.json beside the results."""
+    folders.output.mkdir(parents=True, exist_ok=True)
+    (folders.output / "metrics.json").write_text(to_json(numbers, indent=1) + "\n")
+
+
 def finish(loop: Any, outcome: str, folders: Folders) -> None:
     """Write what the run leaves behind, and say how it ended.
 
@@ -112,8 +137,7 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
         if best.step >= 0:
             numbers.update(best_step=best.step, best_val_loss=best.val_loss)
         numbers.update(seconds=round(loop.meter.seconds(), 3), samples_per_s=round(loop.meter.mean_rate(), 1))
-        folders.output.mkdir(parents=True, exist_ok=True)
-        (folders.output / "metrics.json").write_text(json.dumps(numbers, indent=1) + "\n")
+        write_numbers(folders, numbers)
     loop.ranks.barrier()
     if loop.ranks.rank == 0:
         emit("result", outcome=outcome, step=loop.at.step, **told)

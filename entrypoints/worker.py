@@ -6,6 +6,7 @@ torchrun starts this file in place of the program. Standard library only: torch 
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
 import runpy
 import sys
@@ -15,22 +16,26 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from contract import JOB_FILE, PAYLOAD, STREAM_DIR, Job, filled, read_job
-from failure import is_consequence
+import shutdown
+from contract import JOB_FILE, PAYLOAD, STREAM_DIR, STREAM_KEY, Job, filled, read_job
 from lifeline import die_with
 from notebook import run_notebook
+from reporting import LONGEST_MESSAGE, describe, text_of
 
 if find_spec("cloudtrain_job") is None:  # the launcher has put it last on the path
     sys.path.append(str(PAYLOAD / "job"))
 
-from cloudtrain_job import emit, send_through
+import cloudtrain_job
 
 FOLDER = Path.cwd()
 """The job's working folder, whatever folder the program changes to."""
 
-OURS = ("contract", "failure", "lifeline", "notebook")
+OURS = ("contract", "devices", "failure", "lifeline", "notebook", "reporting", "shutdown")
+
+RANK_PID = os.getpid()
+"""A process that the program forks comes back here when it ends; it is not the rank, and tells nothing."""
 
 EXIT_DEADLINE_SECONDS = 5
 """A failed rank leaves within this time: its peers wait in a collective until it is gone."""
@@ -41,7 +46,7 @@ def main() -> NoReturn:
     die_with(os.getppid())
     job = read_job(os.environ[JOB_FILE])
     job = replace(job, argv=filled(job.argv, os.environ))
-    _join_stream(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]))
+    _join_stream(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]), os.environ.pop(STREAM_KEY, ""))
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     emit("rank_started", local_rank=int(os.environ["LOCAL_RANK"]), attempt=attempt, pid=os.getpid())
     try:
@@ -52,11 +57,21 @@ def main() -> NoReturn:
         code = _exit_code(error)
         if code:
             said = error.code if isinstance(error.code, str) else f"exited with code {code}"
-            emit("error", attempt=attempt, exception="SystemExit", message=said[:1000])
+            emit("error", attempt=attempt, exception="SystemExit", message=said[:LONGEST_MESSAGE])
     except BaseException as error:  # noqa: BLE001  (whatever ends the program is reported)
         code = 1
         _report(error, attempt)
+    if code == 0 and job.require_group and _group_size() < int(os.environ["WORLD_SIZE"]) and os.getpid() == RANK_PID:
+        code = 1
+        said = "ended without having joined one torch.distributed group with all others (launch.require_group)"
+        emit("error", attempt=attempt, exception="NoProcessGroup", message=said)
     _leave(code)
+
+
+def emit(kind: str, /, **fields: Any) -> None:
+    """Tell the launcher of this rank."""
+    if os.getpid() == RANK_PID:
+        cloudtrain_job.emit(kind, **fields)
 
 
 def run(job: Job) -> None:
@@ -76,15 +91,20 @@ def run(job: Job) -> None:
     if job.kind == "notebook":
         run_notebook(path, program.__dict__)
     else:
-        exec(compile(path.read_bytes(), str(path), "exec"), program.__dict__)  # noqa: S102
+        # A program inherits no `from __future__` of ours: its annotations are what it says they are.
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), program.__dict__)  # noqa: S102
 
 
-def _join_stream(folder: str, local_rank: int) -> None:
-    """Print into this rank's own pipe to the launcher from now on, C++ libraries and child processes included."""
+def _join_stream(folder: str, local_rank: int, key: str) -> None:
+    """Print into this rank's own pipe to the launcher from now on, C++ libraries and child processes included.
+
+    A crash below Python (SIGSEGV, SIGABRT, ...) prints the Python stack there, too.
+    """
     pipe = os.open(os.path.join(folder, f"rank-{local_rank}"), os.O_WRONLY)  # noqa: PTH118
     os.dup2(pipe, 1)
     os.dup2(pipe, 2)
-    send_through(pipe)
+    cloudtrain_job.send_through(pipe, key)
+    faulthandler.enable(pipe)
 
 
 def _check_world(job: Job) -> None:
@@ -96,35 +116,36 @@ def _check_world(job: Job) -> None:
         )
 
 
+def _group_size() -> int:
+    """How many processes this one is, or was, in a torch.distributed group with; 0: none ever."""
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None:
+        return 1 if os.environ["WORLD_SIZE"] == "1" else 0
+    try:
+        if c10d.is_initialized():
+            return int(c10d.get_world_size())
+        # What init_process_group leaves behind when the group has been destroyed again.
+        hooked = getattr(sys.excepthook, "__module__", "") == c10d.__name__
+        joined = hooked or getattr(c10d, "_default_pg_init_method", None) is not None
+    except Exception:  # noqa: BLE001  (a torch that is built otherwise: no alarm that may be false)
+        joined = True
+    return int(os.environ["WORLD_SIZE"]) if joined else 0
+
+
 def _exit_code(error: SystemExit) -> int:
     if error.code is None or isinstance(error.code, int):
         return error.code or 0
-    print(error.code, file=sys.stderr)
+    print(text_of(error.code), file=sys.stderr)
     return 1
 
 
 def _report(error: BaseException, attempt: int) -> None:
     """Send the error as an event, then let it be shown as Python would show it, without our own frames."""
-    import traceback
-
     frames = error.__traceback__
     while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     error = error.with_traceback(frames)
-    stack = traceback.extract_tb(frames)
-    here = next((frame for frame in reversed(stack) if _is_users(frame.filename)), stack[-1] if stack else None)
-    exception = type(error).__name__
-    emit(
-        "error",
-        attempt=attempt,
-        exception=exception,
-        message=str(error)[:1000],
-        file=os.path.relpath(FOLDER / here.filename, FOLDER) if here else getattr(error, "filename", None),
-        line=here.lineno if here else getattr(error, "lineno", None),
-        code=(here.line or "")[:200] if here else (getattr(error, "text", "") or "").strip()[:200],
-        traceback="".join(traceback.format_exception(error))[-2500:],
-        consequence=is_consequence(exception, str(error)),
-    )
+    emit("error", attempt=attempt, **describe(error, frames, FOLDER, PAYLOAD))
     try:
         sys.excepthook(type(error), error, frames)  # the program's own, if it has set one: crash reporters live there
     except Exception:  # noqa: BLE001  (a hook that is broken must not hide the error)
@@ -135,14 +156,9 @@ def _is_ours(filename: str) -> bool:
     return filename in (__file__, str(PAYLOAD / "notebook.py")) or filename.startswith("<frozen runpy")
 
 
-def _is_users(filename: str) -> bool:
-    """In the job's working folder, and neither ours nor in an environment installed inside it."""
-    inside = str(FOLDER / filename).startswith(f"{FOLDER}{os.sep}")
-    return inside and "site-packages" not in filename and not filename.startswith(str(PAYLOAD))
-
-
 def _leave(code: int) -> NoReturn:
-    """End as the interpreter would (threads joined, exit handlers run), but skip the teardown of C++ statics.
+    """End as the interpreter would (threads joined, exit handlers run, objects collected, files closed), but skip
+    the teardown of C++ statics.
 
     There a rank that did all its work dies now and then by SIGABRT (pytorch/pytorch#190489), and the job with it.
     """
@@ -150,15 +166,43 @@ def _leave(code: int) -> NoReturn:
         watch = threading.Timer(EXIT_DEADLINE_SECONDS, os._exit, [code])
         watch.daemon = True
         watch.start()
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-    finally:
-        emit("rank_ended", exitcode=code)
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(AttributeError, OSError, ValueError):
-                stream.flush()
-        os._exit(code)
+    for step in (threading._shutdown, atexit._run_exitfuncs, _flush_output):  # type: ignore[attr-defined]
+        with suppress(BaseException):  # each says itself what went wrong; the next is due all the same
+            step()
+    emit("rank_ended", exitcode=code, group=_group_size())
+    with suppress(BaseException):
+        _finalize(code)
+    os._exit(code)
+
+
+def _finalize(code: int) -> None:
+    """Collect the program's objects and close what it left open; first of all, write what is buffered."""
+    threading.excepthook = lambda _: None  # a daemon thread that still runs finds its globals and files gone
+    watchdog = shutdown.Watchdog(code)
+    files = shutdown.open_files()
+    shutdown.flush(files)
+    watchdog.step()
+    shutdown.clear(_programs_modules())
+    watchdog.step()
+    shutdown.close({id(file): file for file in (*files, *shutdown.open_files())}.values(), watchdog.step)
+
+
+def _programs_modules() -> list[str]:
+    """The names of the modules that lie in the job's folder; `__main__` too, unless it is this file."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        inside = isinstance(file, str) and str(FOLDER / file).startswith(f"{FOLDER}{os.sep}")
+        foreign = "site-packages" in str(file) or str(file).startswith(f"{PAYLOAD}{os.sep}")
+        if inside and not foreign and module.__dict__ is not globals():
+            found.append(name)
+    return found
+
+
+def _flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
 
 
 if __name__ == "__main__":

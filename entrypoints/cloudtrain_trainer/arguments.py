@@ -152,6 +152,12 @@ def _parser() -> _Parser:
     how.add_argument("--clip-norm", type=_positive, metavar="X", help="the most that the gradients' norm may be [none]")
     how.add_argument("--weight-decay", type=_not_negative, metavar="X", help="[task]")
     how.add_argument(
+        "--on-nan",
+        choices=["stop", "skip"],
+        default="stop",
+        help="at a loss or gradient that is not a finite number: stop and fail, or leave the step out [stop]",
+    )
+    how.add_argument(
         "--amp",
         choices=["auto", "no", "bf16", "fp16"],
         default="auto",

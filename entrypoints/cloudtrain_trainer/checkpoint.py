@@ -28,9 +28,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from cloudtrain_job import to_json
 from cloudtrain_trainer import sharded
 from cloudtrain_trainer.checkpoint_files import (
     FORMAT,
+    OWN,
     digest_of,
     examine,
     run_of,
@@ -135,6 +137,10 @@ class Checkpoints:
             trouble, self._trouble = self._trouble, None
             raise trouble
 
+    def steps(self) -> list[int]:
+        """Those with a checkpoint that this rank sees, newest first."""
+        return steps_in(self.folder)
+
     def newest(self) -> Found | None:
         """The newest checkpoint that every rank finds whole; what is torn is skipped, with a warning."""
         apart = ""
@@ -197,6 +203,8 @@ class Checkpoints:
         weights = partial / f"weights-{self.first}"
         if self.makes_folder:
             weights.mkdir(parents=True)
+            if self._writers is not self._all:
+                (weights / OWN).touch()  # a whole model, and other disks have one of their own
         self._wait()
         sharded.write(weights, tensors, self._writers)
         mine = f"__{self.ranks.rank - self.first}_*.distcp"
@@ -211,10 +219,10 @@ class Checkpoints:
             files = {name: digest for part, _ in told for name, digest in part.items()}
             about = {"format": FORMAT, "run": self._run, "step": step, "epoch": epoch}
             about |= {"ranks": self.ranks.size, "spread": self.spread}
-            text = json.dumps(shared, indent=1)
+            text = to_json(shared, indent=1)
             write_text(partial / "shared.json", text)
             files["shared.json"] = hashlib.sha256(text.encode()).hexdigest()
-            write_text(partial / "manifest.json", json.dumps({**about, "files": files}, indent=1))
+            write_text(partial / "manifest.json", to_json({**about, "files": files}, indent=1))
             sync_folder(weights)
             sync_folder(partial)
         self._wait()

@@ -17,6 +17,10 @@ FORMAT = 2
 """Of the files and their names; a checkpoint of another is passed over."""
 
 
+OWN = ".own"
+"""Says of the folder that it is in that only its own node needs it: the launcher does not bring it to others."""
+
+
 def run_of(folder: Path) -> str:
     """Which run wrote a checkpoint; nothing if it does not say."""
     try:
@@ -94,6 +98,11 @@ def examine(folder: Path, ranks: Ranks) -> Finding:
         weights = next((place for place in places if (folder / place).is_dir()), places[0])
         large = sorted(name for name in digests if name.startswith(weights + "/"))
         names = large[ranks.local_rank :: ranks.local_size]
+        if manifest["spread"] and writers == ranks.size:  # each its own part, however many parts its disk shows
+            absent = next((name for name in large if not (folder / name).exists()), "")
+            if absent:
+                return Finding(f"{absent} is not there", spread=True)
+            names = [name for name in large if name.startswith((f"{weights}/__{ranks.rank}_", f"{weights}/.metadata"))]
         names += ["shared.json"] + ([f"rank-{ranks.rank}.pt"] if writers == ranks.size else [])
         spread = bool(manifest["spread"]) and not all((folder / name).exists() for name in names)
         for name in names:

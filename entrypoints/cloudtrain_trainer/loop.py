@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, NoReturn
+
+from torch import Tensor
 
 from cloudtrain_job import emit, log_metrics
-from cloudtrain_trainer import hardware, state
+from cloudtrain_trainer import finite, hardware, state
 from cloudtrain_trainer.agreement import Agreement
 from cloudtrain_trainer.batches import EVALUATION_BATCH, Batches, loader_processes
 from cloudtrain_trainer.checkpoint import Checkpoints
 from cloudtrain_trainer.evaluation import evaluate
-from cloudtrain_trainer.measure import LossMean, Meter
+from cloudtrain_trainer.finite import NotFinite
+from cloudtrain_trainer.measure import Meter
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import cores
 from cloudtrain_trainer.rules import Refused
@@ -56,6 +60,7 @@ class Loop:
         self.seed_this_rank()
         self.at, self.meter, self.agreement = Position(), Meter(), Agreement(self.ranks)
         self.metrics: dict[str, float] = {}
+        self._skipped_told = 0
         self.saving = Saving(self, checkpoints)
         self._told = self.step.loss.state()
 
@@ -86,7 +91,9 @@ class Loop:
             self.at = Position(self.at.step + 1, self.at.epoch, self.at.samples + batch_size)
             self.meter.count(batch_size)
             self.stop.beat()
-            stop, save, report = learn() if learn else (False, False, False)
+            stop, save, report, broken = learn() if learn else (False, False, False, False)
+            if broken:
+                self.give_up()
             if report or self.at.step == self.steps:
                 self._report()
             if stop:
@@ -95,32 +102,70 @@ class Loop:
                 self.saving.save()
         return True
 
-    def _wishes(self) -> tuple[bool, bool, bool]:
-        """Whether this rank wants to stop, to save and to report: the last two are up to the first."""
+    def _wishes(self) -> tuple[bool, bool, bool, bool]:
+        """Whether this rank wants to stop, to save, to report, to give up: the middle two are up to the first."""
         first = self.ranks.rank == 0
-        return self.stop.asked, first and self.saving.is_due(), first and self.meter.due()
+        return self.stop.asked, first and self.saving.is_due(), first and self.meter.due(), self.step.watch.glance()
+
+    def check_finite(self, tensors: Iterable[Tensor] = ()) -> None:
+        """Raise `NotFinite` on all ranks if any of them must stop, or holds such tensors that are not finite."""
+        over = self.step.watch.is_over()
+        if self.ranks.agree(over or not finite.all_finite(tensors))()[0]:
+            self.give_up()
+
+    def give_up(self) -> NoReturn:
+        """Raise `NotFinite`, by all ranks together: what was not finite first, and what to do."""
+        records = self.ranks.gather(self.step.watch.record())
+        if any(record[3] for record in records):
+            why = finite.reason(records, self.step.skips)
+        else:
+            why = f"step {self.at.step}: the weights are not finite numbers"
+        raise NotFinite(why)
 
     def _finish_epoch(self) -> bool:
         """Evaluate, report and go on to the next epoch; False when a stop was asked for meanwhile."""
         whole, last = self.at.samples == self.batches.samples_per_epoch, self.at.step >= self.steps
         epoch = self.at.epoch + (1 if self.at.samples else 0)
+        self.check_finite()
         total, samples = self.ranks.sum(*self.step.loss.state())
         values = {"loss": total / samples} if samples else {}
+        if self._tell_skipped():
+            values["skipped_steps"] = self._skipped_told
         if epoch % self.options.eval_every == 0 or last:
-            most = min(EVALUATION_BATCH, max(1, self.micro_batch // self.strategy.cuts))
-            evaluation = evaluate(self.step, most, self.workers, self._stop_in_evaluation)
+            with self.meter.pause():
+                evaluation = self._evaluate()
             if evaluation is None:
                 return False
             values.update(evaluation)
-            self.saving.judge(evaluation["val_loss"])
         log_metrics(step=self.at.step, epoch=epoch, **values)
         if self.trackers is not None:
             self.trackers.log(self.at.step, values)
         self.metrics.update(values)
         if whole:
-            self.at, self.step.loss = Position(self.at.step, epoch, 0), LossMean(self.device)
+            self.at, self.step.loss = Position(self.at.step, epoch, 0), self.step.new_mean()
             self._told = self.step.loss.state()
         return True
+
+    def _evaluate(self) -> dict[str, float] | None:
+        """What an evaluation tells, and keep the weights if they are the best; None when a stop was asked for."""
+        most = min(EVALUATION_BATCH, max(1, self.micro_batch // self.strategy.cuts))
+        found = evaluate(self.step, most, self.workers, self._stop_in_evaluation)
+        if found is None:
+            return None
+        if not self.step.skips and not math.isfinite(found["val_loss"]):  # all ranks have the same figures
+            raise NotFinite(f"the evaluation after step {self.at.step}: val_loss is {found['val_loss']:g}")
+        self.saving.judge(found["val_loss"])
+        return found
+
+    def _tell_skipped(self) -> bool:
+        """Whether steps have been left out; a line about those that nobody has heard of."""
+        if not self.step.skips:
+            return False
+        *record, count = self.step.watch.record()
+        if count > self._skipped_told:
+            self.ranks.say(f"{finite.told(record)}: left out (--on-nan skip), as {count:.0f} steps so far")
+            self._skipped_told = int(count)
+        return bool(count)
 
     def _stop_in_evaluation(self) -> bool:
         self.stop.beat()
@@ -164,7 +209,7 @@ class Loop:
 
     def seed_this_rank(self) -> None:
         """Other noise for each share of the batch, and other after a resume with another number of ranks."""
-        state.seed_generators((self.options.seed + 1) * 1_000_003 + self.strategy.data_rank)
+        state.seed_generators((self.options.seed + 1) * 1_000_003 + self.strategy.data_rank, self.strategy.devices)
 
     def _make_batches(self) -> None:
         self.batches = Batches(
@@ -190,12 +235,13 @@ class Loop:
         mine = total - self._told[0], samples - self._told[1], hardware.peak_memory(self.strategy.devices)
         self._told = total, samples
         everyone = self.ranks.gather(mine)
+        self._tell_skipped()
         rate = self.meter.rate()
         if self.ranks.rank != 0:
             return
         losses, counts, memory = zip(*everyone, strict=True)
         values = {
-            "loss": round(sum(losses) / max(sum(counts), 1), 6),
+            **({"loss": round(sum(losses) / sum(counts), 6)} if sum(counts) else {}),
             "samples_per_s": round(rate, 1),
             "seconds_per_step": round(self.batches.batch_size / rate, 6),
             "peak_memory_gb": round(max(memory) / 1e9, 3),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -42,6 +43,15 @@ class Meter:
         self._since, self._samples, self._reported = now, 0, True
         return rate
 
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """What takes its time between two steps without being one, such as an evaluation: no part of the next rate."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._since += self._clock() - began
+
     def mean_rate(self) -> float:
         """Samples per second since the start, evaluation and checkpoints included."""
         return self.total / max(self.seconds(), 1e-9)
@@ -52,23 +62,35 @@ class Meter:
 
 
 class LossMean:
-    """The mean loss over samples. It stays on the device: reading it at every step would stall a GPU."""
+    """The mean loss over samples. It stays on the device: reading it at every step would stall a GPU.
 
-    def __init__(self, device: torch.device) -> None:
+    With `finite`, samples whose loss is not a finite number are left out: one of them would hide all others.
+    """
+
+    def __init__(self, device: torch.device, finite: bool = False) -> None:
         self.total = torch.zeros((), dtype=torch.float64, device=device)
-        self.samples = 0
+        self._left_out = torch.zeros((), dtype=torch.float64, device=device) if finite else None
+        self._samples = 0
 
     def add(self, loss: Tensor, samples: int) -> None:
         """`loss` is a mean over `samples`."""
-        self.total.add_(loss.detach(), alpha=samples)
-        self.samples += samples
+        loss = loss.detach()
+        if self._left_out is not None:
+            self._left_out.add_(~torch.isfinite(loss), alpha=samples)
+            loss = loss.nan_to_num(0.0, 0.0, 0.0)
+        self.total.add_(loss, alpha=samples)
+        self._samples += samples
 
     def value(self) -> float:
-        return float(self.total) / max(self.samples, 1)
+        total, samples = self.state()
+        return total / max(samples, 1)
 
     def state(self) -> tuple[float, int]:
-        return float(self.total), self.samples
+        """The sum over the samples that count, and their number."""
+        return float(self.total), self._samples - (0 if self._left_out is None else int(self._left_out))
 
     def restore(self, state: tuple[float, int]) -> None:
         self.total.fill_(state[0])
-        self.samples = state[1]
+        self._samples = state[1]
+        if self._left_out is not None:
+            self._left_out.zero_()

@@ -114,7 +114,8 @@ def fit(loop: Loop, learnt: Learnt) -> None:
 def _fits(loop: Loop) -> bool:
     """One part forward and backward on this rank alone, with room for the optimizer's state; leaves no trace."""
     step = loop.step
-    generators, buffers = state.generators(loop.device), state.buffers(step.model, step.task.statistics(step.model))
+    devices = loop.strategy.devices
+    generators, buffers = state.generators(devices), state.buffers(step.model, step.task.statistics(step.model))
     sums = step.loss.state()
     step.wrapped.train()
     try:
@@ -125,7 +126,7 @@ def _fits(loop: Loop) -> bool:
         return False  # here the error goes, and with its frames what they hold
     finally:
         step.optimizer.zero_grad(set_to_none=True)
-        state.restore_generators(generators, loop.device)
+        state.restore_generators(generators, devices)
         state.restore_buffers(step.model, buffers, step.task.statistics(step.model))
         step.loss.restore(sums)
         if loop.device.type == "cuda":

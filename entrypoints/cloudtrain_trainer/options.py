@@ -40,6 +40,8 @@ class Options:
     weight_decay: float | None
     clip_norm: float | None
     seed: int
+    on_nan: str
+    """stop or skip: at a loss or a gradient that is not a finite number."""
     amp: str
     compile: bool
     workers: int | None

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from cloudtrain_trainer.rules import Refused
@@ -77,6 +78,14 @@ class Ranks:
             return [int(x) for x in shared.tolist()]
 
         return learn
+
+    def any_on_device(self, flag: Tensor) -> Tensor:
+        """Whether it is set on any rank, as a bool on the device: no host waits. Called by all ranks."""
+        if self.size == 1:
+            return flag
+        number = flag.float()
+        dist.all_reduce(number, op=dist.ReduceOp.MAX)
+        return number > 0
 
     def sum(self, *values: float) -> list[float]:
         """The sums over all ranks, in double precision."""

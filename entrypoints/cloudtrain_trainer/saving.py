@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cloudtrain_trainer import export, sharded, state
+from torch import Tensor
+
+from cloudtrain_trainer import export, finite, sharded, state
 from cloudtrain_trainer.checkpoint import Checkpoints
 from cloudtrain_trainer.rules import Refused
 
@@ -52,8 +55,10 @@ class Saving:
         loop = self.loop
         if self._saved_step != loop.at.step:
             step = loop.step
+            tensors = sharded.tensors_of(step.model, step.optimizer)
+            loop.check_finite(self._learnt(tensors))  # what cannot go on must not push out what can
             own: dict[str, Any] = {
-                "generators": state.generators(loop.device),
+                "generators": state.generators(loop.strategy.devices),
                 "buffers": state.buffers(step.model, step.task.statistics(step.model)),
                 "loss": step.loss.state(),
             }
@@ -65,12 +70,17 @@ class Saving:
                 "at": list(loop.at),
                 "metrics": dict(loop.metrics),
                 "best": list(self.best),
+                "skipped": step.watch.count,
                 "scaler": step.scaler.state_dict() if step.scaler is not None else None,
             }
-            tensors = sharded.tensors_of(step.model, step.optimizer)
             self.checkpoints.save(loop.at.step, loop.at.epoch, tensors, shared, own)
             state.restore_buffers(step.model, own["buffers"], step.task.statistics(step.model))
             self._saved_step, self._saved_at = loop.at.step, time.monotonic()
+
+    def _learnt(self, tensors: dict[str, Tensor]) -> list[Tensor]:
+        """What training changes. Other tensors may hold infinities on purpose, such as masks."""
+        learnt: list[Tensor] = [p for p in self.loop.step.model.parameters() if p.requires_grad]
+        return learnt + [value for name, value in tensors.items() if name.startswith("optimizer.")]
 
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one."""
@@ -87,10 +97,19 @@ class Saving:
         loop.rehearse()
         step.loss.restore((0.0, 0))
         self.checkpoints.load(found, step.model, step.optimizer)
+        learnt = self._learnt(sharded.tensors_of(step.model, step.optimizer))
+        if loop.ranks.agree(not finite.all_finite(learnt))()[0]:  # an earlier release kept those, too
+            raise Refused(
+                f"{found.folder} holds weights that are not finite numbers, from which nothing is learnt: remove it, "
+                "so that an earlier one is taken, or start anew: --no-resume here, cloudtrain rerun --fresh for a run"
+            )
         if step.scaler is not None and shared["scaler"]:
             step.scaler.load_state_dict(shared["scaler"])
-        loop.at, loop.metrics = type(loop.at)(*shared["at"]), dict(shared["metrics"])
-        self.best = Best(*shared["best"])
+        step.watch.restore(shared.get("skipped", 0))
+        loop.at = type(loop.at)(*shared["at"])  # in JSON, what is no finite number is null
+        loop.metrics = {name: math.nan if value is None else value for name, value in shared["metrics"].items()}
+        val_loss, *others = shared["best"]
+        self.best = Best(math.inf if val_loss is None else val_loss, *others)
         wrote, now = shared.get("layout") or {"strategy": shared["strategy"]}, self._layout()
         if own is None or wrote != now:
             loop.seed_this_rank()
@@ -101,7 +120,7 @@ class Saving:
             )
         else:
             state.restore_buffers(step.model, own["buffers"], step.task.statistics(step.model))
-            state.restore_generators(own["generators"], loop.device)
+            state.restore_generators(own["generators"], loop.strategy.devices)
             step.loss.restore(own["loss"])
         self._saved_step = loop.at.step
 
@@ -110,7 +129,7 @@ class Saving:
         loop, best = self.loop, self.best
         if loop.at.step == best.judged:
             return
-        if not val_loss < best.val_loss:
+        if not (math.isfinite(val_loss) and val_loss < best.val_loss):
             self.best = best._replace(stale=best.stale + 1, judged=loop.at.step)
             return
         self.best = Best(val_loss, loop.at.step, 0, loop.at.step)
@@ -122,7 +141,9 @@ class Saving:
         """How the model lies on the ranks: what a rank has of its own fits no other layout."""
         options = self.loop.options
         shard = self.loop.strategy.holders if options.strategy == "hsdp" else None
-        return {"strategy": options.strategy, "shard": shard, "tensor": options.tensor, "stages": options.stages}
+        layout = {"strategy": options.strategy, "shard": shard, "tensor": options.tensor, "stages": options.stages}
+        devices = len(self.loop.strategy.devices)
+        return {**layout, "devices": devices} if devices > 1 else layout
 
     def _identity(self) -> dict[str, Any]:
         """What must not change under a resume: the split, the order, and what a step is."""

@@ -13,12 +13,16 @@ from typing import Any
 
 
 class Trackers:
-    """TensorBoard files in `<output>/tensorboard`, and an MLflow run where $MLFLOW_TRACKING_URI names a server."""
+    """TensorBoard files, where the job says or else in `<output>/tensorboard`; an MLflow run, where a server is named.
+
+    By $CLOUDTRAIN_TENSORBOARD_DIR and $MLFLOW_TRACKING_URI.
+    """
 
     def __init__(self, output: Path, settings: Mapping[str, Any], active: bool = True) -> None:
         self._sinks: dict[str, tuple[Callable[[int, Mapping[str, float]], None], Callable[[str], None]]] = {}
         if active and find_spec("tensorboard") is not None:
-            self._try("TensorBoard", lambda: self._start_tensorboard(output / "tensorboard"))
+            folder = Path(os.environ.get("CLOUDTRAIN_TENSORBOARD_DIR") or output / "tensorboard")
+            self._try("TensorBoard", lambda: self._start_tensorboard(folder))
         if active and os.environ.get("MLFLOW_TRACKING_URI") and find_spec("mlflow") is not None:
             self._try("MLflow", lambda: self._start_mlflow(settings))
 

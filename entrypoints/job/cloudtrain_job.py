@@ -11,10 +11,12 @@ An event is one marked line on standard output, so that it passes through every 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,23 +25,43 @@ MARKER = "::cloudtrain:: "
 MAX_LINE_BYTES = 4000
 """Below PIPE_BUF (4096 on Linux), up to which one write to a pipe is never torn (POSIX write(2))."""
 
+SIGNED = ("rank_started", "rank_ended", "rank_failed", "error", "warning")
+"""Events that say how a rank fares. The launcher believes them only from the process that it started for the rank:
+a line that a program prints, say the log of another job, is text."""
+
+ROOM_BYTES = MAX_LINE_BYTES - 600
+"""For the numbers of a metrics event, beside what every event has."""
+MAX_NAME_BYTES = ROOM_BYTES - 40
+"""Of one of them, as JSON writes it."""
+
 _last_seq, _counting = 0, threading.Lock()
 _channel = 1
+_key = ""
 
 
 def emit(kind: str, /, **fields: Any) -> None:
     """Write one event line whole, in a single write. Values must be JSON; long strings are shortened."""
     line = event_line(kind, **fields)
+    if kind in SIGNED and _key:
+        line = signed_marker(_key).encode() + line[len(MARKER) :]
     with suppress(AttributeError, OSError, ValueError):  # a program may have closed or replaced its output
         sys.stdout.flush()
     with suppress(OSError):
         os.write(_channel, line)
 
 
-def send_through(descriptor: int) -> None:
-    """Send events through another descriptor than standard output, which a program may close."""
-    global _channel
-    _channel = descriptor
+def send_through(descriptor: int, key: str = "") -> None:
+    """Send events through another descriptor than standard output, which a program may close.
+
+    `key`: what the launcher knows this process by.
+    """
+    global _channel, _key
+    _channel, _key = descriptor, key
+
+
+def signed_marker(key: str) -> str:
+    """What stands before an event of `SIGNED`, from a process that was given the key, instead of `MARKER`."""
+    return f"{MARKER.rstrip(': ')}:{key}:: "
 
 
 def event_line(kind: str, /, **fields: Any) -> bytes:
@@ -64,9 +86,34 @@ def event_line(kind: str, /, **fields: Any) -> bytes:
 
 
 def log_metrics(step: int | None = None, epoch: int | None = None, **values: float) -> None:
-    """Report named numbers, from rank 0 only: SageMaker and Azure ML count what several ranks report twice."""
-    if int(os.environ.get("RANK", "0")) == 0:
-        emit("metrics", step=step, epoch=epoch, values={k: float(v) for k, v in values.items()})
+    """Report named numbers, from rank 0 only: SageMaker and Azure ML count what several ranks report twice.
+
+    Any number of them: what one line cannot hold goes out in several events of the same step. What is not a finite
+    number is sent as null. Raises ValueError for a name that no line can hold.
+    """
+    if int(os.environ.get("RANK", "0")) != 0:
+        return
+    numbers = {name: _number(value) for name, value in values.items()}
+    for name in numbers:
+        if len(json.dumps(name)) > MAX_NAME_BYTES:
+            raise ValueError(f"log_metrics: a name of {len(name)} characters is too long: {name[:40]!r}…")
+    for part in _parts(numbers):
+        emit("metrics", step=step, epoch=epoch, values=part)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.inf
+
+
+def to_json(value: Any, **options: Any) -> str:
+    """JSON as the standard has it (RFC 8259): it knows no NaN and no infinity, which become null."""
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, **options)
 
 
 def write_result(outcome: str, **fields: Any) -> None:
@@ -78,12 +125,35 @@ def write_result(outcome: str, **fields: Any) -> None:
     path = os.environ.get("CLOUDTRAIN_RESULT_FILE")
     if path and int(os.environ.get("LOCAL_RANK", "0")) == 0:
         temporary = Path(path + ".tmp")
-        temporary.write_text(json.dumps({"outcome": outcome, **fields}))
+        temporary.write_text(to_json({"outcome": outcome, **fields}))
         temporary.replace(path)
 
 
 def _encode(event: dict[str, Any]) -> bytes:
-    return (MARKER + json.dumps(event, ensure_ascii=False, separators=(",", ":")) + "\n").encode("utf-8", "replace")
+    return (MARKER + to_json(event, ensure_ascii=False, separators=(",", ":")) + "\n").encode("utf-8", "replace")
+
+
+def _finite(value: Any) -> Any:
+    """The same, with None for every float that is not a finite number."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _parts(numbers: dict[str, float]) -> Iterator[dict[str, float]]:
+    """In their order, as many at a time as one line has room for."""
+    part: dict[str, float] = {}
+    left = ROOM_BYTES
+    for name, number in numbers.items():
+        need = len(json.dumps({name: number}))
+        if part and need > left:
+            yield part
+            part, left = {}, ROOM_BYTES
+        part[name] = number
+        left -= need
+    yield part
 
 
 def _next_seq() -> int:

@@ -27,6 +27,7 @@ def variables(rank: int = 0, nodes: int = 1, port: int = 6105, **changes: str) -
         "LOCAL_RANK": "0",
         "CLOUDTRAIN_PLATFORM": "azureml",
         "CLOUDTRAIN_JOB": json.dumps(document()),
+        "CLOUDTRAIN_SCHEDULED_EVENTS": "off",
     } | changes
 
 
@@ -48,7 +49,7 @@ def start_node(
     base: Path, rank: int, nodes: int, port: int, programs: dict[str, str], job: dict[str, Any], **environ: str
 ) -> subprocess.Popen[str]:
     """Start one node as the service would: a shell in the node's own folder, which becomes the launcher."""
-    code = base / f"node-{rank}"
+    code = base / f"wd-{rank}" / f"node-{rank}"  # each node has a disk of its own
     shutil.copytree(ENTRYPOINTS, code / ".cloudtrain", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     for name, text in programs.items():
         (code / f"{name}.py").write_text(text)

@@ -12,6 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints" / "job"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints"))
 
+import pytest
 import torch
 from torch import nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -20,10 +21,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional as F
 
-from cloudtrain_trainer import tasks
+from cloudtrain_trainer import state, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.checkpoint import Checkpoints
 from cloudtrain_trainer.evaluation import evaluate
+from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.loop import Loop
 from cloudtrain_trainer.ranks import Ranks, exit_at_once_on_errors
 from cloudtrain_trainer.rules import Refused
@@ -89,6 +91,44 @@ def check_accumulation(strategy: DistributedData, folder: Path, task: Task) -> N
 def _first_step(one: Loop) -> list[int]:
     draws = one.batches.draws(epoch=0, skip=0)
     return [i for _ in range(one.options.accumulate) for i in next(draws).indices]
+
+
+class Spoilt:
+    """Data whose loss, on one rank and in one step, is NaN while all gradients are finite."""
+
+    def __init__(self, data: tasks.Data, sample: int) -> None:
+        self.data, self.sample = data, sample
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, draw: Draw) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, labels = self.data[draw]
+        return inputs, labels + 100 * torch.tensor([index == self.sample for index in draw.indices])
+
+
+def spoilt_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    loss = F.cross_entropy(logits, labels % 100)
+    return loss + float("nan") if bool((labels >= 100).any()) else loss
+
+
+def check_numbers(strategy: DistributedData, folder: Path, task: Task) -> None:
+    """A loss that is NaN on one rank stops all of them together, or is left out by all of them alike."""
+    probe = loop(strategy, folder / "probe", task, "--batch-size", "33")
+    draws = [draw.indices for draw in probe.batches.draws(epoch=0, skip=0)]
+    sample = strategy.ranks.gather(draws[4][0])[1]  # of rank 1, in the fifth step
+    spoilt = replace(task, model=plain_model, loss=spoilt_loss, train=Spoilt(task.train, sample))
+    stops = loop(strategy, folder / "stops", spoilt, "--batch-size", "33", "--max-steps", "40")
+    with pytest.raises(NotFinite, match=r"^step 5: the loss is nan \(rank 1\)$"):
+        stops.run()
+    strategy.ranks.barrier()  # all are here: none waits in a step
+    assert not list((folder / "stops").glob("step-*"))
+    skips = loop(strategy, folder / "skips", spoilt, "--batch-size", "33", "--max-steps", "40", "--on-nan", "skip")
+    assert skips.run() == "succeeded"
+    assert strategy.ranks.gather(skips.step.watch.count) == [1, 1, 1]
+    assert skips.metrics["skipped_steps"] == 1
+    prints = strategy.ranks.gather(state.fingerprint(skips.step.model.state_dict()))
+    assert len(set(prints)) == 1, "all left out the same step"
 
 
 def check_evaluation(strategy: DistributedData, folder: Path, task: Task) -> None:
@@ -165,6 +205,7 @@ def main() -> None:
     task = tasks.build("digits", seed=0)
     check_accumulation(strategy, folder / "a", task)
     check_evaluation(strategy, folder / "b", task)
+    check_numbers(strategy, folder / "e", task)
     check_agreement(strategy.ranks, folder / "c")
     check_private_disks(strategy.ranks, folder / "d")
     os.write(1, f"all checks passed on rank {strategy.ranks.rank}\n".encode())

@@ -6,22 +6,28 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints" / "job"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints"))
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
+from torch.distributed.fsdp import FSDPModule
 
-from cloudtrain_trainer import step, strategies, tasks
+from cloudtrain_trainer import compiling, step, strategies, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.checkpoint import Checkpoints
 from cloudtrain_trainer.evaluation import evaluate
 from cloudtrain_trainer.loop import Loop
 from cloudtrain_trainer.ranks import Ranks, exit_at_once_on_errors
 from cloudtrain_trainer.sigterm import Stop
+from cloudtrain_trainer.strategies import whole
 from cloudtrain_trainer.tasks import Task
 
 STEPS = 6
@@ -40,6 +46,9 @@ NOISY = (nn.BatchNorm2d, nn.Dropout)
 
 OWN = {"mnist": {"data": "digits"}, "resnet50": {"size": "tiny", "data": "synthetic"}}
 """Options of tasks: small, and nothing to download."""
+
+FIRST_BUCKET = "_DEFAULT_FIRST_BUCKET_BYTES"
+"""Where torch keeps the size of DDP's first bucket."""
 
 CHECKS = {
     2: [
@@ -65,7 +74,7 @@ CHECKS = {
     4: [
         ("digits", "ddp", ""),
         ("digits", "fsdp", ""),
-        ("digits", "hsdp", "--shard 2 --clip-norm 0.5"),
+        ("digits", "hsdp", "--shard 2 --accumulate 2 --clip-norm 0.5"),
         ("digits", "tp", ""),
         ("digits", "pipeline", ""),
         ("digits", "hybrid", "--tensor 2 --clip-norm 0.5"),
@@ -132,9 +141,9 @@ def learn(loop: Loop) -> tuple[list[float], list[float]]:
     """The same, of a training that was begun; and the norm of each step's gradients."""
     ranks, norms, clip = loop.ranks, [], loop.step._clip
 
-    def measured() -> None:
+    def measured() -> torch.Tensor:
         norms.append(float(loop.step.gradient_norm()))
-        clip()
+        return clip()
 
     loop.step._clip = measured  # type: ignore[method-assign]
     loop.step.wrapped.train()
@@ -183,9 +192,9 @@ def batch_norm_sees_each_micro_batch_once(ranks: Ranks, schedule: str) -> None:
     piped = begin(task, argv, ranks)
     (found, _), seen = learn(piped), dict(piped.step.model.named_buffers())
     size = os.environ.pop("WORLD_SIZE")
-    whole = begin(task, [*batch, "--accumulate", "4"], alone())
+    unsplit = begin(task, [*batch, "--accumulate", "4"], alone())
     os.environ["WORLD_SIZE"] = size
-    (right, _), wanted = learn(whole), dict(whole.step.model.named_buffers())
+    (right, _), wanted = learn(unsplit), dict(unsplit.step.model.named_buffers())
     counts = {name: int(value) for name, value in seen.items() if name.endswith("num_batches_tracked")}
     assert set(counts.values()) == {STEPS * 4}, f"{counts}, not {STEPS} steps x 4 micro-batches"
     for name, value in seen.items():
@@ -209,6 +218,30 @@ def what_gpus_get_works(ranks: Ranks) -> None:
         assert max(worst) < NORM_TOLERANCE
 
 
+def bad_steps_are_left_out(ranks: Ranks) -> None:
+    """`--on-nan skip` under strategies whose ranks hold parts: all leave out a step that is bad on one of them."""
+    for strategy, fast in (("fsdp", ("cuda", "cpu")), ("fsdp", ("cuda",)), ("tp", ("cuda", "cpu")), ("pipeline", ())):
+        step.FAST_ON = fast
+        try:
+            loop = begin(quiet("digits"), ["--strategy", strategy, "--on-nan", "skip"], ranks)
+            batches = loop.batches.load(0, 0)
+            loop.step.take(batches, 0, 100)
+            before = [whole(value).clone() for value in loop.step.model.state_dict().values()]
+            inputs, targets = next(batches)
+            if ranks.rank == 1 or strategy != "fsdp":  # elsewhere ranks share the samples
+                inputs = inputs * float("nan")
+            loop.step.take(iter([(inputs, targets)]), 1, 100)
+            after = [whole(value).clone() for value in loop.step.model.state_dict().values()]
+            assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), f"{strategy} {fast}"
+            assert ranks.gather(loop.step.watch.count) == [1] * ranks.size
+            loop.step.take(batches, 2, 100)
+            now = [whole(value) for value in loop.step.model.state_dict().values()]
+            assert not all(torch.equal(a, b) for a, b in zip(after, now, strict=True)), "and then it goes on"
+            assert all(bool(torch.isfinite(value).all()) for value in now)
+        finally:
+            step.FAST_ON = ("cuda",)
+
+
 def bf16_is_gathered(ranks: Ranks) -> None:
     """fsdp computes with bf16 weights that it gathered as such, keeps float32 ones, and learns what bf16 learns."""
     argv = ["--task", "gpt", "--batch-size", "32", "--amp", "bf16"]
@@ -222,6 +255,89 @@ def bf16_is_gathered(ranks: Ranks) -> None:
     assert {value.dtype for value in loop.step.model.state_dict().values()} == {torch.float32}
     ranks.say(f"gpt fsdp --amp bf16: off by {off(found, right):.1e} at most")
     assert off(found, right) < BF16_TOLERANCE
+
+
+def compiled(argv: list[str], ranks: Ranks, before: Callable[[Loop], None]) -> tuple[list[int], list[float]]:
+    """How many operations each graph has that one training is compiled into, and the losses."""
+    graphs: list[int] = []
+
+    def count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+        graphs.append(len(graph.graph.nodes))
+        made: Callable[..., object] = aot_eager(graph, inputs)
+        return made
+
+    torch._dynamo.reset()
+    compiling.BACKEND, first = count, getattr(dist, FIRST_BUCKET)
+    try:
+        loop = begin(quiet(argv[1]), [*argv, "--compile"], ranks)
+        before(loop)
+        assert not graphs, "what is tried before training leaves no graph behind"
+        return graphs, learn(loop)[0]
+    finally:
+        compiling.BACKEND = "inductor"
+        setattr(dist, FIRST_BUCKET, first)
+
+
+def graphs_are_few_and_right(ranks: Ranks) -> None:
+    """ddp: one graph, and one per bucket where there are several. fsdp: one per kind of layer, and the loss."""
+    batch = ["--batch-size", "32"]
+    for name in ("digits", "gpt"):
+        argv = ["--task", name, *batch, "--accumulate", "2"]
+        right, _ = single(quiet(name), argv)
+
+        def tried(loop: Loop) -> None:
+            loop.strategy.learn_alone(loop.step, *next(loop.batches.load(0, 0)))
+            loop.step.optimizer.zero_grad()
+            loop.step.loss.restore((0.0, 0))
+
+        def cut_small(loop: Loop) -> None:
+            tried(loop)
+            setattr(dist, FIRST_BUCKET, 1 << 12)
+            loop.step.wrapped.bucket_bytes_cap = 1 << 12  # type: ignore[assignment]
+
+        one, found = compiled([*argv, "--strategy", "ddp"], ranks, tried)
+        assert len(one) == 1, f"{name} under ddp: graphs of {one} operations"
+        assert off(found, right) < TOLERANCE
+        pieces, found = compiled([*argv, "--strategy", "ddp"], ranks, cut_small)
+        assert len(pieces) > 1, f"{name}: with several buckets still one graph of {pieces} operations"
+        assert off(found, right) < TOLERANCE
+        shards, found = compiled([*argv, "--strategy", "fsdp"], ranks, lambda _: None)
+        assert off(found, right) < TOLERANCE
+        ranks.say(f"{name} compiled: ddp {one}, by buckets {pieces}, fsdp {shards}")
+        kinds = {"digits": 4, "gpt": 1}[name]
+        assert len(shards) == kinds + 1, f"{name} under fsdp: graphs of {shards} operations"
+
+
+def between_groups_once(ranks: Ranks) -> None:
+    """hsdp reduces between groups once per step and unit, not at every part of the step."""
+    argv = ["--task", "digits", "--batch-size", "32", "--strategy", "hsdp", "--shard", "2"]
+    real, seen, counted = dist.all_reduce, [], {}
+
+    def counting(tensor: torch.Tensor, *args: Any, **named: Any) -> Any:
+        seen.append(tensor.numel())
+        return real(tensor, *args, **named)
+
+    setattr(dist, "all_reduce", counting)  # noqa: B010
+    try:
+        for parts in (1, 4):
+            loop = begin(quiet("digits"), [*argv, "--accumulate", str(parts)], ranks)
+            seen.clear()
+            loop.step.take(loop.batches.load(0, 0), 0, 100)
+            counted[parts] = list(seen)
+    finally:
+        setattr(dist, "all_reduce", real)  # noqa: B010
+    ranks.say(f"hsdp, numbers per all-reduce in 1 and in 4 parts: {counted}")
+    assert len(counted[1]) == len(counted[4]) == 4, "one for each of the four layers"
+
+
+def blocks_nobody_described_are_found(ranks: Ranks) -> None:
+    """A model of one's own under fsdp: each of its repeated blocks is a unit, and it learns the same."""
+    argv = ["--task", "gpt", "--batch-size", "32"]
+    right, _ = single(quiet("gpt"), argv)
+    loop = begin(replace(quiet("gpt"), layers=None), [*argv, "--strategy", "fsdp"], ranks)
+    units = [name for name, module in loop.step.model.named_modules() if isinstance(module, FSDPModule)]
+    assert units == ["", *(f"layers.{number}" for number in range(4))], units
+    assert off(learn(loop)[0], right) < TOLERANCE
 
 
 def joined(ranks: Ranks, backend: str = "auto") -> None:
@@ -264,7 +380,13 @@ def main() -> None:
             ranks.say(f"batch norm in a pipeline, {schedule}: each micro-batch once")
     if ranks.size == 2 and (not chosen or "fast" in chosen):
         what_gpus_get_works(ranks)
+        bad_steps_are_left_out(ranks)
+        blocks_nobody_described_are_found(ranks)
         bf16_is_gathered(ranks)
+    if ranks.size == 2 and (not chosen or "compile" in chosen):
+        graphs_are_few_and_right(ranks)
+    if ranks.size == 4 and (not chosen or "hsdp-count" in chosen):
+        between_groups_once(ranks)
     os.write(1, f"all checks passed on rank {ranks.rank}\n".encode())
     ranks.leave()
 

@@ -14,10 +14,12 @@ import azureml_place
 import contract
 import platforms
 from azureml_place import azureml
+from cloudtrain.azure.request import SERVICES
 from tests.entrypoints.azure_nodes import MASTER, folders, variables
 from tests.entrypoints.containers import clean
-from tests.entrypoints.test_launcher import DEADLINE_SECONDS, ENTRYPOINTS, document, events
+from tests.entrypoints.test_launcher import ENTRYPOINTS, document, events
 from tests.entrypoints.test_launcher_parts import JOB
+from tests.limits import HANG_SECONDS
 
 HERE = {"CLOUDTRAIN_NODE_ADDR": "127.0.0.102"}
 
@@ -43,6 +45,8 @@ def test_a_node_is_what_its_variables_say(tmp_path: Path) -> None:
         job_document='{"é": 1}',
         stop_file=f"{tmp_path}/output/.cloudtrain-stop",
         stopped_code=0,
+        events="",
+        shown={str(Path.cwd() / name): str(Path.cwd().parent / name) for name in ("outputs", "logs")},
         kept={
             f"{beside}/output": f"{tmp_path}/output",
             f"{beside}/model": f"{tmp_path}/model",
@@ -63,6 +67,8 @@ def test_what_only_the_launcher_needs_does_not_reach_the_ranks(tmp_path: Path) -
     assert not {"CLOUDTRAIN_JOB", "CLOUDTRAIN_RESUME_DIR", "MASTER_ADDR", "RANK", "WORLD_SIZE"} & set(found)
     assert (found["PET_NNODES"], found["PET_NODE_RANK"], found["PET_MASTER_ADDR"]) == ("2", "1", MASTER)
     assert found["CLOUDTRAIN_INPUT_TRAIN"] == f"{tmp_path}/in a mount/train"
+    # Azure ML's service counts its log_dir from the job's folder, in which the program's own is `code`.
+    assert found["CLOUDTRAIN_TENSORBOARD_DIR"] == str(Path.cwd().parent / SERVICES["tensorboard"]["log_dir"])
     assert not [name for name in found if name.startswith(("FI_", "NCCL_")) and name != "NCCL_SOCKET_IFNAME"]
 
 
@@ -122,7 +128,7 @@ def test_a_nodes_own_address_is_the_one_on_the_way_to_the_first_node() -> None:
     # In a process of its own, which may look for names and ways.
     script = "import sys; from azureml_place import own_address as o; print([o(m, p) for m, p, _ in eval(sys.argv[1])])"
     argv = [sys.executable, "-c", script, repr(expected)]
-    done = subprocess.run(argv, cwd=ENTRYPOINTS, text=True, capture_output=True, check=True, timeout=DEADLINE_SECONDS)
+    done = subprocess.run(argv, cwd=ENTRYPOINTS, text=True, capture_output=True, check=True, timeout=HANG_SECONDS)
     assert done.stdout.strip() == str([address for _, _, address in expected])
     assert azureml_place.own_address("127.0.0.1", 6105).startswith("127.")
 
@@ -153,7 +159,7 @@ def test_a_launcher_refuses_a_world_that_is_not_the_plans(
     environ |= plain if environ["CLOUDTRAIN_PLATFORM"] == "plain" else {}
     done = subprocess.run(
         [sys.executable, str(ENTRYPOINTS)], env=clean(**environ), text=True, capture_output=True, cwd=tmp_path,
-        timeout=DEADLINE_SECONDS, check=False,
+        timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == ""

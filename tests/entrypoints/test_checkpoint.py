@@ -235,11 +235,11 @@ def test_generators_go_on_where_they_were(checkpoints: Checkpoints) -> None:
     cpu = torch.device("cpu")
     state.seed_generators(5)
     draws()
-    checkpoints.save(1, 0, tensors(1), {}, {"generators": state.generators(cpu)})
+    checkpoints.save(1, 0, tensors(1), {}, {"generators": state.generators([cpu])})
     checkpoints.finish()
     wanted = draws()
     _, own = checkpoints.about(newest(checkpoints))
     assert own is not None
     assert draws() != wanted
-    state.restore_generators(own["generators"], cpu)
+    state.restore_generators(own["generators"], [cpu])
     assert draws() == wanted

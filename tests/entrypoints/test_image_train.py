@@ -21,7 +21,8 @@ import pytest
 import launch
 from tests.entrypoints.conftest import SECRET
 from tests.entrypoints.containers import clean, container, put_source
-from tests.entrypoints.test_launcher import DEADLINE_SECONDS, ENTRYPOINTS, events
+from tests.entrypoints.test_launcher import ENTRYPOINTS, events
+from tests.limits import HANG_SECONDS
 
 TRAIN = ENTRYPOINTS.parent / "docker" / "train"
 
@@ -40,7 +41,7 @@ Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], f"seen-{rank}.json").write_text(json.d
 def train(environ: dict[str, str], **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(TRAIN), "train"], env=clean(**environ, **more), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE_SECONDS, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
 
 
@@ -100,13 +101,14 @@ def test_a_stop_is_heard_while_the_source_is_unpacked(
     for name, value in container(tmp_path).items():
         monkeypatch.setenv(name, value)
     put_source(tmp_path, train="print('never')")
-    image, before = load(), signal.getsignal(signal.SIGTERM)
+    image, before = load(), {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
     monkeypatch.setattr(image, "unpack", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     try:
         with pytest.raises(SystemExit) as ended:
-            image.main()
+            image.main([])
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
     assert ended.value.code == launch.STOPPED
     assert capsys.readouterr().err == "train: stopped before the job began\n"
 
@@ -172,7 +174,7 @@ def test_unpacking_again_brings_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     ("content", "message"),
     [
         (None, "source.tar.gz is missing: give the job a channel named cloudtrain-source"),
-        (b"no archive", "is not a source archive"),
+        pytest.param(b"no archive", "is not a source archive", id="text"),
         ([member("train.py")], "there is no .cloudtrain/ in it"),
         ([member("../evil")], "is not a source archive: ../evil is no plain path"),
     ],
@@ -190,3 +192,63 @@ def test_what_cannot_begin_says_why_where_it_is_looked_for(tmp_path: Path, conte
     assert message in done.stdout
     assert "Traceback" not in done.stdout
     assert (tmp_path / "output/failure").read_text() == done.stdout.removeprefix("train: ").rstrip("\n")
+
+
+BY_HAND = """
+import json, os, signal, sys, time
+from pathlib import Path
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+seen = {"argv": sys.argv[1:], "data": Path(os.environ["CLOUDTRAIN_INPUT_MY_DATA"], "x").read_text(), "cwd": os.getcwd()}
+Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], "seen.json").write_text(json.dumps(seen))
+print("training", flush=True)
+while not stop:
+    time.sleep(0.05)
+Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], "saved").write_text("weights")
+"""
+
+
+@pytest.mark.torchrun
+def test_by_hand_a_script_finds_its_data_and_an_interrupt_saves(tmp_path: Path) -> None:
+    base, work = tmp_path / "ml", tmp_path / "work"
+    (base / "input/data/my-data").mkdir(parents=True)
+    (base / "input/data/my-data/x").write_text("mine")
+    work.mkdir()
+    (work / "own.py").write_text(BY_HAND)
+    environ = clean(SAGEMAKER_BASE_DIR=str(base), CLOUDTRAIN_PAYLOAD=str(ENTRYPOINTS))
+    process = subprocess.Popen(
+        [sys.executable, str(TRAIN), "own.py", "--lr", "0.1"], cwd=work, env=environ, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        lines = iter(process.stdout.readline, "")
+        said = list(iter(lambda: next(lines), "[rank 0] training\n"))
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=HANG_SECONDS)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == launch.STOPPED, [*said, out]
+    assert events(out)[-1]["outcome"] == "stopped"
+    assert (base / "checkpoints/saved").read_text() == "weights"
+    seen = json.loads((base / "output/data/seen.json").read_text())
+    assert seen == {"argv": ["--lr", "0.1"], "data": "mine", "cwd": str(work)}
+
+
+def test_by_hand_what_is_missing_is_told_with_how_to_mount_it(tmp_path: Path) -> None:
+    told = {
+        ("own.py",): 'docker run -v "$PWD:/work" -w /work IMAGE train own.py',
+        (): "this image has no trainer in it",
+        ("--help",): "--strategy",
+    }
+    for words, message in told.items():
+        payload = tmp_path if not words else ENTRYPOINTS
+        environ = clean(SAGEMAKER_BASE_DIR=str(tmp_path / "ml"), CLOUDTRAIN_PAYLOAD=str(payload))
+        done = subprocess.run(
+            [sys.executable, str(TRAIN), *words], cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG_SECONDS, check=False,
+        )  # fmt: skip
+        assert message in done.stdout
+        assert done.returncode == (0 if words == ("--help",) else 1)
+        assert "Traceback" not in done.stdout

@@ -39,9 +39,26 @@ def test_the_last_look_keeps_everything_that_is_finished(here: Path, there: Path
     (here / "step-2.partial").mkdir()
     (here / "step-2.partial" / "b").write_text("2")
     (here / ".0.restoring").write_text("3")
-    (here / "link").symlink_to("/etc/passwd")
+    os.mkfifo(here / "fifo")
     assert keeper(here, there).finish() == ""
     assert content(there) == {"step-1/a": "1"}
+
+
+def test_links_are_kept_as_files_that_hold_their_target(here: Path, there: Path) -> None:
+    (here / "step-1").mkdir()
+    (here / "step-1" / "a").write_text("1")
+    (here / "latest").symlink_to(here / "step-1")
+    (here / "step-1" / "b").symlink_to("a")
+    (here / "out").symlink_to("/etc/passwd")
+    kept = keeper(here, there)
+    assert kept.finish() == ""
+    stored = {"step-1/a": "1", "latest.cloudtrain-link": "step-1", "step-1/b.cloudtrain-link": "a"}
+    assert content(there) == {**stored, "out.cloudtrain-link": "/etc/passwd"}
+    (here / "out").unlink()
+    (here / "latest").unlink()
+    (here / "latest").write_text("a file now")
+    assert kept.finish() == ""
+    assert content(there) == {"step-1/a": "1", "step-1/b.cloudtrain-link": "a", "latest": "a file now"}
 
 
 def test_files_come_while_the_job_runs_once_they_no_longer_change(
@@ -94,6 +111,19 @@ def test_what_is_deleted_here_goes_there_but_nothing_of_anybody_elses(here: Path
     assert not (there / "step-2").exists()
 
 
+def test_what_a_program_deletes_goes_only_when_what_replaces_it_is_stored(here: Path, there: Path) -> None:
+    (here / "step-1").write_text("old")
+    kept = keeper(here, there)
+    kept.finish()
+    (here / "step-2").write_text("new")
+    (here / "step-1").unlink()
+    seen = []
+    for _ in range(3):
+        kept._look(last=False)
+        seen.append(content(there))
+    assert seen == [{"step-1": "old"}, {"step-2": "new"}, {"step-2": "new"}]
+
+
 def test_what_came_from_storage_is_not_sent_back(here: Path, there: Path) -> None:
     (here / "old").write_text("restored")
     kept = keeper(here, there)
@@ -122,6 +152,85 @@ def test_what_cannot_be_kept_at_the_end_is_an_error(here: Path, there: Path) -> 
     there.write_text("a file is in the way")
     (here / "model").write_text("weights")
     assert keeper(here, there).finish().startswith("model: ")
+
+
+def test_what_leads_to_storage_stays_there_and_moves_and_goes_as_a_file_would(here: Path, there: Path) -> None:
+    there.mkdir()
+    for name in ("stays", "moves", "goes", "renewed"):
+        (there / name).write_text(f"{name}, stored before")
+        (here / name).symlink_to(there / name)
+    kept = keeper(here, there)
+    kept.know()
+    assert kept.finish() == ""
+    assert content(there).keys() == {"stays", "moves", "goes", "renewed"}
+    (here / "before").mkdir()
+    (here / "moves").rename(here / "before" / "moved")
+    (here / "moves").write_text("another one")
+    (here / "goes").unlink()
+    (here / "new").write_text("new")
+    (here / "new").replace(here / "renewed")
+    assert kept.finish() == ""
+    assert content(there) == {
+        "stays": "stays, stored before",
+        "before/moved": "moves, stored before",
+        "moves": "another one",
+        "renewed": "new",
+    }
+    assert (here / "stays").is_symlink()
+    assert not (here / "before" / "moved").is_symlink()
+
+
+def test_what_peers_brought_or_took_away_is_theirs_to_keep(here: Path, there: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    kept = Keeper({str(here): str(there)}, print, journal=journal)
+    (here / "old").write_text("kept by this node")
+    assert kept.finish() == ""
+    (here / "brought").write_text("by a peer")
+    about = (here / "brought").stat()
+    journal.write_text(
+        f'["{here / "brought"}", [{about.st_size}, {about.st_mtime_ns}, ""]]\n["{here / "old"}", null]\n["torn'
+    )
+    (here / "old").unlink()
+    assert kept.finish() == ""
+    assert content(there) == {"old": "kept by this node"}
+    (here / "brought").write_text("written here since")
+    assert kept.finish() == ""
+    assert content(there)["brought"] == "written here since"
+    (here / "brought").unlink()
+    assert kept.finish() == ""
+    assert content(there).keys() == {"old"}
+
+
+def test_what_somebody_else_stores_is_there_as_it_is_written(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "PAUSE_SECONDS", 0.02)
+    shown = tmp_path / "shown"
+    kept = Keeper({}, print, {str(here): str(shown)})
+    kept.begin()
+    with (here / "log.txt").open("w", buffering=1) as log:
+        log.write("first\n")
+        eventually(lambda: content(shown) == {"log.txt": "first\n"})
+        log.write("second\n")
+        assert content(shown) == {"log.txt": "first\nsecond\n"}, "at once: it is the same file"
+    (here / "new").write_text("another file")
+    (here / "new").replace(here / "log.txt")
+    eventually(lambda: content(shown) == {"log.txt": "another file"})
+    (here / "log.txt").unlink()
+    eventually(lambda: content(shown) == {})
+    assert kept.finish() == ""
+
+
+def test_where_a_disk_has_no_hard_links_it_is_a_copy(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refuse)
+    (here / "log.txt").write_text("all of it")
+    assert Keeper({}, print, {str(here): str(tmp_path / "shown")}).finish() == ""
+    assert content(tmp_path / "shown") == {"log.txt": "all of it"}
 
 
 def test_a_node_without_such_folders_has_nothing_to_do() -> None:

@@ -31,7 +31,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for each of the trainings of keras_checks.py."""
     folder = tmp_path_factory.mktemp("keras")
     argv = ("-m", "tests.entrypoints.keras_checks", str(folder))
-    launch = Launch(folder, *argv, deadline=150, env={"PYTHONPATH": str(ROOT)})
+    launch = Launch(folder, *argv, env={"PYTHONPATH": str(ROOT)})
     launch.finish()
     assert launch.process.returncode == 0, "".join(launch.lines)
     return folder

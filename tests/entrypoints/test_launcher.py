@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.limits import HANG_SECONDS
+
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
-DEADLINE_SECONDS = 60
 
 
 def free_port() -> int:
@@ -78,7 +79,7 @@ def events(text: str) -> list[dict[str, Any]]:
 
 def finish(process: subprocess.Popen[str]) -> str:
     try:
-        return process.communicate(timeout=DEADLINE_SECONDS)[0]
+        return process.communicate(timeout=HANG_SECONDS)[0]
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise
@@ -144,7 +145,7 @@ def test_a_world_of_the_wrong_size_is_refused_in_the_rank_itself(tmp_path: Path)
     env = {**os.environ, "CLOUDTRAIN_JOB_FILE": str(tmp_path / "job.json"), "CLOUDTRAIN_STREAM_DIR": str(tmp_path)}
     env |= {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}
     done = subprocess.run(
-        [sys.executable, str(ENTRYPOINTS / "worker.py")], cwd=tmp_path, env=env, timeout=30, check=False
+        [sys.executable, str(ENTRYPOINTS / "worker.py")], cwd=tmp_path, env=env, timeout=HANG_SECONDS, check=False
     )
     said = os.read(reader, 65536).decode()
     os.close(reader)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import restore as restoring
 from restore import restore
 
 
@@ -113,3 +114,40 @@ def test_a_stop_ends_it_between_two_blocks(earlier: Path, tmp_path: Path) -> Non
     restore(earlier, tmp_path / "new", 0, said.append, lambda: next(asked))
     assert tree(tmp_path / "new") == {"last": "2"}
     assert said == []
+
+
+def test_a_file_that_stands_for_a_link_becomes_one_if_it_stays_inside(earlier: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    for name, target in {
+        "latest": "step-2",
+        "step-2/up": "../last",
+        "absolute": "/etc/passwd",
+        "out": "../x",
+        "sly": "step-1/../../x",
+        "empty": "",
+    }.items():
+        (earlier / f"{name}.cloudtrain-link").write_text(target)
+    restore(earlier, tmp_path / "new", 0, said.append)
+    links = {
+        str(p.relative_to(tmp_path / "new")): str(p.readlink()) for p in tmp_path.rglob("new/**/*") if p.is_symlink()
+    }
+    assert links == {"latest": "step-2", "step-2/up": "../last"}
+    assert said[:-1] == [
+        "not restored: absolute.cloudtrain-link: a link that leads out (/etc/passwd)",
+        "not restored: empty.cloudtrain-link: a link that leads out ()",
+        "not restored: out.cloudtrain-link: a link that leads out (../x)",
+        "not restored: sly.cloudtrain-link: a link that leads out (step-1/../../x)",
+    ]
+    restore(earlier, tmp_path / "new", 0, said.append)
+    assert (tmp_path / "new" / "latest").readlink() == Path("step-2")
+
+
+def test_large_files_of_a_mount_are_led_to(earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(restoring, "LARGE_BYTES", 3)
+    new = tmp_path / "new"
+    restore(earlier, new, 0, said.append, leads=True)
+    assert (new / "step-1/shared.pt").readlink() == earlier / "step-1/shared.pt"
+    assert not (new / "last").is_symlink(), "what a program may append to is on this disk"
+    assert tree(new) == tree(earlier)
+    assert said[-1] == "2 large files of earlier checkpoints are read from storage as they are needed"

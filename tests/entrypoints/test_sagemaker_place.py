@@ -13,10 +13,14 @@ import pytest
 import contract
 import devices
 import platforms
+from cloudtrain.aws.request import body_of
+from cloudtrain.catalog import instances
 from sagemaker_place import sagemaker
 from tests.entrypoints.containers import clean, container, resources
-from tests.entrypoints.test_launcher import DEADLINE_SECONDS, ENTRYPOINTS, document, events
+from tests.entrypoints.test_launcher import ENTRYPOINTS, document, events
 from tests.entrypoints.test_launcher_parts import JOB
+from tests.golden.cases import FULL, plan_of
+from tests.limits import HANG_SECONDS
 
 NODES = tuple(f"algo-{number}" for number in range(1, 12))
 
@@ -83,7 +87,7 @@ def test_a_rehearsal_says_where_its_nodes_really_are(tmp_path: Path) -> None:
     [
         (None, "No such file"),
         ("{", "not JSON"),
-        (b"\xff\xfe", "not JSON"),
+        pytest.param(b"\xff\xfe", "not JSON", id="not UTF-8"),
         ("[1]", "expected an object"),
         ("{}", "hosts is None"),
         (json.dumps(resources(hosts=())), "hosts is []"),
@@ -128,7 +132,25 @@ def test_inputs_are_channels_by_the_names_of_the_spec(tmp_path: Path) -> None:
         "CLOUDTRAIN_INPUT_HELD_OUT_V2": f"{data}/held-out.v2",
     }
     assert found["CLOUDTRAIN_PLATFORM"] == "sagemaker"
+    local_path = body_of(plan_of("aws", FULL))["TensorBoardOutputConfig"]["LocalPath"]
+    assert found["CLOUDTRAIN_TENSORBOARD_DIR"] == local_path.replace("/opt/ml", str(tmp_path))
     assert found["CLOUDTRAIN_JOB_FILE"] == f"{data}/cloudtrain-job/job.json"
+
+
+EFA_TYPES = [row.instance_type for row in instances("aws") if row.network in ("efa", "")]
+RDMA_FAMILIES = {"p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-gb200"}
+"""Those of "Elastic Fabric Adapter for AI/ML workloads on EC2" whose adapters reach a GPU's memory: GPUDirect RDMA."""
+
+
+@pytest.mark.parametrize("machine", [*EFA_TYPES, "ml.g4dn.metal", ""])
+def test_libfabric_is_told_of_rdma_on_machines_that_have_it_alone(tmp_path: Path, machine: str) -> None:
+    container(tmp_path)
+    path = tmp_path / "input/config/resourceconfig.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "current_instance_type": machine}))
+    found = contract.job_environment(JOB, place(tmp_path, efa=True), tmp_path, {})
+    assert found["FI_PROVIDER"] == "efa"
+    has_rdma = machine.partition(".")[2].partition(".")[0] in RDMA_FAMILIES
+    assert found.get("FI_EFA_USE_DEVICE_RDMA") == ("1" if has_rdma else None)
 
 
 @pytest.mark.parametrize("efa", [False, True])
@@ -137,7 +159,7 @@ def test_nccl_is_told_the_nodes_name_and_of_efa_only_where_it_is(tmp_path: Path,
     found = contract.job_environment(JOB, place(tmp_path, efa=efa), tmp_path, {})
     assert found["NCCL_HOSTID"] == "algo-2"
     assert found["NCCL_SOCKET_IFNAME"] == "lo"
-    assert ("FI_PROVIDER" in found, "FI_EFA_USE_DEVICE_RDMA" in found) == (efa, efa)
+    assert ("FI_PROVIDER" in found) == efa
     assert "NCCL_PROTO" not in found
     chosen = {"NCCL_HOSTID": "mine", "FI_PROVIDER": "tcp"}
     assert contract.job_environment(JOB, place(tmp_path, efa=efa), tmp_path, chosen).items() >= chosen.items()
@@ -217,7 +239,7 @@ def test_a_launcher_that_cannot_begin_ends_as_any_failure_does(tmp_path: Path, t
         environ = {"CLOUDTRAIN_PLATFORM": "plain", **rank}
     done = subprocess.run(
         [sys.executable, str(ENTRYPOINTS)], env=clean(**environ), text=True, capture_output=True,
-        timeout=DEADLINE_SECONDS, check=False,
+        timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == ""

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.limits import HANG_SECONDS
+
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 
 BLOCKED = "mutex = ctypes.create_string_buffer(64); c.pthread_mutex_lock(mutex); c.pthread_mutex_lock(mutex)"
@@ -30,7 +32,7 @@ READY = "print('ready', flush=True)"
 def test_one_that_hangs_in_c_leaves_by_itself() -> None:
     process = rank(READY, BLOCKED)
     process.terminate()
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 143
     assert "this rank hangs, and leaves" in errors
 
@@ -40,14 +42,14 @@ def test_one_whose_steps_go_on_ends_in_order() -> None:
         READY, "left = 40", "while left or not stop.asked:", "    time.sleep(0.02); stop.beat(); left -= stop.asked"
     )
     process.terminate()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=HANG_SECONDS) == 0
     process.communicate()
 
 
 def test_a_checkpoint_under_way_is_waited_for() -> None:
     process = rank("with stop.patience():", f"    {READY}", "    time.sleep(1.5)")
     process.terminate()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=HANG_SECONDS) == 0
     process.communicate()
 
 
@@ -55,6 +57,6 @@ def test_a_long_step_is_waited_for_three_times_over() -> None:
     process = rank("stop.beat(); time.sleep(0.5); stop.beat()", READY, BLOCKED)
     began = time.monotonic()
     process.terminate()
-    assert process.wait(timeout=30) == 143
+    assert process.wait(timeout=HANG_SECONDS) == 143
     assert time.monotonic() - began >= 1.4
     process.communicate()

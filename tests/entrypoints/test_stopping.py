@@ -17,6 +17,7 @@ import launch
 import platforms
 import stopping
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
+from tests.limits import HANG_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def request(file: Path | str = "", after: int = 0) -> tuple[stopping.StopRequest
 
 
 def wait(until: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_SECONDS
     while not until() and time.monotonic() < deadline:
         time.sleep(0.01)
     return until()
@@ -98,12 +99,12 @@ def test_a_mount_that_fails_or_hangs_has_not_asked_for_a_stop(tmp_path: Path, mo
     assert not stop.asked_after_all()
     hanging = threading.Event()
     monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0.1)
-    monkeypatch.setattr(os.path, "lexists", lambda _: hanging.wait(30))
+    monkeypatch.setattr(os.path, "lexists", lambda _: hanging.wait(2 * HANG_SECONDS))
     began = time.monotonic()
     stop, _ = request(tmp_path / "stop")
     stop.listen()
     assert not stop.asked_after_all()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < HANG_SECONDS
     hanging.set()
     assert wait(stop.asked)
 
@@ -131,3 +132,33 @@ def test_who_lost_peers_that_had_been_stopped_has_stopped(
     (tmp_path / "stop").touch()
     assert launcher._conclude(1, 1.0) == {"stopped": 5, "failed": 1}[outcome]
     assert (b'"why":"stop_file"' in capfdbinary.readouterr().out) == (why is not None)
+
+
+@pytest.mark.parametrize(
+    ("why", "code"),
+    [("stop_file", 0), ("time", 0), ("sigterm", 5), ("preempted", 5), ("peer_preempted", 5), ("", 5)],
+    ids=["the stop file", "the time limit", "SIGTERM", "a preemption", "a peer's preemption", "peers that stopped"],
+)
+def test_on_azure_only_a_stop_that_the_job_was_asked_for_leaves_with_0(tmp_path: Path, why: str, code: int) -> None:
+    """Azure ML calls a job whose nodes all leave with 0 Completed."""
+    place = contract.Place(**{**vars(platforms.plain(ENVIRON)), "stopped_code": 0})
+    launcher = launch.Launcher(JOB, place, tmp_path)
+    (tmp_path / "result.json").write_text('{"outcome": "stopped"}')
+    launcher.stop.why = why
+    assert launcher._conclude(0, 1.0) == code
+
+
+def test_sigterm_tells_the_peers_and_what_an_earlier_attempt_told_is_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "stop"
+    (tmp_path / f"stop{stopping.PREEMPTED}").write_text("of an earlier attempt")
+    (stop, _), (peer, heard) = request(file), request(file)
+    peer.listen()
+    stop.listen()  # the last to listen has the signal
+    assert not stop.asked()
+    assert not peer.asked()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert wait(stop.asked)
+    assert wait(peer.asked)
+    assert (stop.why, peer.why) == ("sigterm", "peer_preempted")
+    assert heard == ["another node of this job is about to be taken away: stopping with a checkpoint"]
+    assert not file.exists(), "a job that is started again goes on"

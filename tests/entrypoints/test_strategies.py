@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.entrypoints.strategy_checks import OWN, TOLERANCE, alone, curve, quiet
+from cloudtrain_trainer import state
+from tests.entrypoints.strategy_checks import OWN, TOLERANCE, alone, begin, curve, quiet
 from tests.entrypoints.test_training import Launch, torchrun
 
 HERE = Path(__file__).parent
@@ -43,11 +45,44 @@ def test_so_it_is_when_one_process_drives_several_devices(name: str, flags: str)
     assert found == pytest.approx(wanted, rel=TOLERANCE)
 
 
+def test_replicas_of_dp_compute_in_the_precision_that_was_asked_for() -> None:
+    """torch runs each in a new thread under `autocast(enabled=True)`, which on a GPU means fp16 there."""
+    loop = begin(quiet("digits"), ["--strategy", "dp", "--amp", "bf16"], alone())
+    assert isinstance(loop.step.wrapped, torch.nn.DataParallel)
+    replica = loop.step.wrapped.module._replicate_for_data_parallel()
+    inputs, _ = next(loop.batches.load(0, 0))
+    seen: list[torch.dtype] = []
+
+    def run() -> None:
+        with torch.autocast("cpu", dtype=torch.float16):
+            seen.append(replica(inputs).dtype)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [torch.bfloat16]
+
+
+@pytest.mark.parametrize("strategy", ["dp", "model-parallel"])
+def test_the_generator_of_every_gpu_is_kept(strategy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two GPUs, of which only the generators are there: what is saved for each comes back to it."""
+    loop, gpus = begin(quiet("digits"), ["--strategy", strategy], alone()), [torch.device("cuda", n) for n in (0, 1)]
+    states = {device: torch.tensor([10 + device.index], dtype=torch.uint8) for device in gpus}
+    monkeypatch.setattr(torch.cuda, "get_rng_state", states.__getitem__)
+    monkeypatch.setattr(type(loop.strategy), "devices", gpus)
+    torch.save(state.generators(loop.strategy.devices), tmp_path / "own.pt")
+    wanted = dict(states)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda one, device: states.update({device: one}))
+    states.clear()
+    state.restore_generators(torch.load(tmp_path / "own.pt", weights_only=True), loop.strategy.devices)
+    assert states == wanted
+    assert loop.saving._layout()["devices"] == 2, "with other GPUs the noise is drawn anew, and it is said"
+
+
 @pytest.mark.torchrun
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("check", ["killed", "resharded", "probed", "ran_out"])
 def test_a_training_survives(tmp_path: Path, check: str) -> None:
     """killed: resumed to the bit. resharded: goes on elsewhere. probed, ran_out: too little memory, same result."""
-    launch = Launch(tmp_path, str(HERE / "forked.py"), check, str(tmp_path), deadline=220)
+    launch = Launch(tmp_path, str(HERE / "forked.py"), check, str(tmp_path))
     launch.finish()
     assert launch.process.returncode == 0, "".join(launch.lines)

@@ -126,7 +126,7 @@ def test_a_random_crop_lies_inside_its_image() -> None:
 def packed(values: Tensor) -> bytes:
     """A packed idx file of these bytes."""
     header = bytes((0, 0, 8, values.dim())) + struct.pack(f">{values.dim()}I", *values.shape)
-    return gzip.compress(header + values.numpy().tobytes(), compresslevel=1)
+    return gzip.compress(header + values.numpy().tobytes(), compresslevel=1, mtime=0)
 
 
 @pytest.fixture
@@ -242,13 +242,22 @@ IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
         (IMAGES, packed(torch.zeros(39, 28, 28, dtype=torch.uint8)), r"\(39, 28, 28\) pixels: expected \(40, 28, 28\)"),
         (IMAGES, packed(torch.zeros(40, 28, dtype=torch.uint8)), "is not an idx file of bytes in 3 dimensions"),
         (IMAGES, b"plain text", "cannot be read: Not a gzipped file"),
-        (IMAGES, gzip.compress(b"\0\0"), "is not an idx file"),
-        (IMAGES, gzip.compress(b"\0\0\x08\x03" + b"\xff" * 12), "bytes: expected 1 to 268435456"),
-        (LABELS, gzip.compress(b"\0\0\x08\x01" + struct.pack(">I", 40) + bytes(39)), "is cut off: 39 of 40 bytes"),
-        (LABELS, gzip.compress(b"\0\0\x08\x01" + struct.pack(">I", 40) + bytes(41)), "goes on after its 40 bytes"),
+        (IMAGES, gzip.compress(b"\0\0", mtime=0), "is not an idx file"),
+        (IMAGES, gzip.compress(b"\0\0\x08\x03" + b"\xff" * 12, mtime=0), "bytes: expected 1 to 268435456"),
+        (
+            LABELS,
+            gzip.compress(b"\0\0\x08\x01" + struct.pack(">I", 40) + bytes(39), mtime=0),
+            "is cut off: 39 of 40 bytes",
+        ),
+        (
+            LABELS,
+            gzip.compress(b"\0\0\x08\x01" + struct.pack(">I", 40) + bytes(41), mtime=0),
+            "goes on after its 40 bytes",
+        ),
         (LABELS, packed(torch.zeros(40, dtype=torch.uint8))[:-12], "cannot be read: Compressed file ended"),
         (LABELS, packed(torch.full((40,), 10, dtype=torch.uint8)), "has the label 10: expected 0 to 9"),
     ],
+    ids=["too few", "two dimensions", "text", "too short", "huge", "cut off", "too long", "cut off packed", "label 10"],
 )
 def test_files_that_are_not_mnists_are_refused(
     four_files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, said: str

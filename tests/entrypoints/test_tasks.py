@@ -24,6 +24,7 @@ from cloudtrain_trainer.models.split import split
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task, from_factory, gpt
 from cloudtrain_trainer.tasks.options import OPTIONS
+from tests.limits import HANG_SECONDS
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 TRAINER = ENTRYPOINTS / "cloudtrain_trainer"
@@ -68,7 +69,9 @@ def test_every_task_has_options_and_its_build_takes_them() -> None:
 def test_options_are_read_without_torch() -> None:
     begin = f"import sys; sys.path.insert(0, {str(ENTRYPOINTS)!r}); "
     code = f"{begin}import cloudtrain_trainer.tasks.options; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_SECONDS, check=True
+    )
     assert done.stdout == "False\n"
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from cloudtrain_trainer.schedule import lr_factor
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.tasks import Draw
 from cloudtrain_trainer.tasks.digits import read, split
+from tests.limits import HANG_SECONDS
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 
@@ -124,6 +126,38 @@ def test_progress_is_due_at_once_and_then_twice_a_second() -> None:
     assert not meter.due()
     now[0] = 2.5
     assert meter.due()
+
+
+class Timed:
+    """Data whose every batch takes so many seconds of a clock that the test holds."""
+
+    def __init__(self, data: tasks.Data, now: list[float], seconds: float) -> None:
+        self.data, self.now, self.seconds = data, now, seconds
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, draw: Draw) -> tuple[torch.Tensor, torch.Tensor]:
+        self.now[0] += self.seconds
+        return self.data[draw]
+
+
+def test_the_first_rate_after_an_evaluation_is_that_of_training(
+    make_loop: Callable[..., Loop], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A step of 32 samples takes a second, an evaluation of 12 batches as many minutes."""
+    now = [0.0]
+    loop = make_loop("--epochs", "2")
+    loop.meter = Meter(clock=lambda: now[0])
+    train, validation = Timed(loop.task.train, now, 1.0), Timed(loop.task.validation, now, 60.0)
+    loop.batches = replace(loop.batches, data=train)
+    loop.step.task = replace(loop.task, validation=validation)
+    loop.run()
+    lines = [line for line in capfd.readouterr().out.splitlines() if '"type":"progress"' in line]
+    rates = {json.loads(line.partition(" ")[2])["samples_per_s"] for line in lines}
+    assert rates == {32.0}
+    assert now[0] == 2 * 44 + 2 * 12 * 60
+    assert loop.meter.mean_rate() == 2 * 44 * 32 / now[0], "the mean is that of all"
 
 
 def test_progress_comes_more_rarely_in_a_long_run_but_never_more_than_ten_seconds_apart() -> None:
@@ -281,5 +315,7 @@ def test_help_and_bad_arguments_need_no_torch() -> None:
         "print(json.dumps(sorted(sys.modules)))"
     )
     argv = [sys.executable, "-c", code, str(ENTRYPOINTS), str(ENTRYPOINTS / "job")]
-    loaded = set(json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout))
+    loaded = set(
+        json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=HANG_SECONDS).stdout)
+    )
     assert not loaded & {"torch", "numpy", "sklearn"}

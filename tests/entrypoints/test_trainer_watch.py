@@ -22,6 +22,7 @@ from cloudtrain_trainer.schedule import lr_factor
 from cloudtrain_trainer.step import Step
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.trackers import Trackers
+from tests.limits import HANG_SECONDS
 
 
 class Nvml(ModuleType):
@@ -57,7 +58,7 @@ def test_a_gpu_is_read_as_far_as_it_tells(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "pynvml", Nvml("pynvml"))
     monkeypatch.setattr(gpu_monitor, "emit", lambda kind, **values: told.append((kind, values)))
     monitor = GpuMonitor("00000000:3b:00.0", pause=0.01)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_SECONDS
     while not told and time.monotonic() < deadline:
         time.sleep(0.01)
     monitor.end()

@@ -21,16 +21,17 @@ from typing import Any
 import pytest
 import torch
 
+from tests.limits import HANG_SECONDS
+
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 TRAIN = ENTRYPOINTS / "train.py"
-DEADLINE_SECONDS = 90
 
 
 class Launch:
     """A command in a process group of its own, which is killed when the deadline expires."""
 
     def __init__(
-        self, folder: Path, *argv: str, deadline: float = DEADLINE_SECONDS, env: dict[str, str] | None = None
+        self, folder: Path, *argv: str, deadline: float = HANG_SECONDS, env: dict[str, str] | None = None
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("CLOUDTRAIN_", "PET_", "TORCHELASTIC_"))}
@@ -179,10 +180,34 @@ def test_the_best_of_an_earlier_run_is_not_taken_for_this_ones(tmp_path: Path) -
     folder = tmp_path / "cloudtrain-output/checkpoints"
     folder.mkdir(parents=True)
     (folder / "best.safetensors").write_text("of another run")
-    launch = Launch(tmp_path, str(TRAIN), "--max-steps", "1", "--lr", "1e30", "--warm-up", "0")
+    flags = ("--max-steps", "1", "--lr", "1e30", "--warm-up", "0", "--on-nan", "skip")
+    launch = Launch(tmp_path, str(TRAIN), *flags)
     launch.finish()
     assert launch.process.returncode == 0, "".join(launch.lines)
     assert exported(tmp_path / "cloudtrain-output/model")["0.weight"].shape == (32, 1, 3, 3)
+    numbers = json.loads((tmp_path / "cloudtrain-output/output/metrics.json").read_text(), parse_constant=pytest.fail)
+    assert (numbers["outcome"], numbers["val_loss"]) == ("succeeded", None)
+
+
+def test_a_training_whose_loss_is_no_number_fails_with_the_step_and_keeps_what_was_good(tmp_path: Path) -> None:
+    """Warming up, the first steps are small; at 1e30 the weights are soon beyond all numbers."""
+    flags = ("--lr", "1e30", "--warm-up", "0", "--checkpoint-every-steps", "1")
+    launch = Launch(tmp_path, str(TRAIN), *flags)
+    events = launch.finish()
+    assert launch.process.returncode == 33, "".join(launch.lines)
+    (error,) = only(events, "error")
+    assert error["exception"] == "NotFinite"
+    found = re.match(
+        r"step (\d+): the loss is nan. Training stops: the checkpoint of step (\d+) is kept", error["message"]
+    )
+    assert found, error["message"]
+    assert int(found[2]) == int(found[1]) - 1
+    assert "try a lower --lr" in error["message"]
+    output = tmp_path / "cloudtrain-output"
+    assert not (output / "model").exists()
+    assert not (tmp_path / "result.json").exists()
+    numbers = json.loads((output / "output/metrics.json").read_text(), parse_constant=pytest.fail)
+    assert (numbers["outcome"], numbers["why"]) == ("failed", f"step {found[1]}: the loss is nan")
 
 
 def reseed_generators(folder: Path) -> None:

@@ -67,7 +67,7 @@ def _server(vault: Vault, scheme: str, files: tuple[Path, Path] | None = None) -
             vault.requests.append((scheme, self.path, headers))
             left = vault.answers.get(self.path.partition("?")[0]) or [(404, refusal("SecretNotFound"))]
             status, answer = left.pop(0) if len(left) > 1 else left[0]
-            body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            body = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
             self.send_response(status)
             if 300 <= status < 400:
                 self.send_header("Location", vault.identity.replace("/msi", "/stolen"))

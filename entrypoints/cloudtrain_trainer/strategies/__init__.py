@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from cloudtrain_trainer import compiling
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.step import Step
+    from cloudtrain_trainer.tasks import Task
 
 
 class Strategy:
@@ -50,14 +52,21 @@ class Strategy:
     def start(self) -> None:
         """Join the peers; nothing has been built yet."""
 
-    def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:  # noqa: ARG002
+    def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         """(this rank's part of the model, the module to call in training), on the device.
 
         `model` is on the CPU and equal on all ranks. In the part, parameters keep the names that they have in the
         model, so that any strategy can read any other's checkpoint.
         """
         model = model.to(self.ranks.device)
-        return model, model
+        return model, self.with_loss(model, step)
+
+    def with_loss(self, model: nn.Module, step: Step) -> nn.Module:
+        """(inputs, targets) -> the mean loss, as one module: what `--compile` compiles, in place."""
+        whole = WithLoss(model, step.task)
+        if self.options.compile:
+            compiling.compile_whole(whole)
+        return whole
 
     def learn(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
         """Forward and backward pass of one part of a batch."""
@@ -67,10 +76,10 @@ class Strategy:
         """The same without the peers, where that is possible: `communicates` says so."""
         self.learn(step, inputs, targets)
 
-    def _through(self, step: Step, model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
+    def _through(self, step: Step, whole: nn.Module, inputs: Tensor, targets: Tensor) -> None:
         with step.precision():
-            outputs = step.task.call(model, inputs, True)
-        step.counted_loss(outputs, targets).backward()  # type: ignore[no-untyped-call]
+            loss = whole(inputs, targets)
+        step.backward(loss, len(targets))
 
     def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
         """The model's answers, for evaluation; None on a rank that does not get them."""
@@ -107,6 +116,36 @@ class Strategy:
                 found[name] = one.cpu()
             del one  # before the next comes
         return found
+
+
+class WithLoss(nn.Module):
+    """A model and the loss of its task: in training, one graph for the compiler and one module for wrappers."""
+
+    def __init__(self, model: nn.Module, task: Task) -> None:
+        super().__init__()
+        self.model = model
+        self._call, self._loss = task.call, task.loss
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self._loss(self._call(self.model, inputs, True), targets)
+
+
+class Precise(nn.Module):
+    """A part of a model that computes in the precision of `--amp`, whoever calls it, in whatever thread.
+
+    Autocast's precision is each thread's own, and another thread has fp16 on a GPU (`autocast_dtype`, thread_local in
+    torch's aten/src/ATen/autocast_mode.cpp; torch/nn/parallel/parallel_apply.py passes on only that it is enabled).
+    """
+
+    def __init__(self, part: nn.Module, step: Step) -> None:
+        super().__init__()
+        self.part = part
+        self._precision = step.precision
+
+    def forward(self, inputs: Tensor, **named: Any) -> Tensor:
+        with self._precision():
+            outputs: Tensor = self.part(inputs, **named)
+        return outputs
 
 
 def whole(value: Tensor) -> Tensor:

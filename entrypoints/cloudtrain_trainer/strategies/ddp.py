@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from cloudtrain_trainer import compiling
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy
@@ -33,13 +34,18 @@ class DistributedData(Strategy):
         self.ranks.form(self.options.backend)
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        model, _ = super().wrap(model, step)
+        model, whole = super().wrap(model, step)
         devices = [self.ranks.local_rank] if self.ranks.device.type == "cuda" else None
-        return model, DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+        return model, DistributedDataParallel(whole, device_ids=devices, gradient_as_bucket_view=True)
 
     def learn_alone(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
-        """On the bare model: the wrapper would wait for the peers."""
-        self._through(step, step.model, inputs, targets)
+        """Without the wrapper, which would wait for the peers.
+
+        And without the compiler: what it makes of a pass outside the wrapper is one graph, which it would take again
+        inside. There it cuts at the wrapper's buckets, so that gradients are sent while others are computed.
+        """
+        with compiling.eager():
+            self._through(step, step.wrapped.module, inputs, targets)  # type: ignore[arg-type]
 
     def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = wrapped.no_sync()  # type: ignore[operator]

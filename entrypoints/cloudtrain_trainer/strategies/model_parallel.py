@@ -39,7 +39,10 @@ class ModelParallel(Strategy):
         return model, Chain(step.task.stages(model, count), [there[i % len(there)] for i in range(count)])
 
     def learn(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
-        super().learn(step, inputs, targets.to(self._last(step)))
+        with step.precision():
+            outputs = step.wrapped(inputs)
+            loss = step.task.loss(outputs, targets.to(self._last(step)))
+        step.backward(loss, len(targets))
 
     def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
         with step.precision():

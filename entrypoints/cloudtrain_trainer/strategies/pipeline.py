@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cloudtrain_trainer import rules, state
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import Strategy
+from cloudtrain_trainer.strategies import Precise, Strategy
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.step import Step
@@ -56,7 +56,7 @@ class Pipeline(Strategy):
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         assert step.task.stages is not None  # noqa: S101  (rules.py has refused the others)
         part = step.task.stages(model, self.stages)[self.stage].to(self.ranks.device)
-        wrapped: nn.Module = _Precise(part, step)
+        wrapped: nn.Module = Precise(part, step)
         if self.data_ranks > 1 and any(p.requires_grad for p in part.parameters()):
             wrapped = DistributedDataParallel(wrapped, process_group=self.mesh.get_group("data"))
         group = self.mesh.get_group("pipeline")
@@ -77,7 +77,7 @@ class Pipeline(Strategy):
             self._warm_up(step, inputs, targets)
         losses = self._pass(inputs, targets)
         if self.counts:
-            step.loss.add(torch.stack(losses).sum() / step.weight(len(targets)), len(targets))
+            step.count(torch.stack(losses).sum() / step.weight(len(targets)), len(targets))
 
     def _warm_up(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
         """One pass that leaves no trace: in its first, torch runs each stage on memory that nobody has written.
@@ -86,11 +86,11 @@ class Pipeline(Strategy):
         dropout would have drawn once more.
         """
         seen = step.task.statistics(step.model)
-        before = state.buffers(step.model, seen), state.generators(self.ranks.device)
+        before = state.buffers(step.model, seen), state.generators(self.devices)
         self._pass(inputs, targets)
         step.optimizer.zero_grad(set_to_none=True)
         state.restore_buffers(step.model, before[0], seen)
-        state.restore_generators(before[1], self.ranks.device)
+        state.restore_generators(before[1], self.devices)
         self._is_warm = True
 
     def _pass(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
@@ -143,20 +143,6 @@ class Pipeline(Strategy):
     def _hosts(self) -> Any:
         """All ranks in a gloo group, for what lies in host memory; all of them make it together."""
         return self.ranks.group_of([list(range(self.ranks.size))])
-
-
-class _Precise(nn.Module):
-    """A stage that computes in the precision of `--amp`, also when torch's schedule calls it."""
-
-    def __init__(self, part: nn.Module, step: Step) -> None:
-        super().__init__()
-        self.part = part
-        self._precision = step.precision
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        with self._precision():
-            outputs: Tensor = self.part(inputs)
-        return outputs
 
 
 def _send(tensor: Tensor, rank: int, device: torch.device) -> None:

@@ -41,9 +41,9 @@ class TensorParallel(Strategy):
         self.mesh = init_device_mesh(self.ranks.device.type, (self.ranks.size,), mesh_dim_names=("tensor",))
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        model, _ = super().wrap(model, step)
+        model, whole = super().wrap(model, step)
         cut(model, step, self.mesh)
-        return model, model
+        return model, whole
 
     def sync_buffers(self, model: nn.Module) -> None:
         """What is not cut is computed by every rank alike, but not to the bit on a GPU: all take the first's."""

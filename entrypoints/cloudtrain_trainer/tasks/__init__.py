@@ -56,6 +56,7 @@ class Task:
     correct: Callable[[Tensor, Tensor], Tensor]
     """(outputs, targets) -> the sum over the samples of each one's share of right answers, a scalar."""
     train: Data
+    """Of a task of one's own also an ordinary `torch.utils.data.Dataset` of pairs (input, target): samples.py."""
     validation: Data
     epochs: int
     batch_size: int
@@ -77,7 +78,7 @@ class Task:
     statistics: Callable[[nn.Module], Sequence[Tensor]] = lambda model: ()  # noqa: ARG005
     """Tensors that follow the data and that no gradient or buffer sync makes equal: averaged over ranks."""
     layers: Callable[[nn.Module], Sequence[nn.Module]] | None = None
-    """The parts that FSDP shards one by one, in order of use; None: the model is sharded as one."""
+    """The parts that FSDP shards one by one, in order of use; None: the blocks that repeat (models/blocks.py)."""
     tensor_plan: Callable[[nn.Module], Mapping[str, Any]] | None = None
     """How each named module is split over ranks (`ParallelStyle`s of torch); None: tensor parallelism cannot be had."""
     tensor_limit: Callable[[nn.Module], int] | None = None

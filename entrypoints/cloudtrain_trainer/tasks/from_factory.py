@@ -1,7 +1,8 @@
 """A model of one's own: `--model package.module:factory`.
 
 With a `--task`, the factory gives an `nn.Module`, which is trained on that task's data with its loss. Without one it
-gives a whole `Task`, like the `build` of the files here. It is given the seed if it has an argument of that name.
+gives a whole `Task`, like the `build` of the files here; its data may be ordinary data sets of torch (samples.py). It
+is given the seed if it has an argument of that name.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 from torch import nn
 
 from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.samples import adapted
 from cloudtrain_trainer.tasks import Task
 
 OF_DATA = (
@@ -37,7 +40,8 @@ def build(spec: str, seed: int, base: Task | None) -> Task:
         task = factory(**arguments)
         if not isinstance(task, Task):
             raise Refused(f"--model {spec}: {_told(task)}; say which --task has its data and loss, or return a Task")
-        return task
+        train = adapted(task.train, seed, f"--model {spec}: train")
+        return replace(task, train=train, validation=adapted(task.validation, seed, f"--model {spec}: validation"))
     return Task(
         model=partial(_model, spec, factory, arguments),
         # What is not named here depends on the model (how it is cut, counted and called), and keeps its default.

@@ -1,0 +1,178 @@
+"""What a program deletes among the checkpoints on one node goes on all nodes, while it runs. Standard library only.
+
+On a shared disk rank 0 deletes an old checkpoint with what all ranks wrote into it. Where each node has a folder of
+its own the other nodes' parts would stay, and fill disks and storage. So every node looks again and again what has
+gone, and tells its peers by torchrun's store, which is handed in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Callable, Collection, Mapping, NamedTuple
+
+from keeping import UNFINISHED
+
+PAUSE_SECONDS = 2.0
+"""Between two looks."""
+
+PATIENCE_SECONDS = 5.0
+"""How long an end waits for a look that is under way: the store may be on a machine that does not answer."""
+
+
+class File(NamedTuple):
+    """What tells a file from another, whatever its name."""
+
+    inode: int
+    size: int
+    modified: int
+
+
+class Seen(NamedTuple):
+    """One look: all files and folders by their paths."""
+
+    files: Mapping[str, File]
+    folders: Mapping[str, int]
+    """Folder -> inode."""
+    since: int = 0
+    """When it began, in nanoseconds since 1970: whatever is made after a look that did not find it is newer."""
+
+
+class Deletions:
+    """One node's. `note`: told of each file before it is deleted after a peer's example."""
+
+    def __init__(self, folder: Path, note: Callable[[str, None], None]) -> None:
+        self._folder, self._note = folder, note
+        self._looks = [Seen({}, {})] * 3
+        self._heard, self._pending = 0, list[tuple[str, float]]()
+        self._ended, self._thread = threading.Event(), threading.Thread()
+        self.gone: dict[str, int] = {}
+        """What went on this node since `begin`, files and folders, and when that was seen (nanoseconds since 1970)."""
+
+    def begin(self, store: Any, node: int) -> None:
+        """From now on tell peers, and do as they do."""
+        self.gone, self._heard, self._pending = {}, 0, []
+        self._looks = [look(self._folder)] * 3
+        self._ended = threading.Event()
+        work = (store, node, self._ended)
+        self._thread = threading.Thread(target=self._work, args=work, name="deletions", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """No more: `gone` says all that went."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(PATIENCE_SECONDS)
+        self._find(settled=False)
+        self.gone = {path: when for path, when in self.gone.items() if not os.path.lexists(self._folder / path)}
+
+    def _work(self, store: Any, node: int, ended: threading.Event) -> None:
+        with suppress(RuntimeError):  # the first node has ended, and the store with it
+            while not ended.wait(PAUSE_SECONDS):
+                self.step(store, node)
+
+    def step(self, store: Any, node: int) -> None:
+        """One look, told to all; and what the others have told since."""
+        told = self._find(settled=True)
+        if told:
+            store.set(f"gone/{store.add('gone/count', 1)}", json.dumps([node, told]))
+        # Never wait for what is not there yet: torchrun itself would wait for us.
+        while self._heard < store.add("gone/count", 0) and store.check([f"gone/{self._heard + 1}"]):
+            self._heard += 1
+            peer, paths = json.loads(store.get(f"gone/{self._heard}"))
+            self._pending += [(path, when / 1e9) for path, when in paths.items() if peer != node]
+        self._pending = [(path, when) for path, when in self._pending if not self._follow(path, when)]
+
+    def _find(self, *, settled: bool) -> dict[str, int]:
+        """What has gone, and when that was seen.
+
+        `settled`: it had gone by the last look and still has, under any name, since one look alone may miss what is
+        renamed while it looks; and nothing of it was new before it went, as in a draft.
+        """
+        older, last, missing = self._looks
+        now = look(self._folder)
+        self._looks = [last, missing, now]
+        found = {}
+        for path in vanished(last, now, self.gone):
+            before, part = _part(older, path), _part(last, path)
+            went = not part.keys() & missing.files.keys() and path not in missing.files
+            if not settled or (went and part.items() <= before.items()):
+                found[path] = missing.since if went else now.since
+        self.gone.update(found)
+        return found
+
+    def _follow(self, path: str, when: float) -> bool:
+        """Delete what a peer had deleted at that time, unless it is newer. False: not yet, it is too fresh to tell."""
+        goal = self._folder / path
+        inside = [goal, *goal.rglob("*")] if goal.is_dir() and not goal.is_symlink() else [goal]
+        changed = 0.0
+        for each in inside:
+            with suppress(FileNotFoundError):
+                about = each.lstat()
+                changed = max(changed, about.st_mtime, about.st_ctime)
+        if not changed or changed > when:
+            return True
+        if time.time() - changed < 2 * PAUSE_SECONDS:
+            return False
+        for each in reversed(inside):
+            with suppress(OSError):
+                if each.is_dir() and not each.is_symlink():
+                    each.rmdir()
+                else:
+                    self._note(str(each.relative_to(self._folder)), None)
+                    each.unlink()
+        self._looks = [_without(seen, path) for seen in self._looks]  # its going is not this node's doing
+        return True
+
+
+def look(folder: Path) -> Seen:
+    """All finished files and folders."""
+    since = time.time_ns()
+    files, inodes = dict[str, File](), dict[str, int]()
+    for top, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.endswith(UNFINISHED)]
+        for name in (*folders, *names):
+            path = Path(top, name)
+            with suppress(OSError):
+                about = path.lstat()
+                if name in folders:
+                    inodes[str(path.relative_to(folder))] = about.st_ino
+                elif not name.endswith(UNFINISHED):
+                    files[str(path.relative_to(folder))] = File(about.st_ino, about.st_size, about.st_mtime_ns)
+    return Seen(files, inodes, since)
+
+
+def vanished(before: Seen, now: Seen, earlier: Collection[str] = ()) -> list[str]:
+    """Files and folders that are no more, each only by the topmost name, less those that have another name now.
+
+    `earlier`: what had gone before; a folder that has lost its last file to it goes too.
+    """
+    moved = {about for path, about in now.files.items() if path not in before.files}
+    emptied = {str(top) for path in earlier for top in Path(path).parents}
+    gone: list[str] = []
+    for path in sorted({*before.folders, *before.files} - {*now.folders, *now.files}):
+        if any(path.startswith(f"{top}{os.sep}") for top in gone):
+            continue
+        inside = set(_part(before, path).values())
+        if (inside or path in emptied) and not moved & inside:
+            gone.append(path)
+    return gone
+
+
+def _part(seen: Seen, path: str) -> dict[str, File]:
+    """A file, or all files of a folder."""
+    if path in seen.files:
+        return {path: seen.files[path]}
+    return {name: about for name, about in seen.files.items() if name.startswith(f"{path}{os.sep}")}
+
+
+def _without(seen: Seen, path: str) -> Seen:
+    """All but a file, or a folder with all that is in it."""
+    below = f"{path}{os.sep}"
+    files = {name: about for name, about in seen.files.items() if name != path and not name.startswith(below)}
+    folders = {name: node for name, node in seen.folders.items() if name != path and not name.startswith(below)}
+    return Seen(files, folders, seen.since)

@@ -1,0 +1,77 @@
+"""Whether Azure is about to take this very machine away: its Scheduled Events, polled. Standard library only.
+
+After "Azure Metadata Service: Scheduled Events for Linux VMs" in Microsoft's documentation: one address that answers
+on every machine of Azure and is never routed, a header that must be there, no proxy; the first answer may take two
+minutes, for it switches the service on; a preemption is announced at least 30 seconds ahead; and every machine of a
+scale set is told of the events of all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.request
+from typing import Any, Mapping
+
+ADDRESS = "http://169.254.169.254"
+VARIABLE = "CLOUDTRAIN_SCHEDULED_EVENTS"
+"""Another address to ask at; `off`: nobody is asked, where the job only rehearses."""
+
+EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+
+ENDING = ("Preempt", "Terminate", "Reboot", "Redeploy")
+"""What no process survives. A `Freeze` is over in seconds, and the program goes on."""
+
+LOOK_SECONDS = 2.0
+FIRST_ANSWER_SECONDS, ANSWER_SECONDS = 130.0, 10.0
+PATIENCE = 3
+"""Failures in a row before the first answer, after which nobody is asked any more: this is no machine of Azure."""
+
+
+def where_to_ask(environ: Mapping[str, str]) -> str:
+    """Where to ask; empty: nowhere."""
+    given = environ.get(VARIABLE) or ADDRESS
+    return "" if given == "off" else given
+
+
+class Announcements:
+    """Asks again and again, in a thread of its own, until this machine's end is announced. `url`: empty: never."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._answered = url, False
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+        self.seen = ""
+        """What is to happen, in words: `Preempt, not before Mon, 19 Sep 2016 18:29:47 GMT`; empty until it is known."""
+
+    def watch(self) -> None:
+        """Ask from now on."""
+        if self._url:
+            threading.Thread(target=self._watch, daemon=True, name="scheduled events").start()
+
+    def _watch(self) -> None:
+        name, failures = "", 0
+        while not self.seen and (self._answered or failures < PATIENCE):
+            try:
+                name = name or self._ask(NAME).decode().strip()
+                self.seen = announced(json.loads(self._ask(EVENTS)), name)
+                self._answered, failures = True, 0
+            except (OSError, ValueError, TypeError, AttributeError):  # silent, or no answer of this service
+                failures += 1
+            time.sleep(LOOK_SECONDS)
+
+    def _ask(self, path: str) -> bytes:
+        request = urllib.request.Request(self._url + path, headers={"Metadata": "true"})
+        with self._open(request, timeout=ANSWER_SECONDS if self._answered else FIRST_ANSWER_SECONDS) as answer:
+            content: bytes = answer.read(1 << 20)
+        return content
+
+
+def announced(document: Mapping[str, Any], machine: str) -> str:
+    """The event that ends this machine, in words; empty if there is none."""
+    for event in document["Events"]:
+        if event["EventType"] in ENDING and machine in event["Resources"]:
+            when = event.get("NotBefore")
+            return f"{event['EventType']}, not before {when}" if when else f"{event['EventType']}, now"
+    return ""

@@ -1,0 +1,147 @@
+"""How a process of ours leaves by `os._exit` without losing what its program left open. Standard library only.
+
+CPython closes what is still open when it tears a process down (Py_FinalizeEx): the program's objects are collected,
+and a file writes its buffer when it is collected. A process that skips the teardown does the same here.
+"""
+
+from __future__ import annotations
+
+import _io
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+STALL_SECONDS = 60
+"""A file that cannot be closed for so long (a pipe that nobody reads, a mount that hangs) is given up."""
+
+_STANDARD = (0, 1, 2)
+_PLAIN = ("TextIOWrapper", "BufferedWriter", "BufferedRandom", "BufferedRWPair")
+"""The classes of `_io` that buffer what is written."""
+
+
+class Watchdog:
+    """Leaves with `code` when nothing has moved for `seconds`; each `step` is a move."""
+
+    def __init__(self, code: int, seconds: float = STALL_SECONDS) -> None:
+        self._moved = threading.Event()
+        self._code, self._seconds = code, seconds
+        threading.Thread(target=self._watch, daemon=True, name="closing files").start()
+
+    def step(self) -> None:
+        """Something was done."""
+        self._moved.set()
+
+    def _watch(self) -> None:
+        while self._moved.wait(self._seconds):
+            self._moved.clear()
+        _say(f"what was still open could not be closed within {self._seconds:g} s: left as it is")
+        os._exit(self._code)
+
+
+def open_files(known: Iterable[object] = ()) -> list[Any]:
+    """The files that are open in this process, without `known` ones and those that only live in memory."""
+    gc.unfreeze()  # what a program has frozen is not listed
+    skipped = {id(item) for item in known}
+    zip_file = getattr(sys.modules.get("zipfile"), "ZipFile", _io.FileIO)
+    wanted: dict[type, bool] = {_io.BytesIO: False, _io.StringIO: False}
+    found = []
+    for item in gc.get_objects():
+        kind = type(item)  # never isinstance: a proxy would answer for what it stands for, or raise
+        if kind not in wanted:
+            wanted[kind] = any(base is _io._IOBase or base is zip_file for base in kind.__mro__)
+        if wanted[kind] and id(item) not in skipped and not _is_closed(item):
+            found.append(item)
+    return found
+
+
+def flush(files: Iterable[Any]) -> None:
+    """Write the buffers of plain files; an error is left to their closing, which meets it again."""
+    for file in sorted(files, key=_depth):
+        if _is_plain(file):
+            try:
+                file.flush()
+            except Exception:  # noqa: BLE001  (opened for reading, or a disk that is full)
+                continue
+
+
+def close(files: Iterable[Any], step: Callable[[], None] = lambda: None) -> None:
+    """Close files, the outer ones before those that they write into. What cannot be written is said."""
+    for file in sorted(files, key=_depth):
+        step()
+        try:
+            if _number(file) in _STANDARD:
+                file.flush()
+            else:
+                file.close()
+        except Exception as error:  # noqa: BLE001  (any class may be a file)
+            if not _is_closed(file) or isinstance(error, OSError):
+                _say(f"{_name(file)} could not be closed, and may lack its end: {type(error).__name__}: {error}")
+
+
+def clear(names: Iterable[str]) -> None:
+    """Let go of modules of the program's own and collect its objects, as the interpreter does at its end.
+
+    First by reference alone, so that a `__del__` still sees its globals; a namespace that something holds on to is
+    emptied.
+    """
+    dropped = {}
+    for name in names:
+        module = sys.modules.pop(name, None)
+        if type(module) is ModuleType:
+            dropped[id(module.__dict__)] = name
+    module = None
+    gc.collect()
+    left = [
+        item for item in gc.get_objects() if type(item) is dict and item.get("__name__") == dropped.get(id(item), 0)
+    ]
+    for namespace in left:
+        for key in [key for key in reversed(list(namespace)) if key != "__builtins__"]:  # the last made goes first
+            namespace[key] = None
+    if left:
+        gc.collect()
+
+
+def _is_plain(file: Any) -> bool:
+    return any(base.__module__ == "_io" and base.__name__ in _PLAIN for base in type(file).__mro__)
+
+
+def _is_closed(file: Any) -> bool:
+    """A ZipFile that is closed has no file any more."""
+    try:
+        return bool(file.closed) if hasattr(file, "closed") else file.fp is None
+    except Exception:  # noqa: BLE001  (a wrapper whose buffer was taken away)
+        return True
+
+
+def _depth(file: Any) -> int:
+    """What writes into others comes first: text, then archives, compressors, buffers, and bare files last."""
+    bases = type(file).__mro__
+    names = {base.__name__ for base in bases}
+    for depth, name in enumerate(("TextIOWrapper", "_ZipWriteFile", "ZipFile")):
+        if name in names:
+            return depth
+    if _io._RawIOBase in bases:
+        return 5
+    return 4 if any(base.__module__ == "_io" and base.__name__.startswith("Buffered") for base in bases) else 3
+
+
+def _number(file: Any) -> int:
+    try:
+        return int(file.fileno())
+    except Exception:  # noqa: BLE001  (no file of the system's)
+        return -1
+
+
+def _name(file: Any) -> str:
+    name = getattr(file, "name", None) or getattr(file, "filename", None)
+    return str(name) if isinstance(name, (str, int, os.PathLike)) else type(file).__name__
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):
+        os.write(2, (text + "\n").encode("utf-8", "replace"))

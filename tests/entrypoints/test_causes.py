@@ -1,0 +1,205 @@
+"""Who is to blame: a rank that only lost its peer is not, whatever else it says; the rank that left it alone is."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import failure
+import launch
+import platforms
+from last_words import LastWords
+from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
+
+GLOO = "[../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:415"
+WATCHDOG = (
+    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
+    "Timeout(ms)=600000) ran for 600029 milliseconds before timing out."
+)
+
+
+@pytest.mark.parametrize(
+    ("exception", "message", "file"),
+    [
+        ("RuntimeError", GLOO, ""),
+        ("RuntimeError", "Gloo connectFullMesh failed with timed out connecting: SO_ERROR: Connection refused", ""),
+        ("RuntimeError", "[Rank 0]: Ranks 1 failed to pass monitoredBarrier in 30000 ms", ""),
+        ("RuntimeError", "NCCL error: remote process exited or there was a network error, ncclRemoteError", ""),
+        ("DistBackendError", "NCCL error in: x.cpp:1, remote process exited or there was a network error", ""),
+        ("DistBackendError", f"[Rank 1] {WATCHDOG}", ""),
+        ("DistNetworkError", "failed to recv, got 0 bytes", ""),
+        ("DistNetworkError", "The client socket has timed out after 60000ms while trying to connect to (a, 1)", ""),
+        ("DistStoreError", "wait timeout after 300000ms, keys: /default_pg/0//cpu//0", ""),
+        ("RuntimeError", "Broken pipe", "/venv/torch/distributed/distributed_c10d.py"),
+        ("RuntimeError", "Connection reset by peer", "/venv/torch/autograd/graph.py"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_a_peer_that_is_gone_is_a_consequence(exception: str, message: str, file: str) -> None:
+    assert failure.is_consequence(exception, message, file)
+
+
+@pytest.mark.parametrize(
+    ("exception", "message", "file"),
+    [
+        ("ValueError", "the dog ate shard 3", ""),
+        ("ConnectionRefusedError", "[Errno 111] Connection refused", "/venv/torch/utils/data/dataloader.py"),
+        ("ConnectionError", "HTTPConnectionPool(host='data', port=80): ... Connection refused", ""),
+        ("BrokenPipeError", "[Errno 32] Broken pipe", ""),
+        ("RuntimeError", "the data server: Connection refused", "/job/data.py"),
+        ("RuntimeError", "Timed out waiting for the data server", "/job/data.py"),
+        ("DistNetworkError", "The server socket has failed to listen: EADDRINUSE, address already in use", ""),
+        ("DistBackendError", "ncclInvalidUsage: Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 10", ""),
+        ("RuntimeError", "[../gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: lo", ""),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_an_error_of_ones_own_is_no_consequence(exception: str, message: str, file: str) -> None:
+    assert not failure.is_consequence(exception, message, file)
+
+
+def launcher(tmp_path: Path) -> launch.Launcher:
+    return launch.Launcher(JOB, platforms.plain(ENVIRON), tmp_path)
+
+
+def started(rank: int, attempt: int = 0, time: float = 1.0) -> dict[str, Any]:
+    return {"type": "rank_started", "time": time, "rank": rank, "local_rank": rank % 4, "attempt": attempt}
+
+
+def left(rank: int, time: float) -> dict[str, Any]:
+    return {"type": "rank_ended", "time": time, "rank": rank, "exitcode": 0}
+
+
+def lost_peer(rank: int, time: float, attempt: int = 0) -> dict[str, Any]:
+    told = error(rank, time, exception="RuntimeError", message=GLOO, consequence=True, attempt=attempt)
+    return {"type": "error", **told}
+
+
+def test_a_rank_that_ended_well_while_others_waited_for_it_is_the_cause(tmp_path: Path) -> None:
+    node = launcher(tmp_path)
+    for event in (started(4), started(5), left(5, 2.0), lost_peer(4, 3.0)):
+        node._on_event(event)
+    outcome, cause = node._outcome(1)
+    assert outcome == "failed"
+    assert cause is not None
+    assert (cause["rank"], cause["message"]) == (5, "ended with exit code 0 while rank 4 still waited for it")
+    assert not cause.get("consequence")
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (left(5, 2.0), lost_peer(4, 3.0), {"type": "error", **error(6, 4.0, attempt=0)}),
+        (left(5, 2.0), {"type": "error", **error(6, 1.5, attempt=0)}, lost_peer(4, 3.0)),
+    ],
+    ids=["told later", "told before"],
+)
+def test_an_error_of_a_ranks_own_counts_more_than_one_that_left(tmp_path: Path, events: tuple[Any, ...]) -> None:
+    node = launcher(tmp_path)
+    for event in events:
+        node._on_event(event)
+    assert node._outcome(1)[1]["rank"] == 6  # type: ignore[index]
+
+
+def test_a_rank_that_ended_after_the_failure_or_in_an_earlier_attempt_is_not_blamed(tmp_path: Path) -> None:
+    node = launcher(tmp_path)
+    for event in (left(5, 2.0), started(4, 1, 3.0), lost_peer(4, 4.0, attempt=1), left(6, 5.0)):
+        node._on_event(event)
+    assert node._outcome(1)[1]["rank"] == 4  # type: ignore[index]
+
+
+def words(*lines: str) -> LastWords:
+    found = LastWords()
+    for line in lines:
+        found.hear(line)
+    return found
+
+
+def test_a_watchdogs_abort_is_told_by_nccls_own_reason_and_is_a_consequence() -> None:
+    heard = words(
+        "training",
+        f"[rank1]:[E1121 10:00:00.0 ProcessGroupNCCL.cpp:683] [Rank 1] {WATCHDOG}",
+        "[rank1]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:740] [Rank 1] To avoid data inconsistency, we are taking the "
+        "entire process down.",
+        "terminate called after throwing an instance of 'c10::DistBackendError'",
+        f"  what():  [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated: {WATCHDOG}",
+    )
+    told = failure.death(1, -signal.SIGABRT, 1.0, done=False, why=heard.why)
+    assert told["message"] == f"was killed by SIGABRT: {WATCHDOG}"
+    assert told["consequence"], "the rank that did not come is the cause, or nobody"
+
+
+def test_an_abort_of_a_librarys_own_is_told_by_its_exception_and_is_a_cause() -> None:
+    heard = words(
+        "  what():  something that a program printed",
+        "terminate called after throwing an instance of 'std::runtime_error'",
+        "  what():  the tokenizer lost its file",
+        "Fatal Python error: Aborted",
+    )
+    told = failure.death(1, -signal.SIGABRT, 1.0, done=False, why=heard.why)
+    assert told["message"] == "was killed by SIGABRT: runtime_error: the tokenizer lost its file"
+    assert not told["consequence"]
+
+
+def test_a_crash_is_told_with_the_last_line_of_the_programs_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import lib\nlib.crash(  1)\n")
+    heard = words(
+        "Fatal Python error: Segmentation fault",
+        "",
+        "Thread 0x00007f01 (most recent call first):",
+        '  File "/usr/lib/python3.11/threading.py", line 327 in wait',
+        "",
+        "Current thread 0x00007f02 (most recent call first):",
+        '  File "/venv/lib/site-packages/lib.py", line 5 in crash',
+        f'  File "{tmp_path}/train.py", line 2 in <module>',
+        f'  File "{tmp_path}/.payload/worker.py", line 80 in main',
+        "",
+        "Extension modules: numpy.core._multiarray_umath, torch._C (total: 20)",
+        "[W] a line of another thread",
+    )
+    found = heard.fields(tmp_path, tmp_path / ".payload")
+    assert (found["file"], found["line"], found["code"]) == ("train.py", 2, "lib.crash(  1)")
+    assert found["stack"].startswith("Fatal Python error: Segmentation fault")
+    assert "Extension modules" not in found["stack"]
+    assert "another thread" not in found["stack"]
+    assert words("all is well").fields(tmp_path, tmp_path) == {}
+
+
+def test_the_failure_file_shows_the_stack_of_a_crash(tmp_path: Path) -> None:
+    told = failure.death(3, -signal.SIGSEGV, 1.0, done=False) | {"node": 0, "stack": "Fatal Python error: " + "x" * 200}
+    failure.write_failure_file(str(tmp_path / "failure"), told)
+    text = (tmp_path / "failure").read_text()
+    assert text.startswith("rank 3 (node 0) was killed by SIGSEGV\nFatal Python error: ")
+
+
+def test_processes_that_never_formed_one_group_are_told_at_the_end_of_a_success(
+    tmp_path: Path, capfdbinary: Any
+) -> None:
+    for groups, warned in (((0, 0), True), ((4, 4), True), ((0, 8), False), ((8, 8), False), ((), False)):
+        node = launcher(tmp_path)
+        for rank, size in enumerate(groups):
+            node._on_event({**left(rank, 2.0), "group": size})
+        assert node._conclude(0, 1.0) == 0
+        said = capfdbinary.readouterr().out.decode()
+        assert ("warning: the processes of this job never formed one" in said) == warned
+        assert ('"type":"warning"' in said) == warned
+
+
+def test_every_strategy_of_the_shared_trainer_forms_a_group_or_refuses_several_processes() -> None:
+    pytest.importorskip("torch")
+    from importlib import import_module
+
+    from cloudtrain_trainer import rules, strategies
+
+    folder = Path(strategies.__file__).parent
+    names = {path.stem.replace("_", "-") for path in folder.glob("*.py")} - {"--init--"}
+    for name in names - set(rules.ALONE):
+        module = import_module(f"cloudtrain_trainer.strategies.{name.replace('-', '_')}")
+        kinds = [kind for kind in vars(module).values() if isinstance(kind, type)]
+        mine = [kind for kind in kinds if issubclass(kind, strategies.Strategy) and kind is not strategies.Strategy]
+        assert mine, name
+        assert all(kind.start is not strategies.Strategy.start for kind in mine), name
+    assert set(rules.ALONE) < names

@@ -1,0 +1,152 @@
+"""What a program leaves open is written when its rank ends, as it would be by `python program`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import shutdown
+from tests.entrypoints.ranks import run_rank
+from tests.limits import HANG_SECONDS
+
+UNCLOSED = """
+import csv, gzip, io, os, sys, threading, zipfile
+from mine import keep
+
+rows = csv.writer(open("metrics.csv", "w"))
+rows.writerow(["step", "loss"])
+packed = gzip.open("log.gz", "wt")
+packed.write("packed")
+bare = gzip.GzipFile("bare.gz", "wb")
+bare.write(b"bare")
+archive = zipfile.ZipFile("all.zip", "w")
+archive.writestr("first.txt", "first")
+entry = io.TextIOWrapper(archive.open("second.txt", "w"))
+entry.write("second")
+keep(open("module.txt", "w")).write("of a module")
+
+class Cycle:
+    def __init__(self):
+        self.me, self.file = self, open("cycle.txt", "w")
+        self.file.write("in a cycle")
+cycle = Cycle()
+
+class Report:
+    def __init__(self):
+        self.file = open("report.txt", "w")
+    def __del__(self):
+        self.file.write(f"of a __del__ that sees its globals: {TOTAL}")
+TOTAL = 3
+report = Report()
+
+def work():
+    global made_by_thread
+    made_by_thread = open("thread.txt", "w")
+    made_by_thread.write("by a thread")
+threading.Thread(target=work).start()
+
+def forever():
+    file = open("daemon.txt", "w")
+    file.write("by a daemon thread")
+    written.set()
+    threading.Event().wait()
+written = threading.Event()
+threading.Thread(target=forever, daemon=True).start()
+written.wait()
+"""
+EXPECTED = {
+    "metrics.csv": b"step,loss\r\n",
+    "module.txt": b"of a module",
+    "cycle.txt": b"in a cycle",
+    "report.txt": b"of a __del__ that sees its globals: 3",
+    "thread.txt": b"by a thread",
+    "daemon.txt": b"by a daemon thread",
+}
+ENDINGS = {
+    "by its last line": ("", 0),
+    "by sys.exit": ("sys.exit(0)", 0),
+    "by an exception": ("raise ValueError('on purpose')", 1),
+    "by an exception inside a function": ("def fail():\n    raise ValueError('on purpose')\nfail()", 1),
+}
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    found = {name: (folder / name).read_bytes() for name in EXPECTED}
+    with zipfile.ZipFile(folder / "all.zip") as archive:
+        found |= {name: archive.read(name) for name in archive.namelist()}
+    return found | {name: gzip.decompress((folder / name).read_bytes()) for name in ("log.gz", "bare.gz")}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_a_program_leaves_open_is_written_whole(tmp_path: Path, ending: str) -> None:
+    last, code = ENDINGS[ending]
+    (tmp_path / "mine.py").write_text("kept = []\ndef keep(file):\n    kept.append(file)\n    return file\n")
+    rank = run_rank(tmp_path, UNCLOSED + last)
+    assert rank.code == code, rank.said
+    more = {"first.txt": b"first", "second.txt": b"second", "log.gz": b"packed", "bare.gz": b"bare"}
+    assert content(tmp_path) == EXPECTED | more
+    assert ("Traceback" in rank.text) == bool(code)
+
+
+@pytest.mark.parametrize("kind", ["notebook", "module"])
+def test_a_notebook_and_a_module_lose_nothing_either(tmp_path: Path, kind: str) -> None:
+    code = "import csv\nrows = csv.writer(open('metrics.csv', 'w'))\nrows.writerow(['step', 'loss'])\n"
+    if kind == "notebook":
+        code = json.dumps({"cells": [{"cell_type": "code", "source": code}]})
+    target = {"notebook": "train.ipynb", "module": "train"}[kind]
+    if kind == "module":
+        (tmp_path / "train.py").write_text(code)
+    rank = run_rank(tmp_path, code, kind=kind, target=target)
+    assert rank.code == 0, rank.said
+    assert (tmp_path / "metrics.csv").read_bytes() == EXPECTED["metrics.csv"]
+
+
+def test_a_file_that_cannot_be_written_is_told_and_costs_the_others_nothing(tmp_path: Path) -> None:
+    script = "full = open('/dev/full', 'w')\nfull.write('lost')\ngood = open('good.txt', 'w')\ngood.write('kept')\n"
+    rank = run_rank(tmp_path, script)
+    assert (tmp_path / "good.txt").read_text() == "kept"
+    assert "/dev/full could not be closed, and may lack its end: OSError: [Errno 28]" in rank.text
+
+
+def test_a_pipe_that_nobody_reads_does_not_hold_up_a_failed_rank(tmp_path: Path) -> None:
+    script = (
+        "import os\nreader, writer = os.pipe()\nstuck = open(writer, 'w', 1 << 20)\nstuck.write('x' * 900_000)\n"
+        "raise ValueError('on purpose')\n"
+    )
+    rank = run_rank(tmp_path, script)
+    assert rank.code == 1
+    assert rank.error["message"] == "on purpose"
+
+
+def test_a_rank_that_ended_well_gives_a_stuck_file_up_after_a_while_and_says_so(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\nimport shutdown\nreader, writer = os.pipe()\nstuck = open(writer, 'w', 1 << 20)\n"
+        "stuck.write('x' * 900_000)\nwatchdog = shutdown.Watchdog(0, seconds=0.2)\n"
+        "shutdown.close([stuck], watchdog.step)\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(shutdown.__file__).parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
+    assert done.returncode == 0
+    assert "could not be closed within 0.2 s" in done.stderr
+
+
+def test_a_child_that_a_program_forks_is_not_the_rank(tmp_path: Path) -> None:
+    """It comes back to the worker's own code when it ends, and must not tell of an end of the rank."""
+    script = (
+        "import os, sys\npid = os.fork()\nif pid == 0:\n    kept = open('child.txt', 'w')\n    kept.write('kept')\n"
+        "    sys.exit(7)\nprint('child', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    )
+    rank = run_rank(tmp_path, script)
+    assert rank.code == 0
+    assert "child 7" in rank.text
+    assert (tmp_path / "child.txt").read_text() == "kept"
+    assert [event["type"] for event in rank.events] == ["rank_started", "rank_ended"]

@@ -1,0 +1,172 @@
+"""What a rank tells of an exception: the original one, its file and line, whatever the exception is made of."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import reporting
+from tests.entrypoints.ranks import run_rank
+
+LOADER = """import multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor
+
+def fail(index):
+    raise ValueError("the dog ate sample %d" % index)
+
+if sys.argv[1] == "loader":
+    import torch
+
+    class Data(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+        def __getitem__(self, index):
+            fail(index)
+    next(iter(torch.utils.data.DataLoader(Data(), num_workers=1, batch_size=2)))
+elif sys.argv[1] == "pool":
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.map(fail, [0])
+else:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        pool.submit(fail, 0).result()
+"""
+WORKERS = {
+    "loader": "in DataLoader worker process 0",
+    "pool": "in a worker process",
+    "executor": "in a worker process",
+}
+
+
+@pytest.mark.parametrize("case", WORKERS)
+def test_an_exception_in_a_worker_process_is_told_as_if_it_were_the_ranks_own(tmp_path: Path, case: str) -> None:
+    error = run_rank(tmp_path, LOADER, case).error
+    assert (error["exception"], error["message"]) == ("ValueError", f"the dog ate sample 0 ({WORKERS[case]})")
+    assert (error["file"], error["line"], error["code"][:17]) == ("train.py", 5, "raise ValueError(")
+    assert "ValueError: the dog ate sample 0" in error["traceback"]
+    assert not error["consequence"]
+
+
+class Odd(Exception):
+    """One that cannot be made of a text alone: torch raises RuntimeError in its place."""
+
+    def __init__(self, name: str, number: int) -> None:
+        super().__init__(f"{name} {number}")
+
+
+def missing() -> None:
+    {}["missing"]  # type: ignore[index]
+
+
+def odd() -> None:
+    raise Odd("sample", 0)
+
+
+def chained() -> None:
+    try:
+        missing()
+    except KeyError:
+        raise OSError("the disk\nis gone")  # noqa: B904
+
+
+def refused() -> None:
+    raise ConnectionRefusedError(111, "Connection refused")
+
+
+@pytest.mark.parametrize(
+    ("fail", "exception", "message"),
+    [
+        (missing, "KeyError", "'missing'"),
+        (odd, "Odd", "sample 0"),
+        (chained, "OSError", "the disk\nis gone"),
+        (refused, "ConnectionRefusedError", "[Errno 111] Connection refused"),
+    ],
+)
+def test_whatever_class_torch_raises_instead_the_original_is_told(
+    fail: Callable[[], None], exception: str, message: str
+) -> None:
+    wrapper = pytest.importorskip("torch._utils").ExceptionWrapper
+    try:
+        fail()
+    except Exception:  # noqa: BLE001  (as torch's own workers do)
+        passed_on = wrapper(where="in pin memory thread for device 0")
+    with pytest.raises(Exception) as raised:
+        passed_on.reraise()
+    told = reporting.describe(raised.value, raised.tb, Path(__file__).parent, Path("/payload"))
+    assert (told["exception"], told["message"]) == (exception, f"{message} (in pin memory thread for device 0)")
+    assert told["file"] == Path(__file__).name
+    assert not told["consequence"]
+
+
+def test_a_traceback_of_torchs_spawn_and_of_threads_is_taken_apart_too() -> None:
+    block = 'Traceback (most recent call last):\n  File "/job/a.py", line 7, in f\n    g()\npkg.errors.Own: not so\n'
+    for text, where in (
+        ("\n\n-- Process 3 terminated with the following error:\n" + block, "in process 3"),
+        ("Caught Own in replica 1 on device 1.\nOriginal " + block, "in replica 1 on device 1"),
+    ):
+        told = reporting.describe(RuntimeError(text), None, Path("/job"), Path("/payload"))
+        assert (told["exception"], told["message"]) == ("Own", f"not so ({where})")
+        assert (told["file"], told["line"], told["code"]) == ("a.py", 7, "g()")
+
+
+def test_words_that_only_begin_like_a_workers_stay_as_they_are() -> None:
+    told = reporting.describe(RuntimeError("Caught Own in a trap.\nOriginal Traceback"), None, Path("/job"), Path("/p"))
+    assert told["exception"] == "RuntimeError"
+    assert told["message"].startswith("Caught Own")
+
+
+def test_an_exception_whose_text_cannot_be_made_is_told_by_its_name_and_line(tmp_path: Path) -> None:
+    script = (
+        "class Bad(Exception):\n    def __str__(self):\n        raise RuntimeError('no text')\n\n"
+        "import sys\nif sys.argv[1:]:\n    sys.exit(Bad())\nraise Bad()\n"
+    )
+    rank = run_rank(tmp_path, script)
+    assert rank.code == 1
+    assert (rank.error["exception"], rank.error["line"]) == ("Bad", 8), rank.said
+    assert "__str__" in rank.error["message"]
+    assert run_rank(tmp_path, script, "exit").error["exception"] == "SystemExit"
+
+
+@pytest.mark.parametrize(
+    ("script", "file"),
+    [
+        ("import json\njson.loads('{')\n", "train.py"),
+        ("import threading\nthreading.Thread.start(None)\n", "train.py"),
+        ("exec(compile('1/0', '/elsewhere/made up.py', 'exec'))\n", "train.py"),
+        ("def f(:\n", "train.py"),
+        ("import broken\n", "broken.py"),
+    ],
+    ids=["library below", "method of a library", "code without a file", "syntax", "syntax of a module"],
+)
+def test_the_place_is_the_last_line_of_the_programs_own(tmp_path: Path, script: str, file: str) -> None:
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    assert run_rank(tmp_path, script).error["file"] == file
+
+
+def test_a_place_outside_the_source_is_told_by_its_whole_path(tmp_path: Path) -> None:
+    rank = run_rank(tmp_path, "", "-n", "1", "-r", "1", "import not_there", kind="module", target="json.tool")
+    assert rank.code != 0
+    assert reporting.shown("/usr/lib/python3/x.py", tmp_path) == "/usr/lib/python3/x.py"
+    assert reporting.shown("sub/../x.py", tmp_path) == "x.py"
+    assert reporting.shown(f"{tmp_path}-other/x.py", tmp_path) == f"{tmp_path}-other/x.py"
+
+
+def test_a_program_inherits_no_future_of_ours(tmp_path: Path) -> None:
+    script = (
+        "import dataclasses\n@dataclasses.dataclass\nclass C:\n    lr: float = 0.1\n"
+        "print([f.type for f in dataclasses.fields(C)])\n"
+    )
+    assert "[<class 'float'>]" in run_rank(tmp_path, script).text
+    cells = json.dumps({"cells": [{"cell_type": "code", "source": script}]})
+    assert "[<class 'float'>]" in run_rank(tmp_path, cells, kind="notebook", target="n.ipynb").text
+
+
+def test_a_crash_below_python_prints_the_python_stack(tmp_path: Path) -> None:
+    rank = run_rank(tmp_path, "import os\ndef deep():\n    os.kill(os.getpid(), 11)\ndeep()\n")
+    assert rank.code == -11
+    assert "Fatal Python error: Segmentation fault" in rank.text
+    assert f'File "{tmp_path}/train.py", line 3 in deep' in rank.text
+    assert sys.platform == "linux"

@@ -1,0 +1,320 @@
+"""Before programs start again every node has what any node saved, and nothing that any node deleted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deleting import Deletions, File, Seen
+from sharing import Shared, entries
+from tests.limits import HANG_SECONDS
+from tests.loopback.waiting import eventually
+
+distributed = pytest.importorskip("torch.distributed")
+
+
+class Nodes:
+    """The nodes of one job, each with a checkpoint folder of its own; torchrun's store is a real one."""
+
+    def __init__(self, base: Path, count: int) -> None:
+        self.folders = [base / f"node-{node}" for node in range(count)]
+        self.said: list[list[str]] = [[] for _ in range(count)]
+        for folder in self.folders:
+            folder.mkdir()
+        self.journals = [base / f"journal-{node}" for node in range(count)]
+        self.shared = [
+            Shared(folder, "127.0.0.1", journal, said.append)
+            for folder, journal, said in zip(self.folders, self.journals, self.said, strict=True)
+        ]
+
+    def start(self) -> list[BaseException]:
+        """All programs are about to start; what went wrong on any node."""
+        store, troubles = distributed.HashStore(), list[BaseException]()
+
+        def node(rank: int) -> None:
+            try:
+                self.shared[rank].before_start(store, rank, len(self.folders))
+            except (OSError, RuntimeError) as error:
+                troubles.append(error)
+
+        threads = [threading.Thread(target=node, args=(rank,), daemon=True) for rank in range(len(self.folders))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(HANG_SECONDS)
+        assert not any(thread.is_alive() for thread in threads)
+        return troubles
+
+    def close(self) -> None:
+        """No thread is left."""
+        for one in self.shared:
+            one.end()
+
+    def write(self, node: int, name: str, text: str, when: int = 0) -> Path:
+        path = self.folders[node] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        if when:
+            os.utime(path, ns=(when, when))
+        return path
+
+    def contents(self) -> list[dict[str, str]]:
+        """What a program finds on each node."""
+        return [
+            {
+                path.relative_to(folder).as_posix(): f"-> {path.readlink()}" if path.is_symlink() else path.read_text()
+                for path in sorted(folder.rglob("*"))
+                if path.is_file()
+            }
+            for folder in self.folders
+        ]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    """Two nodes that have started once."""
+    made = Nodes(tmp_path, 2)
+    assert made.start() == []
+    yield made
+    made.close()
+
+
+def test_what_one_rank_saves_all_ranks_load(nodes: Nodes) -> None:
+    saved = nodes.write(0, "step-4/model.pt", "weights", when=1_700_000_000_123_456_789)
+    assert nodes.start() == []
+    assert nodes.contents() == [{"step-4/model.pt": "weights"}] * 2
+    assert (nodes.folders[1] / "step-4/model.pt").stat().st_mtime_ns == saved.stat().st_mtime_ns
+    assert nodes.said == [[], ["brought 1 checkpoint files from other nodes, 0.0 MB"]]
+    assert nodes.start() == []
+    assert nodes.said[0] == [], "nothing goes back and forth"
+
+
+def test_the_shards_of_all_nodes_come_together(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, 3)
+    nodes.start()
+    for node in range(3):
+        nodes.write(node, f"step-1/rank-{node}.pt", f"shard {node}")
+    nodes.write(2, "step-1/empty", "")
+    assert nodes.start() == []
+    shards = {f"step-1/rank-{node}.pt": f"shard {node}" for node in range(3)}
+    assert nodes.contents() == [{"step-1/empty": "", **shards}] * 3
+    nodes.close()
+
+
+def test_what_one_node_deletes_is_gone_on_all_and_its_folder_too(nodes: Nodes) -> None:
+    for step in range(4):
+        nodes.write(0, f"step-{step}/model.pt", "weights")
+    nodes.start()
+    (nodes.folders[0] / "step-0/model.pt").unlink()
+    (nodes.folders[0] / "step-0").rmdir()
+    (nodes.folders[1] / "step-1/model.pt").unlink()
+    (nodes.folders[1] / "step-1").rmdir()
+    assert nodes.start() == []
+    assert nodes.contents() == [{f"step-{step}/model.pt": "weights" for step in (2, 3)}] * 2
+    assert [sorted(path.name for path in folder.iterdir()) for folder in nodes.folders] == [["step-2", "step-3"]] * 2
+
+
+def test_the_newest_of_two_versions_wins_and_what_was_written_anew_is_not_deleted(nodes: Nodes) -> None:
+    for name in ("last.pt", "best.pt"):
+        nodes.write(0, name, "old", when=10**9)
+    nodes.start()
+    nodes.write(0, "last.pt", "newer", when=3 * 10**9)
+    nodes.write(1, "last.pt", "new", when=2 * 10**9)
+    (nodes.folders[0] / "best.pt").unlink()
+    nodes.write(1, "best.pt", "best", when=2 * 10**9)
+    assert nodes.start() == []
+    assert nodes.contents() == [{"best.pt": "best", "last.pt": "newer"}] * 2
+
+
+def test_files_that_a_platform_has_restored_at_other_times_are_the_same(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, 2)
+    for node in range(2):
+        nodes.write(node, "step-1/model.pt", "weights", when=(node + 1) * 10**9)
+    nodes.start()
+    assert nodes.start() == []
+    assert nodes.said == [[], []]
+    nodes.close()
+
+
+def test_unfinished_files_stay_where_they_are_and_links_inside_come_along(nodes: Nodes) -> None:
+    nodes.write(0, "step-1/model.pt", "weights")
+    nodes.write(0, "step-2.partial/model.pt", "half")
+    (nodes.folders[0] / "latest").symlink_to("step-1/model.pt")
+    assert nodes.start() == []
+    assert nodes.contents()[1] == {"step-1/model.pt": "weights", "latest": "-> step-1/model.pt"}
+
+
+def test_a_folder_that_only_its_node_needs_stays_there(nodes: Nodes) -> None:
+    nodes.write(0, "step-1/shared.json", "{}")
+    for node in range(2):
+        nodes.write(node, f"step-1/weights-{node}/model.pt", "the whole model")
+        nodes.write(node, f"step-1/weights-{node}/.own", "")
+    assert nodes.start() == []
+    names = [{f"step-1/weights-{node}/{name}" for name in ("model.pt", ".own")} for node in range(2)]
+    assert [set(found) for found in nodes.contents()] == [{*own, "step-1/shared.json"} for own in names]
+
+
+def test_nodes_that_share_a_disk_find_nothing_to_do(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, 1)
+    one = nodes.shared[0]
+    nodes.shared.append(Shared(nodes.folders[0], "127.0.0.1", tmp_path / "journal-1", nodes.said[0].append))
+    nodes.folders.append(nodes.folders[0])
+    nodes.write(0, "old", "old")
+    nodes.start()
+    nodes.write(0, "new", "new")
+    (nodes.folders[0] / "old").unlink()
+    assert nodes.start() == []
+    assert (nodes.contents()[0], nodes.said[0], one) == ({"new": "new"}, [], nodes.shared[0])
+    nodes.close()
+
+
+def test_whoever_keeps_the_folder_learns_what_is_another_nodes_doing(nodes: Nodes) -> None:
+    nodes.write(0, "old.pt", "old")
+    nodes.start()
+    nodes.write(0, "new.pt", "new")
+    (nodes.folders[0] / "old.pt").unlink()
+    nodes.start()
+    told = [json.loads(line) for line in nodes.journals[1].read_text().splitlines()]
+    new = list(entries(nodes.folders[1])["new.pt"])
+    assert told[1:] == [[str(nodes.folders[1] / "old.pt"), None], [str(nodes.folders[1] / "new.pt"), new]]
+    assert not nodes.journals[0].exists()
+
+
+def test_a_node_whose_disk_is_full_ends_the_start_on_all_nodes(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("sharing._receive", full)
+    nodes.write(0, "step-1", "weights")
+    troubles = nodes.start()
+    assert [str(trouble) for trouble in troubles] == [
+        "node 1 cannot take over what other nodes saved: No space left on device"
+    ] * 2
+    assert nodes.contents()[1] == {}
+
+
+def test_what_goes_on_one_node_while_programs_run_goes_on_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks save, and the first one deletes: its peers' parts go too, and nothing that is new or only renamed."""
+    monkeypatch.setattr("deleting.PAUSE_SECONDS", 0.02)
+    nodes, steps = Nodes(tmp_path, 2), 12
+    assert nodes.start() == []
+    for node in range(2):
+        for step in range(steps):
+            nodes.write(node, f"step-{step}/rank-{node}.pt", "part")
+        nodes.write(node, "draft/model.pt", f"of node {node}")
+    settled = [shared._deletions for shared in nodes.shared]
+    assert eventually(lambda: all(len(one._looks[0].files) == steps + 1 for one in settled))
+    for step in range(steps - 2):
+        shutil.rmtree(nodes.folders[0] / f"step-{step}")
+    (nodes.folders[0] / "draft").rename(nodes.folders[0] / "final")
+    assert eventually(lambda: not (nodes.folders[1] / f"step-{steps - 3}").exists())
+    kept = [{f"step-{step}/rank-{node}.pt": "part" for step in (steps - 2, steps - 1)} for node in range(2)]
+    assert eventually(lambda: nodes.contents()[1] == {**kept[1], "draft/model.pt": "of node 1"})
+    assert nodes.contents()[0] == {**kept[0], "final/model.pt": "of node 0"}
+    told = {path for path, entry in map(json.loads, nodes.journals[1].read_text().splitlines()) if entry is None}
+    assert str(nodes.folders[1] / "step-0/rank-1.pt") in told
+    nodes.write(0, "step-20/rank-0.pt", "of a draft that went at once")
+    shutil.rmtree(nodes.folders[0] / "step-20")
+    nodes.write(0, f"step-{steps - 2}/anew.pt", "new")
+    assert nodes.start() == []
+    both = {**kept[0], **kept[1], "final/model.pt": "of node 0", "draft/model.pt": "of node 1"}
+    assert nodes.contents() == [{**both, f"step-{steps - 2}/anew.pt": "new"}] * 2
+    nodes.close()
+
+
+def test_what_is_made_anew_at_once_stays_also_where_nodes_share_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that empties its folder before it saves there again has not deleted what it saved."""
+    monkeypatch.setattr("deleting.PAUSE_SECONDS", 0)
+    store = distributed.HashStore()
+    (tmp_path / "disk").mkdir()
+    one, peer = (Deletions(tmp_path / "disk", lambda path, _: pytest.fail(path)) for _ in range(2))
+    last = tmp_path / "disk" / "last" / "model.pt"
+    for each in (one, peer):
+        each._looks = [Seen({"last/model.pt": File(1, 1, 1)}, {"last": 2})] * 3
+    for step in range(6):
+        for node, each in enumerate((one, peer)):
+            each.step(store, node)
+        if step % 2 == 0:
+            last.parent.mkdir()
+            last.write_text("weights")
+        else:
+            shutil.rmtree(last.parent)
+    last.parent.mkdir()
+    last.write_text("weights")
+    for _ in range(4):
+        for node, each in enumerate((one, peer)):
+            each.step(store, node)
+    assert last.read_text() == "weights"
+
+
+def told_of(looks: list[Seen], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a node tells of when it sees these, one after the other."""
+    store, scripted = distributed.HashStore(), iter(looks)
+    monkeypatch.setattr("deleting.look", lambda folder: next(scripted))
+    node = Deletions(Path("nowhere"), lambda path, _: pytest.fail(path))
+    node._looks = [next(scripted)] * 3
+    for _ in looks[1:]:
+        node.step(store, 0)
+    messages = [json.loads(store.get(f"gone/{number + 1}")) for number in range(store.add("gone/count", 0))]
+    return [path for _, paths in messages for path in paths]
+
+
+MODEL, OTHER = File(1, 10, 100), File(2, 10, 100)
+
+
+@pytest.mark.parametrize("name", ["draft/model.pt", "model.pt"], ids=["folder", "file"])
+def test_what_is_renamed_while_a_look_walks_past_it_has_not_gone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look found neither name: the new one was not there when it read the folder, the old one no more after it."""
+    old, new = ({} if "/" not in name else {top: 7} for top in ("draft", "final"))
+    before, after = Seen({name: MODEL}, old), Seen({name.replace("draft", "final"): MODEL}, new)
+    if "/" not in name:
+        after = Seen({"best.pt": MODEL}, {})
+    assert told_of([before, Seen({}, {}), after, after, after], monkeypatch) == []
+
+
+@pytest.mark.parametrize(
+    "during",
+    [
+        [Seen({"step-1/b.pt": OTHER}, {"step-1": 7})],
+        [Seen({}, {"step-1": 7})],
+        [Seen({"step-1/b.pt": OTHER}, {"step-1": 7}), Seen({}, {"step-1": 7})],
+        [Seen({}, {"step-1": 7})] * 3,
+    ],
+    ids=["half", "emptied", "half, then emptied", "emptied for long"],
+)
+def test_a_folder_goes_as_a_whole_however_slowly_it_is_deleted(
+    during: list[Seen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is what takes the other nodes' parts of it along, so the name must be told."""
+    before, after = Seen({"step-1/a.pt": MODEL, "step-1/b.pt": OTHER}, {"step-1": 7}), Seen({}, {})
+    assert told_of([before, *during, after, after, after], monkeypatch)[-1] == "step-1"
+
+
+def test_what_went_just_before_a_restart_takes_the_other_nodes_parts_along(tmp_path: Path) -> None:
+    """The looks are too far apart to see it in time."""
+    nodes = Nodes(tmp_path, 2)
+    nodes.write(0, "step-1/rank-0.pt", "part")
+    nodes.start()
+    nodes.write(1, "step-1/rank-1.pt", "part")
+    shutil.rmtree(nodes.folders[0] / "step-1")
+    assert nodes.start() == []
+    assert nodes.contents() == [{}, {}]
+    nodes.close()
+
+
+@pytest.mark.parametrize("path", ["../outside", "/outside"], ids=["upwards", "absolute"])
+def test_a_path_that_leads_out_is_refused(nodes: Nodes, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sharing import Entry
+
+    monkeypatch.setattr("sharing.entries", lambda folder: {path: Entry(1, 1)} if folder == nodes.folders[0] else {})
+    assert all("which is no path inside the checkpoint folder" in str(trouble) for trouble in nodes.start())
+    assert not (nodes.folders[1].parent / "outside").exists()

@@ -1,0 +1,226 @@
+"""What ranks print on its way through the launcher: nobody's line becomes an event by looking like one, a line without
+an end is shown, a secret is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import event_schema
+import launch
+import platforms
+import streams
+from cloudtrain_job import MARKER, signed_marker
+from masking import Masks
+from tests.entrypoints.test_launcher_parts import ENVIRON, JOB
+
+KEY = "00ff"
+SIGNED = signed_marker(KEY)
+
+
+class Node:
+    """A node's streams with one rank that writes into them."""
+
+    def __init__(self, folder: Path, output: Any, masks: Masks) -> None:
+        self.masks = masks
+        self.seen: list[dict[str, Any]] = []
+        self.gathered = streams.Streams(folder, 1, self.seen.append, key=KEY)
+        self.pipe = os.open(folder / "rank-0", os.O_WRONLY)
+        self._output = output
+
+    def write(self, data: bytes) -> str:
+        """Write, and what comes out."""
+        for start in range(0, len(data) or 1, 60_000):
+            os.write(self.pipe, data[start : start + 60_000])
+            self.gathered.pump(0)
+        return self._output.readouterr().out.decode("utf-8", "replace")  # type: ignore[no-any-return]
+
+    def end(self) -> str:
+        os.close(self.pipe)
+        self.gathered.drain()
+        return self._output.readouterr().out.decode()  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def node(tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    masks = Masks()
+    monkeypatch.setattr(streams, "masks", masks)
+    monkeypatch.setattr(streams, "UNFINISHED_SECONDS", 1e6)  # however slow this machine is
+    found = Node(tmp_path, capfdbinary, masks)
+    yield found
+    for fd in found.gathered._pipes:
+        os.close(fd)
+
+
+ERROR = '{"type":"error","time":1.5,"node":0,"rank":0,"exception":"ValueError","message":"x"}'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"type":"rank_started"}',
+        '{"type":"error","time":1,"rank":0}',
+        '{"type":"error","time":"noon","node":0,"rank":0,"exception":"x","message":"y"}',
+        '{"type":"error","time":1,"node":0,"rank":0,"exception":["x"],"message":"y"}',
+        '{"type":"rank_failed"}',
+        '{"type":"node_ended","error":{"a":1}}',
+        '{"type":"ended","time":1,"state":"failed"}',
+        '{"type":"metrics","values":"low"}',
+        '{"type":"metrics","values":{"loss":"low"}}',
+        '{"type":"note","time":"noon"}',
+        '{"type":"note","rank":1e3}',
+        '["type"]',
+        '{"type":7}',
+        "[" * 100_000,
+        '{"type":"note","x":' + "9" * 5000 + "}",
+    ],
+    ids=lambda line: line[:50],
+)
+@pytest.mark.parametrize("marker", [MARKER, SIGNED], ids=["printed", "signed"])
+def test_a_line_that_only_looks_like_an_event_is_text(line: str, marker: str, node: Node) -> None:
+    said = node.write(f"{marker}{line}\n".encode()) + node.end()
+    assert node.seen == []
+    assert said.startswith(f"[local rank 0] {MARKER}")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ERROR,
+        '{"type":"rank_started","time":1.5,"rank":3,"local_rank":0,"attempt":9}',
+        '{"type":"rank_ended","time":1.5,"rank":0,"exitcode":0}',
+        '{"type":"rank_failed","time":1.5,"local_rank":0,"exitcode":1}',
+        '{"type":"warning","message":"all is lost"}',
+    ],
+    ids=lambda event: event[9:22],
+)
+def test_how_a_rank_fares_is_believed_from_its_own_process_only(event: str, node: Node) -> None:
+    other = signed_marker("ff00")
+    assert f"] {MARKER}{event}\n" in node.write(f"{MARKER}{event}\n".encode())
+    assert f"] {other}{event}\n" in node.write(f"{other}{event}\n".encode())
+    assert node.seen == []
+    assert node.write(f"{SIGNED}{event}\n".encode()) == f"{MARKER}{event}\n"
+    assert node.seen == [json.loads(event)]
+
+
+CAUSE = {"rank": 0, "node": 0, "time": 0.5, "exception": "E", "message": "m"}
+GOOD: dict[str, Any] = {**CAUSE, "local_rank": 0, "attempt": 3, "exitcode": 1, "outcome": "failed", "state": "failed"}
+GOOD |= {"error": CAUSE, "values": {"loss": 1}, "step": 1, "reason": "r", "phase": "p", "why": "w", "ref": {}}
+ODD: tuple[Any, ...] = (0, -1, 1.5, 1e300, 10**400, True, None, "", "stopped", [], {}, {"a": 10**400}, float("nan"))
+
+
+def fuzzed(count: int) -> Iterator[bytes]:
+    """Lines that look like events of every kind: some right, most with fields that are wrong, enormous or missing."""
+    chance = random.Random(25)
+    kinds: tuple[Any, ...] = (*event_schema.SCHEMA, "found", "", 7, None, [], {})
+    for number in range(count):
+        event = {**GOOD, "seq": number, "type": chance.choice(kinds)}
+        for name in chance.sample([name for name in event if name != "type"], chance.randint(0, 4)):
+            event[name] = chance.choice(ODD)
+            if chance.random() < 0.3:
+                del event[name]
+        line = (MARKER + json.dumps(event)).encode()
+        yield line[: chance.randint(0, len(line))] if chance.random() < 0.1 else line
+
+
+@pytest.mark.parametrize("code", [0, 1], ids=["succeeded", "failed"])
+def test_a_thousand_fuzzed_lines_change_no_verdict(tmp_path: Path, node: Node, code: int) -> None:
+    launcher = launch.Launcher(JOB, platforms.plain(ENVIRON), tmp_path)
+    node.gathered._on_event = launcher._on_event
+    true = {"type": "error", "time": 2.0, "node": 1, "rank": 4, "attempt": 0, "exception": "ValueError", "message": "m"}
+    lines = list(fuzzed(1000))
+    node.write(b"\n".join(lines[:500]) + b"\n")
+    if code:
+        node.write(SIGNED.encode() + json.dumps(true).encode() + b"\n")
+    node.write(b"\n".join(lines[500:]) + b"\n")
+    outcome, cause = launcher._outcome(code)
+    assert (outcome, cause) == (("succeeded", None) if code == 0 else ("failed", true))
+    assert (launcher.attempt, launcher.deaths, launcher.done) == (0, [], {})
+
+
+def test_events_of_programs_pass_without_a_signature_and_numbers_beyond_measure_are_infinite(node: Node) -> None:
+    values = '{"loss":NaN,"big":' + "9" * 400 + ',"small":-' + "9" * 400 + ',"word":"x","fine":0.5}'
+    node.write(f'{MARKER}{{"type":"metrics","step":1,"values":{values}}}\n'.encode())
+    node.write(f'half {MARKER}{{"type":"mine","any":[1]}}\n'.encode())
+    assert repr(node.seen[0]["values"]) == "{'loss': nan, 'big': inf, 'small': -inf, 'fine': 0.5}"
+    assert node.seen[1] == {"type": "mine", "any": [1]}
+
+
+def unfinished(node: Node) -> str:
+    """What is shown of lines without an end, ten seconds after the last look."""
+    for pipe in node.gathered._pipes.values():
+        pipe.looked -= streams.UNFINISHED_SECONDS
+    return node.write(b"")
+
+
+def test_a_progress_bar_is_shown_before_its_line_ends(node: Node) -> None:
+    assert node.write(b"\r 10%|#   | 1/10\r 20%|##  | 2/10") == ""
+    node.gathered.pump(0)
+    assert unfinished(node) == "[local rank 0]  20%|##  | 2/10\n"
+    assert unfinished(node) == "", "nothing new to say"
+    assert node.write(b"\r 30%|### | 3/10") == "", "ten seconds have not gone by"
+    assert unfinished(node) == "[local rank 0]  30%|### | 3/10\n"
+    assert node.write(b"\r100%|####| 10/10\n") == "[local rank 0] 100%|####| 10/10\n"
+
+
+def test_half_an_event_is_not_shown_as_a_line(node: Node) -> None:
+    node.write(f'{SIGNED}{{"type":"err'.encode())
+    assert unfinished(node) == ""
+
+
+def test_a_progress_bar_without_an_end_does_not_fill_the_memory(node: Node) -> None:
+    for number in range(30):
+        assert node.write(b"\r%4d %s" % (number, b"#" * 50_000)) == ""
+    assert len(node.gathered._pipes[min(node.gathered._pipes)].rest) < 200_000
+    assert node.write(b"\n").startswith("[local rank 0]   29 #")
+
+
+SECRET = 'hunter2-"quoted"\\-ünï'
+
+
+def test_a_secret_that_a_script_prints_is_masked_in_text_and_in_events(node: Node) -> None:
+    node.masks.add([SECRET, "line one of a key\nline two of a key\n", "short", "", "longer-secret", "longer"])
+    assert node.write(f"my {SECRET}!\n".encode()) == "[local rank 0] my ***!\n"
+    half, rest = f"a {SECRET}\n"[:9].encode(), f"a {SECRET}\n"[9:].encode()
+    assert node.write(half) == ""
+    assert unfinished(node) == "[local rank 0] a \n", "what may be the beginning of a secret waits for its rest"
+    assert node.write(rest) == "[local rank 0] a ***\n"
+    assert node.write(b"short line two of a key, longer-secret\n") == "[local rank 0] short ***, ***\n"
+    event = {"type": "note", "text": f"it is {SECRET}", "deep": [{SECRET: "longer"}], "rank": 0}
+    for ascii_only in (True, False):
+        said = node.write((MARKER + json.dumps(event, ensure_ascii=ascii_only) + "\n").encode())
+        masked = {"type": "note", "text": "it is ***", "deep": [{"***": "***"}], "rank": 0}
+        assert json.loads(said.removeprefix(MARKER)) == masked
+        assert node.seen[-1] == masked
+    assert node.write(f"{MARKER}{json.dumps({'type': 7, 'x': SECRET})}\n".encode()).endswith('"x": "***"}\n')
+
+
+def test_a_secret_is_found_across_the_cut_of_a_line_that_is_too_long(node: Node) -> None:
+    node.masks.add(["longer-secret"])
+    said = node.write(b"x" * (streams._LONGEST - 3) + b"longer-secret and more\n")
+    assert "longer" not in said
+    assert "secret" not in said
+    assert "*** and more" in said
+
+
+def test_a_secret_is_masked_in_what_the_launcher_itself_says(
+    tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masks = Masks()
+    masks.add([SECRET])
+    for module in (streams, launch):
+        monkeypatch.setattr(module, "masks", masks)
+    place = platforms.plain(ENVIRON)
+    launcher = launch.Launcher(JOB, dataclasses.replace(place, failure_file=str(tmp_path / "failure")), tmp_path)
+    launcher._add_error(launch._error_of(OSError(f"no such folder: {SECRET}")))
+    assert launcher._conclude(1, 1.0) == 1
+    said = capfdbinary.readouterr().out.decode()
+    assert "hunter2" not in said + (tmp_path / "failure").read_text()
+    assert said.count("no such folder: ***") == 3
