@@ -6,14 +6,20 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from cloudtrain import __version__
 from cloudtrain.errors import CloudError, SourceError
-from cloudtrain.image.recipe import LOCAL, Recipe, recipe_of
+from cloudtrain.image.recipe import LOCAL, Recipe, payload_archive, recipe_of
+
+_CONTEXT = ("Dockerfile", "requirements.txt", "torch-cpu.txt", "torch-cuda.txt", "train")
+"""The files of docker/ that its Dockerfile names."""
 
 INPUTS_LABEL = "cloudtrain.inputs"
 """On every image that we build: the digest of what it was built from."""
@@ -27,7 +33,9 @@ def build(recipe: Recipe, *, names: Sequence[str] = (), options: Sequence[str] =
     """
     _refuse_changed(recipe)
     docker, nameless = _program(), f"{LOCAL}:building-{secrets.token_hex(6)}"
-    _run(docker, recipe, arguments(recipe, (nameless,), options), arguments(recipe, (recipe.name, *names), options))
+    with _context(recipe) as folder:
+        by_hand = arguments(recipe, (recipe.name, *names), options)
+        _run(docker, recipe, arguments(recipe, (nameless,), options, folder), by_hand)
     try:
         _refuse_changed(recipe)
         for name in (recipe.name, *names):
@@ -35,6 +43,19 @@ def build(recipe: Recipe, *, names: Sequence[str] = (), options: Sequence[str] =
     finally:
         _says(docker, "rmi", nameless)  # the name alone, unless it is the last
     return recipe.name
+
+
+@contextmanager
+def _context(recipe: Recipe) -> Iterator[str]:
+    """The folder that the build sees: the Dockerfile's own; of our image a copy with launcher and trainer beside it."""
+    if not recipe.kind:
+        yield recipe.context
+        return
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-image-") as folder:
+        for name in (".dockerignore", *_CONTEXT):
+            shutil.copy(Path(recipe.context, name), folder)
+        Path(folder, "payload.tar").write_bytes(payload_archive())
+        yield folder
 
 
 def _refuse_changed(recipe: Recipe) -> None:
@@ -65,14 +86,15 @@ def _run(docker: str, recipe: Recipe, words: Sequence[str], by_hand: Sequence[st
         raise CloudError(message, hint=hint, code="build")
 
 
-def arguments(recipe: Recipe, names: Sequence[str], options: Sequence[str] = ()) -> list[str]:
-    """The words after `docker`."""
+def arguments(recipe: Recipe, names: Sequence[str], options: Sequence[str] = (), folder: str = "") -> list[str]:
+    """The words after `docker`. `folder`: what the build sees, if not the recipe's own."""
     told = {**_origin(recipe), **dict(arg.partition("=")[::2] for arg in recipe.args)}
-    words = ["build", "--file", recipe.dockerfile, "--label", f"{INPUTS_LABEL}=sha256:{recipe.digest}"]
+    dockerfile = str(Path(folder, Path(recipe.dockerfile).name)) if folder else recipe.dockerfile
+    words = ["build", "--file", dockerfile, "--label", f"{INPUTS_LABEL}=sha256:{recipe.digest}"]
     words += [word for name, value in told.items() for word in ("--build-arg", f"{name}={value}")]
     words += [word for name in names for word in ("--tag", name)]
     words += ["--platform", recipe.platform] if recipe.platform else []
-    return [*words, *options, recipe.context]
+    return [*words, *options, folder or recipe.context]
 
 
 def _origin(recipe: Recipe) -> dict[str, str]:
@@ -85,8 +107,16 @@ def _origin(recipe: Recipe) -> dict[str, str]:
         changed = "-changed" if _says(*git, "status", "--porcelain", "--", ".") else ""
         told["REVISION"] = _says(*git, "rev-parse", "HEAD").strip() + changed
         told["CREATED"] = _says(*git, "show", "-s", "--format=%cI", "HEAD").strip()
-        told["SOURCE"] = re.sub(r"//[^/]*@", "//", _says(*git, "config", "--get", "remote.origin.url").strip())
+        told["SOURCE"] = _public(_says(*git, "config", "--get", "remote.origin.url").strip())
     return told
+
+
+def _public(remote: str) -> str:
+    """A remote as anybody may read it on a label: without a login in it; nothing of a path on this machine."""
+    if re.match(r"(https?|ssh|git)://[^/]", remote):
+        return re.sub(r"//[^/]*@", "//", remote)
+    # As `scp` writes it. One letter before the colon is a drive.
+    return remote if re.match(r"([\w.-]+@)?[\w.-]{2,}:(?!/?/)", remote) else ""
 
 
 def _program() -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.bundle import bundled
+from cloudtrain.bundle import bundled, payload_files
 from cloudtrain.errors import SourceError
-from cloudtrain.image.ignored import Rule, brings_back, is_ignored, rules_of
+from cloudtrain.image.copied import copied
+from cloudtrain.image.ignored import Rule, brings_back, fits, is_ignored, rules_of
 
 LOCAL = "cloudtrain"
 """What images that we build are called on this machine."""
@@ -36,9 +39,10 @@ class Recipe:
     platform: str = ""
     """`linux/amd64`; empty for this machine's own."""
     digest: str
-    """sha256 of all that, and of every file and folder that the build may copy, permissions included.
+    """sha256 of all that, and of every file and folder that the Dockerfile copies, executable bits included.
 
-    Not of a folder `.git`, in which git writes as it likes: one that is copied must not change the name every time.
+    Of permissions it is what git keeps: the others are those of the umask under which the files came here. Not of a
+    folder `.git`, in which git writes as it likes: one that is copied must not change the name every time.
     """
 
     @property
@@ -79,6 +83,8 @@ def recipe_of(
     told = dict(arg.partition("=")[::2] for arg in args)
     digest = sha256(repr((dockerfile.name, sorted(told.items()), platform)).encode())
     size = 0
+    if kind:
+        digest.update(payload_archive())
     try:
         rules = _rules(dockerfile)
         for path, info in sorted(_files(dockerfile, rules).items()):
@@ -87,11 +93,26 @@ def recipe_of(
                 message = f"{dockerfile.parent} holds more than {limit} bytes, all of which the build would get"
                 raise SourceError(message, hint="name what it needs in a .dockerignore, or give it a folder of its own")
             name = path.relative_to(dockerfile.parent).as_posix()
-            digest.update(f"\0{name}\0{stat.S_IMODE(info.st_mode):o}\0".encode(errors="surrogateescape"))
+            digest.update(f"\0{name}\0{_mode(info):o}\0".encode(errors="surrogateescape"))
             digest.update(_content(path, info))
     except OSError as error:
         raise SourceError(f"{error.filename or dockerfile}: {error.strerror or error}") from None
     return Recipe(dockerfile=str(dockerfile), kind=kind, args=tuple(args), platform=platform, digest=digest.hexdigest())
+
+
+def payload_archive() -> bytes:
+    """What our own image has besides the files of docker/: launcher and trainer, for `docker run IMAGE train`.
+
+    The same bytes for the same files, whoever packs them and when.
+    """
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, path in sorted(payload_files().items()):
+            member = tarfile.TarInfo(name)
+            content = path.read_bytes()
+            member.size, member.mode = len(content), 0o644
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
 
 
 def _rules(dockerfile: Path) -> list[Rule]:
@@ -105,6 +126,7 @@ def _rules(dockerfile: Path) -> list[Rule]:
 def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result]:
     """The Dockerfile itself, and what the build may copy: files, links and the folders they are in, none of git's."""
     found = {dockerfile: dockerfile.stat()}
+    named = copied(dockerfile.read_text(encoding="utf-8", errors="surrogateescape"))
     top, searches_all = dockerfile.parent, brings_back(rules)
     for folder, folders, files in os.walk(top, onerror=_raise):
         inside = Path(folder).relative_to(top)
@@ -115,11 +137,19 @@ def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result
             path = Path(folder) / name
             info = path.lstat()
             wanted = stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode) or stat.S_ISDIR(info.st_mode)
+            wanted = wanted and (named is None or fits((inside / name).as_posix(), named))
             if wanted and path != dockerfile and not is_ignored((inside / name).as_posix(), rules):
                 found[path] = info
                 # A file that is brought back takes the folders above it along.
                 found |= {each: each.lstat() for each in path.parents if top in each.parents and each not in found}
     return found
+
+
+def _mode(info: os.stat_result) -> int:
+    """The bits that change what an image does."""
+    if not stat.S_ISREG(info.st_mode):
+        return 0
+    return info.st_mode & (stat.S_IXUSR | stat.S_ISUID | stat.S_ISGID)
 
 
 def _content(path: Path, info: os.stat_result) -> bytes:

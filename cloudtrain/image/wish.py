@@ -37,13 +37,13 @@ def is_build(wish: Wish) -> bool:
 def recipe_for(wish: Wish, settings: Settings, *, gpu: bool, platform: str = "") -> tuple[Recipe | None, list[Problem]]:
     """The recipe of our own image (`auto`) or of the Dockerfile that was named, and what is wrong with it."""
     at, text = wish
-    args = settings.get("image.args") or ()
     try:
         if not is_build(wish):
-            return our_recipe("cuda" if gpu else "cpu", args, platform), []
+            return our_recipe("cuda" if gpu else "cpu", settings.get("image.args") or (), platform), []
         dockerfile = Path(settings.folder, text).absolute()
         if not dockerfile.is_file():
             return None, [(at, f"there is no file {dockerfile}", "the path counts from the folder of job.yaml")]
+        args = settings.get("image.build_args") or ()  # what `image.args` name is ours: their BASE_IMAGE is another
         return recipe_of(dockerfile, args, platform, limit=settings.get("source_limit")), []
     except SourceError as error:
         return None, [(at, error.message, error.hint)]

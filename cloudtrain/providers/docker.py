@@ -8,13 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.contracts import job_document
-from cloudtrain.contracts.container import DEFAULT_SHM_BYTES, Bind, host_names
+from cloudtrain.contracts import job_document, masked_variables
+from cloudtrain.contracts.container import Bind, default_shm_bytes, host_names
 from cloudtrain.contracts.plain import Layout, launches
 from cloudtrain.local.folders import RunPaths
 from cloudtrain.local.runs_here import UNUSED, RunsHere, here
 from cloudtrain.planning import Plan, Target
 from cloudtrain.provider import Finding, Progress, Request
+from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
 
@@ -32,12 +33,13 @@ class Provider(RunsHere):
     """This machine's Docker engine, under the plain contract."""
 
     name = "docker"
+    inside = INSIDE
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
         """The image, and what a container of it may use."""
         from cloudtrain.local.docker_images import image_of
 
-        image, problems = image_of(spec.image, settings, gpu=spec.resources.gpus > 0)
+        image, problems = image_of(spec.image, settings, gpu=bool(spec.resources.gpus))
         return Target(
             provider=self.name,
             where="this machine, in containers",
@@ -49,15 +51,22 @@ class Provider(RunsHere):
             facts={
                 **image,
                 "cores": os.cpu_count() or 1,
-                "gpus": spec.resources.gpus,
-                "shm_bytes": spec.resources.shm or DEFAULT_SHM_BYTES,
+                "gpus": spec.resources.gpus or 0,
+                "shm_bytes": spec.resources.shm or _shm_bytes(settings, spec),
                 "memory_bytes": settings.get("docker.memory"),
+                "share_gpus": settings.get("docker.share_gpus") or False,
             },
             problems=problems,
         )
 
+    def rules(self, plan: Plan) -> list[Finding]:
+        """Whether this machine can run the plan: GPUs, inputs, secrets."""
+        from cloudtrain.local.docker_checks import container_rules
+
+        return [*super().rules(plan), *container_rules(plan)]
+
     def checks(self, plan: Plan) -> list[Finding]:
-        """Whether the engine answers and has the image; inputs, secrets, GPUs."""
+        """Whether the engine answers and has the image; GPUs."""
         from cloudtrain.local.docker_checks import container_checks
 
         return container_checks(plan)
@@ -82,11 +91,11 @@ class Provider(RunsHere):
             layout,
             addresses=hosts,
             interface="eth0",
-            threads=max(1, facts["cores"] // (nodes * spec.resources.processes_per_node)),
+            threads=max(1, facts["cores"] // (nodes * plan.processes)),
         )
         seen = [(here(plan, inputs[name]), target) for name, target in layout.inputs.items()]
         shared = [Bind(source=place, target=target, read_only=True) for place, target in seen]
-        job = job_document(plan)
+        job = {**job_document(plan), **masked_variables(plan)}
         document = {
             "run_id": plan.run_id,
             "job": job,
@@ -116,11 +125,33 @@ class Provider(RunsHere):
         clear_dead_runs(run.path.parents[1])
         return super().start(request, run, archive, progress)
 
+    def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+        """As for every run on this machine; of an ended one, what the engine still has is removed."""
+        if state.has_ended:
+            from cloudtrain.local.docker_leftovers import clear_ended_run
+
+            clear_ended_run(run.path)
+        return super().observe(run, state)
+
     def end_leftovers(self, run: Path) -> str:
         """Processes first: they stop their containers themselves, with a checkpoint. Then what they have left."""
         from cloudtrain.local.docker_leftovers import clear_run
 
         return "; ".join(part for part in (super().end_leftovers(run), clear_run(run)) if part)
+
+
+def _shm_bytes(settings: Settings, spec: JobSpec) -> int:
+    """By the node's processes and its share of the memory."""
+    memory = settings.get("docker.memory") or machine_memory() // spec.resources.nodes
+    return default_shm_bytes(spec.resources.processes_on(spec.resources.gpus or 0), memory)
+
+
+def machine_memory() -> int:
+    """Bytes of memory of this machine; where it does not say, 8 GiB."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 2**33
 
 
 def _own(plan: Plan, node: int, layout: Layout) -> list[Bind]:

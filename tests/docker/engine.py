@@ -20,7 +20,7 @@ BASE = "cloudtrain-cpu-base:local"
 """What `.ci/engine base` makes."""
 
 BUILD_SECONDS = 900
-RUN_SECONDS = 150
+RUN_SECONDS = 600
 
 
 class NoEngine(Exception):

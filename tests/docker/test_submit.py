@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.torchrun, pytest.mark.timeout(1800
 @pytest.fixture
 def bench(engine: Engine, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A job without a word about its image, on the base of these tests; the label makes the image a new one."""
-    monkeypatch.setattr(workbench, "DEADLINE_SECONDS", BUILD_SECONDS)
+    monkeypatch.setattr(workbench, "HANG_SECONDS", BUILD_SECONDS)
     made = Bench(tmp_path / "bench")
     made.env["CLOUDTRAIN_IMAGE_ARGS"] = f"BASE_IMAGE={engine.base},REVISION={uuid.uuid4().hex}"
     made.env["DOCKER"] = engine.docker

@@ -16,7 +16,7 @@ from tests.engine import left_of, running
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
-pytestmark = [pytest.mark.docker, pytest.mark.torchrun, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.docker, pytest.mark.torchrun]
 
 SCRIPT = """
 import hashlib, os, socket, sys
@@ -189,7 +189,7 @@ if rank == 0:
 def test_lines_are_live_and_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_on(
     bench: Bench, docker: DockerClient, image: str, way: str
 ) -> None:
-    (bench.folder / "job" / "data").mkdir(exist_ok=True)
+    (bench.folder / "job" / "data").mkdir(parents=True, exist_ok=True)
     bench.write(job_yaml=JOB % image, train_py=LIVE)
     run = f"live-{way}"
     submitted = bench.run("submit", *WAYS[way], "--run-id", run, "--detach", MY_TOKEN=MY_TOKEN)

@@ -15,10 +15,12 @@ import pytest
 from docker.errors import APIError, NotFound
 
 from cloudtrain.building.look import look
+from cloudtrain.building.prune import prune
 from cloudtrain.building.ready import ready_there
 from cloudtrain.image.recipe import recipe_of
 from tests.e2e.workbench import Bench
 from tests.engine import left_of
+from tests.limits import HANG_SECONDS
 from tests.loopback.azure.cloud import AzureCloud
 from tests.loopback.waiting import eventually
 from tests.registry import logged_in, registry
@@ -190,6 +192,27 @@ def test_a_changed_dockerfile_has_another_name_and_the_same_one_the_same(
     assert docker.images.get(changed["image"]).labels["cloudtrain.inputs"] == changed["inputs"]
 
 
+def test_prune_removes_what_was_built_and_nobody_uses_or_has_named(
+    bench: Bench, folder: Path, docker: DockerClient, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtrain.building.prune.INPUTS_LABEL", mark)  # of these images alone
+    build = ("image", "build", str(folder / "Dockerfile"))
+    named = bench.json(*build, "--tag", "cloudtrain-test-own:2")["image"]
+    (folder / "data").write_bytes(b"2")
+    used = bench.json(*build)["image"]
+    (folder / "data").write_bytes(b"3")
+    idle = bench.json(*build)["image"]
+    container = docker.containers.create(used, command="/data")
+    try:
+        assert prune(3600) == [], "too young"
+        assert {each.name: each.goes for each in prune(0, dry_run=True)} == {named: False, idle: True}
+        assert here(docker, mark) == {named, used, idle, "cloudtrain-test-own:2"}
+        assert {each.name for each in prune(0)} == {named, idle}
+        assert here(docker, mark) == {used, "cloudtrain-test-own:2"}
+    finally:
+        container.remove()
+
+
 def test_docker_login_is_all_that_a_private_registry_needs(bench: Bench, folder: Path, private: str) -> None:
     push = ("image", "push", str(folder / "Dockerfile"), "--to", f"{private}/own")
     kept = logged_in(bench.folder / "kept", private)
@@ -241,7 +264,7 @@ def test_a_submit_that_ends_amid_a_build_leaves_no_run(bench: Bench, folder: Pat
     submitting = bench.begin("submit", "--provider", "docker")
     eventually(lambda: builds(bench))
     os.killpg(submitting.pid, number)
-    _, err = submitting.communicate(timeout=60)
+    _, err = submitting.communicate(timeout=HANG_SECONDS)
     assert (submitting.returncode, "Traceback" in err) == (code, False), err
     assert bench.json("list") == []
     assert bench.processes() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -12,7 +13,15 @@ from typing import Any
 import pytest
 
 from cloudtrain.clouds.docker_errors import missing_image, translated
-from cloudtrain.contracts.container import ContainerSpec, environment, host_names, spec_from_json
+from cloudtrain.clouds.docker_host import address
+from cloudtrain.clouds.docker_host import environment as environment_of_sdk
+from cloudtrain.contracts.container import (
+    ContainerSpec,
+    default_shm_bytes,
+    environment,
+    host_names,
+    spec_from_json,
+)
 from cloudtrain.errors import SpecError
 from cloudtrain.image.recipe import our_recipe
 from cloudtrain.local import docker_checks
@@ -21,8 +30,11 @@ from cloudtrain.local.container_words import NodeWords
 from cloudtrain.local.docker_images import image_of
 from cloudtrain.local.docker_stage import DockerStage, docker_stage, labels_of
 from cloudtrain.local.folders import RunPaths
+from cloudtrain.local.stage import local_input
 from cloudtrain.planning import Plan
 from cloudtrain.provider import get_provider
+from cloudtrain.providers import docker
+from cloudtrain.remedies import remedy
 from cloudtrain.settings import Settings
 from tests.golden.cases import plan_of
 
@@ -82,8 +94,9 @@ def stage_of(plan: Plan, run: Path) -> DockerStage:
 def plain_specs(text: str, run: Path) -> list[ContainerSpec]:
     plan = plan_of("docker", text)
     stage = stage_of(plan, run)
+    stage.gpus = tuple(f"GPU-{number}" for number in range(plan.gpus * plan.spec.resources.nodes))
     launches = json.loads(json.dumps(get_provider("docker").render(plan).document))["launches"]
-    return [stage.spec(launch, "1000:1000") for launch in launches]
+    return [stage.spec(launch) for launch in launches]
 
 
 GPUS = "name: digits\nimage: train:1\nresources: {nodes: 3, gpus: 2, shm: 16 GiB}\nsecrets: {A: {local: 'env:B'}}\n"
@@ -91,7 +104,7 @@ GPUS = "name: digits\nimage: train:1\nresources: {nodes: 3, gpus: 2, shm: 16 GiB
 
 def test_each_container_has_its_own_name_and_gpus_and_the_same_network(tmp_path: Path) -> None:
     specs = plain_specs(GPUS, tmp_path / "runs" / "run-1")
-    assert [spec.gpus for spec in specs] == [("0", "1"), ("2", "3"), ("4", "5")]
+    assert [spec.gpus for spec in specs] == [("GPU-0", "GPU-1"), ("GPU-2", "GPU-3"), ("GPU-4", "GPU-5")]
     assert [spec.host for spec in specs] == ["node-00", "node-01", "node-02"]
     assert len({spec.network for spec in specs}) == 1
     assert len({spec.name for spec in specs}) == 3
@@ -124,6 +137,47 @@ def test_a_secret_that_only_the_cloud_has_is_missed_before_anything_starts(monke
     assert [found.message for found in place_checks(plan)] == ["secret A: the environment variable MINE is not set"]
     monkeypatch.setenv("MINE", "x")
     assert place_checks(plan) == []
+
+
+def test_the_rights_of_a_container_are_those_of_whoever_submits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of("docker", "name: digits\nresources: {gpus: 1}\n")
+    stage = stage_of(plan, tmp_path / "runs" / "run-1")
+    launch = json.loads(json.dumps(get_provider("docker").render(plan).document))["launches"][0]
+    for name, value in {"getuid": 1000, "getgid": 100, "getgroups": [100, 4711, 27]}.items():
+        monkeypatch.setattr(os, name, lambda value=value: value)
+    own = stage.spec(launch)
+    assert (own.user, own.groups, own.capabilities) == ("1000:100", ("27", "4711"), ())
+    assert own.ulimits == {"memlock": -1, "stack": 64 * 2**20}
+    assert plain_specs("name: digits\n", tmp_path / "runs" / "run-2")[0].ulimits == {}, "only NCCL wants them"
+    rootless = stage.spec(launch, rootless=True)
+    assert (rootless.user, rootless.groups, rootless.ulimits) == ("0:0", (), {})
+    assert "DAC_OVERRIDE" in rootless.capabilities
+    assert not {"SYS_ADMIN", "NET_RAW", "MKNOD"} & {*rootless.capabilities}
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("processes", "memory", "shared"),
+    [(1, 64 * GIB, 4 * GIB), (2, 64 * GIB, 8 * GIB), (8, 64 * GIB, 32 * GIB), (8, 8 * GIB, 4 * GIB), (1, GIB, GIB)],
+    ids=["one process", "two", "half of the memory at most", "a small machine", "never less than before"],
+)
+def test_shared_memory_grows_with_processes_and_memory(processes: int, memory: int, shared: int) -> None:
+    assert default_shm_bytes(processes, memory) == shared
+
+
+def test_a_node_that_does_not_say_gets_its_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker, "machine_memory", lambda: 24 * GIB)
+    text = "name: digits\nresources: {nodes: 2, processes: 2}\n"
+    provider = docker.Provider()
+    spec = plan_of("docker", text).spec
+    said = {"stop_grace": 30}
+    assert provider.target(Settings(values=said), spec).facts["shm_bytes"] == 6 * GIB
+    limited = Settings(values={**said, "docker.memory": 4 * GIB})
+    assert provider.target(limited, spec).facts["shm_bytes"] == 2 * GIB
 
 
 ERRORS = {
@@ -194,7 +248,8 @@ def test_an_image_for_another_processor_and_an_engine_elsewhere_are_told(monkeyp
     assert found.severity == "warning"
     assert "the image train:1 is built for amd64, this machine is arm64" in found.message
     monkeypatch.setenv("DOCKER_HOST", "ssh://me@there")
-    (found,) = docker_checks.container_checks(plan)
+    assert docker_checks.container_checks(plan) == []
+    (found,) = docker_checks.container_rules(plan)
     assert (found.severity, "must be this machine's" in found.message) == ("error", True)
 
 
@@ -212,3 +267,69 @@ def test_nobody_listening_is_noticed() -> None:
     assert words.hear(b"half", b"")
     assert not words.hear(b" a line\n", b"")
     os.close(writer)
+
+
+def context(folder: Path, name: str, host: str, *, current: bool = True) -> None:
+    """A context as `docker context create` writes it, in use or not."""
+    meta = folder / "contexts" / "meta" / hashlib.sha256(name.encode()).hexdigest()
+    meta.mkdir(parents=True)
+    (meta / "meta.json").write_text(json.dumps({"Name": name, "Endpoints": {"docker": {"Host": host}}}))
+    if current:
+        (folder / "config.json").write_text(json.dumps({"currentContext": name}))
+
+
+def test_the_engine_is_looked_for_where_the_docker_program_looks(tmp_path: Path) -> None:
+    own = {"DOCKER_CONFIG": str(tmp_path)}
+    assert address(own) == ("unix:///var/run/docker.sock", "")
+    context(tmp_path, "desktop", "unix:///home/me/docker.sock")
+    context(tmp_path, "far", "ssh://me@there", current=False)
+    assert address(own) == ("unix:///home/me/docker.sock", "the docker context desktop")
+    assert environment_of_sdk(own)["DOCKER_HOST"] == "unix:///home/me/docker.sock"
+    assert address({**own, "DOCKER_HOST": "tcp://127.0.0.1:1"}) == ("tcp://127.0.0.1:1", "DOCKER_HOST")
+    asked = {**own, "DOCKER_HOST": "tcp://127.0.0.1:1", "DOCKER_CONTEXT": "far"}
+    assert address(asked) == ("ssh://me@there", "the docker context far")
+    assert "DOCKER_HOST" not in environment_of_sdk(asked)
+    assert address({**own, "DOCKER_CONTEXT": "default"}) == ("unix:///var/run/docker.sock", "")
+
+
+def test_an_engine_of_another_machine_is_refused_by_its_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    context(tmp_path, "far", "ssh://me@there")
+    plan = plan_of("docker", "name: digits\nimage: train:1\n")
+    (found,) = [found for found in docker_checks.container_rules(plan) if "engine" in found.message]
+    assert found.message.startswith("the docker context far is ssh://me@there: ")
+    assert "docker context use default" in (found.hint or "")
+    refused = translated(RuntimeError("Connection refused"), "start it")
+    assert refused.message == "no Docker engine answers at ssh://me@there (the docker context far)"
+
+
+REMEDIES = {
+    "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers are out of "
+    "shared memory.": "resources.shm",
+    "unable to open shared memory object </torch_7> in read-write mode: No space left on device (28)": "resources.shm",
+    "unable to write to file </torch_7_1_0>: No space left on device (28)": "resources.shm",
+    "was killed by SIGBUS": "resources.shm",
+    "[Errno 28] No space left on device: '/cloudtrain/output/x'": "disk space",
+    "backend='inductor' raised: InvalidCxxCompiler: No working C++ compiler found": "WITH_COMPILER=1",
+    "Failed to find C compiler. Please specify via CC environment variable.": "WITH_COMPILER=1",
+}
+
+
+@pytest.mark.parametrize("number", range(len(REMEDIES)))
+def test_what_an_image_or_its_container_lacks_is_told_with_the_setting(number: int) -> None:
+    said = list(REMEDIES)[number]
+    assert REMEDIES[said] in (remedy({"exception": "RuntimeError", "message": said}) or "")
+
+
+def test_a_place_for_all_providers_is_one_for_rehearsals_too() -> None:
+    plan = {"provider": "docker", "facts": {"folder": "/job"}, "spec": {"inputs": {}}}
+    for places, found in (
+        ({"aws": "s3://b/c/", "*": "./data"}, "/job/data"),
+        ({"aws": "s3://b/c/", "*": "./data", "local": "./mine"}, "/job/mine"),
+        ({"*": "s3://b/c/"}, ""),
+    ):
+        plan["spec"] = {"inputs": {"train": {"uri": places}}}
+        assert local_input(plan, "train") == found

@@ -24,14 +24,14 @@ def rehearsed(cloud: str, tmp_path: Path) -> tuple[DockerStage, list[Any]]:
     archive = tmp_path / "0123.tar.gz"
     archive.write_text("")
     (tmp_path / "labels.csv").write_text("")
-    names = ("train-set", "test", "labels", "words", "mean", "old", "extra", "table", "live")
+    names = ("train-set", "test", "labels", "words", "bert", "mean", "old", "extra", "table", "live")
     files = {"labels": str(tmp_path / "labels.csv"), "mean": str(tmp_path / "labels.csv")}
     places = {name: {"uri": {"local": files.get(name, str(run / "input"))}} for name in names}
     facts = {"image": "train:1", "gpus": 0, "shm_bytes": 2**30, "memory_bytes": None, "cores": 12}
     plan = {
         "provider": "docker",
         "host": {"facts": facts},
-        "target": {"contract": {"aws": "sagemaker", "azure": "azureml"}[cloud], "facts": {}},
+        "target": {"contract": {"aws": "sagemaker", "azure": "azureml"}[cloud], "grace_seconds": 60, "facts": {}},
         "spec": {"inputs": places, "secrets": {"HF_TOKEN": {"local": "env:HF", cloud: "…"}}},
         "facts": {"folder": str(tmp_path), "resume_from": str(run / "earlier")},
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.building.build import arguments, build
+from cloudtrain.building.build import _public, arguments, build
 from cloudtrain.bundle import bundled
 from cloudtrain.clouds.docker_errors import refused_push
 from cloudtrain.errors import SourceError
@@ -30,7 +30,7 @@ esac
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a Dockerfile, and a docker that says what it was called with."""
     (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "Dockerfile").write_text("FROM scratch\n")
+    (tmp_path / "own" / "Dockerfile").write_text("FROM scratch\nCOPY . /\n")
     program = tmp_path / "docker"
     program.write_text(DOCKER.format(folder=tmp_path))
     program.chmod(0o755)
@@ -91,7 +91,7 @@ def test_our_own_image_has_a_name_for_people_too(folder: Path) -> None:
 
 
 def test_arguments_of_the_settings_come_first_and_a_platform_is_passed_on(folder: Path) -> None:
-    (folder / "cloudtrain.toml").write_text('[image]\nargs = ["A=1", "B=1"]\n')
+    (folder / "cloudtrain.toml").write_text('[image]\nargs = ["BASE_IMAGE=ours"]\nbuild_args = ["A=1", "B=1"]\n')
     call("image", "build", "own/Dockerfile", "--arg", "B=2", "--platform", "linux/arm64")
     said = words(folder)
     assert [said[at + 1] for at, word in enumerate(said) if word == "--build-arg"] == ["A=1", "B=2"]
@@ -242,3 +242,20 @@ def test_a_repositorys_region_may_be_the_one_that_awss_own_tools_take(
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     assert call("image", "push", "cpu", "--provider", "aws").code == 0
     assert given[0].startswith("123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:cpu-")
+
+
+REMOTES = {
+    "https://me:secret@github.com/me/train.git": "https://github.com/me/train.git",
+    "ssh://git@github.com/me/train.git": "ssh://github.com/me/train.git",
+    "git@github.com:me/train.git": "git@github.com:me/train.git",
+    "/home/me/secret-project": "",
+    "../other": "",
+    "file:///home/me/secret-project": "",
+    "C:\\\\Users\\\\me": "",
+    "": "",
+}
+
+
+@pytest.mark.parametrize("remote", REMOTES, ids=[str(number) for number in range(len(REMOTES))])
+def test_a_label_names_a_public_source_and_no_path_of_this_machine(remote: str) -> None:
+    assert _public(remote) == REMOTES[remote]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.errors import SourceError
 from cloudtrain.image.ignored import brings_back, is_ignored, rules_of
+from cloudtrain.image.wildcards import ANY, DEEP, STAR, matcher
 
 TABLE: list[tuple[str, str, bool]] = [
     # anchoring: a pattern counts from the top, with or without a slash before it
@@ -118,6 +120,26 @@ def test_a_pattern_that_is_none_is_refused_and_not_a_traceback() -> None:
 @pytest.mark.parametrize(("text", "path"), [("[[]x", "[x"), ("[a||b]", "|"), ("[a&&b]", "&")])
 def test_no_character_of_a_group_means_something_of_pythons(text: str, path: str) -> None:
     assert is_ignored(path, rules_of(text))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [("*a" * 40 + "*b", "a" * 250), ("**/a/" * 30 + "b", "a/" * 200 + "c"), ("**a" * 30 + "b", "a/a" * 200)],
+    ids=["stars", "folders", "anything"],
+)
+def test_no_pattern_goes_back_and_tries_again_without_end(pattern: str, path: str) -> None:
+    """No clock is needed: a regular expression would take years."""
+    assert not is_ignored(path, rules_of(pattern))
+
+
+PIECES = (STAR, DEEP, ANY, "a", "b", "/", "[ab]", "[^/]")
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(PIECES), max_size=9), st.text("ab/", max_size=9))
+def test_all_ways_at_once_come_to_the_same_as_one_after_the_other(pieces: list[str], path: str) -> None:
+    pieces = [*pieces, STAR, STAR, STAR]  # so many that they are not left to a regular expression
+    assert bool(matcher(pieces)(path)) is bool(re.fullmatch("".join(pieces), path))
 
 
 NAMES = ("a", "b", "ab", "a.b", "c")

@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import SourceError
-from cloudtrain.image.recipe import Recipe, from_json, our_recipe, recipe_of
+from cloudtrain.image.recipe import Recipe, from_json, our_recipe, payload_archive, recipe_of
 
 
 @pytest.fixture
@@ -36,13 +36,16 @@ def link(folder: Path, to: str) -> None:
     (folder / "link").symlink_to(to)
 
 
+def as_under_077(path: Path) -> Path:
+    path.chmod(path.stat().st_mode & ~0o077)
+    return path
+
+
 CHANGES: dict[str, Callable[[Path], object]] = {
     "a file's content": lambda folder: (folder / "deep" / "data.txt").write_text("2"),
     "a file's name": lambda folder: (folder / "train.py").rename(folder / "main.py"),
     "a file's folder": lambda folder: (folder / "train.py").rename(folder / "deep" / "train.py"),
     "an executable bit": lambda folder: (folder / "train.py").chmod(0o755),
-    "who may read a file": lambda folder: (folder / "train.py").chmod(0o600),
-    "who may enter a folder": lambda folder: (folder / "deep").chmod(0o700),
     "an empty folder": lambda folder: (folder / "nothing").mkdir(),
     "the Dockerfile": lambda folder: (folder / "Dockerfile").write_text("FROM scratch\nCOPY . /job\n"),
     "one file more": lambda folder: (folder / "empty").touch(),
@@ -52,6 +55,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 NO_CHANGES: dict[str, Callable[[Path], object]] = {
     "the time of a file": lambda folder: os.utime(folder / "train.py", (1, 1)),
     "git's own folder": lambda folder: (folder / ".git").mkdir() or (folder / ".git" / "HEAD").write_text("x"),  # type: ignore[func-returns-value]
+    "another umask": lambda folder: [as_under_077(path) for path in folder.rglob("*")],
     "a pipe": lambda folder: os.mkfifo(folder / "pipe"),
 }
 
@@ -110,10 +114,6 @@ def test_a_file_that_is_brought_back_counts_though_its_folder_is_ignored(folder:
     before = digest(folder)
     (folder / "deep" / "more.txt").write_text("2")
     (folder / "deep" / "empty").mkdir()
-    assert digest(folder) == before
-    (folder / "deep").chmod(0o700)  # it comes along with the file
-    assert digest(folder) != before
-    (folder / "deep").chmod(0o755)
     assert digest(folder) == before
     (folder / "deep" / "data.txt").write_text("2")
     assert digest(folder) != before
@@ -192,6 +192,53 @@ def test_of_our_own_folder_only_what_is_copied_counts(tmp_path: Path, name: str,
     with (copy / name).open("a") as file:
         file.write("# changed\n")
     assert (digest(copy) != before) == counts
+
+
+NAMED = {
+    "a file": ("COPY requirements.txt /tmp/\n", {"requirements.txt"}),
+    "several, over two lines": (
+        "copy --chown=1:1 requirements.txt \\\n  setup.cfg /tmp/\n",
+        {"requirements.txt", "setup.cfg"},
+    ),
+    "in JSON": ('COPY ["requirements.txt", "/tmp/"]\n', {"requirements.txt"}),
+    "a pattern": ("ADD require*.txt /tmp/\n", {"requirements.txt"}),
+    "a folder": ("COPY ./src /src\n", {"src/a.py", "src/deep/b.py"}),
+    "a mounted file": ("RUN --mount=type=bind,source=setup.cfg,target=/x pip install x\n", {"setup.cfg"}),
+    "nothing": ("RUN --mount=type=cache,target=/root/.cache pip install torch\nADD https://x.org/y /y\n", set()),
+    "another stage's": ("COPY --from=builder /requirements.txt /\n", set()),
+    "a folder that is ignored in a comment": ("# COPY . /\nCOPY setup.cfg /\n", {"setup.cfg"}),
+    "everything": ("COPY . /\n", None),
+    "a variable": ("COPY ${WHICH} /\n", None),
+    "the whole folder, mounted": ("RUN --mount=target=. make\n", None),
+    "a heredoc": ("COPY <<EOF /x\nhello\nEOF\n", None),
+    "another language": ("# syntax=mine/frontend\nCOPY setup.cfg /\n", None),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_only_what_the_dockerfile_copies_makes_another_image(tmp_path: Path, case: str) -> None:
+    text, named = NAMED[case]
+    files = {"requirements.txt", "setup.cfg", "train.py", "src/a.py", "src/deep/b.py", "notes/requirements.txt"}
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("1")
+    (tmp_path / "Dockerfile").write_text(f"FROM python:3.12\n{text}")
+    before = digest(tmp_path)
+    counts = set()
+    for file in files:
+        (tmp_path / file).write_text("2")
+        if digest(tmp_path) != before:
+            counts.add(file)
+        (tmp_path / file).write_text("1")
+    assert counts == (files if named is None else named)
+
+
+def test_our_own_image_is_another_with_another_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = our_recipe("cpu")
+    (tmp_path / "train.py").write_text("print()\n")
+    monkeypatch.setattr("cloudtrain.image.recipe.payload_files", lambda: {"train.py": tmp_path / "train.py"})
+    assert our_recipe("cpu").digest != before.digest
+    assert payload_archive() == payload_archive()
 
 
 def test_a_recipe_is_read_back_as_it_was_written(folder: Path) -> None:

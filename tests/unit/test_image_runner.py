@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import HANG_SECONDS
+
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = """#!/bin/sh
 case "$1" in
@@ -27,6 +29,8 @@ def test_an_engine_that_was_still_starting_is_ended(tmp_path: Path, docker: int)
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    done = subprocess.run([".ci/run"], cwd=tmp_path, env={**os.environ, "PATH": path}, timeout=60, check=False)
+    done = subprocess.run(
+        [".ci/run"], cwd=tmp_path, env={**os.environ, "PATH": path}, timeout=HANG_SECONDS, check=False
+    )
     assert done.returncode == 2
     assert (tmp_path / "up").exists() == (docker == 0), "one that ran before goes on"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from cloudtrain.errors import SpecError
 from cloudtrain.image.address import ACR, ECR, Address, is_loopback, take_apart, without_tag
 from cloudtrain.image.recipe import our_recipe, recipe_of
 from cloudtrain.local.docker_images import image_of as docker_image
+from cloudtrain.remote.image_notes import image_notes
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.spec import load_spec
 from cloudtrain.submission import targets
@@ -133,7 +135,7 @@ def test_a_build_for_graces_machines_is_one_for_arm(folder: Path, monkeypatch: p
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "image").mkdir()
-    (tmp_path / "image" / "Dockerfile").write_text("FROM scratch\n")
+    (tmp_path / "image" / "Dockerfile").write_text("FROM scratch\nCOPY . /\n")
     return tmp_path
 
 
@@ -172,10 +174,42 @@ def test_a_context_that_is_too_large_is_told_at_its_field(folder: Path) -> None:
     assert ".dockerignore" in (hint or "")
 
 
-def test_arguments_of_the_settings_are_those_of_the_build(folder: Path) -> None:
-    args = known(folder, image__args=("BASE_IMAGE=mine:1",))
+def test_arguments_of_the_settings_are_those_of_our_image_or_of_ones_own(folder: Path) -> None:
+    args = known(folder, image__args=("BASE_IMAGE=mine:1",), image__build_args=("BASE_IMAGE=yours:1",))
     assert docker_image("auto", args, gpu=False)[0]["image"] == our_recipe("cpu", ("BASE_IMAGE=mine:1",)).name
-    assert docker_image(BUILD, args, gpu=False)[0]["recipe"]["args"] == ("BASE_IMAGE=mine:1",)
+    assert docker_image(BUILD, args, gpu=False)[0]["recipe"]["args"] == ("BASE_IMAGE=yours:1",)
+    assert docker_image(BUILD, known(folder, image__args=("A=1",)), gpu=False)[0]["recipe"]["args"] == ()
+
+
+SUITED = {
+    "EFA without the image's": (
+        "nodes: 2, gpus: 8, instance: {aws: ml.p4d.24xlarge}",
+        "",
+        "has EFA, and our image is planned",
+    ),
+    "EFA in the image": ("nodes: 2, gpus: 8, instance: {aws: ml.p4d.24xlarge}", "WITH_EFA=1,EFA_SHA256=0", ""),
+    "one node": ("nodes: 1, gpus: 8, instance: {aws: ml.p4d.24xlarge}", "", ""),
+    "no adapter": ("nodes: 2, gpus: 1, instance: {aws: ml.g4dn.xlarge}", "", ""),
+    "an old GPU": ("nodes: 1, gpus: 1, instance: {aws: ml.p3.2xlarge}", "", "ml.p3.2xlarge (V100) is older"),
+    "an old GPU that no table has": ("nodes: 1, gpus: 1, instance: {azure: Standard_NC6s_v3}", "", "NC6s_v3 is older"),
+}
+
+
+@pytest.mark.parametrize("case", SUITED)
+def test_what_our_image_lacks_of_the_machines_is_said_in_the_plan(
+    folder: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resources, args, said = SUITED[case]
+    provider = "azure" if "azure" in resources else "aws"
+    values = {"AWS_REPOSITORY": f"{HOST}/team/train", "AWS_REGION": "us-east-1", "IMAGE_ARGS": args}
+    values["AZURE_REPOSITORY"] = "mine.azurecr.io/train"
+    for name, value in values.items():
+        monkeypatch.setenv(f"CLOUDTRAIN_{name}", value)
+    (folder / "job.yaml").write_text(f"name: a\nresources: {{{resources}}}\n")
+    spec, _ = load_spec(folder / "job.yaml")
+    target, _ = targets(spec, load_settings(folder), provider, None)
+    told = image_notes(SimpleNamespace(target=target, spec=spec))  # type: ignore[arg-type]
+    assert [said in note for note in told] == ([True] if said else [])
 
 
 @pytest.mark.parametrize(("gpu", "kind"), [(False, "cpu"), (True, "cuda")])

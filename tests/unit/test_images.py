@@ -18,6 +18,7 @@ import pytest
 
 from cloudtrain.catalog import images
 from cloudtrain.catalog.images import dlc_image, dlc_regions, dlc_versions
+from tests.limits import HANG_SECONDS
 
 REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_TABLES")  # read at import: the tests' own home has no such variable
 TABLES = Path(images.__file__).parent
@@ -57,7 +58,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Addresses:
         pytest.skip('the sagemaker SDK is not installed: pip install "cloudtrain[sagemaker]"')
     home = str(tmp_path_factory.mktemp("sdk"))
     env = {"HOME": home, "PATH": os.environ["PATH"], "AWS_EC2_METADATA_DISABLED": "true"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
     found: Addresses = json.loads(done.stdout)
     if REWRITE:

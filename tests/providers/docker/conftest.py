@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ Begin = Callable[..., "subprocess.Popen[bytes]"]
 def make_spec(docker: DockerClient, image: str, tmp_path: Path) -> Iterator[MakeSpec]:
     """A container of a small Python program, on a network of its own, with a folder at /out; it leaves nothing."""
     labels = {RUN_LABEL: "run-1", DATA_LABEL: str(tmp_path), NODE_LABEL: "0"}
-    network = f"cloudtrain-test-{tmp_path.name}"[:60]
+    network = f"cloudtrain-test-{uuid.uuid4().hex[:12]}"
     made = docker.networks.create(network, labels=labels)
     (tmp_path / "out").mkdir()
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtrain.contracts.container import Bind
+from cloudtrain.contracts.container import ROOT_CAPABILITIES, ULIMITS, Bind
 from cloudtrain.remedies import remedy
+from tests.limits import HANG_SECONDS
 from tests.loopback.waiting import eventually
 from tests.providers.docker.conftest import Begin, MakeSpec
 
@@ -37,7 +38,7 @@ time.sleep(600)
 
 def finished(process: subprocess.Popen[bytes]) -> tuple[int, bytes, list[dict[str, Any]]]:
     """Exit code, text and events."""
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=HANG_SECONDS)
     lines = out.split(b"\n")
     marked = [line[15:] for line in lines if line.startswith(b"::cloudtrain:: ")]
     return process.returncode, b"\n".join(line for line in lines if line[:2] != b"::"), [json.loads(m) for m in marked]
@@ -135,6 +136,47 @@ def test_shared_memory_is_as_large_as_was_asked(make_spec: MakeSpec, begin: Begi
     assert finished(begin(make_spec(program, shm_bytes=2**27)))[1].startswith(b"134217728\n")
 
 
+RIGHTS = """
+import json, os, resource
+from pathlib import Path
+status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+limits = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in ("MEMLOCK", "STACK")}
+print(json.dumps({
+    "groups": sorted(os.getgroups()), "no_new_privileges": status["NoNewPrivs"].strip(), "limits": limits,
+    "may": int(status["CapBnd"], 16), "does": int(status["CapEff"], 16), "gpus": os.environ["NVIDIA_VISIBLE_DEVICES"],
+    "input": Path("/in/data.csv").read_text(),
+}))
+"""
+CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID = 1 << 0, 1 << 1, 1 << 3, 1 << 5, 1 << 6, 1 << 7
+"""By capabilities(7)."""
+
+
+@pytest.mark.parametrize("user", ["12345:12346", "0:0"], ids=["a person", "root"])
+def test_a_container_may_what_the_person_may_and_no_more(
+    user: str, make_spec: MakeSpec, begin: Begin, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir(mode=0o755)
+    (tmp_path / "in" / "data.csv").write_text("for the group alone")
+    (tmp_path / "in" / "data.csv").chmod(0o640)
+    if os.getuid() == 0:
+        os.chown(tmp_path / "in" / "data.csv", 4242, 4711)
+    group = str((tmp_path / "in" / "data.csv").stat().st_gid)
+    binds = (Bind(source=str(tmp_path / "in"), target="/in", read_only=True),)
+    root = user == "0:0"
+    rights = {"user": user, "groups": (group,), "ulimits": ULIMITS, "capabilities": ROOT_CAPABILITIES if root else ()}
+    _, text, _ = finished(begin(make_spec(RIGHTS, binds=binds, **rights)))
+    told = json.loads(next(line for line in text.splitlines() if line.startswith(b"{")))
+    assert told["input"] == "for the group alone"
+    assert int(group) in told["groups"]
+    assert told["no_new_privileges"] == "1"
+    assert told["limits"]["STACK"] == [64 * 2**20, -1]
+    refused = b"may not raise the limits of its containers (memlock" in text
+    assert (told["limits"]["MEMLOCK"] == [-1, -1]) != refused
+    assert told["may"] == (CHOWN | DAC_OVERRIDE | FOWNER | KILL | SETGID | SETUID if root else 0)
+    assert told["does"] == told["may"]
+    assert told["gpus"] == "void"
+
+
 @pytest.mark.parametrize("child", [True, False], ids=["a child", "the first process"])
 def test_out_of_memory_is_told_apart(child: bool, make_spec: MakeSpec, begin: Begin) -> None:
     eat = "b = bytearray(400_000_000); print(len(b))"
@@ -176,6 +218,20 @@ def test_a_killed_container_is_told_by_the_signal(make_spec: MakeSpec, begin: Be
     docker.containers.get(spec.name).kill("SIGKILL")
     code, _, events = finished(process)
     assert (code, events[0]["message"]) == (137, "its container was killed by SIGKILL")
+    told = remedy(events[0]) or ""
+    assert "ran out of memory" not in told, "the engine knows that it did not"
+    assert "docker kill" in told
+
+
+def test_a_rank_that_was_killed_by_hand_had_memory_enough(make_spec: MakeSpec, begin: Begin) -> None:
+    error = {"rank": 1, "node": 0, "time": 1.5, "exception": "SIGKILL"}
+    error["message"] = "was killed by SIGKILL (out of host memory?)"
+    event = {"type": "node_ended", "time": 2, "node": 0, "rank": -1, "seq": 1, "outcome": "failed", "error": error}
+    code, _, events = finished(
+        begin(make_spec(f"print('::cloudtrain:: ' + {json.dumps(event)!r}); raise SystemExit(1)"))
+    )
+    assert (code, events[-1]["error"]["message"]) == (1, "was killed by SIGKILL")
+    assert "docker kill" in (remedy(events[-1]["error"]) or "")
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -236,3 +292,15 @@ def test_a_volume_of_the_image_goes_with_its_container(make_spec: MakeSpec, begi
     os.kill(process.pid, signal.SIGTERM)
     finished(process)
     assert volume not in {found.name for found in docker.volumes.list()}
+
+
+def test_a_launcher_that_was_stopped_by_others_than_us_is_told_so(make_spec: MakeSpec, begin: Begin) -> None:
+    event = {"type": "node_ended", "time": 2, "node": 0, "rank": -1, "seq": 1, "outcome": "stopped", "error": None}
+    event |= {"why": "sigterm", "stop_asked": 1.5}
+    program = f"import json; print('::cloudtrain:: ' + json.dumps({event!r})); raise SystemExit(5)"
+    code, _, events = finished(begin(make_spec(program)))
+    assert (code, [event.get("stopped_by") for event in events]) == (
+        5,
+        [None, "by docker stop, or by a signal from outside"],
+    )
+    assert events[-1]["stop_asked"] == 1.5
