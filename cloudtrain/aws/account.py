@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
+from cloudtrain.aws.cli_defaults import region_around
 from cloudtrain.catalog.choice import Problem
 from cloudtrain.catalog.images import dlc_regions
 from cloudtrain.errors import UsageError
 from cloudtrain.remote.account import complete, gather
+from cloudtrain.remote.other_tools import Found
 from cloudtrain.settings import Settings
 from cloudtrain.spec.fields import did_you_mean
 from cloudtrain.spec.model import Aws
@@ -35,10 +36,7 @@ def account(aws: Aws, settings: Settings, *, rehearsal: bool) -> tuple[dict[str,
 
     A rehearsal may go without: placeholders stand in, and `facts["placeholders"]` names them.
     """
-    facts, origins = gather("aws", aws, settings, FIELDS)
-    if not facts["region"]:
-        facts["region"], origin = _region_around()
-        origins |= {"aws.region": origin} if origin else {}
+    facts, origins = gather("aws", aws, settings, FIELDS, _around)
     problems = complete("aws", facts, _WHAT, _PLACEHOLDERS, rehearsal=rehearsal)
     if facts["region"]:  # prices and images depend on it; the others are held against the rules, with all else
         problems += malformed("region", str(facts["region"]))
@@ -60,6 +58,13 @@ def malformed(name: str, value: str) -> list[Problem]:
     return [(at, f"{value!r} is no bucket name", hint)]
 
 
+def unlikely(region: str) -> list[Problem]:
+    """What is to blame when image or price of an unknown region are not known: most likely the region's name."""
+    meant = "" if region in dlc_regions() else did_you_mean(region, dlc_regions())
+    hint = "if it is right: an image in a repository of your own there, by its address, and limits.max_runtime"
+    return [(("aws", "region"), f"{region!r} is no region that we know{meant}", hint)] if meant else []
+
+
 _FORMS = {
     "region": re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+"),
     "role": re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+"),
@@ -77,12 +82,9 @@ def region_of(settings: Settings) -> str:
 
 def region_known(settings: Settings) -> str:
     """The same; empty when nobody has said one."""
-    return str(settings.get("aws.region") or _region_around()[0] or "")
+    return str(settings.get("aws.region") or (region_around() or [""])[0])
 
 
-def _region_around() -> tuple[str | None, str]:
-    """The region that AWS's own tools would take from the environment, and the variable's name."""
-    for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        if os.environ.get(variable):
-            return os.environ[variable], f"environment {variable}"
-    return None, ""
+def _around() -> dict[str, Found]:
+    region = region_around()
+    return {"region": region} if region else {}

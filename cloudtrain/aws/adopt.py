@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
-from cloudtrain.aws.phases import billing, ended_at, ending, machines_of, seconds
+from cloudtrain.aws.phases import billing, ended_at, ending, kept_event, machines_of, phase_event, seconds
 from cloudtrain.aws.request import uri_parts
 from cloudtrain.aws.start import ref_of
 from cloudtrain.contracts.sagemaker import GRACE_SECONDS
-from cloudtrain.provider import Adopted
+from cloudtrain.provider import Adopted, Seen
 from cloudtrain.quote import price_of
 from cloudtrain.remote.request import OURS, ours
 from cloudtrain.runs.store import as_text
@@ -35,22 +36,39 @@ _REQUEST = (
 """Fields of a request that a description repeats."""
 
 
-def adopted(cloud: Aws, run_id: str | None, pause: float) -> Iterator[Adopted]:
-    """Every job of ours in a region, or the one of that name."""
+MOST_RESULTS = 100
+"""Of one Search; 10 where the request does not say."""
+LAG_SECONDS = 600
+"""A search may not know yet what changed a moment ago: so much is looked at again. (No page says how long it lags.)"""
+
+
+def adopted(cloud: Aws, run_id: str | None, pause: float, seen: Seen) -> Iterator[Adopted]:
+    """The jobs of ours in a region that are new or have changed since the last time, or the one of that name."""
     filters = [{"Name": f"Tags.{OURS}run", "Operator": "Exists"}]
+    place, latest = "", 0.0
     if run_id is not None:
         filters.append({"Name": "TrainingJobName", "Operator": "Equals", "Value": run_id})
+    else:
+        place = f"aws {cloud.call('sts', 'get_caller_identity')['Account']} {cloud.region}"
+        latest = seen.until.get(place, 0.0)
+        if latest:
+            since = datetime.fromtimestamp(latest - LAG_SECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+            filters.append({"Name": "LastModifiedTime", "Operator": "GreaterThanOrEqualTo", "Value": since})
     question = {
         "Resource": "TrainingJob",
         "SearchExpression": {"Filters": filters},
-        "SortBy": "CreationTime",
+        "SortBy": "LastModifiedTime",
         "SortOrder": "Descending",
+        "MaxResults": MOST_RESULTS,
     }
     for page in cloud.pages("sagemaker", "search", **question):
         for result in page.get("Results", []):
             job = result["TrainingJob"]
+            latest = max(latest, seconds(job.get("LastModifiedTime")))
             if "ResourceConfig" in job:  # a serverless job has no machines, and is none of ours
                 yield _adopt(cloud, job, pause)
+    if place:  # all of them were told
+        seen.until[place] = latest
 
 
 def _adopt(cloud: Aws, job: Mapping[str, Any], pause: float) -> Adopted:
@@ -79,6 +97,7 @@ def _adopt(cloud: Aws, job: Mapping[str, Any], pause: float) -> Adopted:
     born = {
         "type": "submitting",
         "adopted": True,
+        "owner": tags.get("owner", ""),
         "time": seconds(job.get("CreationTime")) or time.time(),
         "name": tags.get("name", name),
         "provider": "aws",
@@ -87,11 +106,12 @@ def _adopt(cloud: Aws, job: Mapping[str, Any], pause: float) -> Adopted:
         "processes": int(tags["processes"]) if tags.get("processes", "").isdecimal() else 1,
     }
     submitted = {"type": "submitted", "time": time.time(), "ref": ref_of(cloud, job)}
-    events: list[dict[str, Any]] = [born, submitted]
+    news = [phase_event(job, time.time())]
     over = ending(job)
     if over is not None:  # its log is brought when somebody wants to see it
         when = ended_at(job) or time.time()
         bill = billing(job, price.usd * nodes if price else None)
-        events.append({"type": "ended", "time": when, "state": over[0], "reason": over[1], "billing": bill})
+        news.append({"type": "ended", "time": when, "state": over[0], "reason": over[1], "billing": bill})
+        news += kept_event(job, time.time(), price.usd * nodes if price else None)
     documents = {"plan.json": as_text(plan), "request.json": as_text(body)}
-    return Adopted(run_id=name, documents=documents, events=events)
+    return Adopted(run_id=name, documents=documents, events=[born, submitted], news=news)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import tarfile
-import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.aws.request import uri_parts
-from cloudtrain.errors import StorageError
-from cloudtrain.provider import Progress
+from cloudtrain.contracts.sagemaker import ROOT
+from cloudtrain.errors import CloudError
+from cloudtrain.provider import Note, Progress
 from cloudtrain.remote.names import inside
 from cloudtrain.runs.store import storing
+from cloudtrain.source.extract import extract
 
 if TYPE_CHECKING:
     from cloudtrain.clouds.aws import Aws
+
+
+_ROOTS = {"model": f"{ROOT}/model", "output": f"{ROOT}/output/data"}
+"""Where SageMaker makes each archive from, in the container: an absolute link below it stays inside."""
 
 
 def places(body: dict[str, Any]) -> dict[str, str]:
@@ -31,19 +35,27 @@ def places(body: dict[str, Any]) -> dict[str, str]:
 
 
 def fetch(
-    cloud: Aws, found: dict[str, str], names: Sequence[str], folder: Path, progress: Progress | None
+    cloud: Aws, found: dict[str, str], names: Sequence[str], folder: Path, progress: Progress | None, note: Note
 ) -> list[str]:
-    """Bring these into `folder/<name>`; returns the names of those that there were."""
+    """Bring these into `folder/<name>`; returns the names of those that there were. `note`: see `Provider.fetch`."""
     brought = []
     for name in names:
         uri = found.get(name, "")
         if uri.endswith(".tar.gz"):
-            done = _fetch_archive(cloud, uri, folder / name, progress)
+            done = _fetch_archive(cloud, uri, folder / name, progress, note)
         else:
             done = bool(uri) and bring_folder(cloud, uri, folder / name, progress)
         if done:
             brought.append(name)
     return brought
+
+
+def left(cloud: Aws, found: Mapping[str, str]) -> list[str] | None:
+    """Which of these places hold anything; None where that cannot be told, which is no trouble."""
+    try:
+        return [name for name, uri in found.items() if any(True for _ in cloud.objects(*uri_parts(uri)))]
+    except CloudError:
+        return None
 
 
 def bring_folder(cloud: Aws, uri: str, folder: Path, progress: Progress | None) -> bool:
@@ -61,27 +73,13 @@ def bring_folder(cloud: Aws, uri: str, folder: Path, progress: Progress | None) 
     return bool(objects)
 
 
-def _fetch_archive(cloud: Aws, uri: str, folder: Path, progress: Progress | None) -> bool:
+def _fetch_archive(cloud: Aws, uri: str, folder: Path, progress: Progress | None, note: Note) -> bool:
     bucket, key = uri_parts(uri)
     size = next((size for name, size in cloud.objects(bucket, key) if name == key), None)
     if size is None:
         return False
-    with storing(folder), TemporaryDirectory(prefix="cloudtrain-") as scratch:
+    # Beside the folder: a model may be larger than what /tmp takes.
+    with storing(folder), TemporaryDirectory(dir=folder.parent, prefix=".archive-") as scratch:
         archive = Path(scratch) / "archive.tar.gz"
         cloud.download(bucket, key, archive, progress, size)
-        _extract(archive, folder, uri)
-    return any(folder.iterdir())
-
-
-def _extract(archive: Path, folder: Path, uri: str) -> None:
-    """The standard library's own safe way: nothing outside, no devices, no strange modes."""
-    if not hasattr(tarfile, "data_filter"):
-        hint = f"use Python 3.11.4 or newer, or fetch {uri} yourself"
-        raise StorageError("this Python cannot extract archives safely", hint=hint)
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        hint = "aws s3 cp brings it as it is"
-        raise StorageError(f"{uri}: the archive is damaged or hostile: {error}", hint=hint) from None
+        return extract(archive, folder, [_ROOTS[folder.name]], note, uri)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloudtrain.catalog.choice import Problem
+from cloudtrain.catalog.choice import Problem, architecture_of, mixed_architectures
 from cloudtrain.catalog.images import dlc_image, dlc_regions, dlc_versions, registry_domain
 from cloudtrain.image.address import ECR
 from cloudtrain.image.wish import CLOUD_PLATFORM, asked, built, is_build, recipe_for
@@ -21,7 +21,7 @@ _NAME = r"[a-z0-9]+([._/-][a-z0-9]+)*"
 
 def image_of(
     image: str | Mapping[str, str], facts: Mapping[str, Any], settings: Settings, *, gpu: bool, rehearsal: bool,
-    platform: str = CLOUD_PLATFORM,
+    types: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[Problem]]:  # fmt: skip
     """The facts `image`, its address, and `recipe`, if we build it; and what is wrong with the wish.
 
@@ -30,14 +30,22 @@ def image_of(
     """
     wish = asked(image, "aws")
     at, address = wish
+    if not is_build(wish) and _is_address(address):
+        return {"image": address, "recipe": None}, []
+    mixed = mixed_architectures("aws", types)
+    platform = f"linux/{architecture_of('aws', types)}"
     if is_build(wish) or (address == "auto" and facts["repository"]):
         if rehearsal and not facts["repository"]:
             facts = {**facts, "repository": _PLACEHOLDER}
         repository, problems = repository_of(facts)
         recipe, wrong = recipe_for(wish, settings, gpu=gpu, platform=platform)
-        return built(recipe, repository), problems + wrong
-    found, problems = (address, []) if _is_address(address) else _container(at, address, facts["region"], gpu=gpu)
-    return {"image": found, "recipe": None}, problems
+        return built(recipe, repository), problems + wrong + mixed
+    found, problems = _container(at, address, facts["region"], gpu=gpu)
+    if platform != CLOUD_PLATFORM and not mixed:
+        hint = "aws.repository, for an image of ours that is built for them; or an image of your own"
+        message = f"AWS's containers are built for amd64, and {types[0]} has ARM processors"
+        mixed = [(at, message, hint)]
+    return {"image": found, "recipe": None}, problems + mixed
 
 
 def _is_address(text: str) -> bool:

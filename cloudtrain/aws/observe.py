@@ -6,10 +6,23 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.aws.phases import billing, ended_at, ending, machines_of, phase_of, phase_since
+from cloudtrain.aws.fetch import left, places
+from cloudtrain.aws.phases import (
+    billing,
+    ended_at,
+    ending,
+    has_trained,
+    kept_event,
+    machines_of,
+    phase_event,
+    phase_of,
+    selected,
+)
 from cloudtrain.aws.pull import pull
 from cloudtrain.aws.start import describe, same_account, settle
-from cloudtrain.remote.ending import all_told, ended
+from cloudtrain.errors import UsageError
+from cloudtrain.remote.ending import all_told, cut_short, ended
+from cloudtrain.remote.unread import read_log
 from cloudtrain.runs.state import RunState, fold
 from cloudtrain.runs.store import RunFolder
 
@@ -33,27 +46,62 @@ def observe(cloud: Aws, run: RunFolder, state: RunState, pause: float) -> list[d
         same_account(cloud, (state.ref or events[0]["ref"])["arn"], run.run_id)
         reason = "SageMaker does not know this job (any more)"
         return [*events, {"type": "ended", "time": now, "state": "failed", "reason": reason}]
-    phase = phase_of(described)
-    if phase != state.phase:
-        since = phase_since(described) or now
-        events.append({"type": "phase", "time": now, "phase": phase, "since": since})
+    chosen = selected(described)
+    if phase_of(described) != state.phase or chosen not in ("", state.instance):
+        events.append(phase_event(described, now))
     if described["TrainingJobStatus"] == "Stopping" and not state.stop_requested:
         events.append({"type": "stop_requested", "time": now, "reason": "SageMaker is stopping it"})
     _, count = machines_of(described)
-    drained = pull(cloud, run, described["TrainingJobName"], count)
+    log = read_log(lambda: pull(cloud, run, described["TrainingJobName"], count), state, now)
+    events += log.events
     over = ending(described)
     if over is not None:
         # What has just been read may hold the nodes' last words.
-        state = fold(run.run_id, run.events())
-        if drained and (all_told(state, count) or _waited(described, state, now, pause)):
-            bill = billing(described, _usd_per_hour(described, run))
-            events.append(ended(state, over, ended_at(described) or now, bill))
+        state = fold(run.run_id, run.each_event())
+        waited = _waited(described, state, now, pause)
+        if log.is_final(waited=waited) or (log.drained and (waited or all_told(state, count))):
+            price = _usd_per_hour(described, run)
+            if over[0] == "stopped":
+                over = over[0], over[1] + cut_short(state)
+            end = ended(state, over, ended_at(described) or now, billing(described, price))
+            events.append({**end, "left": left(cloud, places(run.document("request.json")))})
+            events += kept_event(described, now, price)
     return events
+
+
+def kept(cloud: Aws, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+    """What has become of the machines that are kept after a run that has ended; nothing while that is the same."""
+    described = describe(cloud, run.run_id) or {}
+    found = kept_event(described, time.time(), _usd_per_hour(described, run))
+    if not found:  # a description that tells nothing of them any more
+        found = [{"type": "kept", "time": time.time(), "status": "Terminated"}]
+    return [event for event in found if (event["status"], event.get("until")) != _as_known(state)]
+
+
+def _as_known(state: RunState) -> tuple[Any, Any]:
+    return state.kept.get("status"), state.kept.get("until")
+
+
+def release(cloud: Aws, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+    """Have the machines given back that are kept after a job, or would be. UsageError where there are none.
+
+    UpdateTrainingJob with a KeepAlivePeriodInSeconds of 0, as the developer guide ends a warm pool.
+    """
+    described = describe(cloud, run.run_id)
+    status = str(((described or {}).get("WarmPoolStatus") or {}).get("Status", ""))
+    if described is None or status not in ("InUse", "Available"):
+        why = {"Reused": "another job has taken them over", "Terminated": "they were given back"}.get(status)
+        message = f"run {run.run_id} keeps no machines" + (f": {why}" if why else "")
+        raise UsageError(message, hint="aws.keep_alive keeps them after a job")
+    resources = {"KeepAlivePeriodInSeconds": 0}
+    cloud.call("sagemaker", "update_training_job", TrainingJobName=run.run_id, ResourceConfig=resources)
+    seen = {"status": status, "seconds": 0} if not state.has_ended else {"status": "Terminated"}
+    return [{"type": "kept", "time": time.time(), **seen}]
 
 
 def _waited(described: Mapping[str, Any], state: RunState, now: float, pause: float) -> bool:
     """Whether the last lines had their time to arrive: since the end, or since we first saw it, as clocks differ."""
-    if all(item["Status"] != "Training" for item in described.get("SecondaryStatusTransitions", ())):
+    if not has_trained(described):
         return True  # it never came so far as to print anything
     patience = SETTLING_PAUSES * pause
     seen = state.phase_seen if state.phase == phase_of(described) else now

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.catalog.choice import find
+from cloudtrain.catalog.choice import local_disks
 from cloudtrain.contracts.launch import job_document
-from cloudtrain.contracts.sagemaker import ROOT
+from cloudtrain.contracts.sagemaker import LEAST_KEPT, ROOT
 from cloudtrain.planning import Plan, digest_of
-from cloudtrain.remote.request import ARCHIVE, OURS, PREFIX, as_folder, file_name, tags
+from cloudtrain.remote.request import ARCHIVE, OURS, PREFIX, as_folder, input_file, tags
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.spec.fields import Input
@@ -81,7 +80,7 @@ def body_of(plan: Plan) -> dict[str, Any]:
         body["EnableInterContainerTrafficEncryption"] = True
     if aws.tensorboard:
         body["TensorBoardOutputConfig"] = {
-            "LocalPath": f"{ROOT}/output/tensorboard",
+            "LocalPath": f"{ROOT}/output/data/tensorboard",  # what CLOUDTRAIN_TENSORBOARD_DIR says in the job
             "S3OutputPath": f"{place}/tensorboard",
         }
     if aws.remote_debug:
@@ -95,8 +94,9 @@ def job_of(plan: Plan) -> dict[str, Any]:
     """The job document: what every platform's has, and where this one's inputs and secrets are."""
     return {
         **job_document(plan),
+        "checkpoint_keep": max(LEAST_KEPT, plan.spec.checkpoints.keep),
         "inputs": {
-            name: {"channel": name, **single_file(item.on(plan.target.provider) or "")}
+            name: {"channel": name, **single_file(item, item.on(plan.target.provider) or "")}
             for name, item in plan.spec.inputs.items()
         },
         "secrets": {name: places[plan.target.provider] for name, places in plan.spec.secrets.items()},
@@ -146,12 +146,12 @@ def _channel(name: str, uri: str, mode: str) -> dict[str, Any]:
 def input_uri(item: Input, provider: str) -> str:
     """A folder ends in a slash, or it would match its neighbours' names too; what has a suffix is one object."""
     place = item.on(provider) or ""
-    return place if single_file(place) else as_folder(place)
+    return place if single_file(item, place) else as_folder(place)
 
 
-def single_file(place: str) -> dict[str, str]:
-    """The name of the one object that an address means, as `file`; nothing for a folder."""
-    name = file_name(uri_parts(place)[1])
+def single_file(item: Input, place: str) -> dict[str, str]:
+    """The name of the one object that an input is, as `file`; nothing for a folder."""
+    name = input_file(item, uri_parts(place)[1])
     return {"file": name} if name else {}
 
 
@@ -175,13 +175,12 @@ def _resources(plan: Plan) -> dict[str, Any]:
 
 def has_own_disk(types: list[str]) -> bool:
     """Whether any of these types has NVMe built in, which is encrypted by itself and takes no key of ours."""
-    return any(row is not None and row.nvme for row in map(partial(find, "aws"), types))
+    return any(map(local_disks, types))
 
 
 def needs_volume(types: list[str]) -> bool:
     """Whether any of these types has no disk of its own: SageMaker takes no volume size where NVMe is built in."""
-    rows = [find("aws", name) for name in types]
-    return any(row is None or not row.nvme for row in rows)
+    return not all(map(local_disks, types))
 
 
 def _stopping(plan: Plan) -> dict[str, int]:

@@ -17,6 +17,9 @@ from cloudtrain.runs.store import RunFolder, as_text
 if TYPE_CHECKING:
     from cloudtrain.clouds.aws import Aws
 
+DENIALS = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
+"""AWS's names for a right that is missing."""
+
 
 def send(
     cloud: Aws,
@@ -100,10 +103,36 @@ def _find(cloud: Aws, name: str, body: Mapping[str, Any]) -> dict[str, Any] | No
     if described is None:
         return None
     mine = ours({tag["Key"]: tag["Value"] for tag in body["Tags"]})
-    if same_submission(mine, tags_of(cloud, described["TrainingJobArn"])):
+    try:
+        is_ours = same_submission(mine, tags_of(cloud, described["TrainingJobArn"]))
+    except CloudError as error:
+        if error.transient or error.code not in DENIALS:
+            raise
+        is_ours = _same_request(described, body)
+    if is_ours:
         return ref_of(cloud, described)
     message = f"a training job {name} exists already in {cloud.region}; {arrival.NOTHING}"
     raise RunExists(message, hint="choose another --run-id")
+
+
+def _same_request(described: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
+    """Whether a job was made of this very request, for those who may not read its tags.
+
+    The channels name the source by its digest, the job document by its own, and the storage by the run: a stranger's
+    job of the same name has others.
+    """
+    return all(
+        _within(body[field], described.get(field)) for field in ("InputDataConfig", "OutputDataConfig", "RoleArn")
+    )
+
+
+def _within(asked: Any, found: Any) -> bool:
+    """Whether all that was asked for is found again; SageMaker adds fields of its own."""
+    if isinstance(asked, Mapping):
+        return isinstance(found, Mapping) and all(_within(value, found.get(key)) for key, value in asked.items())
+    if isinstance(asked, list):
+        return isinstance(found, list) and len(asked) == len(found) and all(map(_within, asked, found))
+    return bool(asked == found)
 
 
 def _channel(body: Mapping[str, Any], name: str) -> str:

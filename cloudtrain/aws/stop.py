@@ -29,9 +29,17 @@ def stop(cloud: Aws, run: RunFolder, state: RunState) -> bool:
         if error.code not in ("ValidationException", "ResourceNotFound"):
             raise
         # SageMaker refuses to stop what has ended; observing tells how it did.
-        described = describe(cloud, run.run_id)
-        if described is None or ending(described) is not None or described["TrainingJobStatus"] == "Stopping":
+        if _needs_no_stop(cloud, run.run_id):
             return True
         raise
     run.append({"type": "stop_requested", "time": time.time(), "reason": "stop was asked"})
     return True
+
+
+def _needs_no_stop(cloud: Aws, name: str) -> bool:
+    """Whether the job is stopping, over or gone. False where that cannot be told: then the refusal is the news."""
+    try:
+        described = describe(cloud, name)
+    except CloudError:
+        return False
+    return described is None or ending(described) is not None or described["TrainingJobStatus"] == "Stopping"

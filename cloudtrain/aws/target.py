@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cloudtrain.aws.account import account
+from cloudtrain.aws.account import account, unlikely
 from cloudtrain.aws.images import image_of
 from cloudtrain.aws.rules import unheeded
-from cloudtrain.catalog.choice import architecture_of, choose, find
+from cloudtrain.catalog.choice import choose
 from cloudtrain.contracts.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
 from cloudtrain.planning import Target
 from cloudtrain.quote import known_prices, own_prices, price_of, quote
@@ -24,18 +24,15 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     resources = spec.resources
     facts, origins, problems = account(spec.aws, settings, rehearsal=rehearsal)
     region = "" if any(keys == ("aws", "region") for keys, _, _ in problems) else facts["region"]
-    types, wrong = choose(
+    types, gpus, wrong = choose(
         "aws",
         gpus=resources.gpus,
         gpu=resources.gpu,
         named=resources.instance.get("aws", ()),
         default=DEFAULT_INSTANCE,
     )
-    rows = [find("aws", name) for name in types]
-    gpu = resources.gpus > 0 or any(row is not None and row.gpus > 0 for row in rows)
-    platform = f"linux/{architecture_of('aws', types)}"
     image, wrong_image = (
-        image_of(spec.image, facts, settings, gpu=gpu, rehearsal=rehearsal, platform=platform)
+        image_of(spec.image, facts, settings, gpu=gpus > 0, rehearsal=rehearsal, types=types)
         if region
         else ({"image": "", "recipe": None}, [])
     )
@@ -50,6 +47,9 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         grace_seconds=GRACE_SECONDS,
         kept_seconds=spec.aws.keep_alive or 0,
     )
+    if region and (wrong_image or wrong_limits) and unlikely(region):
+        problems += unlikely(region)
+        wrong_image, wrong_limits = [], []
     problems += wrong + wrong_image + wrong_prices + ([] if rehearsal or wrong or not region else wrong_limits)
     return Target(
         provider="aws",
@@ -69,6 +69,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
             "unpaid": [message for _, message, _ in wrong_limits] if rehearsal else [],
         },
         origins={**origins, "prices": settings.origins.get("prices", "")},
+        gpus=gpus,
         quote=made,
         problems=tuple(problems),
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from cloudtrain import __version__
 from cloudtrain.clouds.aws_errors import translated
 from cloudtrain.provider import Progress
 
+STALE_SECONDS = 86_400
+"""An upload in parts that was begun so long ago has nobody any more who ends it."""
 ONE_REQUEST_BYTES = 8 * 2**20
 """Up to this size an object is sent in one request; more goes in parts (boto3's own threshold)."""
 
@@ -63,6 +67,7 @@ class Aws:
         if self.exists(bucket, key):
             return False
         self._upload(bucket, key, path, size, kms_key, progress)
+        self._abort_stale_uploads(bucket, key)
         return True
 
     def put(self, bucket: str, key: str, content: bytes, kms_key: str | None, *, only_new: bool = False) -> bool:
@@ -123,6 +128,17 @@ class Aws:
             self._client("s3").upload_file(str(path), bucket, key, ExtraArgs=extra, Callback=_counted(progress, size))
         except (ClientError, BotoCoreError, Boto3Error) as error:
             raise translated(error, "put_object", self.region, place=f"s3://{bucket}/{key}") from error
+
+    def _abort_stale_uploads(self, bucket: str, key: str) -> None:
+        """Give up what killed clients have left of this object: parts of an upload that nobody ends are billed.
+
+        boto3 gives up by itself what fails while it lives. One that is young may be another client's, at work.
+        """
+        s3 = self._client("s3")
+        with suppress(ClientError, BotoCoreError):  # whoever lacks the right has stored the object all the same
+            for upload in s3.list_multipart_uploads(Bucket=bucket, Prefix=key).get("Uploads", []):
+                if upload["Key"] == key and time.time() - upload["Initiated"].timestamp() > STALE_SECONDS:
+                    s3.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload["UploadId"])
 
     def _client(self, service: str, attempts: int | None = None) -> Any:
         name = f"{service} {attempts or ''}"

@@ -110,8 +110,7 @@ def _answered(error: ClientError, name: str, region: str, place: str) -> CloudEr
 
 def _remedy(code: str, said: str, name: str, region: str) -> str | None:
     if code in _DENIED:
-        needed = {"HeadObject": "s3:GetObject and s3:ListBucket"}.get(name, f"what {name} needs")
-        return f"these credentials lack a permission: {needed}; for PassRole, on the job's role (aws.role)"
+        return f"these credentials lack a permission: {_action(said, name)}"
     if code == "NoSuchBucket":
         return "look at aws.bucket; cloudtrain makes no bucket by itself"
     if code in _ELSEWHERE:
@@ -121,6 +120,24 @@ def _remedy(code: str, said: str, name: str, region: str) -> str | None:
     if "assume" in said.lower() and "role" in said.lower():
         return TRUST_HINT
     return None
+
+
+_S3_ACTIONS = {
+    "HeadObject": "s3:GetObject and s3:ListBucket",
+    "GetObject": "s3:GetObject",
+    "ListObjectsV2": "s3:ListBucket",
+    "PutObject": "s3:PutObject, and kms:GenerateDataKey on aws.kms_key if there is one",
+}
+"""By the Service Authorization Reference. S3 does not always say which right is missing."""
+
+
+def _action(said: str, name: str) -> str:
+    """The IAM action that is missing: as AWS says it, or else as its documentation has it."""
+    told = re.search(r"perform: ([\w-]+:\w+)(?: on resource: (\S+))?", said)
+    if told is None:
+        return _S3_ACTIONS.get(name, f"sagemaker:{name}" if "TrainingJob" in name else f"the action {name}")
+    where = " on the job's role (aws.role)" if told[1] == "iam:PassRole" else ""
+    return told[1] + where
 
 
 TRUST_HINT = "the role (aws.role) must trust sagemaker.amazonaws.com: look at its trust policy"

@@ -15,6 +15,9 @@ ROOT = "/opt/ml"
 GRACE_SECONDS = 120
 """From SIGTERM to SIGKILL, after a stop and when the time is over."""
 
+LEAST_KEPT = 2
+"""So many checkpoints are kept at least: what is deleted goes in S3 at once, perhaps before the newest is there."""
+
 FAILURE_FILE = "output/failure"
 FAILURE_CHARACTERS = 1024
 """As much of the failure file becomes the FailureReason."""
@@ -66,6 +69,10 @@ class TrainingJob:
     """The checkpoint folder below /opt/ml: restored on every node at the start, uploaded as it changes."""
     checkpoints_uri: str
     """Empty: checkpoints are not kept."""
+    tensorboard: str
+    """The folder below /opt/ml whose files are uploaded as they change, for TensorBoard."""
+    tensorboard_uri: str
+    """Empty: they are not."""
     archives: Mapping[str, str]
     """Folder below /opt/ml -> the archive in S3 that all nodes' content of it becomes at the end."""
     max_runtime_seconds: int
@@ -95,7 +102,8 @@ def training_job(
     keep = body.get("CheckpointConfig", {})
     checkpoints = _below_root(keep.get("LocalPath", f"{ROOT}/checkpoints"))
     output = f"{body['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{name}/output"
-    boards = [_below_root(body["TensorBoardOutputConfig"]["LocalPath"])] if "TensorBoardOutputConfig" in body else []
+    boards = body.get("TensorBoardOutputConfig", {})
+    board = _below_root(boards.get("LocalPath", f"{ROOT}/output/tensorboard"))
     config = {
         "input/config/hyperparameters.json": dict(body.get("HyperParameters", {})),
         "input/config/inputdataconfig.json": {channel.name: _described(channel) for channel in channels},
@@ -121,9 +129,11 @@ def training_job(
             for node, host in enumerate(hosts)
         ),
         channels=channels,
-        folders=(*FOLDERS, checkpoints, *boards, *(channel.folder for channel in channels)),
+        folders=(*FOLDERS, checkpoints, *([board] if boards else []), *(channel.folder for channel in channels)),
         checkpoints=checkpoints,
         checkpoints_uri=keep.get("S3Uri", ""),
+        tensorboard=board,
+        tensorboard_uri=boards.get("S3OutputPath", ""),
         archives={"model": f"{output}/model.tar.gz", "output/data": f"{output}/output.tar.gz"},
         max_runtime_seconds=body.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME_SECONDS),
     )

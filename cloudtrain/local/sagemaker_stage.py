@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.aws.request import JOB, RESUME, SOURCE
-from cloudtrain.contracts.sagemaker import training_job
+from cloudtrain.contracts.sagemaker import ROOT, training_job
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.local import container as rooms
 from cloudtrain.local.folders import RunPaths
-from cloudtrain.local.keeping import merge, sync
+from cloudtrain.local.keeping import Signs, merge, sync
 from cloudtrain.local.stage import OF_THE_MACHINE, Launches, local_input, local_secrets, search_path, threads
 from cloudtrain.remote.request import ARCHIVE
 
@@ -32,6 +32,7 @@ class SageMakerStage:
         self.job = training_job(body, interface=self.interface)
         self.max_runtime_seconds: int | None = self.job.max_runtime_seconds
         self.grace_seconds = self.job.grace_seconds
+        self.seen: dict[Path, Signs] = {}
         self.roots = [paths.run / "nodes" / str(container.node) / "ml" for container in self.job.containers]
 
     def inherits(self, variable: str) -> bool:
@@ -68,7 +69,7 @@ class SageMakerStage:
     def keep(self) -> None:
         """Checkpoints are uploaded as they come, from every node to one place."""
         for root in self.roots:
-            sync(root / self.job.checkpoints, self.paths.checkpoints)
+            sync(root / self.job.checkpoints, self.paths.checkpoints, self.seen.setdefault(root, {}))
 
     def clear(self) -> None:
         """Nothing: all that a node starts is a process that carries the run's mark."""
@@ -76,9 +77,9 @@ class SageMakerStage:
     def collect(self) -> list[str]:
         """All nodes' model folders become one, and so do their output folders."""
         self.keep()
-        said = []
+        said: list[str] = []
         for folder, into in (("model", self.paths.model), ("output/data", self.paths.output)):
-            for name in merge([root / folder for root in self.roots], into):
+            for name in merge([root / folder for root in self.roots], into, f"{ROOT}/{folder}", said.append):
                 said.append(f"several nodes wrote {folder}/{name}, each something else: node 0's comes first")
         return said
 

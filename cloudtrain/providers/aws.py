@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
-from cloudtrain.provider import Adopted, Finding, Progress, Request
+from cloudtrain.provider import Adopted, Finding, Note, Progress, Request, Seen
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
@@ -32,13 +32,13 @@ class Provider:
         return target(settings, spec, rehearsal=rehearsal)
 
     def rules(self, plan: Plan) -> list[Finding]:
-        """SageMaker's rules across several fields."""
+        """SageMaker's rules across several fields, and its service model."""
         from cloudtrain.aws.verdict import rule_findings
 
         return rule_findings(plan)
 
     def checks(self, plan: Plan) -> list[Finding]:
-        """The request held against the service model that botocore carries. No network."""
+        """Whether boto3 is here, and takes the request. No network."""
         from cloudtrain.aws.verdict import model_findings
 
         return model_findings(plan)
@@ -61,9 +61,11 @@ class Provider:
 
     def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
         """Its status, and the log lines and events of all its nodes."""
-        from cloudtrain.aws.observe import observe
+        from cloudtrain.aws.observe import kept, observe
 
-        return [] if state.has_ended else observe(_cloud(run), run, state, self.pause_seconds(run))
+        if state.has_ended:
+            return kept(_cloud(run), run, state) if state.keeps_machines else []
+        return observe(_cloud(run), run, state, self.pause_seconds(run))
 
     def stop(self, run: RunFolder, state: RunState) -> bool:
         """StopTrainingJob: SIGTERM to every container, two minutes, SIGKILL."""
@@ -85,19 +87,25 @@ class Provider:
         return place if place and any(True for _ in _cloud(run).objects(*uri_parts(place))) else ""
 
     def fetch(
-        self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None
+        self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
     ) -> list[str]:
         """Download and extract."""
         from cloudtrain.aws.fetch import fetch
 
-        return fetch(_cloud(run), dict(self.places(run, state)), names, folder, progress)
+        return fetch(_cloud(run), dict(self.places(run, state)), names, folder, progress, note)
 
-    def adopt(self, settings: Settings, run_id: str | None) -> list[Adopted]:
+    def release(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+        """UpdateTrainingJob with nothing to keep alive."""
+        from cloudtrain.aws.observe import release
+
+        return release(_cloud(run), run, state)
+
+    def adopt(self, settings: Settings, run_id: str | None, seen: Seen) -> list[Adopted]:
         """Jobs that carry our tags, in the region of the settings."""
         from cloudtrain.aws.account import region_of
         from cloudtrain.aws.adopt import adopted
 
-        return list(adopted(_connect(region_of(settings)), run_id, settings["aws.poll"]))
+        return list(adopted(_connect(region_of(settings)), run_id, settings["aws.poll"], seen))
 
     def catch_up(self, run: RunFolder, state: RunState) -> None:
         """All log lines of an adopted run that had ended already."""

@@ -32,7 +32,7 @@ def bench(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Be
 @pytest.fixture(scope="module")
 def digits(bench: Bench) -> Result:
     bench.write(job_yaml=DIGITS)
-    return bench.run("submit", "--provider", "aws", "--run-id", "digits-1")
+    return bench.run("submit", "--provider", "aws", "--run-id", "digits-1", "--set", "aws.tensorboard=true")
 
 
 class TestSageMaker(Life):
@@ -54,6 +54,12 @@ class TestSageMaker(Life):
 def test_the_model_is_where_sagemaker_puts_it(bench: Bench, digits: Result) -> None:
     results = bench.json("status", "digits-1")["results"]
     assert results["model"].endswith("/cloudtrain/runs/digits-1/output/model.tar.gz")
+
+
+def test_what_the_trainer_writes_for_tensorboard_is_uploaded(cloud: Cloud, digits: Result) -> None:
+    assert digits.code == 0
+    pytest.importorskip("tensorboard")
+    assert any("events.out.tfevents" in name for name in cloud.objects("cloudtrain/runs/digits-1/tensorboard/"))
 
 
 def test_spot_is_billed_at_less(bench: Bench) -> None:

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.in_process import call
-from tests.providers.aws.wrong_requests import ECR, ROWS, Row
+from tests.providers.aws import wrong_contents, wrong_requests
+from tests.providers.aws.wrong_requests import ECR, Row
 
 ACCOUNT = {
     "CLOUDTRAIN_AWS_REGION": "us-east-1",
     "CLOUDTRAIN_AWS_ROLE": "arn:aws:iam::123456789012:role/train",
     "CLOUDTRAIN_AWS_BUCKET": "my-bucket",
 }
+ROWS = [*wrong_requests.ROWS, *wrong_contents.ROWS]
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +40,20 @@ def test_it_is_refused_at_its_line(row: Row, a_job_folder: Path, monkeypatch: py
     assert "Traceback" not in said.err
     for words_ in row.said:
         assert words_ in said.err
+    if not row.run_id:  # what is told without network is told by a plan too
+        assert call("plan", "--provider", "aws").err == said.err
+
+
+def test_a_plan_that_would_be_refused_is_shown_with_what_is_wrong(a_job_folder: Path) -> None:
+    (a_job_folder / "job.yaml").write_text(
+        "name: digits\nlimits: {max_wait: 10 min, max_runtime: 1 h}\nresources: {gpus: 1}\n"
+    )
+    said = call("plan", "--provider", "aws")
+    assert said.code == 2
+    assert said.out.startswith("digits  1 x ml.g4dn.xlarge")
+    assert said.out.endswith("  refused  submit would not start it: 1 error\n")
+    assert said.err.startswith("job.yaml:2:10: limits.max_wait: is 10 min, at least 30 min")
+    assert call("plan", "--provider", "aws", "--json").out.startswith('{\n  "error"')
 
 
 def test_there_are_enough_of_them() -> None:

@@ -33,6 +33,10 @@ class Account:
     """Instance type -> how many may be used at once; types that are not named have no limit."""
     missing_images: set[str] = field(default_factory=set)
     """Images that cannot be pulled, although their address looks right."""
+    lacking: set[str] = field(default_factory=set)
+    """IAM actions that nobody is allowed, such as `logs:GetLogEvents`, or all of a service as `logs:*`."""
+    keeps_machines: bool = False
+    """Whether there is a quota of warm pools. A new account's is 0: nothing is kept, and nothing is said."""
     wants_objects: bool = False
     """Whether a channel without objects is refused at once; otherwise the job fails when it downloads."""
     closing: threading.Event = field(default_factory=threading.Event)

@@ -6,6 +6,7 @@ import logging
 import os
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -38,7 +39,7 @@ class Cloud:
         self.moto_url = f"http://{host}:{port}"
         self._reset()
         env = {**KEYS, "AWS_ENDPOINT_URL": self.moto_url, "AWS_EC2_METADATA_DISABLED": "true"}
-        settings = {"grace_seconds": 10.0, **settings, "env": {**env, **settings.get("env", {})}}
+        settings = {**settings, "env": {**env, **settings.get("env", {})}}
         self.service = SageMaker(self.moto_url, region=REGION, account=ACCOUNT, **settings)
         self.account = self.service.account
         """What tests may change while it runs: quotas, capacity, missing images, the grace period, the pace."""
@@ -100,7 +101,11 @@ class Cloud:
         s3 = self.client("s3", direct=True)
         pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
         keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
-        return {key: s3.get_object(Bucket=self.bucket, Key=key)["Body"].read() for key in keys}
+        found = {}
+        for key in keys:
+            with suppress(s3.exceptions.NoSuchKey):  # deleted in this moment, as its job has deleted it
+                found[key] = s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+        return found
 
     def put(self, key: str, content: bytes = b"") -> None:
         """One object into the bucket."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.loopback.aws.rights import denied
 from tests.loopback.faults import Kind
 from tests.loopback.messages import Call, Refused
 
@@ -15,7 +16,6 @@ _S3 = {
     "throttle": Refused("SlowDown", "Please reduce your request rate.", 503),
     "error": Refused("InternalError", "We encountered an internal error. Please try again.", 500),
     "expired": Refused("ExpiredToken", "The provided token has expired.", 400),
-    "denied": Refused("AccessDenied", "Access Denied", 403),
 }
 _OTHERS = {
     "throttle": Refused("ThrottlingException", "Rate exceeded", 400),
@@ -26,10 +26,6 @@ _OTHERS = {
 
 def error_of(kind: Kind, call: Call) -> Refused | None:
     """The error that a fault of this kind answers with; None for one that answers with none."""
-    if call.service == "s3":
-        return _S3.get(kind)
     if kind == "denied":
-        who, action = "arn:aws:iam::123456789012:user/tester", f"{call.service}:{call.operation}"
-        message = f"User: {who} is not authorized to perform: {action} because no identity-based policy allows it"
-        return Refused("AccessDeniedException", message, 400)
-    return _OTHERS.get(kind)
+        return denied(call)
+    return (_S3 if call.service == "s3" else _OTHERS).get(kind)

@@ -32,6 +32,7 @@ def account(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     cloud.account.capacity.clear()
     cloud.account.quotas.clear()
     cloud.account.missing_images.clear()
-    for name in ("grace_seconds", "pace_seconds", "wants_objects"):
+    cloud.account.lacking.clear()
+    for name in ("grace_seconds", "pace_seconds", "wants_objects", "keeps_machines"):
         setattr(cloud.account, name, before[name])
     cloud.account.logs.lag_seconds = 0

@@ -5,9 +5,12 @@ from __future__ import annotations
 import http.client
 from typing import Any
 
+from tests.limits import HANG_SECONDS
 from tests.loopback.aws import ecr
 from tests.loopback.aws.errors import error_of
+from tests.loopback.aws.rights import refusal
 from tests.loopback.aws.sagemaker import SageMaker
+from tests.loopback.aws.uploads import Uploads
 from tests.loopback.aws.wire import call_of, check_signature, error_answer, json_answer
 from tests.loopback.faults import Kind
 from tests.loopback.messages import Answer, Call, Refused, Request
@@ -23,7 +26,8 @@ class Front(Server):
         super().__init__(service.account.troubles)
         self.services: dict[str, SageMaker | ecr.Ecr] = {"SageMaker.": service, ecr.TARGET: registry}
         self.moto = moto
-        self.region = service.account.region
+        self.uploads = Uploads()
+        self.account, self.region = service.account, service.account.region
 
     def call_of(self, request: Request) -> Call:
         return call_of(request)
@@ -33,7 +37,8 @@ class Front(Server):
             check_signature(request, self.region)
         except Refused as refused:
             return error_answer(request, call.service, refused)
-        return None
+        lacked = refusal(call, self.account.lacking)
+        return None if lacked is None else error_answer(request, call.service, lacked)
 
     def error(self, request: Request, call: Call, kind: Kind) -> Answer | None:
         refused = error_of(kind, call)
@@ -42,8 +47,10 @@ class Front(Server):
     def execute(self, request: Request, call: Call | None) -> Answer:
         target = request.headers.get("x-amz-target", "")
         service = self.services.get(target.removesuffix(target.rpartition(".")[2]))
-        if call is None or service is None:
+        if call is None:
             return self._forward(request)
+        if service is None:
+            return self.uploads.told(call, self._forward(request))
         try:
             return json_answer(200, service.call(call.operation, request.document()))
         except Refused as refused:
@@ -53,7 +60,7 @@ class Front(Server):
         return request.document() if "x-amz-target" in request.headers else None
 
     def _forward(self, request: Request) -> Answer:
-        connection = http.client.HTTPConnection(*self.moto, timeout=60)
+        connection = http.client.HTTPConnection(*self.moto, timeout=HANG_SECONDS)
         try:
             connection.putrequest(request.method, request.target, skip_host=True, skip_accept_encoding=True)
             for name, value in request.headers.items():

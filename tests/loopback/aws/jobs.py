@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -49,6 +50,7 @@ class Job:
         """Its machines are being taken away; taken back when that has been seen to."""
         self._lock = threading.RLock()
         self._trained_seconds = 0.0
+        self._keeps, self._kept_until = False, 0.0
         self._facts: dict[str, Any] = {
             "EnableNetworkIsolation": False,
             "EnableInterContainerTrafficEncryption": False,
@@ -79,7 +81,36 @@ class Job:
     def describe(self) -> dict[str, Any]:
         """DescribeTrainingJob's answer: no tags."""
         with self._lock:
-            return copy.deepcopy(self._facts)
+            pool = self._pool()
+            return copy.deepcopy(self._facts) | ({"WarmPoolStatus": pool} if pool else {})
+
+    def keep_machines(self) -> None:
+        """The account has a quota of warm pools."""
+        self._keeps = bool(self.body["ResourceConfig"].get("KeepAlivePeriodInSeconds"))
+
+    def keep_for(self, seconds: int) -> None:
+        """As UpdateTrainingJob asks: longer, shorter or, with 0, no more. Refused where nothing is kept.
+
+        After the developer guide's page on managed warm pools and the API reference of WarmPoolStatus.
+        """
+        with self._lock:
+            status = (self._pool() or {}).get("Status")
+            if status not in ("InUse", "Available"):
+                raise invalid(f"The warm pool of training job {self.name} is not available: {status or 'none'}.")
+            self._facts["ResourceConfig"]["KeepAlivePeriodInSeconds"] = seconds
+            if status == "Available" and seconds == 0:
+                self._kept_until = time.time()
+
+    def _pool(self) -> dict[str, Any] | None:
+        if not self._keeps:
+            return None
+        if not self.has_ended:
+            return {"Status": "InUse"}
+        ended = self._facts.get("TrainingEndTime", self._facts["LastModifiedTime"])
+        until = self._kept_until or ended + self._facts["ResourceConfig"]["KeepAlivePeriodInSeconds"]
+        status = "Available" if time.time() < until else "Terminated"
+        kept = math.ceil(min(time.time(), until) - ended)
+        return {"Status": status, "ResourceRetainedBillableTimeInSeconds": max(0, kept)}
 
     def tag_list(self) -> list[dict[str, str]]:
         """Its tags as the API writes them."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import operator
 from collections.abc import Container, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.loopback.aws.errors import invalid
@@ -62,21 +64,43 @@ def searched(jobs: Sequence[Job], body: Body, members: Container[str]) -> dict[s
     return {"Results": results, "TotalHits": {"Value": len(found), "Relation": "EqualTo"}, **token}
 
 
+TIMES = ("CreationTime", "LastModifiedTime")
+_ORDERS = {
+    "GreaterThan": operator.gt,
+    "GreaterThanOrEqualTo": operator.ge,
+    "LessThan": operator.lt,
+    "LessThanOrEqualTo": operator.le,
+}
+
+
+def _matches_time(job: Job, wish: Mapping[str, str]) -> bool:
+    """Times are compared, and written `YYYY-mm-dd'T'HH:MM:SS` (API reference, Filter)."""
+    if wish.get("Operator") not in _ORDERS:
+        raise invalid(f"This imitation compares {wish['Name']} by {', '.join(_ORDERS)} only.")
+    try:
+        value = datetime.strptime(wish["Value"], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
+    except (KeyError, ValueError):
+        raise invalid(f"The value of {wish['Name']} must have the form YYYY-mm-dd'T'HH:MM:SS.") from None
+    return bool(_ORDERS[wish["Operator"]](job[wish["Name"]], value))
+
+
 def _matches(job: Job, wish: Mapping[str, str]) -> bool:
     name = wish["Name"]
-    operator = wish.get("Operator", "Equals" if "Value" in wish else "Exists")
+    if name in TIMES:
+        return _matches_time(job, wish)
+    how = wish.get("Operator", "Equals" if "Value" in wish else "Exists")
     if name.startswith("Tags."):
         value = job.tags.get(name.removeprefix("Tags."))
     elif name in ("TrainingJobName", "TrainingJobStatus"):
         value = str(job[name])
     else:
         raise invalid(f"This imitation does not search by {name}.")
-    if operator not in ("Exists", "NotExists", "Equals", "NotEquals"):
-        raise invalid(f"This imitation does not know the operator {operator}.")
-    if operator.endswith("Exists") == ("Value" in wish):
-        raise invalid(f"The operator {operator} takes {'no' if 'Value' in wish else 'a'} Value.")
-    holds = value is not None if operator.endswith("Exists") else value == wish["Value"]
-    return holds != operator.startswith("Not")
+    if how not in ("Exists", "NotExists", "Equals", "NotEquals"):
+        raise invalid(f"This imitation does not know the operator {how}.")
+    if how.endswith("Exists") == ("Value" in wish):
+        raise invalid(f"The operator {how} takes {'no' if 'Value' in wish else 'a'} Value.")
+    holds = value is not None if how.endswith("Exists") else value == wish["Value"]
+    return holds != how.startswith("Not")
 
 
 def _page(jobs: Sequence[Job], body: Body, key: str, order: str) -> tuple[list[Job], dict[str, str]]:

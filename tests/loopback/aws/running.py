@@ -89,6 +89,9 @@ class _Life:
         kept = Checkpoints(
             account.storage, contract.checkpoints_uri, [root / contract.checkpoints for root in crew.roots]
         )
+        boards = Checkpoints(
+            account.storage, contract.tensorboard_uri, [root / contract.tensorboard for root in crew.roots]
+        )
         job.enter("Downloading")
         if self.attempts == 1:
             job.learn(TrainingStartTime=time.time())
@@ -107,7 +110,8 @@ class _Life:
             why, first = self._watch(crew, kept, contract)
         finally:
             crew.end()
-        kept.sync()
+        kept.sync(last=True)
+        boards.sync(last=True)
         if why == "interrupted":
             self._interrupted()
         else:

@@ -50,6 +50,7 @@ class SageMaker:
             "CreateTrainingJob": self._create,
             "DescribeTrainingJob": lambda body: self._job(body["TrainingJobName"]).describe(),
             "StopTrainingJob": self._stop,
+            "UpdateTrainingJob": self._update,
             "ListTrainingJobs": lambda body: listed(self._all(), body),
             "Search": lambda body: searched(self._all(), body, self.model.shape_for("TrainingJob").members),
             "ListTags": lambda body: {"Tags": self._tagged(body).tag_list()},
@@ -98,6 +99,8 @@ class SageMaker:
                 )
             refuse(body, self.account, self.jobs.values())
             job = self.jobs[name] = Job(body, self.account.arn(name))
+            if self.account.keeps_machines:
+                job.keep_machines()
             thread = threading.Thread(
                 target=running.run, args=(job, self.account), name=f"loopback-{name}", daemon=True
             )
@@ -108,6 +111,13 @@ class SageMaker:
     def _stop(self, body: Answer) -> Answer:
         self._job(body["TrainingJobName"]).stop()
         return {}
+
+    def _update(self, body: Answer) -> Answer:
+        if set(body) != {"TrainingJobName", "ResourceConfig"}:
+            raise invalid("This imitation updates KeepAlivePeriodInSeconds only.")
+        job = self._job(body["TrainingJobName"])
+        job.keep_for(body["ResourceConfig"]["KeepAlivePeriodInSeconds"])
+        return {"TrainingJobArn": job["TrainingJobArn"]}
 
     def _add_tags(self, body: Answer) -> Answer:
         job = self._tagged(body)

@@ -48,17 +48,28 @@ class Storage:
         bucket, key = _parts(uri)
         self._client.put_object(Bucket=bucket, Key=key, Body=content)
 
+    def remove(self, uri: str) -> None:
+        """One object, if it is there."""
+        bucket, key = _parts(uri)
+        self._client.delete_object(Bucket=bucket, Key=key)
+
     def _keys(self, bucket: str, prefix: str) -> Iterator[str]:
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
             yield from (item["Key"] for item in page.get("Contents", []) if not item["Key"].endswith("/"))
 
 
 class Checkpoints:
-    """The checkpoint folders of all nodes on their way to one prefix in S3, whoever of them wrote last."""
+    """The checkpoint folders of all nodes on their way to one prefix in S3, whoever of them wrote last.
+
+    As strict as "Use checkpoints in Amazon SageMaker AI" in the developer guide allows: S3 is kept like the folder, so
+    what is deleted there is deleted in S3; nothing says that a new file is stored before an old one goes. Deleting is
+    quick and storing takes its time, so the one is done at the first look and the other at the second.
+    """
 
     def __init__(self, storage: Storage, uri: str, folders: Sequence[Path]) -> None:
         self._storage, self._uri, self._folders = storage, uri, folders
         self._seen: dict[Path, tuple[int, int]] = {}
+        self._found: dict[Path, tuple[int, int]] = {}
 
     def restore(self) -> None:
         """Bring what an earlier job or attempt kept to every node."""
@@ -66,10 +77,14 @@ class Checkpoints:
             self._storage.bring(self._uri, folder)
         self._seen = dict(self._files())
 
-    def sync(self) -> None:
-        """Store the files that have changed. What was deleted stays in S3."""
-        for path, sign in self._files():
-            if self._seen.get(path) == sign:
+    def sync(self, *, last: bool = False) -> None:
+        """Delete what was deleted, store what has changed. `last`: all of it, the containers are over."""
+        before, self._found = self._found, dict(self._files())
+        for path in self._seen.keys() - self._found.keys():
+            del self._seen[path]
+            self._storage.remove(f"{self._uri.rstrip('/')}/{self._name(path)}")
+        for path, sign in self._found.items():
+            if self._seen.get(path) == sign or not (last or before.get(path) == sign):
                 continue
             # It may be renamed or deleted while we look: the next look finds what became of it.
             with suppress(FileNotFoundError):

@@ -28,4 +28,5 @@ def folder(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print('never run')\n")
     cloud.front.reset()
+    cloud.account.lacking.clear()
     return tmp_path

@@ -11,8 +11,9 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import CloudError
-from cloudtrain.run import find_run
+from cloudtrain.lookup import find_run
 from tests.e2e.workbench import Bench
+from tests.limits import HANG_SECONDS
 from tests.loopback.aws.cloud import Cloud
 from tests.loopback.faults import Kind
 from tests.providers.aws.jobs import CALLS, JOB, LASTING, PASSING, SUBMIT_CALLS, exists, submitted
@@ -20,7 +21,7 @@ from tests.providers.aws.jobs import CALLS, JOB, LASTING, PASSING, SUBMIT_CALLS,
 
 def until_nothing_hangs(cloud: Cloud) -> None:
     """The service has seen that the client is gone."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANG_SECONDS
     while cloud.front.hanging and time.monotonic() < deadline:
         time.sleep(0.01)  # the pause between two looks
 

@@ -84,7 +84,7 @@ ROWS = [
         "a GPU machine for a CPU job",
         "1:24",
         "ml.g5.xlarge has 1 x A10G, the job uses 0 per node",
-        job="resources: {instance: {aws: ml.g5.xlarge}}\n",
+        job="resources: {instance: {aws: ml.g5.xlarge}, gpus: 0}\n",
     ),
     row(
         "a CPU machine for a GPU job",
@@ -139,7 +139,7 @@ ROWS = [
         "cannot go with aws.keep_alive",
         job="resources: {instance: {aws: [ml.g5.xlarge, ml.g6.xlarge]}, gpus: 1}\naws: {keep_alive: 10 min}\n",
     ),
-    row("kept too long", "1:7", "aws.keep_alive", "at most 21600", job="aws: {keep_alive: 7 h}\n"),
+    row("kept too long", "1:7", "aws.keep_alive", "is 7 h, at most 6 h", job="aws: {keep_alive: 7 h}\n"),
     row(
         "spot waits shorter than it runs",
         "2:28",
@@ -150,7 +150,7 @@ ROWS = [
         "spot waits shorter than the default runtime",
         "2:10",
         "limits.max_wait",
-        "86400 s",
+        "1 h is shorter than the job may run: 1 d",
         job="resources: {gpus: 1, spot: true}\nlimits: {max_wait: 1 h}\n",
     ),
     row(
@@ -163,17 +163,23 @@ ROWS = [
         "waiting too short",
         "2:10",
         "limits.max_wait",
-        "at least 1800",
+        "is 10 min, at least 30 min",
         job="resources: {gpus: 1}\nlimits: {max_wait: 10 min}\n",
     ),
     row(
         "waiting too long",
         "2:10",
         "limits.max_wait",
-        "at most 2419200",
+        "is 40 d, at most 28 d",
         job="resources: {gpus: 1}\nlimits: {max_wait: 40 d}\n",
     ),
-    row("running too long", "1:10", "limits.max_runtime", "28 days", job="limits: {max_runtime: 29 d}\n"),
+    row(
+        "running too long",
+        "1:10",
+        "limits.max_runtime",
+        "29 d is longer than SageMaker runs a job: 28 d",
+        job="limits: {max_runtime: 29 d}\n",
+    ),
     row("too many retries", "1:10", "limits.retries: must be at most 30", job="limits: {retries: 31}\n"),
     # money
     row(
@@ -222,6 +228,18 @@ ROWS = [
         "1:7",
         "aws.role: belongs to the partition aws-cn",
         job="aws: {role: 'arn:aws-cn:iam::123456789012:role/train'}\n",
+    ),
+    row(
+        "region with a typo",
+        "1:7",
+        "aws.region: 'eu-centrl-1' is no region that we know (did you mean 'eu-central-1'?)",
+        job="aws: {region: eu-centrl-1}\n",
+    ),
+    row(
+        "region with a typo and an image in the right one",
+        "1:7",
+        "aws.region: 'eu-centrl-1' is no region that we know (did you mean 'eu-central-1'?)",
+        job=f"aws: {{region: eu-centrl-1}}\nimage: {ECR}\n",
     ),
     row(
         "region that is none",
@@ -319,78 +337,5 @@ ROWS = [
         "1:1",
         "image: unknown container 'dlc:tensorflow-2.19'",
         job="image: dlc:tensorflow-2.19\n",
-    ),
-    # inputs
-    row(
-        "input on this machine",
-        "1:10",
-        "inputs.train: ./data cannot be read by the aws provider",
-        job="inputs: {train: ./data}\n",
-    ),
-    row(
-        "input of another cloud",
-        "1:10",
-        "inputs.train: azureml://x cannot be read",
-        job="inputs: {train: 'azureml://x'}\n",
-    ),
-    row(
-        "input without a place", "1:10", "inputs.train: says no place for aws", job="inputs: {train: {local: ./data}}\n"
-    ),
-    row(
-        "input of a reserved name",
-        "1:10",
-        "inputs.cloudtrain-job: names that begin with cloudtrain- are taken",
-        job="inputs: {cloudtrain-job: 's3://b/x/'}\n",
-    ),
-    row(
-        "one object streamed",
-        "1:10",
-        "inputs.train: s3://b/x.csv is one object",
-        job="inputs: {train: {uri: 's3://b/x.csv', mode: stream}}\n",
-    ),
-    row("nineteen inputs", "1:1", "inputs", "at most 20", job="inputs:\n" + many(19, "n#: s3://b/n#/")),
-    row(
-        "input at too long an address",
-        "1:10",
-        "inputs.train",
-        "at most 1024",
-        job=f"inputs: {{train: 's3://b/{'x' * 200}/{'x' * 200}/{'x' * 200}/{'x' * 200}/{'x' * 250}/'}}\n",
-    ),
-    # environment, secrets, tags, checkpoints
-    row("value of 513 characters", "1:7", "env.X", "at most 512", job=f"env: {{X: '{'y' * 513}'}}\n"),
-    row("variable with a dash", "1:7", "env.MY-VAR", job="env: {MY-VAR: x}\n"),
-    row("a hundred and one variables", "1:1", "env", "at most 100", job="env:\n" + many(100, "V#: x")),
-    row(
-        "SageMaker's own variable",
-        "1:7",
-        "env.SAGEMAKER_BASE_DIR: is SageMaker's own word",
-        job="env: {SAGEMAKER_BASE_DIR: /tmp}\n",
-    ),
-    row(
-        "secret without a place",
-        "1:11",
-        "secrets.TOKEN: says no place for aws",
-        job="secrets: {TOKEN: {local: 'env:TOKEN'}}\n",
-    ),
-    row(
-        "tag of AWS's own",
-        "1:8",
-        "tags.aws:team: names that begin with aws: belong to AWS",
-        job="tags: {'aws:team': x}\n",
-    ),
-    row(
-        "tag of ours",
-        "1:8",
-        "tags.cloudtrain-run: names that begin with cloudtrain- are taken",
-        job="tags: {cloudtrain-run: x}\n",
-    ),
-    row("tag with a strange character", "1:8", "tags.team", "does not match", job="tags: {team: 'a€b'}\n"),
-    row("tag value too long", "1:8", "tags.team", "at most 256", job=f"tags: {{team: '{'x' * 257}'}}\n"),
-    row("too many tags", "1:1", "tags", "at most 50", job="tags:\n" + many(50, "t#: x")),
-    row(
-        "checkpoints on this machine",
-        "1:15",
-        "checkpoints.uri: './ckpt' is no place in S3",
-        job="checkpoints: {uri: ./ckpt}\n",
     ),
 ]

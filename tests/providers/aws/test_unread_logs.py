@@ -1,0 +1,126 @@
+"""Who may not read logs, or is not answered: jobs are stopped, end, and are fetched and repeated all the same."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.cli import main
+from cloudtrain.errors import CloudError
+from cloudtrain.lookup import find_run
+from tests.loopback.aws.cloud import Cloud
+from tests.loopback.faults import Kind
+from tests.providers.aws.jobs import submitted
+from tests.providers.aws.test_later_faults import archive, lines_of
+
+EVER = 500
+"""More often than anybody asks."""
+UNREADABLE = [{"logs:*"}, {"logs:DescribeLogStreams"}, {"logs:GetLogEvents"}]
+NAMES = ["all of logs", "the list of streams", "the lines"]
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloudtrain.run.RETRY_SECONDS", 0.01)
+
+
+def trained(cloud: Cloud, run_id: str, status: str = "Completed") -> None:
+    """The job has trained, printed something and left a model; it ends in this moment."""
+    job = cloud.service.jobs[run_id]
+    lines_of(cloud, run_id, 0, "[rank 0] hello")
+    job.enter("Training")
+    cloud.put(f"cloudtrain/runs/{run_id}/output/model.tar.gz", archive(weights="w"))
+    job.finish(status, status)
+
+
+@pytest.mark.parametrize("lacking", UNREADABLE, ids=NAMES)
+def test_without_the_right_to_read_logs_a_job_ends_and_is_fetched_and_repeated(
+    cloud: Cloud, tmp_path: Path, lacking: set[str]
+) -> None:
+    run = submitted(f"unread-{UNREADABLE.index(lacking)}")
+    lines_of(cloud, run.id, 0, "[rank 0] hello")
+    cloud.account.lacking |= lacking
+    assert run.status().state == "pending"
+    assert "not authorized to perform: logs:" in run.status().log_trouble["reason"]
+    trained(cloud, run.id)
+    assert run.wait(30).state == "succeeded"
+    assert (run.fetch(tmp_path / "result") / "model" / "weights").read_text() == "w"
+    assert run.rerun(["env.AGAIN=1"]).status().state == "pending"
+
+
+def test_lines_that_could_not_be_read_come_when_the_right_is_there(cloud: Cloud) -> None:
+    run = submitted("later-1")
+    cloud.account.lacking |= {"logs:GetLogEvents"}
+    trained(cloud, run.id)
+    assert run.wait(30).state == "succeeded"
+    with pytest.raises(CloudError, match="the log cannot be read: GetLogEvents") as refused:
+        list(run.logs())
+    assert "permission" in str(refused.value.hint)
+    cloud.account.lacking.clear()
+    assert [line.text for line in run.logs()] == ["hello"]
+    assert run.status().log_trouble == {}
+
+
+def test_the_note_is_written_once_and_taken_back_once(cloud: Cloud) -> None:
+    run = submitted("note-1")
+    lines_of(cloud, run.id, 0, "[rank 0] hello")
+    for lacking in (True, True, False, False):
+        cloud.account.lacking = {"logs:*"} if lacking else set()
+        find_run(run.id).status()
+    notes = [event["reason"] != "" for event in run.folder.events() if event["type"] == "log_unread"]
+    assert notes == [True, False]
+
+
+def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_told(cloud: Cloud) -> None:
+    run = submitted("here-1")
+    lines_of(cloud, run.id, 0, "[rank 0] hello")
+    run.status()
+    cloud.front.fault("denied", "sagemaker", "DescribeTrainingJob", times=EVER)
+    shown: list[str] = []
+    with pytest.raises(CloudError, match="DescribeTrainingJob"):
+        shown.extend(line.text for line in run.logs())
+    assert shown == ["hello"]
+
+
+def test_an_ended_job_waits_only_a_while_for_logs_that_are_throttled(cloud: Cloud) -> None:
+    run = submitted("throttled-1")
+    cloud.front.fault("throttle", "logs", times=EVER)
+    trained(cloud, run.id)
+    assert run.wait(30).state == "succeeded"
+    cloud.front.reset()
+    assert [line.text for line in run.logs()] == ["hello"]
+
+
+@pytest.mark.parametrize("kind", ["throttle", "denied", "expired", "error", "lost"])
+@pytest.mark.parametrize(
+    "call", [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")], ids=lambda call: call[1]
+)
+def test_a_stop_is_sent_whatever_cannot_be_read(cloud: Cloud, kind: Kind, call: tuple[str, str]) -> None:
+    run = submitted(f"stop-{kind}-{call[0]}")
+    cloud.front.fault(kind, *call, times=3 if kind != "denied" else EVER)
+    with suppress(CloudError):  # that it has ended cannot be told by everybody
+        run.stop()
+    assert cloud.service.jobs[run.id].stop_asked.is_set()
+
+
+def test_the_command_sends_the_stop_too_and_says_what_it_cannot_tell(
+    cloud: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = submitted("stop-by-command")
+    cloud.account.lacking |= {"sagemaker:DescribeTrainingJob"}
+    with pytest.raises(SystemExit) as left:
+        main(["stop", run.id])
+    assert cloud.service.jobs[run.id].stop_asked.is_set()
+    assert left.value.code == 4
+    assert "it was told to stop" in capsys.readouterr().err
+
+
+def test_a_stop_that_is_refused_says_that_the_job_was_not_told(cloud: Cloud) -> None:
+    run = submitted("not-told-1")
+    cloud.account.lacking |= {"sagemaker:StopTrainingJob"}
+    with pytest.raises(CloudError, match="not-told-1 was not told to stop: StopTrainingJob") as refused:
+        run.stop()
+    assert "sagemaker:StopTrainingJob" in refused.value.message + str(refused.value.hint)
+    assert not run.status().has_ended

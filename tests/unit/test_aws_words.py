@@ -1,0 +1,98 @@
+"""What SageMaker says of a job, in words that a user need not look up: ends, reasons, machines, missing rights."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from cloudtrain.aws.phases import PHASES, ending, phase_event, phase_of
+from cloudtrain.clouds.aws import input_shape
+from cloudtrain.clouds.aws_errors import translated
+from tests.loopback.aws.jobs import MESSAGES
+
+
+def described(status: str, secondary: str, *before: str, **more: Any) -> dict[str, Any]:
+    """As DescribeTrainingJob answers of a job that has been through these phases."""
+    times = [{"Status": each, "StartTime": datetime(2026, 11, 21, tzinfo=UTC)} for each in (*before, secondary)]
+    return {"TrainingJobStatus": status, "SecondaryStatus": secondary, "SecondaryStatusTransitions": times, **more}
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (("Starting", "Pending"), "no capacity came in time (limits.max_wait)"),
+        (
+            ("Starting", "Training", "Interrupted", "Starting"),
+            "the time for waiting and training together is over (limits.max_wait)",
+        ),
+    ],
+    ids=["never trained", "trained before"],
+)
+def test_a_spot_job_that_has_trained_until_its_time_was_over_lacked_no_capacity(
+    before: tuple[str, ...], words: str
+) -> None:
+    assert ending(described("Stopped", "MaxWaitTimeExceeded", *before)) == ("stopped", words)
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("AlgorithmError: , exit code: 3", "a container ended with exit code 3"),
+        ("AlgorithmError: rank 1: no luck, exit code: 17", "rank 1: no luck (exit code 17)"),
+        ("ClientError: Data download failed: none", "SageMaker could not begin: Data download failed: none"),
+        ("CapacityError: Unable to provision", "no capacity: Unable to provision"),
+        ("InternalServerError: Try again.", "SageMaker failed: Try again."),
+        ("Something else: as it is", "Something else: as it is"),
+    ],
+    ids=["no words", "words", "client", "capacity", "internal", "unknown"],
+)
+def test_a_failure_is_told_without_the_names_of_sagemakers_exceptions(reason: str, words: str) -> None:
+    assert ending(described("Failed", "Failed", FailureReason=reason)) == ("failed", words)
+
+
+def test_no_phase_that_a_job_goes_through_is_shown_in_sagemakers_spelling() -> None:
+    assert [name for name in MESSAGES if phase_of({"SecondaryStatus": name}) == name] == []
+    statuses = ("Completed", "Stopped", "Failed")
+    assert {PHASES[name] for name in statuses} == {"bringing the last lines"}
+
+
+def test_the_machine_that_was_chosen_from_several_is_told_with_the_phase() -> None:
+    wishes = [{"InstanceType": "ml.p4d.24xlarge"}, {"InstanceType": "ml.p5.48xlarge"}]
+    waiting = described("InProgress", "Pending", ResourceConfig={"InstancePreferences": wishes})
+    assert "instance" not in phase_event(waiting, 1.0)
+    resources = {"InstancePreferences": wishes, "SelectedInstanceType": "ml.p5.48xlarge"}
+    assert phase_event(described("InProgress", "Training", ResourceConfig=resources), 1.0) | {"since": 0} == {
+        "type": "phase",
+        "time": 1.0,
+        "phase": "training",
+        "since": 0,
+        "running": True,
+        "instance": "ml.p5.48xlarge",
+    }
+
+
+@pytest.mark.parametrize(
+    ("operation", "said", "action"),
+    [
+        ("put_object", "Access Denied", "s3:PutObject"),
+        ("list_objects_v2", "Access Denied", "s3:ListBucket"),
+        ("head_object", "Forbidden", "s3:GetObject and s3:ListBucket"),
+        ("create_training_job", "User: x is not authorized to perform: iam:PassRole on resource: r", "iam:PassRole"),
+        ("get_log_events", "User: x is not authorized to perform: logs:GetLogEvents", "logs:GetLogEvents"),
+        ("stop_training_job", "denied", "sagemaker:StopTrainingJob"),
+    ],
+    ids=["put", "list", "head", "pass a role", "logs", "stop"],
+)
+def test_a_right_that_is_missing_is_named_as_policies_name_it(operation: str, said: str, action: str) -> None:
+    answer = {"Error": {"Code": "AccessDeniedException", "Message": said}}
+    error = translated(ClientError(answer, operation), operation, "us-east-1")
+    assert f"lack a permission: {action}" in str(error.hint)
+
+
+def test_the_statuses_are_those_of_the_model() -> None:
+    assert input_shape("sagemaker", "UpdateTrainingJob").members["ResourceConfig"].members.keys() == {
+        "KeepAlivePeriodInSeconds"
+    }
