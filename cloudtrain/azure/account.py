@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cloudtrain.azure.cli_defaults import account_around
 from cloudtrain.catalog.choice import Problem
 from cloudtrain.errors import UsageError, dotted
 from cloudtrain.remote.account import complete, gather
@@ -42,7 +43,7 @@ def account(
     azure: Azure, settings: Settings, *, rehearsal: bool
 ) -> tuple[dict[str, Any], dict[str, str], list[Problem]]:
     """The facts by name, the origins of those that no spec line says, and what is missing."""
-    facts, origins = gather("azure", azure, settings, FIELDS)
+    facts, origins = gather("azure", azure, settings, FIELDS, account_around)
     problems = complete("azure", facts, _WHAT, _PLACEHOLDERS, rehearsal=rehearsal)
     facts["compute"] = (facts["compute"] or "").removeprefix("azureml:") or facts["compute"]
     facts["location"] = re.sub(r"[\s-]", "", facts["location"] or "").lower() or None  # `East US` is `eastus`
@@ -59,12 +60,16 @@ def malformed(facts: Mapping[str, Any]) -> Iterator[Problem]:
 
 def workspace_of(settings: Settings) -> tuple[str, str, str]:
     """Subscription, resource group and workspace where no spec is at hand. UsageError names what nobody has said."""
-    missing = [f"azure.{name}" for name in WORKSPACE if not settings.get(f"azure.{name}")]
+    around = account_around()
+    said = {
+        n: (settings[f"azure.{n}"], settings.origins[f"azure.{n}"]) for n in WORKSPACE if settings.get(f"azure.{n}")
+    }
+    said = {name: said.get(name) or around[name] for name in WORKSPACE if name in said or name in around}
+    missing = [f"azure.{name}" for name in WORKSPACE if name not in said]
     if missing:
         hint = "in cloudtrain.toml, or as CLOUDTRAIN_AZURE_SUBSCRIPTION, …_RESOURCE_GROUP, …_WORKSPACE"
         raise UsageError(f"{', '.join(missing)} not set", hint=hint)
-    subscription, group, workspace = (str(settings[f"azure.{name}"]) for name in WORKSPACE)
-    said = dict(zip(WORKSPACE, (subscription, group, workspace), strict=True))
-    for keys, message, form in malformed(said):
-        raise UsageError(f"{settings.origins[dotted(keys)]}: {dotted(keys)}: {message}", hint=form)
+    subscription, group, workspace = (str(said[name][0]) for name in WORKSPACE)
+    for keys, message, form in malformed({name: value for name, (value, _) in said.items()}):
+        raise UsageError(f"{said[str(keys[-1])][1]}: {dotted(keys)}: {message}", hint=form)
     return subscription, group, workspace

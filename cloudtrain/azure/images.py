@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloudtrain.catalog.choice import Problem
+from cloudtrain.catalog.choice import Problem, architecture_of
 from cloudtrain.image.wish import CLOUD_PLATFORM, asked, built, is_build, recipe_for
 from cloudtrain.settings import Settings
 
@@ -21,7 +21,7 @@ _DOCKER = r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:[\w.-]{1,128})?(@sha256:[
 
 def image_of(
     image: str | Mapping[str, str], facts: Mapping[str, Any], settings: Settings, *, gpu: bool,
-    platform: str = CLOUD_PLATFORM,
+    types: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[Problem]]:  # fmt: skip
     """The facts `image`, an image or environment in one text, and `recipe`, if we build it; and what is wrong with it.
 
@@ -29,10 +29,18 @@ def image_of(
     `auto` is Microsoft's own environment, and Azure ML itself builds `{build: Dockerfile}`: `image` is its path then.
     """
     wish = asked(image, "azure")
+    platform = f"linux/{architecture_of('azure', types)}"
     if facts["repository"] and (is_build(wish) or wish[1] == "auto"):
-        recipe, problems = recipe_for(wish, settings, gpu=gpu, platform=platform)
-        return built(recipe, str(facts["repository"])), problems
-    return {"image": CURATED if wish[1] == "auto" else wish[1], "recipe": None}, []
+        recipe, wrong = recipe_for(wish, settings, gpu=gpu, platform=platform)
+        return built(recipe, str(facts["repository"])), wrong
+    if wish[1] != "auto":
+        return {"image": wish[1], "recipe": None}, []
+    problems: list[Problem] = []
+    if platform != CLOUD_PLATFORM:
+        hint = "azure.repository, for an image of ours that is built for them; or an image of your own"
+        message = f"Microsoft's environment is built for amd64, and {types[0]} has ARM processors"
+        problems.append((wish[0], message, hint))
+    return {"image": CURATED, "recipe": None}, problems
 
 
 def misnamed(image: str | Mapping[str, str]) -> list[Problem]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.azure.fetch import parts
+from cloudtrain.azure.request import is_size
 from cloudtrain.catalog.choice import find
 from cloudtrain.errors import DENIED, CloudError, RefusedError
 
@@ -50,6 +51,9 @@ def _cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: int) -
         hint = f"az ml compute update --name {name} --max-instances {nodes}, or fewer resources.nodes"
         raise RefusedError(f"the cluster {name} has at most {most} nodes, the job asks for {nodes}", hint=hint)
     size = str(found["size"] or "")
+    if planned and is_size(planned) and str(found["kind"]).lower() == "kubernetes":
+        hint = "one of kubectl get instancetypes, with resources.gpus; or leave it out for the cluster's own default"
+        raise RefusedError(f"{name} is a cluster of Kubernetes, which has no instance type {planned}", hint=hint)
     if planned and size and planned.lower() != size.lower():
         hint = f"resources.instance: {{azure: {size}}}"
         raise RefusedError(f"the machines of {name} are {size}, the job was planned for {planned}", hint=hint)

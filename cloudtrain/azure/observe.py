@@ -6,11 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.azure.phases import billing, ended_at, ending, phase_of, started_at, status_of
+from cloudtrain.azure.fetch import left, places
+from cloudtrain.azure.phases import billing, ended_at, ending, phase_event, phase_of, started_at, status_of
 from cloudtrain.azure.pull import pull
 from cloudtrain.azure.start import gone, settle
-from cloudtrain.errors import CloudError
-from cloudtrain.remote.ending import all_told, ended
+from cloudtrain.remote.ending import all_told, cut_short, ended
+from cloudtrain.remote.unread import read_log
 from cloudtrain.runs.state import RunState, fold
 from cloudtrain.runs.store import RunFolder
 
@@ -32,27 +33,20 @@ def observe(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> 
     details = cloud.details(run.run_id)
     if details is None:
         raise gone(cloud, run.run_id)
-    phase = phase_of(details)
-    if phase != state.phase:
-        events.append({"type": "phase", "time": now, "phase": phase})
+    if phase_of(details) != state.phase:
+        events.append(phase_event(details, now))
     if status_of(details) == "CancelRequested" and not state.stop_requested:
         events.append({"type": "stop_requested", "time": now, "reason": "Azure ML is cancelling it"})
     over = ending(details)
-    drained, unread = True, ""
-    try:
-        drained = pull(cloud, run, logs_of(details), whole=over is not None)
-    except CloudError as error:
-        if over is None or error.transient:
-            run.append(*events)  # what is known is kept, though its log is not
-            raise
-        unread = f"its log cannot be read: {error.message}"
+    log = read_log(lambda: pull(cloud, run, logs_of(details), whole=over is not None), state, now)
+    events += log.events
     if over is not None:
         # What has just been read may hold the nodes' last words.
-        state = fold(run.run_id, run.events())
-        if drained and (all_told(state, state.nodes) or _waited(details, state, now, pause)):
-            event = _ended(details, state, over, run)
-            event["reason"] = "; ".join(part for part in (event["reason"], unread) if part)
-            events.append(event)
+        state = fold(run.run_id, run.each_event())
+        waited = _waited(details, state, now, pause)
+        if log.is_final(waited=waited) or (log.drained and (waited or all_told(state, state.nodes))):
+            end = _ended(details, state, over, run)
+            events.append({**end, "left": left(cloud, run.run_id, places(run.document("request.json")))})
     return events
 
 
@@ -86,12 +80,27 @@ def _ended(details: Mapping[str, Any], state: RunState, over: tuple[str, str], r
     by_us = bool(state.stop_requested) or bool(causes & {"time", "stop_file"})
     if whole and outcomes == {"succeeded"}:
         final, reason = "succeeded", ""  # done, when it was cancelled
+    elif final == "succeeded" and "stopped" in outcomes:
+        final, reason = "stopped", ""  # it ended in order, and before its time
     elif final != "stopped" and by_us and "stopped" in outcomes and outcomes <= {"stopped", "succeeded"}:
         final, reason = "stopped", ""
+    taken = _taken_away(state)
     if final == "stopped":
         late = "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)"
-        reason = late if "time" in causes else reason or state.reason or "it was cancelled"
+        reason = late if "time" in causes else reason or state.reason or taken or "it was cancelled"
+        reason += cut_short(state, "azure.stop_grace gives more") if "saved" not in reason else ""
+    elif final == "failed" and taken:
+        reason = f"{taken}: {reason}" if reason else taken
     return ended(state, (final, reason), ended_at(details) or time.time(), _bill(details, state, run))
+
+
+def _taken_away(state: RunState) -> str:
+    """Which node its platform has told to end, if it did; empty: none."""
+    for node, told in sorted(state.nodes_ended.items()):
+        if told["outcome"] == "stopped" and told["why"] in ("sigterm", "preempted"):
+            how = "its machine was taken away" if told["why"] == "preempted" else "its platform ended it (SIGTERM)"
+            return f"node {node} stopped before it was done: {how}"
+    return ""
 
 
 def _bill(details: Mapping[str, Any], state: RunState, run: RunFolder) -> dict[str, Any]:

@@ -46,6 +46,12 @@ def ending(details: Mapping[str, Any]) -> tuple[str, str] | None:
     return state, message if state != "succeeded" else ""
 
 
+def phase_event(details: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """The event that tells the phase."""
+    running = {"running": True} if status_of(details) == "Running" else {}
+    return {"type": "phase", "time": now, "phase": phase_of(details), **running}
+
+
 def started_at(details: Mapping[str, Any]) -> float:
     """When it began to run, seconds since 1970; 0 when it has not."""
     return seconds(details.get("startTimeUtc"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.azure.images import environment_of
 from cloudtrain.contracts.launch import job_document
 from cloudtrain.planning import Plan
-from cloudtrain.remote.request import ARCHIVE, PREFIX, as_folder, file_name, tags
+from cloudtrain.remote.request import ARCHIVE, PREFIX, as_folder, input_file, tags
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.spec.fields import Input
@@ -28,8 +28,9 @@ OUTPUTS = {
 }
 """The outputs, each with the variable in which the launcher finds its path."""
 
-STOP_MARGIN_SECONDS = 120
-"""So long before Azure ML ends the job without a word, it stops by itself: most of it for a last checkpoint."""
+STORING_SECONDS = 60
+"""So long before Azure ML ends the job without a word, and the grace period besides, it stops by itself: its last
+checkpoint is to be stored, too."""
 
 BOOT = (
     f"import os,sys,tarfile as t;x=t.open('{ARCHIVE}');x.extraction_filter=getattr(t,'data_filter',None);"
@@ -42,11 +43,19 @@ _MOUNTS = {"DATASET_MOUNT_ATTRIBUTE_CACHE_TTL": "1000"}
 what other nodes have saved, and a stop. After "Access data in a job" in Microsoft's documentation."""
 
 _MODES = {"copy": "download", "stream": "ro_mount"}
+_TYPES = {
+    "file": "uri_file",
+    "folder": "uri_folder",
+    "table": "mltable",
+    "model": "custom_model",
+    "mlflow_model": "mlflow_model",
+    "triton_model": "triton_model",
+}
 SERVICES: dict[str, dict[str, str]] = {
     "ssh": {"type": "ssh", "nodes": "all"},
     "jupyter": {"type": "jupyter_lab"},
     "vscode": {"type": "vs_code"},
-    "tensorboard": {"type": "tensor_board", "log_dir": "code/outputs/tensorboard"},
+    "tensorboard": {"type": "tensor_board", "log_dir": "kept/output/tensorboard"},  # CLOUDTRAIN_TENSORBOARD_DIR
 }
 _IDENTITIES = {"managed": "managed", "user": "user_identity"}
 
@@ -103,9 +112,10 @@ def document_of(plan: Plan) -> dict[str, Any]:
 def job_of(plan: Plan) -> dict[str, Any]:
     """The job document: what every platform's has, where secrets are, and when the job stops by itself."""
     seconds = plan.target.quote.max_seconds if plan.target.quote else 0
+    margin = plan.target.grace_seconds + STORING_SECONDS
     return {
         **job_document(plan),
-        "stop_after_seconds": seconds - min(STOP_MARGIN_SECONDS, seconds // 5),
+        "stop_after_seconds": seconds - min(margin, seconds // 5),
         "secrets": {name: places[plan.target.provider] for name, places in plan.spec.secrets.items()},
     }
 
@@ -119,7 +129,7 @@ def input_place(item: Input, plan: Plan) -> str:
     """Where an input lies: an address, or the absolute path of a folder or file here, which is uploaded."""
     place = item.on(plan.target.provider) or ""
     if "://" in place and not place.startswith("azureml://registries/"):
-        return place if file_name(place) else as_folder(place)
+        return place if input_file(item, place) or item.type in ("model", "triton_model") else as_folder(place)
     if is_address(place):
         return place
     return os.path.normpath(Path(plan.facts.folder) / Path(place).expanduser())
@@ -150,8 +160,8 @@ def _inputs(plan: Plan) -> dict[str, Any]:
     found = {}
     for name, item in plan.spec.inputs.items():
         place = input_place(item, plan)
-        single = file_name(place) if is_address(place) else name in plan.facts.local_files
-        kind = "uri_file" if single else "uri_folder"
+        single = input_file(item, place) if is_address(place) else name in plan.facts.local_files
+        kind = _TYPES[item.type or ("file" if single else "folder")]
         found[input_name(name)] = {"type": kind, "path": place, "mode": _MODES[item.mode]}
     earlier = plan.facts.resume_from
     if earlier and plan.is_rehearsal:  # in a datastore it would lie beside this run's own
@@ -184,8 +194,8 @@ def _properties(plan: Plan) -> dict[str, str]:
 def _resources(plan: Plan) -> dict[str, Any]:
     resources, facts = plan.spec.resources, plan.target.facts
     found: dict[str, Any] = {"instance_count": resources.nodes}
-    if not facts["compute"]:
-        found["instance_type"] = facts["instances"][0]
+    if not facts["compute"] or (facts["instances"][:1] and not is_size(facts["instances"][0])):
+        found["instance_type"] = facts["instances"][0]  # on Kubernetes it is the name of one of the cluster's own
     if resources.shm:
         found["shm_size"] = f"{max(1, -(-resources.shm // 2**20))}m"
     return found

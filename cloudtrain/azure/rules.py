@@ -14,10 +14,13 @@ from cloudtrain.azure.images import misnamed
 from cloudtrain.azure.request import SERVICES, as_variable, input_name, is_address, is_size, job_of
 from cloudtrain.catalog.choice import Problem
 from cloudtrain.planning import Plan
+from cloudtrain.quantities import exact_duration
 from cloudtrain.remote.request import OURS
 
 MAX_RUNTIME_SECONDS, MAX_SPOT_SECONDS = 21 * 86_400, 7 * 86_400
 TAGS, TAG_NAME_CHARACTERS, TAG_CHARACTERS = 50, 100, 1000
+OWN_TAGS = 11
+"""As many as `cloudtrain.remote.request.tags` may add."""
 JOB_BYTES = 100_000
 """Of the job document, which travels in a variable; Linux takes 128 KiB in one."""
 
@@ -28,7 +31,15 @@ _REGISTRY = r"azureml://registries/[^/]+/data/[^/]+/(versions|labels)/[^/]+/?"
 _ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
 _VAULT = r"[a-zA-Z][a-zA-Z0-9-]{2,23}|https://[a-zA-Z0-9.-]+(:\d+)?/secrets"
 _KEYVAULT = rf"keyvault:({_VAULT})/[0-9a-zA-Z-]{{1,127}}(/[0-9a-f]{{32}})?(#.+)?"
+_INSTANCE_TYPE = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+"""Of Kubernetes compute: the name of a resource there, by the rules of Kubernetes for object names."""
 _PUBLIC_KEY = r"(ssh-(rsa|ed25519)|ecdsa-sha2-\S+) \S+( .*)?"
+_RESERVED = (
+    r"AZUREML_((ROOT_)?RUN_\w+|ARM_\w+|EXPERIMENT_\w+|WORKSPACE_\w+|(\w+_)?(SERVICE_)?ENDPOINT|PARAMETER_\w+"
+    r"|SWEEP_\w+|DATAREFERENCE_\w+|NODE_COUNT|PROCESS_NAME|CR_NODE_RANK)|AZURE_ML_(INPUT|OUTPUT)_\w+"
+)
+"""What the service tells a job: its run, workspace and inputs. Other AZUREML_ variables are switches of Microsoft's
+runtime and libraries, which its own examples set: deepspeed-training of azureml-examples sets three of them."""
 _PLATFORMS = {
     "MASTER_ADDR",
     "MASTER_PORT",
@@ -96,9 +107,14 @@ def _machines(plan: Plan) -> Iterator[Problem]:
     resources, facts, azure = plan.spec.resources, plan.target.facts, plan.spec.azure
     named = resources.instance.get(plan.target.provider, ())
     for index, name in enumerate(named):
-        if not is_size(name):
-            at = ("resources", "instance", plan.target.provider, *((index,) if len(named) > 1 else ()))
-            yield at, f"{name!r} is no machine size of Azure", "such as Standard_NC24ads_A100_v4"
+        at = ("resources", "instance", plan.target.provider, *((index,) if len(named) > 1 else ()))
+        if facts["compute"] and not is_size(name):
+            if not re.fullmatch(_INSTANCE_TYPE, name):
+                hint = "such as Standard_NC24ads_A100_v4; on Kubernetes one of kubectl get instancetypes"
+                yield at, f"{name!r} is neither a machine size of Azure nor an instance type of Kubernetes", hint
+        elif not is_size(name):
+            hint = "such as Standard_NC24ads_A100_v4; an instance type of Kubernetes goes with azure.compute"
+            yield at, f"{name!r} is no machine size of Azure", hint
     if azure.tier and facts["compute"]:
         yield ("azure", "tier"), "is a queue of serverless machines, and azure.compute names a cluster", "leave one out"
     if azure.tier and resources.spot:
@@ -117,7 +133,11 @@ def _time(plan: Plan) -> Iterator[Problem]:
         cap = quote.cap or "limits.max_runtime"
         days = f"{longest // 86_400} d"
         machines = "low-priority machines" if spot else "a job"
-        yield tuple(cap.split(".")), f"{quote.max_seconds} s is longer than Azure ML runs {machines}", f"{days} at most"
+        yield (
+            tuple(cap.split(".")),
+            f"{exact_duration(quote.max_seconds)} is longer than Azure ML runs {machines}",
+            f"{days} at most",
+        )
 
 
 def _ways(plan: Plan) -> Iterator[Problem]:
@@ -140,10 +160,11 @@ def _names(plan: Plan) -> Iterator[Problem]:
         if input_name(name).lower().partition("_")[0] == "cloudtrain":
             yield ("inputs", name), "names that begin with cloudtrain are taken", "choose another name"
     for section, name in [*(("env", name) for name in spec.env), *(("secrets", name) for name in spec.secrets)]:
-        if name.upper().startswith(("AZUREML_", "AZURE_ML_")) or name in _PLATFORMS:
-            yield (section, name), "is Azure ML's own word to the job", "choose another name"
-    if len(spec.tags) > TAGS - 10:
-        yield ("tags",), f"{len(spec.tags)} tags are more than a job can have beside our own ({TAGS - 10})", None
+        if name in _PLATFORMS or re.fullmatch(_RESERVED, name, re.IGNORECASE):
+            yield (section, name), "is reserved by Azure ML", "choose another name"
+    if len(spec.tags) > TAGS - OWN_TAGS:
+        message = f"{len(spec.tags)} tags and up to {OWN_TAGS} of cloudtrain's own are more than a job has: {TAGS}"
+        yield ("tags",), message, None
     for key, value in spec.tags.items():
         if key.startswith(OURS):
             yield ("tags", key), f"names that begin with {OURS} are taken", "choose another name"

@@ -10,8 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.azure.inputs import with_uploaded_inputs
 from cloudtrain.azure.machines import refuse_machines
 from cloudtrain.errors import CloudError, RunExists
+from cloudtrain.private import private_folder
+from cloudtrain.provider import Progress
 from cloudtrain.remote import arrival
 from cloudtrain.remote.request import ARCHIVE, ours, same_submission
 from cloudtrain.runs.store import RunFolder, storing
@@ -25,25 +28,30 @@ ATTEMPTS = 2
 _TAKEN = ("NameTaken",)
 
 
-def send(cloud: Workspace, document: Mapping[str, Any], run: RunFolder, archive: Path) -> dict[str, Any]:
-    """Look at the machines and at the name, upload the source where it is new, create the job.
+def send(
+    cloud: Workspace, document: Mapping[str, Any], run: RunFolder, archive: Path, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Look at the machines and at the name, upload source and inputs where they are new, create the job.
 
     The answer finds it again. CloudError with `unsure` when it cannot be told whether the job exists; `settle` tells
     later. RefusedError when the machines cannot run it.
     """
     plan = run.document("plan.json")
-    refuse_machines(cloud, document, plan["target"]["facts"], plan["spec"].get("resources", {}).get("gpus", 0))
+    refuse_machines(cloud, document, plan["target"]["facts"], plan["target"]["gpus"])
     _lay_out(Path(document["code"]), archive)
     name = document["name"]
     found = _find(cloud, name, document)  # a PUT of a name that exists would change that job's tags
     if found is not None:
         return found
 
+    facts, cache = plan["target"]["facts"], run.path.parents[1] / "cache"
+    complete = with_uploaded_inputs(cloud, document, facts["datastore"], cache, progress)
+
     def creating() -> None:
         run.append({"type": "creating", "time": time.time()}, durable=True)
 
     def create() -> dict[str, Any]:
-        return ref_of(cloud.create(document, creating))
+        return ref_of(cloud.create(complete, creating))
 
     return arrival.create(name, create, lambda: _find(cloud, name, document), attempts=ATTEMPTS, taken=_TAKEN)
 
@@ -80,7 +88,7 @@ def _lay_out(folder: Path, archive: Path) -> None:
     """A folder with the source archive and nothing else. The SDK knows it by its content, and uploads it once."""
     target = folder / ARCHIVE
     with storing(folder):
-        folder.mkdir(exist_ok=True)
+        private_folder(folder)
         if target.exists():
             return
         draft = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from cloudtrain.azure.account import account
 from cloudtrain.azure.images import image_of
 from cloudtrain.azure.request import is_size
-from cloudtrain.catalog.choice import Problem, architecture_of, choose, find
-from cloudtrain.contracts.azureml import GRACE_SECONDS
+from cloudtrain.catalog.choice import Problem, choose
 from cloudtrain.planning import Target
 from cloudtrain.quote import known_prices, own_prices, price_of, quote
 from cloudtrain.settings import Settings
@@ -29,16 +28,18 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     """Everything that rendering needs; what is missing or impossible is listed in `problems`.
 
     Which machines a cluster has is known to the workspace only: unless the spec names their type, so is their price.
+    On Kubernetes a type is the name of one of the cluster's own instance types.
     """
     resources = spec.resources
     facts, origins, problems = account(spec.azure, settings, rehearsal=rehearsal)
     named = resources.instance.get("azure", ())
-    types, wrong = ((), []) if facts["compute"] and not named else _choice(resources, named)
+    of_cluster = facts["compute"] and not named
+    types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _choice(resources, named)
+    if facts["compute"] and named and not is_size(named[0]) and resources.gpus is None:
+        message = f"how many GPUs {named[0]} has is known to the cluster {facts['compute']} alone"
+        wrong.append((("resources", "instance", "azure"), message, "say resources.gpus, 0 for none"))
     location = facts["location"] or ""
-    rows = [find("azure", name) for name in types]
-    gpu = resources.gpus > 0 or any(row is not None and row.gpus > 0 for row in rows)
-    platform = f"linux/{architecture_of('azure', types)}"
-    image, wrong_image = image_of(spec.image, facts, settings, gpu=gpu, platform=platform)
+    image, wrong_image = image_of(spec.image, facts, settings, gpu=gpus > 0, types=types)
     own, wrong_prices = own_prices(settings.get("prices"))
     made, wrong_limits = quote(
         price_of("azure", types[:1], location, own),
@@ -52,14 +53,14 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
             (at, said, f"{hint}; prices are known once azure.location is set") for at, said, hint in wrong_limits
         ]
     # A name that is none has no price either: that it is none is told by the rules.
-    untold = rehearsal or wrong or any(not is_size(name) for name in types)
+    untold = rehearsal or wrong or (not facts["compute"] and any(not is_size(name) for name in types))
     problems += wrong + wrong_image + wrong_prices + ([] if untold else wrong_limits)
     return Target(
         provider="azure",
         contract="azureml",
         where=location or f"the workspace {facts['workspace']}",
         max_nodes=MAX_NODES,
-        grace_seconds=GRACE_SECONDS,
+        grace_seconds=settings["azure.stop_grace"],
         schemes=("", "azureml", "https", "wasbs", "abfss"),
         unused=UNUSED,
         facts={
@@ -72,11 +73,12 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
             "unpaid": [message for _, message, _ in wrong_limits] if rehearsal else [],
         },
         origins={**origins, "prices": settings.origins.get("prices", "")},
+        gpus=gpus,
         quote=made,
         problems=tuple(problems),
     )
 
 
-def _choice(resources: Resources, named: tuple[str, ...]) -> tuple[tuple[str, ...], list[Problem]]:
+def _choice(resources: Resources, named: tuple[str, ...]) -> tuple[tuple[str, ...], int, list[Problem]]:
     gpus, gpu = resources.gpus, resources.gpu
     return choose("azure", gpus=gpus, gpu=gpu, named=named, default=DEFAULT_INSTANCE)

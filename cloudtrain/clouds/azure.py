@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 from azure.core.credentials import AccessToken
@@ -71,17 +71,29 @@ class Workspace:
                 return None
             raise
 
-    def jobs(self, tag: str) -> list[dict[str, Any]]:
-        """All jobs that carry a tag, archived ones too, each with its `document`."""
+    def jobs(self, tag: str) -> Iterator[dict[str, Any]]:
+        """The jobs that carry a tag, archived ones too, the newest first; a page is asked for when it is come to.
+
+        `document` of each makes its command-job document, which takes a while.
+        """
         with self._calling("listing jobs"):
-            found = self._client.jobs.list(tag=tag, list_view_type=ListViewType.ALL)
-            commands = [job for job in found if job is not None and job.type == "command"]
-            return [{**_described(job), "document": _document(job)} for job in commands]
+            found = iter(self._client.jobs.list(tag=tag, list_view_type=ListViewType.ALL))
+        while True:
+            with self._calling("listing jobs"):
+                job = next(found, found)
+            if job is found:
+                return
+            if job is not None and job.type == "command":
+                yield {**_described(job), "document": partial(self._document_of, job)}
+
+    def _document_of(self, job: Any) -> dict[str, Any]:
+        with self._calling("reading a job's document"):
+            return _document(job)
 
     def job_with_document(self, name: str) -> dict[str, Any] | None:
         """The same of one job; None when there is none of that name."""
         described = self.job(name)
-        return None if described is None else {**described, "document": _document(self.native(name))}
+        return None if described is None else {**described, "document": lambda: _document(self.native(name))}
 
     def details(self, name: str) -> dict[str, Any] | None:
         """What the run history says of a job: status, times, error, and the addresses of its logs; None for no job."""
@@ -282,6 +294,7 @@ def _described(job: Any) -> dict[str, Any]:
         "tags": dict(job.tags or {}),
         "url": job.studio_url or "",
         "created": made.timestamp() if made is not None else 0.0,
+        "owner": str(getattr(job.creation_context, "created_by", None) or ""),
         "type": job.type,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,8 @@ _STALE = ("AADSTS700082", "AADSTS70043", "AADSTS50173", "AADSTS50078", "AADSTS50
 """What Entra ID says when one must sign in anew."""
 
 _FOREIGN = ("azure", "marshmallow", "requests", "msal")
+_MARK = "(x)"
+_REFUSALS = ("ValidationException", "ValidationError", "EmptyDirectoryError")
 _NOISE = ("RequestId:", "Time:", "ErrorCode:", "Content:")
 """What storage's messages go on with."""
 
@@ -52,7 +55,7 @@ def translated(error: Exception, call: str, place: str) -> CloudtrainError:
         if isinstance(found, (sdk.ServiceRequestError, ConnectionError)):
             message = f"{where}: Azure cannot be reached: {_brief(found)}"
             return CloudError(message, hint=f"look at the network; {_AGAIN}", code="Unreachable", transient=True)
-    if type(error).__name__ in ("ValidationException", "ValidationError", "EmptyDirectoryError"):
+    if any(type(found).__name__ in _REFUSALS for found in _chain(error)):
         return RefusedError(f"{where}: azure-ai-ml refuses the request: {_brief(error)}")
     return CloudError(f"{where}: {_brief(error)}", code=type(error).__name__)
 
@@ -158,10 +161,41 @@ def _code(error: Exception) -> str:
     return str(getattr(found, "value", found))
 
 
+def _fields(text: str) -> str:
+    """`limits.timeout: Not a valid integer.`, of the JSON in JSON that azure-ai-ml makes of it; or nothing."""
+    if not text.lstrip().startswith("Validation for"):
+        return ""
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text[max(text.find("{"), 0) :])
+    except ValueError:
+        return ""
+    if not isinstance(found, dict):
+        return ""
+    if isinstance(found.get("errors"), list):
+        return "; ".join(filter(None, (_fields(str(each.get("message"))) for each in found["errors"])))
+    return "; ".join(_leaf(name, value) for name, value in found.items())
+
+
+def _leaf(path: str, value: Any) -> str:
+    """The first thing that is said of a field."""
+    if isinstance(value, dict) and value:
+        name, inner = next(iter(value.items()))
+        return _leaf(path if name.startswith("_") else f"{path}.{name}", inner)
+    return _leaf(path, value[0]) if isinstance(value, list) and value else f"{path}: {value}"
+
+
+def _plain(text: str) -> str:
+    """Without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
 def _brief(error: BaseException) -> str:
     """The message in one line, without the pages of help that come with some."""
     inner = getattr(error, "error", None)
     text = str(getattr(inner, "message", None) or getattr(error, "message", None) or error)
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(_NOISE)]
-    brief = " ".join(lines[:3]) or type(error).__name__
+    lines = [line.strip() for line in _plain(text).splitlines() if line.strip() and not line.startswith(_NOISE)]
+    # azure-ai-ml says "One or more fields are invalid" first, and behind a mark which and why.
+    marked = next((number for number, line in enumerate(lines) if line.startswith(_MARK)), 0)
+    lines = [line.removeprefix(_MARK).strip() for line in lines[marked:]]
+    brief = _fields(text) or " ".join(lines[:3]) or type(error).__name__
     return brief[:500]

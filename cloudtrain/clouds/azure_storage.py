@@ -51,6 +51,11 @@ class Container:
             size = path.stat().st_size
             progress(size, size)
 
+    def upload(self, name: str, path: Path) -> None:
+        """Store one file, whatever was there. OSError when it cannot be read."""
+        with path.open("rb") as file, _calling("writing a blob", name):
+            self._client.upload_blob(name, file, overwrite=True)
+
     def put(self, name: str, content: bytes) -> None:
         """Store one blob, whatever was there."""
         with _calling("writing a blob", name):

@@ -13,14 +13,26 @@ from dataclasses import dataclass
 from typing import Any
 
 GRACE_SECONDS = 60
-"""How long a stop of ours waits for checkpoints before it cancels. Azure ML itself promises no time at all."""
+"""How long a stop of ours waits for checkpoints before it cancels, unless `azure.stop_grace` says otherwise. Azure ML
+itself promises no time at all."""
 
 MASTER_PORT = 6105
 """What Azure ML's documentation shows as MASTER_PORT; a job may rely on the variable, not on the number."""
 
 
+KEPT_FOLDERS = ("outputs", "logs")
+"""Of each node's working folder: what lies there is stored with the job, below `artifact_folder`."""
+
+ARTIFACT_STORE = "workspaceartifactstore"
+"""The datastore, which every workspace has, of what Azure ML stores with a job by itself."""
+
 STOP_FILE = ".cloudtrain-stop"
 """In a job's output folder: its launcher stops when it appears. A word of ours, as Azure ML sends no signal."""
+
+
+def artifact_folder(job: str) -> str:
+    """Where in the artifact store the folders of a job lie."""
+    return f"ExperimentRun/dcid.{job}/"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

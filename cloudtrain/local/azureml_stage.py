@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.azure.request import RESUME, input_name
-from cloudtrain.contracts.azureml import GRACE_SECONDS, Mount, command_job
+from cloudtrain.contracts.azureml import KEPT_FOLDERS, STOP_FILE, Mount, command_job
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.local import container as rooms
 from cloudtrain.local.folders import RunPaths
+from cloudtrain.local.keeping import merge
 from cloudtrain.local.stage import OF_THE_MACHINE, Launches, local_input, local_secrets, search_path, threads
 from cloudtrain.remote.request import ARCHIVE
+
+HERE = {"CLOUDTRAIN_SCHEDULED_EVENTS": "off"}
+"""What a rehearsal tells the launcher: this is no machine of Azure, and nobody announces that it is taken away."""
 
 
 class AzureMLStage:
@@ -30,7 +34,7 @@ class AzureMLStage:
         self.addresses = self.names(int(document["resources"]["instance_count"]))
         self.job = command_job(document, master=self.addresses[0])
         self.max_runtime_seconds: int | None = self.job.timeout_seconds
-        self.grace_seconds = GRACE_SECONDS
+        self.grace_seconds = plan["target"]["grace_seconds"]
 
     def names(self, nodes: int) -> tuple[str, ...]:
         """What the nodes are reached by."""
@@ -63,6 +67,7 @@ class AzureMLStage:
                         **machine,
                         **process.env,
                         **places,
+                        **HERE,
                         "CLOUDTRAIN_NODE_ADDR": self.addresses[process.node],
                     },
                     "secrets": local_secrets(self.plan),
@@ -90,8 +95,16 @@ class AzureMLStage:
         """Nothing: all that a node starts is a process that carries the run's mark."""
 
     def collect(self) -> list[str]:
-        """Nothing: they wrote where people look."""
-        return []
+        """What Azure ML would store of the working folders. What the launchers told each other goes."""
+        for file in self.paths.output.glob(f"{STOP_FILE}*"):
+            file.unlink()
+        said: list[str] = []
+        for name in KEPT_FOLDERS:
+            folders = [self.paths.run / "nodes" / str(process.node) / "wd" / name for process in self.job.processes]
+            there = [folder for folder in folders if folder.is_dir()]
+            for clash in merge(there, self.paths.output / name, str(folders[0]), said.append):
+                said.append(f"several nodes wrote {name}/{clash}, each something else: node 0's comes first")
+        return said
 
     def _input(self, mount: Mount) -> Path:
         """Where an input lies on this machine. It is the folder itself, not a copy."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
-from cloudtrain.provider import Adopted, Finding, Progress, Request
+from cloudtrain.provider import Adopted, Finding, Note, Progress, Request, Seen
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
@@ -32,13 +32,13 @@ class Provider:
         return target(settings, spec, rehearsal=rehearsal)
 
     def rules(self, plan: Plan) -> list[Finding]:
-        """Azure ML's rules, across fields and of single ones."""
+        """Azure ML's rules, across fields and of single ones, and what is to be uploaded."""
         from cloudtrain.azure.verdict import rule_findings
 
         return rule_findings(plan)
 
     def checks(self, plan: Plan) -> list[Finding]:
-        """Whether the SDK is here, and what is to be uploaded. No network."""
+        """Whether the SDK is here. No network."""
         from cloudtrain.azure.verdict import local_findings
 
         return local_findings(plan)
@@ -54,12 +54,12 @@ class Provider:
         request: Request,
         run: RunFolder,
         archive: Path,
-        progress: Progress | None,  # noqa: ARG002  (the SDK uploads, and shows it itself)
+        progress: Progress | None,  # of inputs: the source is uploaded by the SDK, which shows it itself
     ) -> dict[str, Any]:
         """Look at the machines, upload what is new, create the job."""
         from cloudtrain.azure.start import send
 
-        return send(_cloud(run), request.document, run, archive)
+        return send(_cloud(run), request.document, run, archive, progress)
 
     def pause_seconds(self, run: RunFolder) -> float:
         """As the settings said when the job was planned."""
@@ -91,14 +91,23 @@ class Provider:
         return place if place and has_any(_cloud(run), place) else ""
 
     def fetch(
-        self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None
+        self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
     ) -> list[str]:
-        """Download from the places that the request names."""
-        from cloudtrain.azure.fetch import fetch
+        """Download from the places that the request names, and what Azure ML has stored by itself into `output`."""
+        from cloudtrain.azure.fetch import fetch, fetch_artifacts
 
-        return fetch(_cloud(run), self.places(run, state), names, folder, progress)
+        cloud, places = _cloud(run), self.places(run, state)
+        found = fetch(cloud, places, names, folder, progress, note)
+        if "output" in names and places and fetch_artifacts(cloud, run.run_id, folder / "output"):
+            found = [name for name in names if name in {*found, "output"}]
+        return found
 
-    def adopt(self, settings: Settings, run_id: str | None) -> list[Adopted]:
+    def release(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:  # noqa: ARG002
+        """UsageError: Azure ML keeps machines for a cluster, not for a job."""
+        hint = "the cluster's own setting says when idle machines go: az ml compute update --min-instances 0"
+        raise UsageError(f"run {run.run_id} keeps no machines: a cluster does", hint=hint)
+
+    def adopt(self, settings: Settings, run_id: str | None, seen: Seen) -> list[Adopted]:
         """Jobs that carry our tags, in the workspace of the settings."""
         from cloudtrain.azure.account import WORKSPACE, workspace_of
         from cloudtrain.azure.adopt import adopted
@@ -107,7 +116,7 @@ class Provider:
         found = workspace_of(settings)
         scope = {**dict(zip(WORKSPACE, found, strict=True)), "location": str(settings.get("azure.location") or "")}
         own, _ = own_prices(settings.get("prices"))
-        return list(adopted(_connect(*found), scope, run_id, settings["azure.poll"], own))
+        return list(adopted(_connect(*found), scope, run_id, settings["azure.poll"], own, seen))
 
     def catch_up(self, run: RunFolder, state: RunState) -> None:  # noqa: ARG002
         """All log lines of an adopted run that had ended already."""

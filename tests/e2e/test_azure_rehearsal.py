@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,11 @@ if os.environ["LOCAL_RANK"] == "0":
     name = f"from-{os.environ['CLOUDTRAIN_NODE_RANK']}"
     Path(os.environ["CLOUDTRAIN_MODEL_DIR"], name).write_text("weights")
     Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], name).write_text("notes")
+    Path(os.environ["CLOUDTRAIN_MODEL_DIR"], f"best-{name}").symlink_to(Path(os.environ["CLOUDTRAIN_MODEL_DIR"], name))
+    Path(os.environ["CLOUDTRAIN_MODEL_DIR"], "out").symlink_to("/etc/passwd")
+    for folder in ("outputs", "logs"):
+        Path(folder, "deep").mkdir(parents=True)
+        Path(folder, "deep", name).write_text("beside the code")
 if "fail" in sys.argv:
     raise ValueError("the dog ate shard 3")
 """
@@ -88,8 +94,17 @@ def test_a_script_finds_what_azure_promises_and_nothing_of_the_persons_shell(ben
         assert (seen["data"], seen["table"], seen["secret"]) == ("input data", "a,b", MY_TOKEN[:5])
         assert seen["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2)), "both nodes are on this machine"
         assert seen["foreign"] == []
-    for name in ("model", "output"):
-        assert sorted(path.name for path in (folder / name).iterdir()) == ["from-0", "from-1"]
+    names = ["from-0", "from-1"]
+    stored = ["best-from-0.cloudtrain-link", "best-from-1.cloudtrain-link", *names, "out.cloudtrain-link"]
+    assert sorted(path.name for path in (folder / "model").iterdir()) == stored
+    said = bench.run("fetch", "seen-1", str(bench.folder / "fetched"))
+    assert "note: model/out was left out: a link that leads out of what the job left (/etc/passwd)" in said.err
+    fetched = bench.folder / "fetched" / "model"
+    assert sorted(path.name for path in fetched.iterdir()) == ["best-from-0", "best-from-1", *names]
+    assert fetched.joinpath("best-from-1").readlink() == Path("from-1")
+    assert sorted(path.name for path in (folder / "output").iterdir()) == [*names, "logs", "outputs"]
+    for name in ("outputs", "logs"):
+        assert sorted(path.name for path in (folder / "output" / name / "deep").iterdir()) == names
     leaves_no_secret(bench, "seen-1")
     assert bench.processes() == []
 

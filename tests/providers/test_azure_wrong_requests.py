@@ -42,6 +42,8 @@ def test_it_is_refused_at_its_line(row: Row, a_job_folder: Path, monkeypatch: py
     assert "Traceback" not in said.err
     for words_ in row.said:
         assert words_ in said.err
+    if not row.run_id:  # what is told without network is told by a plan too
+        assert call("plan", "--provider", "azure").err == said.err
 
 
 def test_there_are_enough_of_them() -> None:
@@ -57,7 +59,7 @@ def test_all_mistakes_are_told_at_once(a_job_folder: Path) -> None:
         "inputs: {train: 'azureml:mnist', local: ./gone}\n"
         "checkpoints: {uri: 's3://bucket/checkpoints'}\n"
         "secrets: {TOKEN: {azure: 'keyvault:token'}}\n"
-        "env: {AZUREML_X: y}\n"
+        "env: {AZUREML_RUN_ID: y}\n"
         "tags: {cloudtrain-x: y}\n"
         "azure: {subscription: mine, datastore: my-store, tier: basic, services: ssh}\n"
     )
@@ -69,7 +71,7 @@ def test_all_mistakes_are_told_at_once(a_job_folder: Path) -> None:
         "azure.subscription",
         "azure.tier",
         "checkpoints.uri",
-        "env.AZUREML_X",
+        "env.AZUREML_RUN_ID",
         "image",
         "inputs.local",
         "inputs.train",
@@ -83,6 +85,7 @@ def test_all_mistakes_are_told_at_once(a_job_folder: Path) -> None:
 
 def test_a_right_request_passes(a_job_folder: Path) -> None:
     (a_job_folder / "data").mkdir()
+    (a_job_folder / "data" / "rows.csv").write_text("1,2\n")
     (a_job_folder / "job.yaml").write_text(
         "image: {azure: 'azureml://registries/azureml/environments/acpt-pytorch/labels/latest', aws: auto}\n"
         "resources: {nodes: 2, gpus: 8, gpu: [L4, A100-80GB], shm: 16 GiB}\n"

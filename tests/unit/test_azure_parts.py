@@ -244,6 +244,15 @@ def test_one_machine_of_a_person_is_no_cluster() -> None:
     assert "my-cluster is a compute instance: one machine, and the job asks for 2" in told
 
 
+def test_a_cluster_of_kubernetes_has_instance_types_of_its_own() -> None:
+    kubernetes = Stub(kind="Kubernetes", nodes=None)
+    kubernetes.found["size"] = None
+    assert ask(kubernetes, compute="azureml:my-cluster", planned=["gpu-large"]) == ""
+    assert ask(kubernetes, compute="azureml:my-cluster") == ""
+    told = ask(kubernetes, compute="azureml:my-cluster", planned=["Standard_ND96isr_H100_v5"])
+    assert "my-cluster is a cluster of Kubernetes, which has no instance type Standard_ND96isr_H100_v5" in told
+
+
 def test_serverless_machines_within_the_quota_are_fine() -> None:
     assert ask(Stub(dedicated=288)) == ""
     assert ask(Stub(spot=288), queue_settings={"job_tier": "spot"}) == ""

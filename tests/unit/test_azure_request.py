@@ -20,6 +20,7 @@ from cloudtrain.contracts.azureml import MASTER_PORT, CommandJob, command_job
 from cloudtrain.planning import Plan, Target
 from cloudtrain.spec.fields import Arguments, Input
 from tests.golden.cases import EARLIER, plan_of
+from tests.limits import HANG_SECONDS
 
 PLAIN = "name: digits\nresources: {nodes: 2, gpus: 8, gpu: H100}\nlimits: {max_runtime: 1 h}\n"
 PLAN = plan_of("azure", PLAIN)
@@ -72,7 +73,7 @@ def test_a_shell_takes_the_command_as_it_is_whatever_blanks_are_in_the_paths(tmp
     places |= {"inputs.train": "/mnt/a  b", "inputs.cloudtrain_resume": "/mnt/c"}
     env = {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
     line = ["/bin/sh", "-c", job.command_line(places)]
-    done = subprocess.run(line, env=env, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(line, env=env, capture_output=True, text=True, check=True, timeout=HANG_SECONDS)
     assert done.stdout.splitlines() == ["/mnt/a  b", "/mnt/it's model", "-u", "-c", BOOT]
 
 

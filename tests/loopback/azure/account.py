@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.loopback.azure.storage import Container, Storage
-from tests.loopback.azure.tokens import Tokens
+from tests.loopback.azure.tokens import CLIENT, Tokens
 
 DATASTORES = {"workspaceblobstore": "azureml-blobstore-loopback", "workspaceartifactstore": "azureml"}
 """Datastore -> container. The first one is the workspace's default."""
@@ -85,6 +85,8 @@ class Account:
     tenant: str = "99999999-8888-7777-6666-555555555555"
     resource_group: str = "loopback-rg"
     workspace: str = "loopback-ws"
+    user: str = CLIENT
+    """Who submits: ARM writes it down with each job (systemData.createdBy), and gives it to everybody who asks."""
     location: str = "eastus"
     url: str = ""
     """The one address of everything."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sys
 from pathlib import Path
 from typing import IO
 
-from cloudtrain.contracts.azureml import CommandJob, Mount
+from cloudtrain.contracts.azureml import KEPT_FOLDERS, CommandJob, Mount
 from cloudtrain.local.container import addresses
 from tests.loopback.azure.account import Account
 from tests.loopback.azure.documents import BlobPath, literals, place_of
@@ -64,6 +65,8 @@ class Crew:
                 **process.env,
                 # One machine has one address, however many nodes are on it, unless they are told theirs.
                 "CLOUDTRAIN_NODE_ADDR": self._addresses[process.node],
+                # This machine has no metadata service, or not one that is ours to ask.
+                "CLOUDTRAIN_SCHEDULED_EVENTS": "off",
             }
             name = f"{self.job.name}-{index}"
             self.processes.append(Container(name, root, argv, env, cwd=root / "wd", listen=self._log(index).keep))
@@ -90,10 +93,21 @@ class Crew:
     def upload(self) -> None:
         """Store the outputs that are not mounted."""
         for folder, place in self._uploads:
-            container = self._account.storage.create(place.container)
-            for path in sorted(folder.rglob("*")):
-                if path.is_file():
-                    container.write(f"{place.path}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+            self._store(folder, place)
+
+    def keep(self) -> None:
+        """Store of each working folder what Azure ML stores by itself, however the attempt has ended: nothing else.
+
+        "./outputs" and "./logs", after "Save and log files for Azure Machine Learning" in Microsoft's documentation.
+        """
+        for index, name in itertools.product(range(len(self.contract.processes)), KEPT_FOLDERS):
+            self._store(self._root(index) / "wd" / name, BlobPath(LOG_CONTAINER, f"{self.job.log_folder}{name}"))
+
+    def _store(self, folder: Path, place: BlobPath) -> None:
+        container = self._account.storage.create(place.container)
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                container.write(f"{place.path}/{path.relative_to(folder).as_posix()}", path.read_bytes())
 
     def log_file(self, index: int) -> str:
         """The log file of a process."""

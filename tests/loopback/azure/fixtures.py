@@ -37,7 +37,7 @@ def azure_account(azure: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterato
     azure.front.reset()
     account = azure.account
     kept = ("computes", "quotas", "vm_sizes", "capacity", "missing_images", "secrets")
-    plain = ("grace_seconds", "pace_seconds", "job_page", "blob_page")
+    plain = ("user", "grace_seconds", "pace_seconds", "job_page", "blob_page")
     before = {name: copy.deepcopy(getattr(account, name)) for name in (*kept, *plain)}
     yield azure
     azure.front.reset()

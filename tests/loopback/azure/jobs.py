@@ -24,7 +24,7 @@ class Job:
     def __init__(self, name: str, body: Mapping[str, Any], *, vm_size: str, low_priority: bool) -> None:
         self.name, self.vm_size, self.low_priority = name, vm_size, low_priority
         self.properties: dict[str, Any] = copy.deepcopy(dict(body["properties"]))
-        self.created = time.time()
+        self.created, self.owner = time.time(), CLIENT
         self.cancel_asked = threading.Event()
         self.woken = threading.Event()
         """There is a reason not to wait any longer."""
@@ -128,7 +128,7 @@ class Job:
                 "id": f"{account.scope}/jobs/{self.name}",
                 "name": self.name,
                 "type": "Microsoft.MachineLearningServices/workspaces/jobs",
-                "systemData": {"createdAt": iso_date(self.created), "createdBy": CLIENT, "createdByType": "User"},
+                "systemData": {"createdAt": iso_date(self.created), "createdBy": self.owner, "createdByType": "User"},
                 "properties": known,
             }
 
@@ -151,6 +151,6 @@ class Job:
                 "inputDatasets": [],
                 "outputDatasets": [],
                 "logFiles": logs,
-                "submittedBy": CLIENT,
-                "createdBy": {"userObjectId": OBJECT_ID, "userName": CLIENT},
+                "submittedBy": self.owner,
+                "createdBy": {"userObjectId": OBJECT_ID, "userName": self.owner},
             }

@@ -37,7 +37,7 @@ def gather() -> None:
                 with peer:
                     print(f"met {peer.recv(100).decode()}", flush=True)
         return
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while True:
         try:
             peer = socket.create_connection(address, source_address=(os.environ["CLOUDTRAIN_NODE_ADDR"], 0))

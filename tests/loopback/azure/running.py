@@ -95,6 +95,7 @@ class _Life:
             why = self._watch(crew, contract.timeout_seconds)
         finally:
             crew.end()
+            crew.keep()
         if why == "interrupted":
             job.interrupted.clear()
             job.enter("Queued")

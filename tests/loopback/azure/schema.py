@@ -32,12 +32,13 @@ _TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT}
 _NAMED: Schema = {"propertyNames": {"pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"}}
 _INPUT_MODES, _OUTPUT_MODES = ("ReadOnlyMount", "Download"), ("ReadWriteMount", "Upload")
 _KINDS = ("uri_folder", "uri_file")
+_ASSETS = ("mltable", "custom_model", "mlflow_model", "triton_model")
 _INPUT: Schema = {
     "oneOf": [
         _closed(("jobInputType", "value"), jobInputType=_one_of("literal"), value=_WORD, description=_TEXT),
         _closed(
             ("jobInputType", "uri"),
-            jobInputType=_one_of(*_KINDS),
+            jobInputType=_one_of(*_KINDS, *_ASSETS),
             uri=_WORD,
             mode=_one_of(*_INPUT_MODES),
             description=_TEXT,

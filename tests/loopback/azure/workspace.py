@@ -137,7 +137,9 @@ class Workspace:
                 return json_answer(200, job.resource(account))
             refuse(name, asked.body, account, self.assets, self.jobs.values())
             vm_size, low_priority = machines(asked.body["properties"], account)
-            job = self.jobs[name] = Job(name, asked.body, vm_size=vm_size, low_priority=low_priority)
+            job = Job(name, asked.body, vm_size=vm_size, low_priority=low_priority)
+            job.owner = account.user
+            self.jobs[name] = job
             thread = threading.Thread(
                 target=running.run, args=(job, account, self.assets), name=f"loopback-{name}", daemon=True
             )

@@ -96,9 +96,9 @@ def prints(cloud: AzureCloud, run_id: str, node: int, *lines: str, end: str = "\
         file.write("".join(f"{line}\n" for line in lines).encode().removesuffix(b"\n") + end.encode())
 
 
-def said_last(cloud: AzureCloud, run_id: str, node: int, outcome: str) -> None:
+def said_last(cloud: AzureCloud, run_id: str, node: int, outcome: str, **more: Any) -> None:
     """The last word of a node's launcher."""
-    event = {"type": "node_ended", "time": 1.0, "node": node, "rank": -1, "seq": 1, "outcome": outcome}
+    event = {"type": "node_ended", "time": 1.0, "node": node, "rank": -1, "seq": 1, "outcome": outcome, **more}
     prints(cloud, run_id, node, f"::cloudtrain:: {json.dumps(event)}")
 
 

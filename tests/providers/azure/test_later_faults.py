@@ -12,8 +12,10 @@ import pytest
 import cloudtrain
 from cloudtrain.azure.start import settle
 from cloudtrain.errors import CloudError
-from cloudtrain.run import Run, adopt, find_run
+from cloudtrain.lookup import adopt, find_run
+from cloudtrain.run import Run
 from cloudtrain.runs.logs import LogLine
+from tests.limits import HANG_SECONDS
 from tests.loopback.azure.cloud import AzureCloud
 from tests.loopback.faults import Kind
 from tests.providers.azure.jobs import (
@@ -59,20 +61,36 @@ def test_waiting_goes_on_while_a_cloud_does_not_answer(cloud: AzureCloud, kind: 
     assert bool(troubles - {""}) is (kind != "slow")
 
 
-@pytest.mark.parametrize("call", OBSERVING[1:], ids=lambda call: call[1])
 @pytest.mark.parametrize("kind", LASTING)
-def test_waiting_ends_with_words_when_asking_again_cannot_help(
-    cloud: AzureCloud, kind: Kind, call: tuple[str, str]
-) -> None:
-    run = looked_at(cloud, run_id_of("lasting", kind, call[1]))
-    cloud.front.fault(kind, *call, times=EVER)
+def test_waiting_ends_with_words_when_asking_again_cannot_help(cloud: AzureCloud, kind: Kind) -> None:
+    run = looked_at(cloud, run_id_of("lasting", kind))
+    cloud.front.fault(kind, "history", "GetRunDetails", times=EVER)
     with pytest.raises(CloudError) as failed:
         run.wait(20)
-    role = "Storage Blob Data" if call[0] == "blob" else "AzureML Data Scientist"
-    assert ("az login" if kind == "expired" else role) in str(failed.value.hint)
+    assert ("az login" if kind == "expired" else "AzureML Data Scientist") in str(failed.value.hint)
     cloud.front.reset()
     assert run.status().state == "pending"
     assert [line.text for line in run.logs()] == ["hello"]
+
+
+@pytest.mark.parametrize("call", OBSERVING[2:], ids=lambda call: call[1])
+@pytest.mark.parametrize("kind", ["denied", "expired", "throttle"])
+def test_a_log_that_cannot_be_read_keeps_no_job_from_its_end(
+    cloud: AzureCloud, tmp_path: Path, kind: Kind, call: tuple[str, str]
+) -> None:
+    run = looked_at(cloud, run_id_of("unread", kind, call[1]))
+    cloud.front.fault(kind, *call, times=EVER)
+    cloud.put(f"cloudtrain/runs/{run.id}/model/weights", b"w")
+    cloud.service.jobs[run.id].finish("Completed")
+    assert run.wait(60).state == "succeeded"
+    with pytest.raises(CloudError, match="the log cannot be read: reading the log") as failed:
+        list(run.logs())
+    if kind != "throttle":
+        assert ("az login" if kind == "expired" else "Storage Blob Data") in str(failed.value.hint)
+    cloud.front.reset()
+    assert (run.fetch(tmp_path / "result") / "model" / "weights").read_bytes() == b"w"
+    assert [line.text for line in run.logs()] == ["hello"]
+    assert run.status().log_trouble == {}
 
 
 def test_list_asks_a_cloud_only_when_told_to_and_shows_what_it_knows(cloud: AzureCloud) -> None:
@@ -103,10 +121,10 @@ def test_a_look_while_a_submit_is_under_way_does_not_end_the_run(cloud: AzureClo
     bench = bench_of(cloud, tmp_path)
     cloud.front.fault("hang_before", "arm", "PutCode")
     client = bench.begin("submit", "--provider", "azure", "--detach", "--run-id", "looked-at")
-    cloud.front.wait_hanging(seconds=60)
+    cloud.front.wait_hanging()
     assert bench.json("status", "looked-at")["state"] == "submitting"
     cloud.front.release()
-    client.communicate(timeout=60)
+    client.communicate(timeout=HANG_SECONDS)
     assert client.returncode == 0
     assert bench.json("status", "looked-at")["state"] == "pending"
 

@@ -8,7 +8,9 @@ import time
 
 import pytest
 
-from cloudtrain.run import Run, find_run
+from cloudtrain.lookup import find_run
+from cloudtrain.run import Run
+from tests.limits import HANG_SECONDS
 from tests.loopback.azure.cloud import AzureCloud
 from tests.loopback.faults import Kind
 from tests.providers.azure.jobs import PASSING, log_of, prints, run_id_of, submitted
@@ -34,7 +36,7 @@ def test_log_lines_and_events_are_read_once_whatever_call_goes_wrong(cloud: Azur
     for part in range(3):
         prints(cloud, run.id, 0, f"[rank 0] zero {part}", event_of(part))
         prints(cloud, run.id, 1, f"[rank 1] one {part}")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + HANG_SECONDS
         while len(said) < 2 * (part + 1) and time.monotonic() < deadline:
             said += [line.text for line in next(updates).lines]
     assert sorted(said) == sorted([*(f"zero {part}" for part in range(3)), *(f"one {part}" for part in range(3))])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from cloudtrain.errors import CloudError
 from cloudtrain.run import Run
+from tests.limits import HANG_SECONDS
 from tests.loopback.azure.cloud import AzureCloud
 from tests.loopback.faults import Kind
 from tests.loopback.waiting import eventually
@@ -57,7 +59,7 @@ def test_a_stop_of_a_job_in_the_queue_cancels_at_once(cloud: AzureCloud) -> None
     run = submitted("queued-1")
     cloud.front.reset()
     assert run.stop().state == "stopped"
-    assert {service for service, _ in cloud.front.calls} == {"history", "arm"}
+    assert ("blob", "PutBlob") not in cloud.front.calls, "nobody is there to be told"
     assert ("arm", "CancelJob") in cloud.front.calls
 
 
@@ -84,6 +86,28 @@ def test_a_cancel_that_is_refused_since_the_job_is_over_is_no_error(
     assert run.stop().state == "succeeded"
 
 
+@pytest.mark.parametrize("call", [("history", "GetRunDetails"), ("blob", "HeadBlob")], ids=lambda call: call[1])
+@pytest.mark.parametrize("kind", ["denied", "expired"])
+def test_a_stop_is_sent_whatever_cannot_be_read(
+    cloud: AzureCloud, kind: Kind, call: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtrain.azure.stop.HEARING_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.azure.stop._grace", lambda _: 0.5)
+    run = running(cloud, run_id_of("blind", kind, call[1]))
+    cloud.front.fault(kind, *call, times=EVER)
+    with suppress(CloudError):  # that it has ended cannot be told by everybody
+        run.stop()
+    assert cloud.service.jobs[run.id].cancel_asked.is_set()
+
+
+def test_a_cancel_that_is_refused_is_the_news_where_nobody_can_tell_how_the_job_stands(cloud: AzureCloud) -> None:
+    run = running(cloud, "refused-1")
+    cloud.front.fault("denied", "arm", "CancelJob", times=EVER)
+    cloud.front.fault("expired", "history", "GetRunDetails", times=EVER)
+    with pytest.raises(CloudError, match="refused-1 was not told to stop: cancelling the job"):
+        run.stop()
+
+
 def test_a_cancel_whose_answer_is_lost_for_good_was_one_all_the_same(cloud: AzureCloud) -> None:
     run = submitted("unheard-1")
     cloud.front.fault("lost", "arm", "CancelJob", times=EVER)
@@ -101,33 +125,76 @@ def test_a_stop_that_is_not_allowed_says_which_role_is_missing_and_ends_no_run(c
     assert not run.status().has_ended
 
 
-@pytest.mark.parametrize(("kind", "call"), [("denied", ("blob", "PutBlob")), ("expired", ("arm", "ListSecrets"))])
-def test_a_job_that_cannot_be_told_to_save_is_cancelled_and_this_is_said(
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [("denied", ("blob", "PutBlob")), ("expired", ("arm", "ListSecrets"))],
+    ids=["no right to write the file", "an expired login"],
+)
+def test_a_job_that_cannot_be_told_to_save_goes_on_until_somebody_asks_again(
     cloud: AzureCloud, kind: Kind, call: tuple[str, str]
 ) -> None:
     run = submitted(f"untold-{kind}")
     forget()
     cloud.service.jobs[run.id].enter("Running")
     cloud.front.fault(kind, *call, times=EVER)
+    with pytest.raises(CloudError, match="cannot be told to save, so it was not stopped") as refused:
+        run.stop()
+    assert f"once more `cloudtrain stop {run.id}` cancels it at once" in str(refused.value.hint)
+    assert not cloud.service.jobs[run.id].cancel_asked.is_set()
+    assert run.recorded().state != "stopping"
     state = run.stop()
     assert state.state == "stopped"
-    assert state.reason.startswith("stop was asked; whether it has saved is not known: ")
+    assert "could not be told to save, so what came after its last checkpoint is lost: " in state.reason
     assert cloud.service.jobs[run.id].status == "Canceled"
 
 
-def test_a_stop_that_is_interrupted_while_it_waits_for_the_checkpoint_cancels_all_the_same(
-    cloud: AzureCloud, tmp_path: Path
+def test_a_job_that_does_not_say_that_it_saved_within_its_grace_period_is_cancelled_and_this_is_said(
+    cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("cloudtrain.azure.stop.HEARING_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.azure.stop._grace", lambda _: 0.2)
+    run = submitted("slow-save-1")
+    cloud.service.jobs[run.id].enter("Running")
+    state = run.stop()
+    assert state.state == "stopped"
+    assert "without having said that it has saved (azure.stop_grace gives more)" in state.reason
+
+
+def test_a_node_that_was_ended_by_force_is_named_in_the_verdict(cloud: AzureCloud) -> None:
+    run = submitted("forced-1")
+    said_last(cloud, run.id, 0, "stopped", why="stop_file")
+    said_last(cloud, run.id, 1, "stopped", why="stop_file", forced=True)
+    cloud.service.jobs[run.id].enter("Running")
+    state = run.stop()
+    assert state.state == "stopped"
+    assert "stop was asked (node 1 ended by force: what it was saving may be lost" in state.reason
+
+
+@pytest.mark.parametrize("why", ["sigterm", "preempted"])
+def test_a_completed_job_with_a_node_that_was_stopped_by_its_platform_has_not_succeeded(
+    cloud: AzureCloud, why: str
+) -> None:
+    run = submitted(f"evicted-{why}")
+    cloud.service.jobs[run.id].enter("Running")
+    said_last(cloud, run.id, 0, "stopped", why=why)
+    said_last(cloud, run.id, 1, "succeeded")
+    cloud.service.jobs[run.id].finish("Completed")
+    state = run.wait(HANG_SECONDS)
+    assert state.state == "stopped"
+    assert state.reason.startswith("node 0 stopped before it was done: its ")
+
+
+def test_an_interrupt_while_a_stop_waits_leaves_the_job_to_save_and_says_so(cloud: AzureCloud, tmp_path: Path) -> None:
     bench = bench_of(cloud, tmp_path)
     assert bench.run("submit", "--provider", "azure", "--detach", "--run-id", "hasty-1").code == 0
     job = cloud.service.jobs["hasty-1"]
     job.enter("Running")
     client = bench.begin("stop", "hasty-1")
     eventually(lambda: cloud.blobs("cloudtrain/runs/hasty-1/output/.cloudtrain-stop"))
-    assert not job.cancel_asked.is_set()
     client.send_signal(signal.SIGINT)
-    _, err = client.communicate(timeout=60)
+    _, err = client.communicate(timeout=HANG_SECONDS)
     assert client.returncode == 130
     assert "Traceback" not in err
-    assert eventually(lambda: job.has_ended)
-    assert eventually(lambda: bench.json("status", "hasty-1")["state"] == "stopped")
+    assert "hasty-1 was told to stop: it saves, and ends by itself" in err
+    assert not job.cancel_asked.is_set()
+    job.finish("Completed")

@@ -8,7 +8,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import CloudError, CloudtrainError
-from cloudtrain.run import find_run
+from cloudtrain.lookup import find_run
 from tests.loopback.azure.cloud import AzureCloud
 from tests.loopback.faults import Kind
 from tests.providers.azure.jobs import (

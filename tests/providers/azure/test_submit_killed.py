@@ -25,7 +25,7 @@ def test_a_submit_that_is_killed_at_any_call_leaves_one_job_or_none(
     submit = ("submit", "--provider", "azure", "--detach", "--run-id", run_id)
     cloud.front.fault(when, *call)
     client = bench.begin(*submit)
-    cloud.front.wait_hanging(seconds=60)
+    cloud.front.wait_hanging()
     monkeypatch.setenv("HOME", str(bench.folder / "home"))  # what follows need not be processes of their own
     monkeypatch.chdir(bench.folder / "job")
     assert json.loads(in_process("status", run_id, "--json").out)["state"] == "submitting"

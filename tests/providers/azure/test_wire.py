@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.errors import CloudError
+from cloudtrain.azure.verdict import rule_findings
+from cloudtrain.clouds.azure import Workspace
+from cloudtrain.errors import CloudError, CloudtrainError, RefusedError
 from cloudtrain.run import Run
 from tests.e2e.in_process import call as in_process
 from tests.loopback.azure.cloud import AzureCloud
 from tests.loopback.azure.samples import client
 from tests.loopback.azure.schema import OFFICIAL_FILE, official_schema, official_violations
-from tests.providers.azure.jobs import AGAIN, JOB, forget, prints, submitted
+from tests.providers.azure.jobs import AGAIN, EVER, JOB, forget, prints, submitted
 
 STORE = "azureml://datastores/workspaceblobstore/paths"
 SECRET = "hunter2-never-send-this"
@@ -130,28 +132,32 @@ def test_what_is_kept_of_a_request_is_what_was_planned(cloud: AzureCloud) -> Non
 
 
 def test_a_local_folder_is_uploaded_once_and_known_by_its_content(cloud: AzureCloud, folder: Path) -> None:
-    (folder / "data").mkdir()
+    (folder / "data" / "deep").mkdir(parents=True)
     (folder / "data" / "a.txt").write_text("a")
     (folder / "data" / "b.txt").write_text("b")
+    (folder / "data" / "deep" / "link").symlink_to("../a.txt")
+    for name in (".gitignore", ".amlignore"):  # as data folders have them, so that nobody commits what is in there
+        (folder / "data" / name).write_text("*\n")
     (folder / ".cloudtrainignore").write_text("data/\n")
     local = {"inputs": {"train": "./data"}}
     put(cloud)
     _, first = put(cloud, **local)
-    assert [call.operation for call in cloud.front.calls].count("PutBlob") == 2
     _, second = put(cloud, **local)
     assert ("blob", "PutBlob") not in cloud.front.calls
     assert first["properties"]["inputs"] == second["properties"]["inputs"]
     place = first["properties"]["inputs"]["train"]["uri"]
     assert set(cloud.blobs(place.removeprefix(f"{STORE}/"))) == {
-        f"{place.removeprefix(f'{STORE}/')}{name}" for name in ("a.txt", "b.txt")
+        f"{place.removeprefix(f'{STORE}/')}{name}"
+        for name in (".amlignore", ".gitignore", "a.txt", "b.txt", "deep/link")
     }
+    assert cloud.blobs(place.removeprefix(f"{STORE}/"))[f"{place.removeprefix(f'{STORE}/')}deep/link"] == b"a"
     (folder / "data" / "b.txt").write_text("changed")
     _, third = put(cloud, **local)
     assert ("blob", "PutBlob") in cloud.front.calls
     assert third["properties"]["inputs"] != first["properties"]["inputs"]
 
 
-@pytest.mark.parametrize("call", [("blob", "PutBlob", 2), ("blob", "SetBlobMetadata", 1)], ids=lambda call: call[1])
+@pytest.mark.parametrize("call", [("blob", "PutBlob", 2), ("blob", "PutBlob", 4)], ids=["a file", "the mark"])
 @pytest.mark.parametrize("kind", ["error", "lost", "refused_lost"])
 def test_a_local_folder_arrives_whole_whatever_passes(cloud: AzureCloud, folder: Path, kind: Any, call: Any) -> None:
     put(cloud)
@@ -166,6 +172,87 @@ def test_a_local_folder_arrives_whole_whatever_passes(cloud: AzureCloud, folder:
     assert {key.removeprefix(place): value for key, value in cloud.blobs(place).items()} == {
         name: f"{name} {folder}".encode() for name in "abc"
     }
+
+
+def test_an_input_that_cannot_be_brought_along_is_refused_before_anything_is_asked(
+    cloud: AzureCloud, folder: Path
+) -> None:
+    (folder / "data").mkdir()
+    (folder / "empty").mkdir()
+    (folder / "data" / "link").symlink_to("gone")
+    (folder / ".cloudtrainignore").write_text("data/\nempty/\n")
+    cloud.front.reset()
+    with pytest.raises(CloudtrainError) as refused:
+        submitted("refused-1", inputs={"train": "./data", "test": "./empty"})
+    assert f"inputs.train: {folder}/data: link is a broken link (gone)" in refused.value.message
+    assert f"inputs.test: {folder}/empty is empty: the job would run on nothing" in refused.value.message
+    assert cloud.front.calls == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"code": "/nowhere"}, "code: Can't find directory or file in resolved absolute path: /nowhere"),
+        ({"limits": {"timeout": "ever"}}, "limits.timeout: Not a valid integer."),
+        (
+            {"inputs": {"train": {"type": "uri_folder", "path": "data", "mode": "download"}}},
+            "[Errno 2] No such file or directory: '{folder}/data/gone'",
+        ),
+    ],
+    ids=["no such folder", "wrong type", "broken link"],
+)
+def test_what_the_sdk_refuses_is_told_with_its_cause(
+    cloud: AzureCloud, folder: Path, wrong: dict[str, Any], told: str
+) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / "link").symlink_to("gone")
+    (folder / "src").mkdir()
+    (folder / "src" / "code.py").write_text("")
+    (folder / ".cloudtrainignore").write_text("data/\n")
+    plan = cloudtrain.plan(cloudtrain.load(JOB), "azure")
+    document = {**cloudtrain.render(plan).document, "code": str(folder / "src"), **wrong}
+    for item in document["inputs"].values():
+        item["path"] = str(folder / item["path"])
+    facts = plan.target.facts
+    place = Workspace(facts["subscription"], facts["resource_group"], facts["workspace"])
+    with pytest.raises(RefusedError) as refused:
+        place.create(document, lambda: None)
+    assert told.format(folder=folder) in refused.value.message
+    assert "One or more" not in refused.value.message
+
+
+def test_what_the_sdk_makes_of_a_build_context_is_told_before(cloud: AzureCloud, folder: Path) -> None:
+    (folder / "docker").mkdir()
+    (folder / "docker" / "Dockerfile").write_text("FROM scratch\n")
+    (folder / "docker" / ".gitignore").write_text("*.bin\n")
+    plan = cloudtrain.plan(cloudtrain.load({**JOB, "image": {"build": "docker/Dockerfile"}}), "azure")
+    said = [found.message for found in rule_findings(plan)]
+    assert f"azure-ai-ml leaves out of the build what {folder}/docker/.gitignore says" in said
+    (folder / "docker" / "link").symlink_to("gone")
+    assert f"{folder}/docker: link is a broken link (gone)" in [found.message for found in rule_findings(plan)]
+
+
+def test_a_local_file_is_uploaded_under_its_name(cloud: AzureCloud, folder: Path) -> None:
+    (folder / "data.csv").write_text("1,2")
+    _, body = put(cloud, inputs={"train": "./data.csv"})
+    place = body["properties"]["inputs"]["train"]
+    assert place["jobInputType"] == "uri_file"
+    assert cloud.blobs(place["uri"].removeprefix(f"{STORE}/")) == {place["uri"].removeprefix(f"{STORE}/"): b"1,2"}
+
+
+def test_an_upload_that_failed_is_not_taken_for_a_whole_one(cloud: AzureCloud, folder: Path) -> None:
+    (folder / "data").mkdir()
+    for name in "abc":
+        (folder / "data" / name).write_text(f"{name} {folder}")
+    (folder / ".cloudtrainignore").write_text("data/\n")
+    cloud.front.fault("denied", "blob", "PutBlob", nth=2, times=EVER)
+    with pytest.raises(CloudError) as failed:
+        submitted("half-1", inputs={"train": "./data"})
+    assert failed.value.message.endswith("nothing was started")
+    cloud.front.reset()
+    run = submitted("half-2", inputs={"train": "./data"})
+    place = cloud.service.jobs[run.id].properties["inputs"]["train"]["uri"].removeprefix(f"{STORE}/")
+    assert len(cloud.blobs(place)) == 3
 
 
 def test_a_build_context_is_uploaded_once_and_known_by_its_content(cloud: AzureCloud, folder: Path) -> None:

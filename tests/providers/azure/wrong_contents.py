@@ -125,12 +125,15 @@ ROWS = [
     ),
     # environment, secrets, tags, checkpoints, arguments
     row(
-        "Azure ML's own variable", "1:7", "env.azureml_run_id: is Azure ML's own word", job="env: {azureml_run_id: x}\n"
+        "Azure ML's own variable",
+        "1:7",
+        "env.azureml_run_id: is reserved by Azure ML",
+        job="env: {azureml_run_id: x}\n",
     ),
     row(
         "the world's size",
         "1:23",
-        "env.WORLD_SIZE: is Azure ML's own word",
+        "env.WORLD_SIZE: is reserved by Azure ML",
         "1:7: env.MASTER_ADDR",
         job="env: {MASTER_ADDR: x, WORLD_SIZE: 3}\n",
     ),
@@ -196,7 +199,12 @@ ROWS = [
         "tags.team: a tag has at most 1000 characters",
         job=f"tags: {{team: '{'x' * 1001}'}}\n",
     ),
-    row("too many tags", "1:1", "tags: 41 tags are more than a job can have", job="tags:\n" + many(41, "t#: x")),
+    row(
+        "too many tags",
+        "1:1",
+        "tags: 41 tags and up to 11 of cloudtrain's own are more than a job has: 50",
+        job="tags:\n" + many(41, "t#: x"),
+    ),
     row(
         "checkpoints on this machine",
         "1:15",
@@ -211,10 +219,10 @@ ROWS = [
     ),
     row(
         "arguments that do not fit",
-        "1:1",
+        "2:1",
         "args: ",
         "bytes are more than travel with a job (100000)",
-        job=f"args: [{'x' * 60_000}]\n",
+        job=f"entrypoint: -m train\nargs: [{'x' * 99_900}]\n",
     ),
     # ways into the job
     row(

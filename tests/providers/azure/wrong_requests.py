@@ -57,7 +57,7 @@ ROWS = [
         "a GPU machine for a CPU job",
         "1:24",
         "Standard_NC4as_T4_v3 has 1 x T4, the job uses 0 per node",
-        job="resources: {instance: {azure: Standard_NC4as_T4_v3}}\n",
+        job="resources: {instance: {azure: Standard_NC4as_T4_v3}, gpus: 0}\n",
     ),
     row(
         "a CPU machine for a GPU job",
@@ -130,21 +130,21 @@ ROWS = [
     row(
         "running too long",
         "1:10",
-        "limits.max_runtime: 1900800 s is longer than Azure ML runs a job",
+        "limits.max_runtime: 22 d is longer than Azure ML runs a job",
         "hint: 21 d at most",
         job="limits: {max_runtime: 22 d}\n",
     ),
     row(
         "running too long on spot",
         "2:10",
-        "limits.max_runtime: 691200 s is longer than Azure ML runs low-priority machines",
+        "limits.max_runtime: 8 d is longer than Azure ML runs low-priority machines",
         "hint: 7 d at most",
         job="resources: {spot: true}\nlimits: {max_runtime: 8 d}\n",
     ),
     row(
         "money for too long",
         "2:29",
-        "limits.max_cost: 2053231 s is longer than Azure ML runs a job",
+        "limits.max_cost: 2,053,231 s (23 d 18 h) is longer than Azure ML runs a job",
         job="resources: {gpus: 1}\nlimits: {max_runtime: 30 d, max_cost: 300 USD}\n",
     ),
     row(

@@ -1,0 +1,141 @@
+"""Runs of others in one workspace: the list shows how they stand and whose they are, and asks for what is new."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+import cloudtrain
+from cloudtrain.cli import main
+from cloudtrain.errors import CloudError
+from cloudtrain.lookup import adopt, find_run
+from cloudtrain.quantities import format_duration
+from tests.loopback.azure.cloud import AzureCloud
+from tests.loopback.azure.jobs import Job
+from tests.loopback.faults import Kind
+from tests.providers.azure.jobs import EVER, JOB, PASSING, forget, run_id_of, submitted
+
+
+@pytest.fixture
+def here(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The data folder of a second machine; the default one is the colleague's."""
+    return str(tmp_path_factory.mktemp("here"))
+
+
+def listed(here: str) -> dict[str, dict[str, object]]:
+    return {line["run"]: line for line in cloudtrain.list_runs(data_dir=here)}
+
+
+def calls(cloud: AzureCloud) -> Counter[str]:
+    return Counter(call.operation for call in cloud.front.calls)
+
+
+@pytest.mark.parametrize(
+    ("status", "state"), [("Completed", "succeeded"), ("Failed", "failed"), ("Canceled", "stopped")]
+)
+def test_a_job_that_is_over_is_listed_as_over_and_its_clock_stands(
+    cloud: AzureCloud, here: str, status: str, state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = submitted(run_id_of("over", status))
+    job = cloud.service.jobs[run.id]
+    job.enter("Running")
+    job.finish(status, "it was so" if status == "Failed" else "")
+    job.created, job._started, job._ended = job.created - 7200, job.created - 7200, job.created - 3600
+    adopt("azure", data_dir=here)
+    line = listed(here)[run.id]
+    assert line["state"] == state
+    with pytest.raises(SystemExit):
+        main(["--data-dir", here, "list"])
+    (row,) = (text for text in capsys.readouterr().out.splitlines() if text.startswith(run.id))
+    assert format_duration(3600) in row
+
+
+def test_a_run_of_this_machine_is_listed_as_the_workspace_lists_it(cloud: AzureCloud) -> None:
+    run = submitted("own-1")
+    cloud.service.jobs[run.id].finish("Completed")
+    adopt("azure")
+    assert {line["run"]: line["state"] for line in cloudtrain.list_runs()}[run.id] == "succeeded"
+
+
+def test_a_job_that_goes_on_is_listed_by_its_phase_and_later_by_its_end(cloud: AzureCloud, here: str) -> None:
+    run = submitted("goes-on-1")
+    adopt("azure", data_dir=here)
+    assert listed(here)[run.id]["state"] == "pending"
+    cloud.service.jobs[run.id].enter("Running")
+    adopt("azure", data_dir=here)
+    assert listed(here)[run.id]["state"] == "running"
+    cloud.service.jobs[run.id].finish("Completed")
+    adopt("azure", data_dir=here)
+    assert listed(here)[run.id]["state"] == "succeeded"
+    assert find_run(run.id, data_dir=here).recorded().billing["usd"] >= 0
+
+
+def test_the_owner_is_the_one_that_the_job_or_else_the_workspace_names(
+    cloud: AzureCloud, here: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("LOGNAME", "bob")
+        submitted("tagged-1")
+    monkeypatch.setattr(cloud.account, "user", "carol@example.com")
+    old = submitted("untagged-1")
+    del cloud.service.jobs[old.id].properties["tags"]["cloudtrain-owner"]  # as an earlier version left it
+    adopt("azure", data_dir=here)
+    owners = {run: str(line["owner"]).partition("@")[0] for run, line in listed(here).items()}
+    assert (owners["tagged-1"], owners["untagged-1"]) == ("bob", "carol")
+
+
+def test_a_list_asks_for_no_more_pages_than_have_news(
+    cloud: AzureCloud, here: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtrain.azure.adopt.KNOWN_IN_A_ROW", 10)
+    like = cloud.service.jobs[submitted("paged-0").id]
+    for number in range(1, 40):
+        tags = {**like.tags, "cloudtrain-run": f"paged-{number}"}
+        body = {"properties": {**like.properties, "tags": tags}}
+        job = Job(f"paged-{number}", body, vm_size=like.vm_size, low_priority=False)
+        cloud.service.jobs[job.name] = job
+    for job in cloud.service.jobs.values():
+        job.finish("Completed")
+    cloud.front.reset()
+    assert len(adopt("azure", data_dir=here)) == len(cloud.service.jobs)
+    assert calls(cloud)["ListJobs"] >= 4
+    late = submitted("paged-late")
+    cloud.front.reset()
+    assert adopt("azure", data_dir=here) == [late.id]
+    assert (calls(cloud)["ListJobs"], calls(cloud)["GetRunDetails"]) == (2, 0)
+
+
+@pytest.mark.parametrize("kind", PASSING)
+def test_a_list_finds_new_jobs_through_what_passes(cloud: AzureCloud, here: str, kind: Kind) -> None:
+    run = submitted(run_id_of("through", kind))
+    cloud.service.jobs[run.id].finish("Completed")
+    forget()
+    cloud.front.fault(kind, "arm", "ListJobs")
+    cloud.front.fault(kind, "history", "GetRunDetails")
+    assert run.id in adopt("azure", data_dir=here)
+    assert listed(here)[run.id]["state"] == "succeeded"
+
+
+@pytest.mark.parametrize(("kind", "words"), [("expired", "expired"), ("denied", "not authorized")])
+def test_a_list_that_is_refused_says_so(cloud: AzureCloud, here: str, kind: Kind, words: str) -> None:
+    submitted(run_id_of("refused", kind))
+    cloud.front.fault(kind, "arm", "ListJobs", times=EVER)
+    with pytest.raises(CloudError, match=f"listing jobs in the workspace .*{words}"):
+        adopt("azure", data_dir=here)
+
+
+def test_who_may_not_read_the_run_history_sees_that_jobs_are_over(cloud: AzureCloud, here: str) -> None:
+    run = submitted("no-history-1")
+    cloud.service.jobs[run.id].finish("Completed")
+    cloud.front.fault("denied", "history", "GetRunDetails", times=EVER)
+    assert run.id in adopt("azure", data_dir=here)
+    assert listed(here)[run.id]["state"] == "succeeded"
+
+
+def test_a_job_that_a_colleague_starts_later_is_never_the_last_one(cloud: AzureCloud, here: str) -> None:
+    mine = cloudtrain.plan(cloudtrain.load(JOB), "azure", run_id="shared-mine", data_dir=here)
+    cloudtrain.submit(mine)
+    submitted("shared-theirs")
+    assert "shared-theirs" in adopt("azure", data_dir=here)
+    assert find_run("last", data_dir=here).id == find_run("shared", data_dir=here).id == "shared-mine"
