@@ -17,13 +17,15 @@ if TYPE_CHECKING:
         SpecError,
         UsageError,
     )
+    from cloudtrain.lookup import find_run, list_runs
     from cloudtrain.notebook import launch
-    from cloudtrain.run import Run, find_run, list_runs
+    from cloudtrain.run import Run
 
 _ERRORS = ("CloudtrainError", "JobFailed", "RefusedError", "RunExists", "RunNotFound", "SpecError", "UsageError")
 _HOMES = {
     **dict.fromkeys(_ERRORS, "errors"),
-    **dict.fromkeys(("Run", "find_run", "list_runs"), "run"),
+    **dict.fromkeys(("find_run", "list_runs"), "lookup"),
+    "Run": "run",
     "launch": "notebook",
 }
 """Where the names above live, when not in `cloudtrain.api`."""

@@ -215,7 +215,7 @@ class _Walk:
     def _scalar(self, node: yaml.Node, keys: Keys) -> Any:
         tag, text = node.tag.removeprefix("tag:yaml.org,2002:"), node.value
         if tag in _CORE and not re.fullmatch(_CORE[tag][0], text):
-            return self._refuse(node, keys, f"{kind_of(text)} is tagged as {tag}, which it is not")
+            return self._refuse(node, keys, f"is tagged as {tag}, which it is not")  # it may be a secret: unsaid
         if tag == "null":
             return None
         if tag == "bool":
@@ -246,6 +246,7 @@ class _Walk:
 def _written_int(text: str) -> Any:
     try:
         number = WrittenInt(int(text, 0) if text[:2] in ("0x", "0o") else int(text))
+        str(number)  # of hexadecimal digits Python reads any count, and writes no more than of others
     except ValueError:  # more digits than Python reads; no field takes such a number
         return text
     number.text = text

@@ -57,7 +57,8 @@ class Mistake:
 
     def render(self) -> str:
         """`job.yaml:7:3: resources.gpu: unknown GPU 'A100-80' (did you mean 'A100-80GB'?)`, then the hint."""
-        line = ": ".join(part for part in (self.where, self.path, self.message) if part)
+        where, path = (part.replace("\n", "\\n") for part in (self.where, self.path))  # names of others' choice
+        line = ": ".join(part for part in (where, path, self.message) if part)
         return line + (f"\n  hint: {self.hint}" if self.hint else "")
 
 

@@ -29,7 +29,8 @@ def launch(function: Callable[..., Any], *args: Any, processes: int = 2, **kwarg
     cell, failure = _module("cell"), _module("failure")
     _check_gpus(cell.torch, processes)
     try:
-        outcomes = cell.run(function, args, kwargs, processes, enter=_enter, fresh=cell.torch.cuda.is_available())
+        fresh = cell.torch.cuda.is_available()
+        outcomes = cell.run(function, args, kwargs, processes, enter=_enter, fresh=fresh, flush=_flush)
     except ValueError as error:
         raise UsageError(str(error)) from error
     errors = [_weighed(outcome.error, failure) for outcome in outcomes if outcome.error]
@@ -41,12 +42,20 @@ def launch(function: Callable[..., Any], *args: Any, processes: int = 2, **kwarg
 
 def _enter(*what: Any) -> None:
     """Where a rank begins: a fresh process can import this by its name."""
-    _module("cell").live(*what)
+    _module("cell").live(*what, _module("shutdown"))
+
+
+def _flush() -> None:
+    """Write the buffers of all open files of the notebook."""
+    shutdown = _module("shutdown")
+    shutdown.flush(shutdown.open_files())
 
 
 def _weighed(error: Mapping[str, Any], failure: ModuleType) -> dict[str, Any]:
     """The error, and whether it only says that a peer is gone."""
-    consequence = error.get("consequence") or failure.is_consequence(error["exception"], error["message"])
+    consequence = error.get("consequence") or failure.is_consequence(
+        error["exception"], error["message"], error.get("raised_in", "")
+    )
     return {**error, "consequence": consequence}
 
 

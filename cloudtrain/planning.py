@@ -39,6 +39,8 @@ class Target:
     """What else this provider needs to render: folders, role, bucket, instance types."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where facts come from that no line of the spec says, by dotted path: `cloudtrain.toml:3`."""
+    gpus: int | None = None
+    """GPUs per node, where the machine decides it; None: as the spec says."""
     quote: Quote | None = None
     """What it may cost; None where nothing is billed."""
     problems: tuple[Problem, ...] = ()
@@ -59,6 +61,8 @@ class SourceFacts:
     bytes: int
     warning: str = ""
     """What to say of its size, if anything."""
+    secrets: tuple[str, ...] = ()
+    """What stays out since it is likely to hold secrets, by path."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +82,8 @@ class Facts:
     git_commit: str = ""
     git_dirty: bool | None = None
     """Whether tracked files differ from that commit; None when that cannot be told."""
+    owner: str = ""
+    """Who plans it, for those who share an account: `alice@laptop`."""
     resume_run: str = ""
     """The run that this one goes on from."""
     resume_from: str = ""
@@ -111,6 +117,16 @@ class Plan:
     def is_rehearsal(self) -> bool:
         """Whether another provider's request is executed."""
         return self.host.provider != self.target.provider
+
+    @property
+    def gpus(self) -> int:
+        """GPUs per node that the job uses."""
+        return (self.spec.resources.gpus or 0) if self.target.gpus is None else self.target.gpus
+
+    @property
+    def processes(self) -> int:
+        """Processes per node."""
+        return self.spec.resources.processes_on(self.gpus)
 
     def where(self, path: str) -> str:
         """Where a field was set, or else the nearest field around it; empty when nobody has said any of them."""

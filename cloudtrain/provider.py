@@ -54,15 +54,32 @@ def finding(plan: Plan, keys: Keys, message: str, hint: str | None = None) -> Fi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adopted:
-    """A job that another machine started: what its run folder is born with."""
+    """A job of ours as a cloud lists it, whoever started it."""
 
     run_id: str
     documents: Mapping[str, str]
+    """What its run folder is born with, where this machine has none."""
     events: Sequence[Mapping[str, Any]]
+    """The same."""
+    news: Sequence[Mapping[str, Any]] = ()
+    """How it stands: its phase, or its end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What this machine knows of the runs at a provider already, so that the provider is asked for news only."""
+
+    states: Mapping[str, str] = field(default_factory=dict)
+    """Run id -> state as last seen."""
+    until: dict[str, float] = field(default_factory=dict)
+    """Up to when all changes in an account are known, by the account's own clock. A provider moves it on."""
 
 
 Progress = Callable[[int, int], None]
 """Told how much is done, and of how much."""
+
+Note = Callable[[str], None]
+"""Told of one thing that a user should know."""
 
 
 class Provider(Protocol):
@@ -82,11 +99,14 @@ class Provider(Protocol):
         ...
 
     def rules(self, plan: Plan) -> list[Finding]:
-        """What is wrong with the plan by this provider's own rules. Pure and quick: `plan` shows it too."""
+        """What is wrong with the plan, as far as rules, tables and the disk tell: no network, no process, no SDK.
+
+        `plan` shows it. For a rehearsal both providers are asked, the one whose request it is and the one that runs it.
+        """
         ...
 
     def checks(self, plan: Plan) -> list[Finding]:
-        """What else stands in the way, as far as this machine can tell, before anything is spent."""
+        """What else stands in the way, where it takes a process, an engine or an SDK to tell. Nothing is spent yet."""
         ...
 
     def render(self, plan: Plan) -> Request:
@@ -118,17 +138,25 @@ class Provider(Protocol):
         ...
 
     def fetch(
-        self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None
+        self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
     ) -> list[str]:
-        """Bring what the job left, each into `folder/<name>`; returns the names that there were."""
+        """Bring what the job left, each into `folder/<name>`; returns the names that there were.
+
+        Links that lead to something inside are kept, as relative ones. What cannot be kept (links that lead out,
+        devices) does not keep the rest from arriving: `note` is told of it.
+        """
         ...
 
-    def adopt(self, settings: Settings, run_id: str | None) -> list[Adopted]:
-        """Jobs of ours that run there, whoever started them; of one name, if it is given."""
+    def adopt(self, settings: Settings, run_id: str | None, seen: Seen) -> list[Adopted]:
+        """Jobs of ours there, whoever started them, that are new or have changed; of one name, if it is given."""
         ...
 
     def catch_up(self, run: RunFolder, state: RunState) -> None:
         """Bring what an ended run of another machine has printed, and its events; once is enough."""
+        ...
+
+    def release(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+        """Give back machines that are kept after a run, and billed; the events that say so. UsageError for none."""
         ...
 
     def native(self, run: RunFolder, state: RunState) -> Any:

@@ -57,6 +57,12 @@ def parse_money(text: str) -> float:
     return amount
 
 
+def exact_duration(seconds: int) -> str:
+    """`6 h`; of a duration that this would round `21,601 s (6 h)`: next to a limit every second counts."""
+    text = format_duration(seconds)
+    return text if parse_duration(text) == seconds else f"{seconds:,} s ({text})"
+
+
 def format_duration(seconds: float) -> str:
     """`14 s`, `2 min 5 s`, `1 h 30 min`, `2 d 3 h`: the two largest units that matter."""
     rest = round(seconds)

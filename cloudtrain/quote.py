@@ -40,6 +40,8 @@ class Quote:
     """What set it: `limits.max_cost`, `limits.max_runtime`, or empty for the platform's default."""
     overhead_seconds: int
     """Billed on top of the cap: the grace period after the stop, machines kept warm."""
+    kept_seconds: int = 0
+    """Of these, how long the machines are kept for the next job."""
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -51,6 +53,12 @@ class Quote:
         """The most that the machines can cost; what is billed while data is moved before and after comes on top."""
         per_hour = self.usd_per_hour
         return None if per_hour is None else per_hour * (self.max_seconds + self.overhead_seconds) / HOUR
+
+    @property
+    def kept_usd(self) -> float | None:
+        """What keeping the machines may cost, which `worst_usd` holds too."""
+        per_hour = self.usd_per_hour
+        return None if per_hour is None else per_hour * self.kept_seconds / HOUR
 
     def age_days(self, now: float) -> int | None:
         """How old the price is, in days; None when its date is only a year or nothing."""
@@ -117,7 +125,9 @@ def quote(
     elif limits.max_runtime is None and price is None:
         message = "the price of this machine is not known, and nothing limits what the job may cost"
         problems.append((("limits",), message, "set limits.max_runtime"))
-    made = Quote(price=price, nodes=nodes, max_seconds=seconds, cap=cap, overhead_seconds=overhead)
+    made = Quote(
+        price=price, nodes=nodes, max_seconds=seconds, cap=cap, overhead_seconds=overhead, kept_seconds=kept_seconds
+    )
     return made, problems
 
 

@@ -40,6 +40,11 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "look at the image: its log is in the studio, under the environment; the workspace must be allowed to pull it",
     ),
     (
+        r"[Bb]us error|SIGBUS|unable to (open|allocate|mmap|write).*(shared memory|/torch_)|/torch_\d+.*No space left",
+        "shared memory is too small for the batches of the DataLoader workers: raise resources.shm (docker, azure), or "
+        "use fewer workers or a smaller prefetch_factor; SageMaker sizes it by the machine",
+    ),
+    (
         r"container exited with code .*exec format error",
         "the image is built for another kind of processor than this machine has: docker build --platform …",
     ),
@@ -64,6 +69,12 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "most likely the machine ran out of memory: fewer DataLoader workers, a smaller batch, or a larger machine",
     ),
     (
+        r"InvalidCxxCompiler|No working C\+\+ compiler|[Ff]ailed to find C compiler|"
+        r"(gcc|g\+\+|cc|c\+\+|clang)['\"]?: (command )?not found|No such file or directory: '(gcc|g\+\+|cc|c\+\+)'",
+        'torch.compile needs a compiler in the image: image.args = ["WITH_COMPILER=1"] in cloudtrain.toml '
+        "(CLOUDTRAIN_IMAGE_ARGS=WITH_COMPILER=1) for our own image, or g++ in yours",
+    ),
+    (
         r"ModuleNotFoundError|torch cannot be imported",
         "install it in the image, or locally in the Python that runs the job",
     ),
@@ -73,7 +84,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"shows \d+ GPUs",
-        "ask for fewer GPUs, or look whether the driver is visible in the container (--gpus all)",
+        "ask for fewer GPUs, or for a machine that has as many; in an image of your own: whether it sees the driver",
     ),
     (r"the world has \d+ ranks", "start the processes through the launcher, not with a torchrun of your own"),
     (

@@ -15,13 +15,27 @@ from cloudtrain.quantities import parse_duration, parse_size
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"expected text, got {value!r}")
+        raise ValueError(f"expected text, got {_shown(value)}")
+    if "\0" in value:
+        raise ValueError("holds a NUL character")
     return value
+
+
+def _shown(value: Any) -> str:
+    """A value as a message shows it; a number of thousands of digits, which Python does not write, in words."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _path(value: Any) -> str:
     try:
-        return str(Path(_text(value)).expanduser())
+        path = str(Path(_text(value)).expanduser())
+        if max(len(os.fsencode(part)) for part in path.split("/")) > 255 or len(os.fsencode(path)) > 3000:
+            raise ValueError("is longer than any disk keeps")
+        return path
     except RuntimeError:
         raise ValueError(f"there is no such user: {value}") from None
 
@@ -39,16 +53,19 @@ def _grace(value: Any) -> int:
 
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(f"expected a number of seconds, got {value!r}")
-    seconds = float(value)
+        raise ValueError(f"expected a number of seconds, got {_shown(value)}")
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = float("inf")
     if not 0.05 <= seconds <= 3600:
-        raise ValueError(f"expected 0.05 to 3600 seconds, got {value}")
+        raise ValueError(f"expected 0.05 to 3600 seconds, got {_shown(value)}")
     return seconds
 
 
 def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, (str, list)):
-        raise ValueError(f"expected a list of texts, got {value!r}")
+        raise ValueError(f"expected a list of texts, got {_shown(value)}")
     return tuple(_text(item) for item in ([v.strip() for v in value.split(",")] if isinstance(value, str) else value))
 
 
@@ -60,6 +77,12 @@ def _arguments(value: Any) -> tuple[str, ...]:
     return found
 
 
+def _yes(value: Any) -> bool:
+    if str(value).lower() not in ("1", "true", "yes", "0", "false", "no"):
+        raise ValueError(f"expected true or false, got {value!r}")
+    return str(value).lower() in ("1", "true", "yes")
+
+
 KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "provider": (_text, "the provider when --provider is not given"),
     "data_dir": (_path, "where runs are kept"),
@@ -67,8 +90,10 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "source_warn": (_quantity(parse_size), "warn when the source folder is larger"),
     "source_limit": (_quantity(parse_size), "refuse when the source folder is larger"),
     "stop_grace": (_grace, "local runs: time from the stop signal to the kill"),
-    "image.args": (_arguments, "arguments of the images that are built, such as BASE_IMAGE=debian:12-slim"),
+    "image.args": (_arguments, "arguments of our own image, such as BASE_IMAGE=debian:12-slim"),
+    "image.build_args": (_arguments, "arguments of a Dockerfile of your own"),
     "docker.memory": (_quantity(parse_size), "the most memory that one container may use, such as 8 GiB"),
+    "docker.share_gpus": (_yes, "containers may use GPUs that another run has"),
     "prices": (_path, "your own table of prices: CSV, instance_type,usd_per_hour,region,as_of"),
     "aws.region": (_text, "AWS region"),
     "aws.role": (_text, "execution role of SageMaker jobs"),
@@ -86,8 +111,11 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "azure.datastore": (_text, "where checkpoints, model and output are kept"),
     "azure.repository": (_text, "where images that are built are pushed: myregistry.azurecr.io/train"),
     "azure.poll": (_seconds, "seconds between two looks at a job"),
+    "azure.stop_grace": (_grace, "how long a job that is stopped may take to save and to store what it saved"),
 }
 """Every setting: its reader and its meaning."""
+
+FILE_NAME = "cloudtrain.toml"
 
 DEFAULTS: dict[str, Any] = {
     "provider": "local",
@@ -97,6 +125,7 @@ DEFAULTS: dict[str, Any] = {
     "aws.poll": 10.0,
     "azure.datastore": "workspaceblobstore",
     "azure.poll": 10.0,
+    "azure.stop_grace": 60,
 }
 
 
@@ -116,6 +145,11 @@ class Settings:
         """The value, or None when nobody set it."""
         return self.values.get(key)
 
+    def beside_the_job(self, key: str) -> str:
+        """The place in the file beside the job that sets a key, which may be somebody else's; empty when none does."""
+        origin = self.origins.get(key, "")
+        return origin if origin.startswith(f"{self.folder / FILE_NAME}:") else ""
+
 
 def load_settings(
     folder: Path, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
@@ -127,7 +161,7 @@ def load_settings(
     mistakes: list[Mistake] = []
     for given in (
         _file(_xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml", mistakes),
-        _file(folder / "cloudtrain.toml", mistakes),
+        _file(folder / FILE_NAME, mistakes),
         _environment(environ),
         {key: (value, f"--{key.replace('_', '-')}") for key, value in (flags or {}).items() if value is not None},
     ):
@@ -169,6 +203,9 @@ def _file(path: Path, mistakes: list[Mistake]) -> dict[str, tuple[Any, str]]:
         place = re.search(r"line (\d+), column (\d+)", str(error))
         where = f"{path}:{place[1]}:{place[2]}" if place else str(path)
         mistakes.append(Mistake(where=where, path="", message=f"is not TOML: {error}"))
+        return {}
+    except ValueError:  # of the number alone, without its place
+        mistakes.append(Mistake(where=str(path), path="", message="holds a number of more digits than can be read"))
         return {}
     except RecursionError:
         mistakes.append(Mistake(where=str(path), path="", message="is nested too deeply"))

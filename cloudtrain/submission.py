@@ -7,9 +7,10 @@ became of the job can always be asked by its name.
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 
 from cloudtrain.bundle import payload_files
@@ -29,6 +30,9 @@ from cloudtrain.spec import JobSpec, spec_from_document
 from cloudtrain.spec.load import override
 
 Progress = Callable[[int, int], None]
+
+MAX_SECRETS = MAX_CHANGED = 5
+"""Of the files that are left out, or have changed, in a note."""
 
 
 def read_facts(
@@ -57,10 +61,12 @@ def read_facts(
             files=len(own),
             bytes=sum(entry.size for entry in own),
             warning=check_size(tree, settings["source_warn"], settings["source_limit"]) or "",
+            secrets=tree.secrets,
         ),
         local_files=_local_files(spec, folder),
         git_commit=git.commit,
         git_dirty=git.dirty,
+        owner=_owner(),
     )
 
 
@@ -84,7 +90,6 @@ def submit(
     store = RunStore(Path(plan.facts.data_dir))
     request = get_provider(plan.target.provider).render(plan)
     archive = archive or _pack(plan, progress)
-    resources = plan.spec.resources
     documents = {
         "spec.yaml": plan.spec_text,
         "plan.json": as_text(plan.to_json()),
@@ -97,8 +102,8 @@ def submit(
         "name": plan.spec.name,
         "provider": plan.provider,
         "contract": plan.target.contract,
-        "nodes": resources.nodes,
-        "processes": resources.processes_per_node,
+        "nodes": plan.spec.resources.nodes,
+        "processes": plan.processes,
     }
     held: list[int] = []
     try:
@@ -148,15 +153,33 @@ def named_image(plan: Plan) -> bool:
     return wish[1] == plan.target.facts["image"] and not wish[1].startswith("azureml:")
 
 
+_NEEDED: Mapping[str, type | tuple[type, ...]] = {
+    "provider": str,
+    "spec.name": str,
+    "overrides": list,
+    "host": (dict, type(None)),
+    "target.provider": str,
+    "facts.folder": str,
+    "facts.git_commit": str,
+    "facts.git_dirty": (bool, type(None)),
+    "facts.source.root": str,
+    "facts.source.digest": str,
+    "facts.source.files": int,
+    "facts.source.bytes": int,
+    "facts.source.warning": str,
+}
+"""What of a run's plan is taken over when it is run again."""
+
+
 def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...], resume_from: str) -> Plan:
     """The plan of an earlier run, with its source as it was, under a new run id; from those checkpoints, if any."""
     old = run.document("plan.json")
     if "adopted" in old:
         hint = "cloudtrain submit, from the folder of the job"
         raise UsageError(f"run {run.run_id} was started on another machine, which has its source", hint=hint)
-    facts = old["facts"]
+    facts = run.document("plan.json", _NEEDED)["facts"]
     folder = Path(facts["folder"])
-    text = (run.path / "spec.yaml").read_text(encoding="utf-8")
+    text = run.text("spec.yaml")
     document: Document = override(parse_document(text, name=f"{run.run_id}/spec.yaml"), (*old["overrides"], *overrides))
     if "name" not in document.values:
         document = replace(document, values={"name": old["spec"]["name"], **document.values})
@@ -172,10 +195,11 @@ def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...],
         time=time.time(),
         folder=facts["folder"],
         data_dir=str(data_dir),
-        source=SourceFacts(**facts["source"]),
+        source=SourceFacts(**{field.name: facts["source"][field.name] for field in fields(SourceFacts)}),
         local_files=_local_files(spec, folder),
         git_commit=facts["git_commit"],
         git_dirty=facts["git_dirty"],
+        owner=_owner(),
         resume_run=run.run_id if resume_from else "",
         resume_from=resume_from,
     )
@@ -194,6 +218,8 @@ def targets(spec: JobSpec, settings: Settings, provider: str, as_: str | None) -
     if as_ == provider or target.contract not in runs.contracts:
         hint = f"to rehearse: --provider local --as {as_}; to run there: --provider {as_}"
         raise UsageError(f"the {provider} provider cannot rehearse a job as {as_} would run it", hint=hint)
+    if target.gpus is not None:  # the machine that is rehearsed decides
+        spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"gpus": target.gpus})})
     return target, runs.target(settings, spec)
 
 
@@ -215,9 +241,31 @@ def warnings(plan: Plan, findings: Sequence[Finding]) -> list[str]:
         notes.append(f"the image is built from {recipe['dockerfile']} first, if it is new")
     if plan.facts.source.warning:
         notes.append(plan.facts.source.warning)
+    if plan.facts.source.secrets:
+        notes.append(secrets_note(plan.facts.source.secrets))
     if plan.unused:
         notes.append(f"not used by the {plan.target.provider} provider: {', '.join(plan.unused)}")
     return notes
+
+
+def _owner() -> str:
+    """`alice@laptop`, in the characters that every cloud takes in a tag."""
+    from getpass import getuser
+
+    try:
+        user = getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        user = str(os.getuid())
+    return re.sub(r"[^A-Za-z0-9_.:/=+@-]", "-", f"{user}@{os.uname().nodename}")[:256]
+
+
+def secrets_note(paths: Sequence[str]) -> str:
+    """Which likely secrets stay out of the source, and how to bring one along."""
+    shown = ", ".join(paths[:MAX_SECRETS]) + (f" and {len(paths) - MAX_SECRETS} more" if paths[MAX_SECRETS:] else "")
+    return (
+        f"left out of the source, as likely to hold secrets: {shown} "
+        f"(`secrets:` in the spec hands a job its secrets; !{paths[0]} in .cloudtrainignore takes this one along)"
+    )
 
 
 def _local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:
@@ -230,15 +278,36 @@ def _local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:
 
 
 def _pack(plan: Plan, progress: Progress | None) -> Path:
+    before = _scanned.get(plan.facts.source.digest)
     tree = _scan(Path(plan.facts.source.root), Path(plan.facts.data_dir), None)
     if tree.digest != plan.facts.source.digest:
-        raise SourceError(f"the source folder {tree.root} changed after it was planned", hint="run the command again")
+        raise _changed(tree, before)
     with storing(_store(plan)):
         return pack(tree, _store(plan), progress)
 
 
 def _scan(root: Path, data_dir: Path, progress: Progress | None) -> SourceTree:
-    return scan(root, payload_files(), data_dir / "cache", progress)
+    tree = scan(root, payload_files(), data_dir / "cache", progress)
+    _scanned.clear()
+    _scanned[tree.digest] = tree
+    return tree
+
+
+_scanned: dict[str, SourceTree] = {}
+"""The last scan, by its digest: it tells which files have changed since."""
+
+
+def _changed(tree: SourceTree, before: SourceTree | None) -> SourceError:
+    """What to say of a source that is not what was planned: which files."""
+    message = f"the source folder {tree.root} changed after it was planned"
+    if before is None:
+        return SourceError(message, hint="run the command again")
+    names = sorted({entry.path for entry in {*tree.files} ^ {*before.files}})
+    shown = ", ".join(names[:MAX_CHANGED]) + (f" and {len(names) - MAX_CHANGED} more" if names[MAX_CHANGED:] else "")
+    hint = (
+        f"run the command again; what is always being written belongs elsewhere, or {names[0]} into .cloudtrainignore"
+    )
+    return SourceError(f"{message}: {shown}", hint=hint)
 
 
 def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:

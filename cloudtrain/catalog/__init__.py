@@ -32,11 +32,6 @@ class Instance:
     as_of: str
     source: str
 
-    @property
-    def architecture(self) -> str:
-        """Of its processors, as images call it: NVIDIA's Grace is an ARM, all else in the tables is of x86."""
-        return "arm64" if self.gpu in ("GH200", "GB200", "GB300") else "amd64"
-
 
 @cache
 def instances(provider: str) -> tuple[Instance, ...]:

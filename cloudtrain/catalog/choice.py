@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudtrain.catalog import Instance, instances
+from cloudtrain.catalog import Instance, instances, type_names
 from cloudtrain.errors import Keys
 
 Problem = tuple[Keys, str, str | None]
@@ -12,20 +12,22 @@ Problem = tuple[Keys, str, str | None]
 
 
 def choose(
-    provider: str, *, gpus: int, gpu: Sequence[str], named: Sequence[str], default: str
-) -> tuple[tuple[str, ...], list[Problem]]:
-    """The instance types for a job, and what is wrong with the wish.
+    provider: str, *, gpus: int | None, gpu: Sequence[str], named: Sequence[str], default: str
+) -> tuple[tuple[str, ...], int, list[Problem]]:
+    """The instance types for a job, the GPUs that it uses of each, and what is wrong with the wish.
 
-    `named` types are taken as they are. Otherwise each GPU model of the list, in its order, gives the cheapest type
-    that has exactly `gpus` of it; models that this provider does not have in that number are passed over, unless none
-    is left. No model: the cheapest of all; no GPUs: `default`.
+    `named` types are taken as they are, with all their GPUs where no number is asked for. Otherwise each GPU model of
+    the list, in its order, gives the cheapest type that has exactly `gpus` of it; models that this provider does not
+    have in that number are passed over, unless none is left. No model: the cheapest of all; no GPUs: `default`.
     """
     if named:
-        return tuple(dict.fromkeys(named)), _wrong_counts(provider, gpus, named)
+        found, problems = (gpus, []) if gpus is not None else _all_gpus(provider, named)
+        wrong = _wrong_counts(provider, found, named)
+        return tuple(dict.fromkeys(named)), found or 0, wrong or problems
     if not gpus:
-        return (default,), []
+        return (default,), 0, []
     chosen: list[str] = []
-    problems: list[Problem] = []
+    problems = []
     for index, model in enumerate(gpu or ("",)):
         rows = [row for row in instances(provider) if row.gpus and (not model or model in names_of(row))]
         fitting = sorted((row for row in rows if row.gpus == gpus), key=_price)
@@ -37,7 +39,43 @@ def choose(
         what = f"{gpus} x {model}" if model else f"{gpus} GPUs"
         hint = f"a node can have: {offered}" if rows else f"{provider} has: {', '.join(_models(provider))}"
         problems.append((keys, f"no {provider} instance type has {what}", hint))
-    return tuple(dict.fromkeys(chosen)), [] if chosen else problems
+    return tuple(dict.fromkeys(chosen)), gpus, [] if chosen else problems
+
+
+def _all_gpus(provider: str, named: Sequence[str]) -> tuple[int | None, list[Problem]]:
+    """How many GPUs these types have, which must be one number: processes per node are the same wherever it runs."""
+    counts = {name: _gpus_of(provider, name) for name in named}
+    at: Keys = ("resources", "instance", provider)
+    unknown = [name for name, count in counts.items() if count is None]
+    if unknown:
+        from difflib import get_close_matches
+
+        near = get_close_matches(unknown[0], [row.instance_type for row in instances(provider)], n=1)
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        message = f"{unknown[0]} is not in our table of machines, so how many GPUs it has is not known{meant}"
+        return None, [(at, message, "say resources.gpus: how many the job uses per node")]
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        hint = "name types with as many GPUs as each other, of which a job uses all"
+        return None, [(at, f"these types have different numbers of GPUs ({told})", hint)]
+    return next(iter(counts.values())), []
+
+
+def _gpus_of(provider: str, name: str) -> int | None:
+    """By the table, or else by what its name says; None where neither tells."""
+    row = find(provider, name)
+    if row is None:
+        return None if type_names.has_gpus(provider, name) else 0
+    return row.gpus
+
+
+def local_disks(instance_type: str) -> bool | None:
+    """Whether an instance type of AWS's has disks of its own, which SageMaker uses in place of a volume; None: unknown.
+
+    They are encrypted by themselves, and take no key of ours.
+    """
+    row = find("aws", instance_type)
+    return type_names.local_disks(instance_type) if row is None or row.nvme is None else row.nvme
 
 
 def find(provider: str, instance_type: str) -> Instance | None:
@@ -47,9 +85,18 @@ def find(provider: str, instance_type: str) -> Instance | None:
 
 
 def architecture_of(provider: str, types: Sequence[str]) -> str:
-    """What images must be built for, by the first of these types; amd64 where the table does not know it."""
-    row = find(provider, types[0]) if types else None
-    return row.architecture if row else "amd64"
+    """What images must be built for, by the first of these types; amd64 where nothing says otherwise."""
+    return type_names.architecture(provider, types[0]) if types else "amd64"
+
+
+def mixed_architectures(provider: str, types: Sequence[str]) -> list[Problem]:
+    """Why no one image of ours or of the cloud's runs on all of these types, if none does."""
+    known = {name: type_names.architecture(provider, name) for name in types}
+    if len(set(known.values())) < 2:
+        return []
+    told = ", ".join(f"{name}: {architecture}" for name, architecture in known.items())
+    hint = "name types of one kind, or an image of your own that is built for both"
+    return [(("resources",), f"no one image runs on all of these machines ({told})", hint)]
 
 
 def names_of(row: Instance) -> tuple[str, ...]:
@@ -57,7 +104,7 @@ def names_of(row: Instance) -> tuple[str, ...]:
     return (row.gpu, f"{row.gpu}-{row.gpu_memory_gib:.0f}GB") if row.gpu_memory_gib else (row.gpu,)
 
 
-def _wrong_counts(provider: str, gpus: int, named: Sequence[str]) -> list[Problem]:
+def _wrong_counts(provider: str, gpus: int | None, named: Sequence[str]) -> list[Problem]:
     """A job that uses fewer GPUs than the machine has pays for idle ones; one that wants more never starts."""
     problems: list[Problem] = []
     for index, name in enumerate(named):
@@ -66,7 +113,7 @@ def _wrong_counts(provider: str, gpus: int, named: Sequence[str]) -> list[Proble
             at: Keys = ("resources", "instance", provider, *((index,) if len(named) > 1 else ()))
             message = f"{name} is EC2's name of it (did you mean {meant.instance_type!r}?)"
             problems.append((at, message, None))
-        if row is not None and row.gpus != gpus:
+        if row is not None and gpus is not None and row.gpus != gpus:
             has = f"{row.gpus} x {row.gpu}" if row.gpus else "no GPU"
             keys: Keys = ("resources", "instance", provider, *((index,) if len(named) > 1 else ()))
             problems.append((keys, f"{name} has {has}, the job uses {gpus} per node", f"resources.gpus: {row.gpus}"))

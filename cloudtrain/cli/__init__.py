@@ -91,7 +91,17 @@ def cli(ctx: click.Context, data_dir: str | None, verbose: bool) -> None:
     if verbose:
         import logging
 
-        logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+        from cloudtrain.cli.terminal import printable
+
+        class Printable(logging.Formatter):
+            """What SDKs say, made printable like all else."""
+
+            def format(self, record: logging.LogRecord) -> str:
+                return printable(super().format(record))
+
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(Printable(logging.BASIC_FORMAT))
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -105,7 +115,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except click.exceptions.Abort:
         code = 130
     except click.ClickException as error:
-        error.show()
+        _show(error)
         code = error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has left; nothing more to say to it
@@ -131,23 +141,33 @@ def entry() -> NoReturn:
     os._exit(code)
 
 
+def _show(error: click.ClickException) -> None:
+    from cloudtrain.cli.terminal import write
+
+    text = io.StringIO()
+    error.show(file=text)
+    write(text.getvalue().rstrip("\n"), err=True)
+
+
 def _fail(error: Exception, argv: list[str]) -> int:
+    from cloudtrain.cli.terminal import write, write_json
     from cloudtrain.errors import CloudtrainError, SpecError
 
     if not isinstance(error, CloudtrainError):
         import traceback
 
-        traceback.print_exc()
-        click.echo(BUG, err=True)
+        write(f"{traceback.format_exc()}{BUG}", err=True)
         return 1
-    click.echo(f"error: {error.render()}" if not isinstance(error, SpecError) else error.render(), err=True)
-    if "--json" in argv:
-        import json
+    write(f"error: {error.render()}" if not isinstance(error, SpecError) else error.render(), err=True)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        from cloudtrain.cli.github import annotate_error
 
+        annotate_error(error)
+    if "--json" in argv:
         detail: dict[str, Any] = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
         if isinstance(error, SpecError):
             detail["mistakes"] = [
                 {"where": m.where, "path": m.path, "message": m.message, "hint": m.hint} for m in error.mistakes
             ]
-        click.echo(json.dumps({"error": detail}, indent=2))
+        write_json({"error": detail})
     return error.exit_code

@@ -6,11 +6,14 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import click
 
+from cloudtrain.cli import github
 from cloudtrain.cli.output import command, home, learning_curves, number, paint, print_json, say
+from cloudtrain.cli.terminal import indented, one_line, redraw, write_log
 from cloudtrain.errors import CloudError
 from cloudtrain.quantities import format_duration
 from cloudtrain.remedies import remedy
@@ -36,6 +39,7 @@ def follow(run: Run) -> RunState:
         view.clear()
         hint = f"{error.hint + '; ' if error.hint else ''}the job goes on meanwhile: {command('wait', run.id)}"
         raise CloudError(error.message, hint=hint, code=error.code) from error
+    view.finish()
     return update.state
 
 
@@ -67,8 +71,8 @@ class _View:
                 self._restarted(event)
             elif event["type"] == "resumed":
                 self._line(f"resumed from the checkpoint of step {event.get('step')}")
-            elif event["type"] == "phase" and not self.live:
-                self._line(str(event.get("phase", "")))
+            elif event["type"] == "phase" and event.get("phase") and not self.live:
+                self._line(str(event["phase"]))
             elif event["type"] == "stop_requested":
                 self._line(f"stopping: {event.get('reason', '')}")
             elif event["type"] == "metrics" and not self.live:
@@ -77,11 +81,13 @@ class _View:
             self._log(line)
         if self.live and not update.state.has_ended:
             self._draw(update.state)
-        if update.state.has_ended:
-            self.clear()
-            if self.others:
-                lines = "1 more line" if self.others == 1 else f"{self.others} more lines"
-                say(f"  ({lines} from other ranks: {command('logs', self.run.id)})")
+
+    def finish(self) -> None:
+        """All has been shown: what there is besides."""
+        self.clear()
+        if self.others:
+            lines = "1 more line" if self.others == 1 else f"{self.others} more lines"
+            say(f"  ({lines} from other ranks: {command('logs', self.run.id)})")
 
     def _restarted(self, event: dict[str, Any]) -> None:
         """Said once per attempt, though every node tells of it."""
@@ -94,8 +100,7 @@ class _View:
     def clear(self) -> None:
         """Take the progress line away."""
         if self.drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            redraw("")
             self.drawn = False
 
     def _log(self, line: LogLine) -> None:
@@ -103,19 +108,18 @@ class _View:
         if self.error_time and line.time >= self.error_time and line.rank not in self.erring:
             return
         if line.rank == 0 or (not line.source and line.text):
-            self._line(line.text)
+            self.clear()
+            write_log("  ", line.text, err=True)
         elif line.rank is not None:
             self.others += 1
 
     def _line(self, text: str) -> None:
         self.clear()
-        say(f"  {text}")
+        say(f"  {one_line(text)}")
 
     def _draw(self, state: RunState) -> None:
         width = shutil.get_terminal_size().columns
-        text = _progress(state, time.time())[: max(10, width - 3)]
-        sys.stderr.write(f"\r\x1b[K  {text}")
-        sys.stderr.flush()
+        redraw(one_line(_progress(state, time.time()))[: max(10, width - 3)])
         self.drawn = True
 
 
@@ -156,12 +160,14 @@ def _metrics(event: dict[str, Any]) -> str:
 def report(run: Run, state: RunState) -> None:
     """The end of a run, in words: what became of it, where things are, what to type next."""
     took = format_duration(state.seconds(time.time()))
+    for warning in state.warnings:
+        say(f"warning: {warning}")
     if state.state == "failed":
         _report_failure(run, state, took)
         return
     say(
         f"{paint(state.state)} {'in' if state.state == 'succeeded' else 'after'} {took}"
-        + (f": {state.reason}" if state.reason else "")
+        + (f": {indented(state.reason, 4)}" if state.reason else "")
     )
     for line in learning_curves({name: curve.values for name, curve in state.curves.items()}):
         say(f"  {line}")
@@ -169,6 +175,8 @@ def report(run: Run, state: RunState) -> None:
     rows = [(name, shown(place)) for name, place in left.items()]
     if money(state):
         rows.append(("cost", money(state)))
+    if state.log_trouble:
+        rows.append(("note", f"its log could not be read: {state.log_trouble.get('reason', '')}"))
     if state.checkpoint and state.state == "stopped":
         rows.append(("at step", str(state.checkpoint["step"])))
     rows.append(("logs", command("logs", run.id)))
@@ -185,17 +193,19 @@ def report(run: Run, state: RunState) -> None:
     elif left:
         rows.append(("next", command("fetch", run.id)))
     for name, text in rows:
-        say(f"  {name:<11} {text}")
+        say(f"  {name:<11} {one_line(text)}")
 
 
 def _report_failure(run: Run, state: RunState, took: str) -> None:
     error = state.error or {}
-    say(f"{run.id} {paint('failed')} after {took}: {explain(state)}")
+    say(f"{run.id} {paint('failed')} after {took}: {indented(explain(state), 4)}")
     if error.get("file"):
-        say(f"  {error['file']}:{error.get('line')}  {error.get('code', '')}")
+        say(f"  {one_line(source_line(error))}")
     cure = remedy(error or {"message": state.reason})
     if cure:
-        say(f"  hint: {cure}")
+        say(f"  hint: {indented(cure, 8)}")
+    if state.log_trouble:
+        say(f"  {'note':<11} its log could not be read: {one_line(str(state.log_trouble.get('reason', '')))}")
     where = ("--rank", str(error["rank"])) if error.get("rank", -1) >= 0 else ()
     say(f"  {'logs':<11} {command('logs', run.id, *where)}")
     if money(state):
@@ -203,6 +213,11 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
     if state.checkpoint:
         step = state.checkpoint["step"]
         say(f"  {'next':<11} {command('rerun', run.id)}   goes on from the checkpoint of step {step}")
+
+
+def source_line(error: Mapping[str, Any]) -> str:
+    """`train.py:6  raise ValueError(…)`: where it went wrong."""
+    return f"{error['file']}:{error.get('line')}  {error.get('code', '')}"
 
 
 def shown(place: str) -> str:
@@ -236,6 +251,8 @@ def money(state: RunState) -> str:
 def conclude(run: Run, state: RunState, as_json: bool) -> NoReturn:
     """Report the end of a run and leave with its exit code."""
     report(run, state)
+    if github.wanted():
+        github.annotate_failure(run, state)
     if as_json:
         print_json({**state.to_json(), "results": dict(run.places())})
     raise click.exceptions.Exit(EXIT_CODES[state.state])

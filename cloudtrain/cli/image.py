@@ -114,6 +114,40 @@ def push_command(
         tell(address)
 
 
+@image_command.command(
+    "prune",
+    epilog="""\b
+Examples:
+  cloudtrain image prune                       what was built more than 7 days ago
+  cloudtrain image prune --older-than 0s       all that no container uses
+  cloudtrain image prune --dry-run             only say what would go""",
+)
+@click.option("--older-than", "age", default="7 d", metavar="TIME", show_default=True, help="Since it was built.")
+@click.option("--dry-run", is_flag=True, help="Remove nothing.")
+@json_option
+def prune_command(age: str, dry_run: bool, as_json: bool) -> None:
+    """Remove images that cloudtrain has built on this machine and no container uses; prints their names.
+
+    A name that you gave one (--tag) stays, and so does its image. What a job needs again is built again.
+    """
+    from cloudtrain.building.prune import prune
+    from cloudtrain.quantities import format_size, parse_duration
+
+    try:
+        seconds = 0 if age.strip() in ("0", "0s", "0 s") else parse_duration(age)
+    except ValueError as error:
+        raise UsageError(f"--older-than {age}: {error}") from None
+    removed = prune(seconds, dry_run=dry_run)
+    if as_json:
+        print_json([{"image": each.name, "bytes": each.size} for each in removed])
+        return
+    for each in removed:
+        tell(each.name)
+    verb = "would be" if dry_run else "are"
+    total = sum({each.id: each.size for each in removed if each.goes}.values())
+    say(f"{len(removed)} names {verb} removed, images of {format_size(total)} in all (layers that others share stay)")
+
+
 def _sorted(what: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """What to build, and docker's options. UsageError for those that make another image, which its name would not tell.
 
@@ -135,14 +169,14 @@ def _recipe(what: str, args: tuple[str, ...], platform: str) -> Recipe:
     wrong = [arg for arg in args if "=" not in arg]
     if wrong:
         raise UsageError(f"--arg {wrong[0]}: expected NAME=VALUE")
-    every = (*(load_settings(Path.cwd()).get("image.args") or ()), *args)
+    settings = load_settings(Path.cwd())
     if what in KINDS:
-        return our_recipe(what, every, platform)
+        return our_recipe(what, (*(settings.get("image.args") or ()), *args), platform)
     dockerfile = Path(what).absolute()
     if not dockerfile.is_file():
         hint = f"{' or '.join(KINDS)} for our own image, or the path of a Dockerfile"
         raise UsageError(f"there is no file {what}", hint=hint)
-    return recipe_of(dockerfile, every, platform)
+    return recipe_of(dockerfile, (*(settings.get("image.build_args") or ()), *args), platform)
 
 
 def _repository(provider: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from cloudtrain.cli.options import (
     set_option,
 )
 from cloudtrain.cli.output import command, print_json, say, tell
+from cloudtrain.cli.terminal import indented
 
 
 @click.command("init", epilog="Example:\n\n  cloudtrain init my-job && cd my-job && cloudtrain submit")
@@ -31,7 +32,7 @@ def init_command(folder: Path, as_json: bool) -> None:
     from cloudtrain.runs.store import storing
 
     names = ("job.yaml", "train.py")
-    taken = [str(folder / name) for name in names if (folder / name).exists()]
+    taken = [str(folder / name) for name in names if os.path.exists(folder / name)]  # noqa: PTH110  (false, not an error, for what no disk can hold)
     if taken:
         raise UsageError(
             f"{' and '.join(taken)} exist already; nothing was written",
@@ -62,19 +63,22 @@ def check_command(
 ) -> None:
     """Report every mistake in JOB (default: job.yaml), and what stands in the way of running it here."""
     from cloudtrain import api
+    from cloudtrain.cli import github
     from cloudtrain.cli.plan_view import place
     from cloudtrain.preflight import preflight, refuse_errors
     from cloudtrain.submission import warnings
 
     plan = api.plan(api.load(job, overrides), provider, as_=as_, data_dir=folder)
-    findings = preflight(plan)
+    findings = preflight(plan, starting=False)
     refuse_errors(findings)
+    notes = warnings(plan, findings)
+    if github.wanted():
+        github.annotate("warning", notes)
     if as_json:
-        notes = warnings(plan, findings)
         print_json({"ok": True, "name": plan.spec.name, "provider": plan.provider, "warnings": notes})
         return
-    for note in warnings(plan, findings):
-        say(f"note: {note}")
+    for note in notes:
+        say(f"note: {indented(note, 6)}")
     tell(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}")
 
 
@@ -95,17 +99,16 @@ def plan_command(
     against: str | None,
     as_json: bool,
 ) -> None:
-    """Show what JOB would run, and the exact request. Offline; nothing is started."""
+    """Show what JOB would run, the exact request, and what a submit would refuse. Offline; nothing is started."""
     from cloudtrain import api
     from cloudtrain.cli.plan_view import difference, overview
-    from cloudtrain.preflight import refuse_errors
-    from cloudtrain.provider import get_provider
+    from cloudtrain.preflight import offline_findings, refuse_errors
 
     bar = progress_bar("reading source")
     plan = api.plan(api.load(job, overrides), provider, as_=as_, data_dir=folder, progress=bar)
-    findings = get_provider(plan.target.provider).rules(plan)
-    refuse_errors(findings)
-    request = api.render(plan)
+    findings = offline_findings(plan)
+    if as_json:  # a request that would be refused is handed to no other tool
+        refuse_errors(findings)
     if against is not None:
         lines = difference(plan, against, folder)
         if as_json:
@@ -113,9 +116,10 @@ def plan_command(
         else:
             tell("\n".join(lines) or f"the same request as {against}")
     elif as_json:
-        print_json(dict(request.document))
+        print_json(dict(api.render(plan).document))
     else:
         tell(overview(plan, findings))
+    refuse_errors(findings)
 
 
 @click.command("submit", epilog="Example:\n\n  cloudtrain submit --provider local --set args.epochs=1")
@@ -142,13 +146,13 @@ def submit_command(
     plan = api.plan(
         loaded, options["provider"], as_=options["as_"], run_id=options["run_id"], data_dir=folder, progress=bar
     )
-    findings = preflight(plan)
+    findings = preflight(plan, starting=not dry_run)
+    if dry_run and not as_json:
+        tell(overview(plan, findings))
     refuse_errors(findings)
     if dry_run:
         if as_json:
             print_json(dict(api.render(plan).document))
-        else:
-            tell(overview(plan, findings))
         return
     start(plan, findings, detach=detach, as_json=as_json)
 
@@ -159,4 +163,4 @@ def schema_command(as_json: bool) -> None:  # noqa: ARG001  (it is JSON either w
     """Print the JSON Schema of job.yaml, from which editors complete and check it."""
     from cloudtrain.spec import json_schema
 
-    click.echo(json.dumps(json_schema(), indent=2))
+    print_json(json_schema())

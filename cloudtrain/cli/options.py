@@ -12,7 +12,7 @@ Command = Callable[..., Any]
 
 
 def _run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    from cloudtrain.run import list_runs
+    from cloudtrain.lookup import list_runs
 
     found = ["last", *(run["run"] for run in list_runs(data_dir=ctx.find_root().params.get("data_dir")))]
     return [run_id for run_id in found if run_id.startswith(incomplete)]
@@ -58,6 +58,7 @@ def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], No
     import sys
     import time
 
+    from cloudtrain.cli.terminal import redraw
     from cloudtrain.quantities import format_size
 
     started = time.monotonic()
@@ -70,9 +71,6 @@ def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], No
         shown = True
         filled = round(24 * min(done, total) / total)
         amount = f"{format_size(done)} of {format_size(total)}" if bytes_ else f"{done}/{total} files"
-        sys.stderr.write(f"\r\x1b[K  {label} {'━' * filled}{'─' * (24 - filled)} {amount}")
-        if done >= total:
-            sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+        redraw("" if done >= total else f"{label} {'━' * filled}{'─' * (24 - filled)} {amount}")
 
     return draw

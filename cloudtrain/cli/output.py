@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,40 +12,31 @@ from typing import Any
 
 import click
 
+from cloudtrain.cli.terminal import STATE_COLOURS, coloured, one_line, write, write_json
 from cloudtrain.quantities import format_duration
+from cloudtrain.runs.store import finite
 
-_COLOURS = {
-    "succeeded": "green",
-    "failed": "red",
-    "stopped": "yellow",
-    "running": "cyan",
-    "stopping": "yellow",
-}
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def print_json(value: Any) -> None:
-    """JSON on stdout and nothing else; numbers that JSON cannot hold become null.
-
-    It is YAML too, as which some clouds' tools read it: what YAML does not print is escaped.
-    """
-    text = json.dumps(_finite(value), indent=2, ensure_ascii=False)
-    click.echo(re.sub("[\x7f-\x9f\ufeff\ufffe\uffff]", lambda found: f"\\u{ord(found[0]):04x}", text))
+    """JSON on stdout and nothing else; numbers that JSON cannot hold become null."""
+    write_json(finite(value))
 
 
 def say(text: str = "") -> None:
     """Talk, on stderr: stdout is for data."""
-    click.echo(text, err=True, color=_coloured(sys.stderr))
+    write(text, err=True)
 
 
 def tell(text: str = "") -> None:
     """Data for people, on stdout."""
-    click.echo(text, color=_coloured(sys.stdout))
+    write(text)
 
 
 def paint(state: str) -> str:
     """A state in its colour, where colours are shown."""
-    return click.style(state, fg=_COLOURS.get(state)) if _coloured(sys.stdout) else state
+    return click.style(state, fg=STATE_COLOURS[state]) if state in STATE_COLOURS and coloured(sys.stdout) else state
 
 
 def command(*words: str) -> str:
@@ -73,7 +62,7 @@ def home(path: str | Path) -> str:
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
     """Columns as wide as their widest cell."""
-    cells = [tuple(header), *(tuple(row) for row in rows)]
+    cells = [tuple(header), *(tuple(map(one_line, row)) for row in rows)]
     widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
         "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -114,8 +103,8 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
         points = [points[round(i * (len(points) - 1) / (width - 1))] for i in range(width)]
     if not points:
         return ""
-    low, span = min(points), max(points) - min(points)
-    return "".join(_BARS[round((value - low) / span * 7) if span else 0] for value in points)
+    low, span = min(points) / 2, max(points) / 2 - min(points) / 2  # halves: 1e308 and -1e308 lie too far apart
+    return "".join(_BARS[round((value / 2 - low) / span * 7) if span else 0] for value in points)
 
 
 def learning_curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
@@ -123,23 +112,6 @@ def learning_curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
     rows = []
     for name, values in list(curves.items())[:6]:
         if len(values) > 1:
-            rows.append((name, number(values[0]), sparkline(values), number(values[-1])))
+            rows.append((one_line(name), number(values[0]), sparkline(values), number(values[-1])))
     width = max((len(row[0]) for row in rows), default=0)
     return [f"{name:<{width}}  {first:>6} {line} {last}" for name, first, line, last in rows]
-
-
-def _coloured(stream: Any) -> bool:
-    return (
-        stream is not None
-        and bool(stream.isatty())
-        and not os.environ.get("NO_COLOR")
-        and os.environ.get("TERM") != "dumb"
-    )
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -13,10 +13,14 @@ from typing import Any
 from cloudtrain import api
 from cloudtrain.catalog.choice import find, names_of
 from cloudtrain.cli.output import count
+from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import UsageError
 from cloudtrain.planning import Plan
 from cloudtrain.provider import Finding
 from cloudtrain.quantities import format_duration, format_size
+from cloudtrain.quote import Quote
+from cloudtrain.remote.request import file_name
+from cloudtrain.spec.fields import Input
 from cloudtrain.submission import is_packed, warnings
 
 
@@ -26,8 +30,8 @@ def headline(plan: Plan) -> str:
     if plan.target.quote is not None and not plan.is_rehearsal:
         spot = ", spot" if resources.spot else ""
         return f"{resources.nodes} x {_machines(plan)}{spot}, {plan.target.where}"
-    gpus = f", {count(resources.gpus, 'GPU')} each" if resources.gpus else ""
-    processes = count(resources.processes_per_node, "process")
+    gpus = f", {count(plan.gpus, 'GPU')} each" if plan.gpus else ""
+    processes = count(plan.processes, "process")
     return f"{count(resources.nodes, 'node')} x {processes}{gpus} {place(plan)}"
 
 
@@ -64,7 +68,7 @@ def _types(plan: Plan) -> list[str]:
 def overview(plan: Plan, findings: Sequence[Finding] = ()) -> str:
     """The plan in a few lines."""
     spec, source = plan.spec, plan.facts.source
-    world = spec.resources.nodes * spec.resources.processes_per_node
+    world = spec.resources.nodes * plan.processes
     what = spec.entrypoint or "the shared trainer"
     packed = " (unchanged, packed already)" if is_packed(plan) else ""
     rows = [
@@ -72,9 +76,10 @@ def overview(plan: Plan, findings: Sequence[Finding] = ()) -> str:
             "runs",
             f"{what} {shlex.join(spec.args.argv)}".rstrip() + f"      {world} process{'es' if world > 1 else ''}",
         ),
+        *(("account", text) for text in _borrowed(plan)),
         *([("image", plan.target.facts["image"])] if "image" in plan.target.facts and not plan.is_rehearsal else []),
         ("source", f"{count(source.files, 'file')}, {format_size(source.bytes)}, sha256:{source.digest[:8]}…{packed}"),
-        *((f"input {name}", plan.target.place_of(item.uri) or "") for name, item in spec.inputs.items()),
+        *((f"input {name}", _input(plan, item)) for name, item in spec.inputs.items()),
         (
             "stores",
             f"a checkpoint every {format_duration(spec.checkpoints.every)}, {spec.checkpoints.keep} kept",
@@ -83,11 +88,32 @@ def overview(plan: Plan, findings: Sequence[Finding] = ()) -> str:
         *(("" if number else "cost", text) for number, text in enumerate(cost(plan))),
         ("request", f"{_kind(plan)}{len(api.render(plan).document)} fields: --json prints it, --diff last compares it"),
     ]
-    lines = [f"{spec.name}  {headline(plan)}"]
-    lines += [f"  {name:<8} {text}" for name, text in rows]
-    lines += [f"  {'set by':<8} {path}  ← {origin}" for path, origin in _set_elsewhere(plan)]
-    lines += [f"  note: {note}" for note in warnings(plan, findings)]
+    lines = [f"{spec.name}  {one_line(headline(plan))}"]
+    lines += [f"  {name:<8} {one_line(text)}" for name, text in rows]
+    lines += [f"  {'set by':<8} {one_line(f'{path}  ← {origin}')}" for path, origin in _set_elsewhere(plan)]
+    lines += [f"  note: {indented(note, 8)}" for note in warnings(plan, findings)]
+    errors = sum(finding.severity == "error" for finding in findings)
+    lines += [f"  refused  submit would not start it: {count(errors, 'error')}"] if errors else []
     return "\n".join(lines)
+
+
+def _input(plan: Plan, item: Input) -> str:
+    """Where an input lies, and in what shape the job will find it; a guess is said to be one."""
+    place = plan.target.place_of(item.uri) or ""
+    if plan.target.contract == "plain":
+        return place
+    if item.type is not None:
+        return f"{place}  ({item.type})"
+    if "://" not in place and not place.startswith("azureml:"):
+        return place  # of this machine: it is what it is
+    guess = "one file, by its suffix" if file_name(place) else "a folder, as it has no file's suffix"
+    return f"{place}  ({guess}; type: says otherwise)"
+
+
+def _borrowed(plan: Plan) -> list[str]:
+    """What of the account neither the spec nor the settings say: it was taken from the cloud's own tools."""
+    paths = plan.target.facts.get("borrowed", ())
+    return [f"{path} {plan.target.facts[path.partition('.')[2]]}  ← {plan.origins.get(path, '')}" for path in paths]
 
 
 def _kind(plan: Plan) -> str:
@@ -101,7 +127,7 @@ def cost(plan: Plan) -> list[str]:
         return ["nothing: it runs here"]
     if quote.price is None:
         machines = next(iter(_types(plan)), f"the machines of {plan.target.facts.get('compute')}")
-        return [f"unknown: no price of {machines} in {plan.target.where} is at hand"]
+        return [f"unknown: no price of {machines} in {plan.target.where} is at hand{_kept(quote)}"]
     age = quote.age_days(plan.facts.time)
     old = f"price of {quote.price.as_of}" if quote.price.as_of else "price"
     old += f", {age} days old" if age is not None and age >= 0 else ""
@@ -114,9 +140,16 @@ def cost(plan: Plan) -> list[str]:
     lines.append(
         f"at most {quote.worst_usd:.2f} USD of machine time: stops after {format_duration(quote.max_seconds)}{reason}"
     )
-    if plan.spec.aws.keep_alive and plan.target.provider == "aws":
-        lines[-1] += f"; {format_duration(plan.spec.aws.keep_alive)} of kept machines included"
+    lines[-1] += _kept(quote)
     return lines
+
+
+def _kept(quote: Quote) -> str:
+    """What it costs that machines are kept for the next job, which is billed as work is."""
+    if not quote.kept_seconds:
+        return ""
+    usd = f": {quote.kept_usd:.2f} USD of that" if quote.kept_usd is not None else ""
+    return f"; its machines are kept for {format_duration(quote.kept_seconds)} after the end, and billed{usd}"
 
 
 def _limits(plan: Plan) -> str:
@@ -133,7 +166,13 @@ def _limits(plan: Plan) -> str:
 
 def _set_elsewhere(plan: Plan) -> list[tuple[str, str]]:
     """Fields that come from a flag: what the file alone does not tell."""
-    return [(path, origin) for path, origin in plan.origins.items() if origin.startswith("--set")]
+    flags = [(path, origin) for path, origin in plan.origins.items() if origin.startswith("--set")]
+    # A field's own origin is that of the section around it too, which tells nothing more.
+    return [(path, origin) for path, origin in flags if not any(_is_around(path, other) for other, _ in flags)]
+
+
+def _is_around(path: str, other: str) -> bool:
+    return other.startswith((f"{path}.", f"{path}["))
 
 
 def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
@@ -154,7 +193,7 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
             ) from None
         old, other_id, new = {"request": other}, _id_of(other), {"request": request.document}
     else:
-        from cloudtrain.run import find_run
+        from cloudtrain.lookup import find_run
 
         run = find_run(against, data_dir=data_dir)
         old, other_id = {"request": run.folder.document("request.json")}, run.id

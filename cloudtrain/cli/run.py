@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import click
 
-from cloudtrain.cli.follow import HERE, conclude, money, shown
+from cloudtrain.cli.follow import HERE, conclude, money, shown, source_line
 from cloudtrain.cli.options import (
     data_dir,
     json_option,
@@ -31,9 +30,11 @@ from cloudtrain.cli.output import (
     table,
     tell,
 )
+from cloudtrain.cli.terminal import indented, one_line, write_json, write_log
 from cloudtrain.errors import CloudError, UsageError
+from cloudtrain.lookup import adopt, find_run, list_runs
 from cloudtrain.quantities import format_duration, parse_duration
-from cloudtrain.run import Run, adopt, explain, find_run, list_runs
+from cloudtrain.run import MAX_NAMED, Run, explain
 from cloudtrain.runs.state import STATES, RunState
 
 SHOWN = 20
@@ -50,7 +51,7 @@ def list_command(
 ) -> None:
     """List runs, the newest first. With --provider aws or azure also those that other machines have started."""
     if provider is not None:
-        adopt(provider, data_dir=folder)
+        adopt(provider, data_dir=folder, whole=everything)
     runs = [
         run
         for run in list_runs(data_dir=folder)
@@ -65,22 +66,40 @@ def list_command(
     shown = runs if everything else runs[:SHOWN]
     now = time.time()
     rows = []
+    foreign = any(run["owner"] for run in shown)
     for run in shown:
         begin = run["started"] or run["created"]
         took = format_duration(max(0.0, (run["ended"] or now) - begin))
+        owner = (run["owner"] or "you",) if foreign else ()
         rows.append(
             (
                 run["run"],
-                paint(run["state"]),
+                _shown_state(run),
+                *owner,
                 run["provider"] + (f" as {run['contract']}" if _is_rehearsal(run) else ""),
                 f"{run['nodes']}x{run['processes']}",
                 took,
                 ago(run["created"], now) if run["created"] else "",
             )
         )
-    tell(table(rows, ("RUN", "STATE", "PROVIDER", "NODES", "TOOK", "SUBMITTED")))
+    tell(table(rows, ("RUN", "STATE", *(("OWNER",) if foreign else ()), "PROVIDER", "NODES", "TOOK", "SUBMITTED")))
+    for run in runs:
+        if (run["kept_until"] or 0) > now:
+            say(f"{run['run']}: {_kept(run['run'], run['kept_until'] - now)}")
     if len(shown) < len(runs):
         say(f"({len(runs) - len(shown)} older ones: {command('list', '--all')})")
+
+
+def _shown_state(run: dict[str, Any]) -> str:
+    """A submit that was refused made no job that could have failed."""
+    never = run["state"] == "failed" and not run["submitted"]
+    return "not started" if never else paint(run["state"])
+
+
+def _kept(run_id: str, seconds: float) -> str:
+    """That its machines are still there, and what to do about it."""
+    release = command("stop", run_id, "--release")
+    return f"its machines are kept, and billed, for {format_duration(seconds)} more; {release} gives them back"
 
 
 def _is_rehearsal(run: dict[str, Any]) -> bool:
@@ -106,9 +125,9 @@ def status_command(folder: str | None, /, run: str, as_json: bool) -> None:
         return
     size = f"{count(state.nodes, 'node')} x {count(state.processes, 'process')}"
     as_what = f" as {state.contract}" if _is_rehearsal(state.to_json()) else ""
-    tell(f"{found.id}  {paint(state.state)}  {size}, {state.provider}{as_what}")
+    tell(f"{found.id}  {paint(state.state)}  {size}, {one_line(state.provider + as_what)}")
     for name, text in _status_rows(found, state):
-        tell(f"  {name:<11} {text}")
+        tell(f"  {name:<11} {indented(text, 14)}")
     if trouble is not None:
         say("that is what was last seen; asking again failed:")
         raise trouble
@@ -116,20 +135,31 @@ def status_command(folder: str | None, /, run: str, as_json: bool) -> None:
 
 def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     rows = [
+        *([("owner", state.owner)] if state.owner else []),
         ("submitted", ago(state.created, time.time())),
         ("runs" if not state.ended else "took", format_duration(state.seconds(time.time()))),
     ]
+    if state.instance:
+        rows.append(("machines", f"{state.nodes} x {state.instance}"))
     if state.phase and not state.has_ended:
         rows.append(("phase", f"{state.phase} for {format_duration(max(0.0, time.time() - state.phase_since))}"))
     why = explain(state)
     if why:
         rows.append(("because", why))
+    if state.log_trouble:
+        rows.append(("log", f"cannot be read: {state.log_trouble.get('reason', '')}"))
+    if state.kept_until > time.time():
+        rows.append(("kept", _kept(run.id, state.kept_until - time.time())))
     if state.error and state.error.get("file"):
-        rows.append(("at", f"{state.error['file']}:{state.error.get('line')}  {state.error.get('code', '')}"))
+        rows.append(("at", one_line(source_line(state.error))))
+    rows += [("warning", warning) for warning in state.warnings]
+    if run.damaged_lines:
+        rows.append(("damaged", f"{count(run.damaged_lines, 'line')} of its events cannot be read"))
     if state.progress and not state.has_ended:
         rows.append(("step", f"{state.progress.get('step')}/{state.progress.get('steps', '?')}"))
     if state.metrics:
-        rows.append(("metrics", "  ".join(f"{name} {number(value)}" for name, value in state.metrics.items())))
+        latest = "  ".join(f"{name} {number(value)}" for name, value in state.metrics.items())
+        rows.append(("metrics", one_line(latest)))
     rows += [("", line) for line in learning_curves({name: curve.values for name, curve in state.curves.items()})]
     if state.restarts:
         rows.append(("restarts", str(state.restarts)))
@@ -177,15 +207,23 @@ def logs_command(
                     "source": line.source,
                     "text": line.text,
                 }
-                click.echo(json.dumps(item, ensure_ascii=False))
+                write_json(item, indent=None)
             else:
                 mark = "" if options["rank"] is not None else f"[{line.source or f'node {line.node}'}] "
-                click.echo(f"{mark}{line.text}")
+                write_log(mark, line.text)
     except KeyboardInterrupt:
         raise click.exceptions.Exit(130) from None
     if line is None:
         chosen = any(value is not None for value in (since, *options.values()))
-        say(f"no such lines; {command('logs', found.id)} shows all of them" if chosen else "no lines yet")
+        say(f"no such lines; {command('logs', found.id)} shows all of them" if chosen else _no_lines(found.recorded()))
+
+
+def _no_lines(state: RunState) -> str:
+    if not state.has_ended:
+        return "no lines yet"
+    if state.ref is None:
+        return f"{state.run_id} was never started: {state.reason}"
+    return f"{state.run_id} {state.state} without a line"
 
 
 def _moment(text: str) -> float:
@@ -225,21 +263,34 @@ def wait_command(folder: str | None, /, run: str, timeout: str | None, as_json: 
     conclude(found, state, as_json)
 
 
-@click.command("stop", epilog="Example:\n\n  cloudtrain stop last")
+@click.command("stop", epilog="Example:\n\n  cloudtrain stop last --release")
 @run_argument
+@click.option("--release", is_flag=True, help="Also give back machines that are kept after it (aws.keep_alive).")
 @json_option
 @data_dir
-def stop_command(folder: str | None, /, run: str, as_json: bool) -> None:
+def stop_command(folder: str | None, /, run: str, as_json: bool, release: bool) -> None:
     """Stop RUN: SIGTERM to every rank, then the grace period. What was saved, `rerun` goes on from.
 
     The shared trainer stops all ranks at the same step and saves; a program of your own decides for itself.
     """
     found = find_run(run, data_dir=folder)
-    if found.status().has_ended:
+    state = found.last_known()
+    whose = f", which {state.owner} has started" if state.owner else ""
+    if state.has_ended:
         say(f"{found.id} had ended already")
     else:
-        say(f"stopping {found.id} …")
-    conclude(found, found.stop(), as_json)
+        say(f"stopping {found.id}{whose} …")
+    try:
+        state = found.stop()
+    except KeyboardInterrupt:
+        if found.recorded().stop_requested and not found.recorded().has_ended:
+            say(f"{found.id} was told to stop: it saves, and ends by itself; nobody waits for it any more")
+            say(f"cloudtrain stop {found.id} waits again, and sees to it that it ends; cloudtrain status {found.id}")
+        raise
+    if release:
+        found.release()
+        say(f"{found.id}: its machines are given back")
+    conclude(found, state, as_json)
 
 
 @click.command("fetch", epilog="Example:\n\n  cloudtrain fetch last ./result --checkpoints")
@@ -251,14 +302,20 @@ def stop_command(folder: str | None, /, run: str, as_json: bool) -> None:
 def fetch_command(folder: str | None, /, run: str, target: Path | None, checkpoints: bool, as_json: bool) -> None:
     """Copy model and output of RUN into DIR (default: a folder named like the run)."""
     found = find_run(run, data_dir=folder)
-    path = found.fetch(target, checkpoints=checkpoints, progress=progress_bar("fetching", bytes_=True))
+    notes: list[str] = []
+    bar = progress_bar("fetching", bytes_=True)
+    path = found.fetch(target, checkpoints=checkpoints, progress=bar, note=notes.append)
+    for note in notes[:MAX_NAMED]:
+        say(f"note: {note}")
+    if len(notes) > MAX_NAMED:
+        say(f"note: and {len(notes) - MAX_NAMED} more were left out; --json names them all")
     if not found.recorded().has_ended:
         say(f"run {found.id} goes on: these are its files as they are now, perhaps not all of them finished")
     copied = sorted(str(file) for file in path.rglob("*") if file.is_file())
     if as_json:
-        print_json({"run": found.id, "folder": str(path), "files": copied})
+        print_json({"run": found.id, "folder": str(path), "files": copied, "left_out": notes})
     else:
-        tell("\n".join(copied))
+        tell("\n".join(map(one_line, copied)))
 
 
 @click.command("rerun", epilog="Example:\n\n  cloudtrain rerun last --set limits.max_runtime='2 h'")

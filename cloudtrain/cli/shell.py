@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from cloudtrain.cli.terminal import write
+
 
 @click.command("completion", epilog='Example:\n\n  eval "$(cloudtrain completion bash)"')
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -14,4 +16,4 @@ def completion_command(ctx: click.Context, shell: str) -> None:
     completer = get_completion_class(shell)
     if completer is None:
         ctx.fail(f"no completion for {shell}")
-    click.echo(completer(ctx.find_root().command, {}, "cloudtrain", "_CLOUDTRAIN_COMPLETE").source())
+    write(completer(ctx.find_root().command, {}, "cloudtrain", "_CLOUDTRAIN_COMPLETE").source())

@@ -9,6 +9,7 @@ import click
 
 from cloudtrain.cli.options import progress_bar
 from cloudtrain.cli.output import command, print_json, say, tell
+from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.planning import Plan
 from cloudtrain.provider import Finding
 
@@ -31,11 +32,11 @@ def start(
     from cloudtrain.run import Run
     from cloudtrain.submission import submit, warnings
 
-    say(f"{plan.run_id}  {headline(plan)}")
+    say(f"{plan.run_id}  {one_line(headline(plan))}")
     if plan.target.quote is not None and not plan.is_rehearsal:
         say(f"  cost: {cost(plan)[-1]}")
     for note in warnings(plan, findings):
-        say(f"  note: {note}")
+        say(f"  note: {indented(note, 8)}")
     try:
         folder = submit(
             plan,

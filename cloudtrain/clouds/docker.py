@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import re
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,16 +15,20 @@ import requests
 from docker.auth import load_config
 from docker.client import DockerClient
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
-from docker.types import DeviceRequest, LogConfig, Mount
+from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from cloudtrain.clouds.docker_errors import missing_image, refused_push, translated
+from cloudtrain.clouds.docker_host import environment as environment_of_sdk
 from cloudtrain.clouds.registry import ANYBODY, Login
-from cloudtrain.contracts.container import ContainerSpec, environment
+from cloudtrain.contracts.container import LOG_BYTES, ContainerSpec, environment
 from cloudtrain.errors import CloudError
 from cloudtrain.image.address import ACR
 from cloudtrain.provider import Progress
 
 _TROUBLE = (DockerException, requests.exceptions.RequestException, OSError)
+_LOG = {"max-size": f"{LOG_BYTES}", "max-file": "2", "compress": "false"}
+"""The engine keeps what a container prints while it runs, so that a restart of the engine loses none of it."""
+
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -33,6 +39,18 @@ class Ending:
     code: int
     out_of_memory: bool
     """Whether the kernel killed anything in it for want of memory, were it only a child."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An image on this machine."""
+
+    id: str
+    names: tuple[str, ...]
+    created: float
+    """Seconds since 1970."""
+    size: int
+    """Bytes, layers that others share included."""
 
 
 class Container:
@@ -52,6 +70,46 @@ class Container:
         """What it prints, as it comes: pieces of its standard output, or else of its standard error; until its end."""
         with _telling(f"read what {self._spec.name} prints", self._spec):
             yield from self._output
+
+    def output_again(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """All that it has printed, from the first byte, and then what comes, until its end.
+
+        From the engine's own log of it, which outlives a restart of the engine and, unlike an attached stream, goes
+        over from the old to the new without a gap. The log is read once per stream, since it does not tell them apart.
+        """
+        pieces: queue.SimpleQueue[tuple[int, bytes | Exception | None]] = queue.SimpleQueue()
+
+        def read(number: int) -> None:
+            try:
+                log = self._api.logs(self._id, stdout=not number, stderr=bool(number), stream=True, follow=True)
+                for piece in log:
+                    pieces.put((number, piece))
+                pieces.put((number, None))
+            except Exception as error:  # noqa: BLE001  (raised where the pieces are read)
+                pieces.put((number, error))
+
+        for number in (0, 1):
+            threading.Thread(target=read, args=(number,), daemon=True, name=f"log-{number}").start()
+        open_streams = 2
+        with _telling(f"read what {self._spec.name} has printed", self._spec):
+            while open_streams:
+                number, piece = pieces.get()
+                if isinstance(piece, Exception):
+                    raise piece
+                if piece is None:
+                    open_streams -= 1
+                else:
+                    yield (piece, None) if number == 0 else (None, piece)
+
+    def output_from_now(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """What it prints from this moment on, until its end."""
+        with _telling(f"read what {self._spec.name} prints", self._spec):
+            yield from self._api.attach(self._id, stream=True, demux=True)
+
+    def is_running(self) -> bool:
+        """Whether it goes on. CloudError, of code `engine`, where no engine answers."""
+        with _telling(f"look at {self._spec.name}", self._spec):
+            return bool(self._api.inspect_container(self._id)["State"]["Running"])
 
     def signal(self, name: str) -> None:
         """Send a signal to its first process; one that is over needs none."""
@@ -96,6 +154,33 @@ class Engine:
             except ImageNotFound:
                 return None
 
+    def images_with_label(self, label: str) -> list[Built]:
+        """The images that carry a label, finished ones alone."""
+        with _telling("list its images"):
+            found = self.api.images(filters={"label": label, "dangling": False})
+            found += self.api.images(filters={"label": label, "dangling": True})
+        return [
+            Built(each["Id"], tuple(name for name in each["RepoTags"] or () if "<none>" not in name), each["Created"],
+                  each["Size"])
+            for each in {each["Id"]: each for each in found}.values()
+        ]  # fmt: skip
+
+    def images_in_use(self) -> set[str]:
+        """The images of all containers, running or not."""
+        with _telling("list its containers"):
+            return {container["ImageID"] for container in self.api.containers(all=True)}
+
+    def remove_image(self, name: str) -> None:
+        """Remove a name, and with its last one the image; what is gone already, or was taken up just now, stays so."""
+        with _telling(f"remove {name}"):
+            try:
+                self.api.remove_image(name)
+            except ImageNotFound:
+                pass
+            except APIError as error:
+                if error.status_code != 409:
+                    raise
+
     def push(self, name: str, address: str, login: Login | None, progress: Progress | None) -> str:
         """Push an image of this machine under another address, `repository:tag`; returns its digest there.
 
@@ -134,8 +219,13 @@ class Engine:
                 memswap_limit=spec.memory_bytes,
                 device_requests=_devices(spec),
                 network_mode=spec.network,
-                security_opt=["label=disable"],  # SELinux would hide the mounted folders
-                log_config=LogConfig(type="none"),  # the run keeps what it prints
+                # SELinux would hide the mounted folders. A program that is set-uid gets no more rights than its user.
+                security_opt=["label=disable", "no-new-privileges"],
+                cap_drop=["ALL"],
+                cap_add=list(spec.capabilities),
+                group_add=list(spec.groups),
+                ulimits=[Ulimit(name=name, soft=soft, hard=-1) for name, soft in spec.ulimits.items()],
+                log_config=LogConfig(type="local", config=_LOG),
             )
             aliases = self.api.create_endpoint_config(aliases=[spec.host])
             made = self.api.create_container(
@@ -186,7 +276,7 @@ def engine(seconds: float) -> Iterator[Engine]:
     `seconds`: how long it may be silent in one call.
     """
     try:
-        client = DockerClient.from_env(version="auto", timeout=seconds)
+        client = DockerClient.from_env(version="auto", timeout=seconds, environment=environment_of_sdk())
     except _TROUBLE as error:
         raise translated(error, "reach the engine") from error
     try:

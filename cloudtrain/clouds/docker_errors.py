@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 
+from cloudtrain.clouds.docker_host import address
 from cloudtrain.errors import CloudError
-
-DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 _KNOWN: tuple[tuple[str, str, str, str], ...] = (
     (
@@ -22,6 +20,12 @@ _KNOWN: tuple[tuple[str, str, str, str], ...] = (
         "this Docker engine cannot give GPUs to containers",
         "install the NVIDIA Container Toolkit, then nvidia-ctk runtime configure --runtime=docker and restart Docker; "
         "or --set resources.gpus=0",
+    ),
+    (
+        r"error setting rlimit",
+        "ulimits",
+        "this Docker engine may not raise the limits of its containers",
+        "start the engine with higher limits of its own: LimitMEMLOCK=infinity in its systemd unit",
     ),
     (
         r"exec format error|does not match the (specified|detected host) platform",
@@ -52,7 +56,7 @@ _KNOWN: tuple[tuple[str, str, str, str], ...] = (
         r" ?out|RemoteDisconnected|Name or service",
         "engine",
         "no Docker engine answers at {host}",
-        "start it (Docker Desktop, or sudo systemctl start docker), or say where it is: DOCKER_HOST",
+        "start it (Docker Desktop, or sudo systemctl start docker), or say where it is: DOCKER_HOST, docker context",
     ),
 )
 
@@ -95,8 +99,9 @@ def refused_push(address: str, said: str) -> CloudError:
 
 
 def host() -> str:
-    """Where the engine is looked for, as far as a variable says it."""
-    return os.environ.get("DOCKER_HOST") or DEFAULT_SOCKET
+    """Where the engine is looked for, and why there."""
+    where, by = address()
+    return f"{where} ({by})" if by.startswith("the docker context") else where
 
 
 def _detail(error: Exception) -> str:

@@ -12,14 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtrain.clouds.patterns import compiled
 from cloudtrain.errors import Keys
-
-if TYPE_CHECKING:
-    from botocore.model import Shape
 
 SHOWN = 60
 """As many characters of a value are shown; of a map's value (an environment variable, say) `SHOWN_IN_MAP`."""
@@ -50,8 +46,11 @@ class Violation:
     message: str
 
 
-def violations(shape: Shape, value: Any) -> list[Violation]:
-    """All that is wrong with a value for this shape, such as an operation's `input_shape`; empty when nothing is."""
+def violations(shape: Any, value: Any) -> list[Violation]:
+    """All that is wrong with a value for this shape, such as an operation's `input_shape`; empty when nothing is.
+
+    `shape`: botocore's, or anything with the same attributes.
+    """
     return list(_walk(shape, value, (), SHOWN))
 
 
@@ -200,6 +199,8 @@ def _kind(value: Any) -> str:
 
 
 def _near(word: str, known: Sequence[str], count: int) -> str:
+    from difflib import get_close_matches  # a request without mistakes needs none
+
     lower = {each.lower(): each for each in known}
     return ", ".join(lower[each] for each in get_close_matches(word[:SHOWN].lower(), lower, n=count, cutoff=0.6))
 

@@ -1,5 +1,5 @@
 """Contracts: what a platform promises a container. One pure module each: a request -> one launch per node."""
 
-from cloudtrain.contracts.launch import Launch, job_document
+from cloudtrain.contracts.launch import Launch, job_document, masked_variables
 
-__all__ = ["Launch", "job_document"]
+__all__ = ["Launch", "job_document", "masked_variables"]

@@ -8,6 +8,9 @@ from typing import Any
 
 from cloudtrain.planning import Plan
 
+ARGUMENT, LONG_TEXT = "$argv", 200
+"""How the values of a job document refer to an argument, and from how many characters on they do."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
@@ -37,15 +40,30 @@ def job_document(plan: Plan) -> dict[str, Any]:
         "kind": kind,
         "target": target,
         "argv": list(spec.args.argv),
-        "values": spec.args.values or ([] if isinstance(spec.args.values, tuple) else {}),
+        "values": _values(spec.args.values, spec.args.argv),
         "nodes": spec.resources.nodes,
-        "processes": spec.resources.processes_per_node,
-        "gpus": spec.resources.gpus,
+        "processes": plan.processes,
+        "gpus": plan.gpus,
         "restarts": spec.limits.restarts,
         "grace_seconds": plan.target.grace_seconds,
         "checkpoint_every_seconds": spec.checkpoints.every,
         "checkpoint_keep": spec.checkpoints.keep,
+        **({"require_group": True} if spec.launch.require_group else {}),
     }
+
+
+def _values(value: Any, argv: tuple[str, ...]) -> Any:
+    """The arguments with their types kept; a long text that `argv` has is said by its place there, and not twice."""
+    if isinstance(value, str) and len(value) > LONG_TEXT and value in argv:
+        return {ARGUMENT: argv.index(value)}
+    if isinstance(value, Mapping):
+        return {key: _values(item, argv) for key, item in value.items()}
+    return [_values(item, argv) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def masked_variables(plan: Plan) -> dict[str, list[str]]:
+    """What the job document adds where secrets come as variables: those whose values the log is not to show."""
+    return {"masked": sorted(plan.spec.secrets)} if plan.spec.secrets else {}
 
 
 def entrypoint_of(entrypoint: str | None) -> tuple[str, str]:

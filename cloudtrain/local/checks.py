@@ -12,29 +12,41 @@ from pathlib import Path
 from cloudtrain.bundle import bundled
 from cloudtrain.planning import Plan
 from cloudtrain.provider import Finding
+from cloudtrain.source.inputs import is_empty
 
 
-def machine_checks(plan: Plan) -> list[Finding]:
-    """Everything that stands in the way, at once."""
-    spec, findings = plan.spec, []
-    python = plan.host.facts["python"]
-    findings += _torch(python)
+def machine_rules(plan: Plan) -> list[Finding]:
+    """What stands in the way as far as the disk and the environment tell: no process is started."""
+    python, findings = plan.host.facts["python"], []
+    if python == sys.executable:
+        findings += _torch(python)
     if plan.is_rehearsal and not (Path(python).parent / "python3").exists():
         message = f"there is no python3 beside {python}, which is what the container's command starts"
         findings.append(Finding(severity="error", message=message, hint="set CLOUDTRAIN_PYTHON to one called python3"))
-    wanted = spec.resources.gpus
-    if wanted and not findings:
-        findings += gpu_checks(plan, python, wanted, "per node")
-    findings += place_checks(plan)
-    return findings
+    return [*findings, *gpu_rules(plan, plan.gpus, "per node"), *place_checks(plan)]
+
+
+def machine_checks(plan: Plan) -> list[Finding]:
+    """The rest: what takes a process to tell."""
+    python, wanted = plan.host.facts["python"], plan.gpus
+    findings = _torch(python) if python != sys.executable else []
+    return findings or gpu_checks(plan, python, wanted, "per node")
+
+
+def gpu_rules(plan: Plan, wanted: int, of: str) -> list[Finding]:
+    """Whether GPUs are wanted of a machine that has no driver for any."""
+    return [] if _has_driver() else _too_few(plan, 0, wanted, of)
 
 
 def gpu_checks(plan: Plan, python: str, wanted: int, of: str) -> list[Finding]:
-    """Whether this machine shows as many GPUs as are wanted."""
-    found = _gpus(python)
+    """Whether this machine shows as many GPUs as are wanted; one without a driver is told by the rules."""
+    return _too_few(plan, _gpus(python, plan.spec.env), wanted, of) if wanted and _has_driver() else []
+
+
+def _too_few(plan: Plan, found: int, wanted: int, of: str) -> list[Finding]:
     if found >= wanted:
         return []
-    processes, machine = min(plan.spec.resources.processes_per_node, 2), _without_machine(plan)
+    processes, machine = min(plan.processes, 2), _without_machine(plan)
     hint = f"to rehearse on the CPU: --set resources.gpus=0 --set resources.processes={processes}{machine}"
     message = f"this machine shows {found} GPUs, the spec asks for {wanted} {of}"
     return [Finding(severity="error", message=message, hint=hint)]
@@ -59,6 +71,10 @@ def place_checks(plan: Plan, *, in_container: bool = False) -> list[Finding]:
             findings.append(
                 Finding(severity="error", message=f"{origin}: inputs.{name}: no such file or folder: {place}")
             )
+        elif is_empty(str(place)):
+            origin = plan.origins.get(f"inputs.{name}", "")
+            message = f"{origin}: inputs.{name}: {place} is empty: the job would run on nothing"
+            findings.append(Finding(severity="error", message=message))
     for name, places in plan.spec.secrets.items():
         kept = plan.host.place_of(places)
         if kept is None:  # of a rehearsal
@@ -105,8 +121,15 @@ def _torch(python: str) -> list[Finding]:
     return [] if has_torch else [Finding(severity="error", message=f"torch is not installed for {python}", hint=hint)]
 
 
-def _gpus(python: str) -> int:
-    """GPUs that CUDA would show here, by the same question that the launcher asks in the job."""
+def _has_driver() -> bool:
+    """Whether a driver of NVIDIA's is loaded, or WSL's: without one CUDA shows no GPU. Linux tells by its devices."""
+    return sys.platform != "linux" or any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg"))
+
+
+def _gpus(python: str, env: Mapping[str, str]) -> int:
+    """GPUs that CUDA would show the job, by the same question that the launcher asks in it."""
     question = [python, str(bundled("entrypoints") / "devices.py")]
-    answer = subprocess.run(question, timeout=60, check=False, capture_output=True, text=True)
+    own = {key: value for key, value in env.items() if key.startswith("CUDA_")}
+    environ = {**os.environ, **own}
+    answer = subprocess.run(question, env=environ, timeout=60, check=False, capture_output=True, text=True)
     return int(answer.stdout or 0)

@@ -2,30 +2,62 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from cloudtrain.building.engine import docker_engine
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.local.checks import gpu_checks, place_checks
+from cloudtrain.local import gpus
+from cloudtrain.local.checks import gpu_checks, gpu_rules, place_checks
 from cloudtrain.planning import Plan
 from cloudtrain.provider import Finding
 
 
+def container_rules(plan: Plan) -> list[Finding]:
+    """What stands in the way as far as the disk and the environment tell: no engine is asked."""
+    return [*_address(), *gpu_rules(plan, _gpus(plan), "in all"), *place_checks(plan, in_container=True)]
+
+
 def container_checks(plan: Plan) -> list[Finding]:
-    """Everything that stands in the way, at once."""
-    findings = _engine(plan)
-    gpus = plan.spec.resources.gpus * plan.spec.resources.nodes
-    if gpus:  # each container has its own
-        findings += gpu_checks(plan, sys.executable, gpus, "in all")
-    return findings + place_checks(plan, in_container=True)
+    """The rest: what the engine and the driver tell."""
+    if _address():
+        return []
+    wanted = _gpus(plan)
+    missing = gpu_checks(plan, sys.executable, wanted, "in all")
+    return [*_engine(plan), *(missing or _taken(plan, wanted))]
+
+
+def _gpus(plan: Plan) -> int:
+    """In all: each container has its own."""
+    return plan.gpus * plan.spec.resources.nodes
+
+
+def _taken(plan: Plan, wanted: int) -> list[Finding]:
+    """Whether other runs leave as many GPUs as are wanted."""
+    if not wanted:
+        return []
+    visible = gpus.visible_gpus(gpus.chosen(plan.spec.env))
+    holders = gpus.busy(visible)
+    if plan.host.facts["share_gpus"] or len(visible) - len(holders) >= wanted:
+        return []
+    return [Finding(severity="error", message=gpus.too_few(visible, wanted, holders), hint=gpus.HINT)]
+
+
+def _address() -> list[Finding]:
+    from cloudtrain.clouds.docker_host import LOCAL, address
+
+    where, by = address()
+    if by and not where.startswith(LOCAL):
+        message = f"{by} is {where}: the run's folders are mounted, so the engine must be this machine's"
+        hint = (
+            "unset DOCKER_HOST"
+            if by == "DOCKER_HOST"
+            else "docker context use default, or export DOCKER_CONTEXT=default"
+        )
+        return [Finding(severity="error", message=message, hint=hint)]
+    return []
 
 
 def _engine(plan: Plan) -> list[Finding]:
-    where = os.environ.get("DOCKER_HOST", "")
-    if where and not where.startswith(("unix://", "npipe://", "tcp://127.", "tcp://localhost")):
-        message = f"DOCKER_HOST is {where}: the run's folders are mounted, so the engine must be this machine's"
-        return [Finding(severity="error", message=message, hint="unset DOCKER_HOST")]
     from cloudtrain.clouds.docker_errors import missing_image
 
     image = plan.host.facts["image"]

@@ -7,16 +7,15 @@ from pathlib import Path
 from cloudtrain.building.engine import docker_engine
 from cloudtrain.contracts.container import DATA_LABEL, RUN_LABEL
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.local.docker_stage import labels_of
-from cloudtrain.local.liveness import end_leftovers, supervisor_pid
+from cloudtrain.local.docker_stage import clear_containers, leftovers_mark
+from cloudtrain.local.liveness import Life, end_leftovers, life_of
 from cloudtrain.local.runs_here import ORPHANS_SECONDS
 
 
 def clear_run(run: Path) -> str:
     """Remove all that is a run's; what there is to say of it. An engine that does not answer is no hindrance."""
     try:
-        with docker_engine() as engine:
-            count = engine.clear(labels_of(run))
+        count = clear_containers(run)
     except CloudtrainError as error:
         return f"its containers could not be looked for: {error.message}"
     if count > 1:
@@ -24,11 +23,17 @@ def clear_run(run: Path) -> str:
     return "a container that was left has been removed" if count else ""
 
 
+def clear_ended_run(run: Path) -> None:
+    """Remove what an ended run has left because the engine was away at its end; if it still is, at a later look."""
+    if leftovers_mark(run).exists() and life_of(run) in (Life.DEAD, Life.NOT_BEGUN):
+        clear_run(run)
+
+
 def clear_dead_runs(data_dir: Path) -> None:
-    """Remove all that belongs to runs of this data folder whose supervisor is gone."""
+    """Remove all that belongs to runs of this data folder whose supervisor is proven to be gone."""
     with docker_engine() as engine:
         for run_id in sorted(engine.labelled({DATA_LABEL: str(data_dir)}, RUN_LABEL)):
             run = data_dir / "runs" / run_id
-            if supervisor_pid(run) is None:
+            if life_of(run) in (Life.DEAD, Life.NOT_BEGUN):
                 end_leftovers(run, ORPHANS_SECONDS)
-                engine.clear(labels_of(run))
+                clear_containers(run)

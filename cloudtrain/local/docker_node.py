@@ -16,26 +16,43 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.building.engine import docker_engine
 from cloudtrain.contracts.container import ContainerSpec, spec_from_json
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.local.children import STOPPED, SUPERVISOR_PID, end_with
 from cloudtrain.local.container_words import NodeWords
 from cloudtrain.local.docker_stage import SECRET
 
 if TYPE_CHECKING:
-    from cloudtrain.clouds.docker import Container, Ending
+    from cloudtrain.clouds.docker import Container, Ending, Engine
+
+Output = Iterator[tuple[bytes | None, bytes | None]]
+"""Pieces of a container's standard output, or else of its standard error."""
 
 REMIND_SECONDS = 2
 """Between two SIGTERMs: the first may come before the program in the container listens, and is lost then."""
 
 KILL_BEFORE_SECONDS = 1.5
 """So long before the supervisor would kill us, we kill the container, and have its end to tell of."""
+
+
+AWAY_SECONDS = 60.0
+"""How long the engine may be away. Its containers may go on meanwhile (live-restore), and so does the run."""
+
+LOOK_SECONDS = 0.25
+"""Between two looks whether the engine is back."""
+
+MOST_LOSSES = 40
+"""How often in a row an engine that answers may lose what a container prints before it has said anything new."""
+
+
+_FEWER_LIMITS = ({"memlock", "stack"}, {"stack"}, set[str]())
 
 
 class DockerNode:
@@ -64,17 +81,33 @@ class DockerNode:
             with docker_engine() as engine:
                 if self.asked:
                     return STOPPED
-                container = engine.create(self.spec, self.secrets)
-                try:
-                    container.start()
+                with self._started(engine) as container:
                     self._watch(container)
-                finally:
-                    container.remove()
         except CloudtrainError as error:
             self.trouble = self.trouble or error
         if self.ending is None:
             return self.words.trouble(self.trouble)
         return self.words.conclude(self.ending.code, self.ending.out_of_memory, self.spec, self.asked, self.forced)
+
+    @contextmanager
+    def _started(self, engine: Engine) -> Iterator[Container]:
+        """The container, running; removed afterwards. An engine that may not raise its limits starts it without."""
+        for names in _FEWER_LIMITS:
+            spec = replace(self.spec, ulimits={name: self.spec.ulimits[name] for name in names & {*self.spec.ulimits}})
+            container = engine.create(spec, self.secrets)
+            try:
+                try:
+                    container.start()
+                except CloudError as error:
+                    if error.code != "ulimits" or not names:
+                        raise
+                    fewer = ", ".join(sorted(names))
+                    self.words.say(f"{error.message} ({fewer}): NCCL may miss that over InfiniBand; {error.hint}")
+                    continue
+                yield container
+                return
+            finally:
+                container.remove()
 
     def _watch(self, container: Container) -> None:
         """Until the container is over; a stop is passed on meanwhile."""
@@ -86,12 +119,13 @@ class DockerNode:
             now = time.monotonic()
             if self.asked:
                 since = since or now
-                if now - since > grace:
-                    self.forced = True
-                    container.signal("SIGKILL")
-                elif now - reminded > REMIND_SECONDS:
-                    reminded = now
-                    container.signal("SIGTERM")
+                with suppress(CloudtrainError):  # an engine that is away hears it when it is back
+                    if now - since > grace:
+                        self.forced = True
+                        container.signal("SIGKILL")
+                    elif now - reminded > REMIND_SECONDS:
+                        reminded = now
+                        container.signal("SIGTERM")
             select.select([self._woken], [], [], 0.5 if self.asked else None)
             with suppress(BlockingIOError):
                 os.read(self._woken, 4096)
@@ -99,17 +133,57 @@ class DockerNode:
 
     def _follow(self, container: Container) -> None:
         """In a thread of its own: pass on what the container prints, then wait for its end."""
+        output, losses, heard = container.output, 0, 0
         try:
-            for out, error in container.output():
-                if not self.words.hear(out or b"", error or b""):
-                    self._ask()  # nobody reads it any more: the supervisor is gone
-            self.words.flush()
-            self.ending = container.ending()
+            while True:
+                try:
+                    self._pass_on(output())
+                    self.ending = container.ending()
+                    return
+                except CloudtrainError:
+                    losses = losses + 1 if self.words.heard == heard else 1
+                    heard = self.words.heard
+                    if losses > MOST_LOSSES or not self._is_back(container):
+                        raise
+                    output = self._anew(container)
         except CloudtrainError as error:
             self.trouble = error
         finally:
+            self.words.flush()
             self._over.set()
             self._nudge()
+
+    def _pass_on(self, output: Output) -> None:
+        for out, error in output:
+            if not self.words.hear(out or b"", error or b""):
+                self._ask()  # nobody reads it any more: the supervisor is gone
+
+    def _is_back(self, container: Container) -> bool:
+        """Wait until the engine answers again; False if it does not, or has the container no more."""
+        since = time.monotonic()
+        waited = False
+        while True:
+            time.sleep(LOOK_SECONDS)  # an engine that is leaving may still answer
+            try:
+                container.is_running()
+                break
+            except CloudError as error:
+                away = time.monotonic() - since
+                if error.code != "engine" or away > AWAY_SECONDS:
+                    return False
+                if not waited:
+                    self.words.say(f"{error.message}: waiting {AWAY_SECONDS:.0f} s for it; what runs goes on")
+                waited = True
+        if waited or not self.words.engine_lost:  # one that is leaving is lost several times
+            self.words.say(f"the Docker engine was lost and is back after {time.monotonic() - since:.1f} s")
+        self.words.engine_lost = True
+        return True
+
+    def _anew(self, container: Container) -> Callable[[], Output]:
+        if self.words.hear_again():
+            return container.output_again
+        self.words.say("what was printed meanwhile may be missing here: the engine does not keep that much")
+        return container.output_from_now
 
     def _ask(self) -> None:
         self.asked = True

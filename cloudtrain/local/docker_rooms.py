@@ -11,7 +11,7 @@ from cloudtrain.contracts.container import Bind, host_names
 from cloudtrain.contracts.sagemaker import ROOT
 from cloudtrain.errors import StorageError
 from cloudtrain.local import container as rooms
-from cloudtrain.local.azureml_stage import AzureMLStage
+from cloudtrain.local.azureml_stage import HERE, AzureMLStage
 from cloudtrain.local.sagemaker_stage import SageMakerStage
 from cloudtrain.local.stage import Launches, local_secrets, threads
 from cloudtrain.remote.request import ARCHIVE
@@ -69,7 +69,7 @@ class AzureMLRooms(AzureMLStage):
             folder, host = self.working_folder(process.node), self.addresses[process.node]
             code = _read_only(archive, folder / ARCHIVE, f"{MOUNTS}/wd/{ARCHIVE}")
             binds = [Bind(source=str(folder), target=f"{MOUNTS}/wd"), code, *shared]
-            env = {**share, **process.env, "CLOUDTRAIN_NODE_ADDR": host}
+            env = {**share, **process.env, **HERE, "CLOUDTRAIN_NODE_ADDR": host}
             launches.append(_launch(process.node, host, argv, f"{MOUNTS}/wd", env, binds, self.plan))
         return launches
 

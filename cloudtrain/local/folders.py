@@ -38,9 +38,19 @@ class RunPaths:
         return self.run / "supervisor.lock"
 
     @property
+    def supervisor_file(self) -> Path:
+        """Which process the supervisor is; its time is the supervisor's last heartbeat."""
+        return self.run / "supervisor.json"
+
+    @property
     def stop_mark(self) -> Path:
-        """There once a stop was asked for, also when no supervisor was there yet to be told."""
+        """There once a stop was asked for: the supervisor looks for it, wherever it runs."""
         return self.run / "stop"
+
+    @property
+    def last_word(self) -> Path:
+        """How it has ended, where the disk was too full for an event of it."""
+        return self.run / "last-word"
 
     @property
     def supervisor_log(self) -> Path:

@@ -6,42 +6,73 @@ import filecmp
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from cloudtrain.provider import Note
+from cloudtrain.source.links import relative_target
 
 _DRAFT = (".cloudtrain-", ".part")
 """How the name of a file begins and ends that is still being copied by us."""
 
 
-def sync(source: Path, into: Path) -> int:
+Signs = dict[Path, tuple[int, int]]
+"""Files by their paths: size, and time of the last change in nanoseconds."""
+
+
+def sync(source: Path, into: Path, seen: Signs | None = None) -> int:
     """Copy the files that are new, or have another size or time than their copy; returns how many.
 
-    Each comes whole or not at all. What vanishes or changes meanwhile is left to the next round; deletions are not
-    passed on, and nothing is removed for a folder that now has a file's name, or the other way round. Links are passed
-    over: storage in the cloud has none.
+    Each comes whole or not at all. What vanishes or changes meanwhile is left to the next round, and nothing is removed
+    for a folder that now has a file's name, or the other way round. Links are passed over: storage in the cloud has
+    none. `seen`: what earlier rounds have brought from here, to be kept by the caller; of that, what is deleted here is
+    deleted there, as SageMaker does.
     """
-    copied = 0
-    for entry in _entries(source):
-        path, target = Path(entry.path), into / entry.name
-        if entry.is_dir(follow_symlinks=False):
-            copied += sync(path, target)
-        elif entry.is_file(follow_symlinks=False):
+    copied, now, seen = 0, dict(_signs(source)), {} if seen is None else seen
+    for path, sign in now.items():
+        if seen.get(path) != sign:
+            target = into / path.relative_to(source)
             with suppress(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError):
                 copied += _copy(path, target)
+                there = target.lstat()
+                if (there.st_size, there.st_mtime_ns) == sign:
+                    seen[path] = sign
+    for path in seen.keys() - now.keys():
+        del seen[path]
+        _delete(into, path.relative_to(source))
     return copied
 
 
-def merge(folders: Sequence[Path], into: Path) -> list[str]:
+def _signs(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
+    for entry in _entries(folder):
+        if entry.is_dir(follow_symlinks=False):
+            yield from _signs(Path(entry.path))
+        elif entry.is_file(follow_symlinks=False):
+            with suppress(FileNotFoundError):
+                about = entry.stat(follow_symlinks=False)
+                yield Path(entry.path), (about.st_size, about.st_mtime_ns)
+
+
+def _delete(folder: Path, path: Path) -> None:
+    """A file, and the folders that it was the last of."""
+    with suppress(OSError):
+        (folder / path).unlink()
+        for parent in path.parents[:-1]:
+            (folder / parent).rmdir()
+
+
+def merge(folders: Sequence[Path], into: Path, root: str, note: Note) -> list[str]:
     """Bring the content of all folders into one; returns the names that hold something else in a later folder.
 
     What comes first stays, and so does what `into` has already. Files are shared with their folder (hard links) where
-    the disk can do that. Links stay links; those that lead out of the folder, or only might, are left out.
+    the disk can do that. Links stay links, relative ones; those that lead out of the folder, or only might, are left
+    out, and `note` is told. `root`: what each folder is called in its container.
     """
     clashes: dict[str, None] = {}
     for folder in folders:
         into.mkdir(parents=True, exist_ok=True)
-        for name in _merge(folder, into, depth=0):
+        for name in _merge(folder, into, "", (root, str(folder)), lambda text: note(f"{into.name}/{text}")):
             clashes[name] = None
     return list(clashes)
 
@@ -66,24 +97,27 @@ def _copy(path: Path, target: Path) -> bool:
     return True
 
 
-def _merge(folder: Path, into: Path, depth: int) -> list[str]:
-    """One folder's content, `depth` folders below the top; the names that clash, relative to `folder`."""
-    clashes = []
+def _merge(folder: Path, into: Path, prefix: str, roots: Sequence[str], note: Note) -> list[str]:
+    """One folder's content, `prefix` ("a/b/") below the top; the names that clash, relative to `folder`."""
+    clashes, link = [], ""
     for entry in _entries(folder):
         path, target = Path(entry.path), into / entry.name
         kind, there = _kind(path), _kind(target)
-        if kind == stat.S_IFLNK and not _stays_inside(str(path.readlink()), depth):
-            continue
+        if kind == stat.S_IFLNK:
+            link = relative_target(prefix + entry.name, str(path.readlink()), roots)
+            if not _stays_inside(link, prefix.count("/")):
+                note(f"{prefix}{entry.name} was left out: a link that leads out ({link})")
+                continue
         if kind == stat.S_IFDIR and there in (stat.S_IFDIR, 0):
             target.mkdir(exist_ok=True)
-            clashes += [f"{entry.name}/{name}" for name in _merge(path, target, depth + 1)]
+            clashes += [f"{entry.name}/{name}" for name in _merge(path, target, f"{prefix}{entry.name}/", roots, note)]
         elif kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
             continue  # a pipe, a socket: nothing that could be kept
         elif there:
-            if kind != there or not _is_same(path, target, kind):
+            if kind != there or not _is_same(path, target, link):
                 clashes.append(entry.name)
         elif kind == stat.S_IFLNK:
-            target.symlink_to(path.readlink())
+            target.symlink_to(link)
         else:
             _share(path, target)
     return clashes
@@ -101,9 +135,11 @@ def _share(path: Path, target: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _is_same(path: Path, there: Path, kind: int) -> bool:
+def _is_same(path: Path, there: Path, link: str) -> bool:
+    """Whether two entries of one kind are the same. `link`: where the first one leads, if it is a link."""
+    kind = _kind(path)
     if kind == stat.S_IFLNK:
-        return path.readlink() == there.readlink()
+        return link == str(there.readlink())
     return kind == stat.S_IFREG and (path.samefile(there) or filecmp.cmp(path, there, shallow=False))
 
 

@@ -1,34 +1,122 @@
-"""Whether a run's supervisor lives, and the end of whatever a dead one left running."""
+"""Whether a run's supervisor lives, by more than one sign; and the end of whatever a dead one left running.
+
+Its lock, its identity and its heartbeat speak together: a lock alone is not seen across some network disks, a process
+id alone means nothing in another container. What is not proven dead is neither ended nor called so.
+"""
 
 from __future__ import annotations
 
-import fcntl
+import json
 import os
 import signal
+import tempfile
 import time
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 
 from cloudtrain.local.folders import RunPaths
+from cloudtrain.runs.blocks import read_file
+from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain.runs.locks import is_held
 
 PATIENCE_SECONDS = 5
 """How long what was killed may take to be gone."""
 
+HEARTBEAT_SECONDS = 5
+SILENCE_SECONDS = 60
+"""A supervisor that we cannot look at ourselves counts as living for so long after its last heartbeat."""
 
-def supervisor_pid(run: Path) -> int | None:
-    """The process id of a living supervisor. The lock tells, so a reused process id deceives nobody."""
+
+class Life(Enum):
+    """What is known of a run's supervisor."""
+
+    NOT_BEGUN = "has not taken the run on"
+    ALIVE = "lives, or has shown a heartbeat just now"
+    DEAD = "is proven to be gone"
+    UNKNOWN = "shows no heartbeat, and whether it lives cannot be told from here"
+
+
+def life_of(run: Path, started: ProcessIdentity | None = None) -> Life:
+    """What the signs say together. `started`: who was started to take the run on, while it has not said so itself."""
+    held = is_held(RunPaths(run).lock)
+    if held:
+        return Life.ALIVE
+    who = identity_of(run)
+    if who is None:
+        if has_begun(run):  # by a version of ours that wrote its process id alone
+            return Life.DEAD if held is False else Life.UNKNOWN
+        if started is None or not started.is_near():
+            return Life.NOT_BEGUN
+        who = started
+    if who.is_near():
+        return Life.DEAD if who.lives() is False else Life.ALIVE
+    if silence_seconds(run) < SILENCE_SECONDS:
+        return Life.ALIVE
+    if held is False and who.is_of_this_kernel():  # whose locks all its containers share
+        return Life.DEAD
+    return Life.DEAD if who.is_of_an_earlier_boot() else Life.UNKNOWN
+
+
+def identity_of(run: Path) -> ProcessIdentity | None:
+    """Who took the run on, by its own account."""
     try:
-        file = os.open(RunPaths(run).lock, os.O_RDONLY)
-    except OSError:
+        return ProcessIdentity.from_json(json.loads(read_file(RunPaths(run).supervisor_file)))
+    except (OSError, ValueError, RecursionError):
         return None
+
+
+def introduce(run: Path) -> None:
+    """Write down that this very process is the run's supervisor; whole, or not at all."""
+    file = RunPaths(run).supervisor_file
+    draft = file.with_name(f".{file.name}")
+    draft.write_text(json.dumps(ProcessIdentity.of(os.getpid()).to_json()))
+    draft.replace(file)
+
+
+def beat(run: Path) -> None:
+    """A sign of life, by the clock of the disk. A disk that will not take it now may do so later."""
+    with suppress(OSError):
+        os.utime(RunPaths(run).supervisor_file)
+
+
+def silence_seconds(run: Path) -> float:
+    """How long ago the last heartbeat was, by the clock of the disk; endless, when there never was one."""
+    return disk_time(run) - last_beat(run)
+
+
+def last_beat(run: Path) -> float:
+    """When the last heartbeat was, in seconds since 1970 by the clock of the disk; long ago when there never was."""
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.pread(file, 32, 0).decode() or "0"
-        return int(text)
-    finally:
-        os.close(file)
-    return None
+        return RunPaths(run).supervisor_file.stat().st_mtime
+    except OSError:
+        return float("-inf")
+
+
+def disk_time(folder: Path) -> float:
+    """The clock of a disk, perhaps that of another machine, in seconds since 1970; our own where it cannot be asked."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return time.time()
+
+
+def tell_to_stop(run: Path) -> None:
+    """SIGTERM to the supervisor, if it is proven that the process is the one. It reads the stop file in any case."""
+    who = identity_of(run)
+    if who is None or not who.lives():
+        return
+    with suppress(OSError):
+        if not hasattr(os, "pidfd_open"):
+            os.kill(who.pid, signal.SIGTERM)
+            return
+        process = os.pidfd_open(who.pid)
+        try:
+            if who.lives():  # still the same, now that its number cannot be given to another
+                signal.pidfd_send_signal(process, signal.SIGTERM)
+        finally:
+            os.close(process)
 
 
 def has_begun(run: Path) -> bool:
@@ -50,10 +138,9 @@ def end_leftovers(run: Path, patience_seconds: float = 0) -> int:
     Finds those too that left their process group or session. Linux tells their environment in /proc; elsewhere
     the process groups are all there is, and the supervisor ends those itself.
     """
-    mark = f"{MARK}={run}".encode()
     killed: set[int] = set()
     began = time.monotonic()
-    while alive := [pid for pid in _carriers(mark) if pid != os.getpid()]:
+    while alive := [pid for pid in _carriers(run) if pid != os.getpid()]:
         waited = time.monotonic() - began
         if waited > patience_seconds + PATIENCE_SECONDS:
             break
@@ -66,12 +153,23 @@ def end_leftovers(run: Path, patience_seconds: float = 0) -> int:
     return len(killed)
 
 
-def _carriers(mark: bytes) -> list[int]:
+def _carriers(run: Path) -> list[int]:
+    mark = f"{MARK}={run}".encode()
     found = []
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if mark in file.read_bytes().split(b"\0"):
+            if mark in file.read_bytes().split(b"\0") and _sees_the_same(file.parent, run):
                 found.append(int(file.parent.name))
         except OSError:
             continue
     return found
+
+
+def _sees_the_same(process: Path, run: Path) -> bool:
+    """Whether the run's path means to a process what it means to us: in a container it may be another folder."""
+    root = process / "root"
+    try:
+        return os.path.samestat((root / run.relative_to("/")).stat(), run.stat())
+    except FileNotFoundError:  # removed, or hidden below what a rehearsal has mounted
+        mine = Path("/proc/self/ns/pid").readlink(), Path("/").stat()
+        return (process / "ns" / "pid").readlink() == mine[0] and os.path.samestat(root.stat(), mine[1])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.local.folders import RunPaths
 from cloudtrain.local.stage import Launches
+from cloudtrain.source.results import copy_results
 
 
 class PlainStage:
@@ -48,4 +48,4 @@ class PlainStage:
 
 def _copy_checkpoints(earlier: Path, into: Path) -> None:
     if earlier.is_dir():
-        shutil.copytree(earlier, into, symlinks=True, dirs_exist_ok=True)
+        copy_results(earlier, into, (), print)  # into the supervisor's own log

@@ -78,5 +78,9 @@ def local_input(plan: Mapping[str, Any], name: str) -> str:
 
 
 def _on_this_machine(plan: Mapping[str, Any], places: Mapping[str, str]) -> str:
-    """What the spec says for the provider that runs it here, or for any run on this machine."""
-    return next((places[name] for name in (plan["provider"], "local") if name in places), "")
+    """What the spec says for the provider that runs it here, for any run on this machine, or for all providers.
+
+    Empty where that is an address: it is brought from there as the cloud would.
+    """
+    place = next((places[name] for name in (plan["provider"], "local", "*") if name in places), "")
+    return "" if "://" in place else place

@@ -1,32 +1,38 @@
 """The supervisor of one local run: starts a launcher per node, keeps their words, and ends them all together.
 
 `python -m cloudtrain.local.supervisor RUN_FOLDER ARCHIVE`, in a session of its own. It outlives the client; when it
-is killed itself, its launchers stop, and the next look at the run says so.
+is killed itself, its launchers stop, and the next look at the run says so. A stop comes as a file in the run's folder,
+which reaches it in any container and on any host; a folder that is removed ends the training.
 """
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 import selectors
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.local import last_word
 from cloudtrain.local.children import STOPPED, SUPERVISOR_PID
 from cloudtrain.local.folders import RunPaths
-from cloudtrain.local.liveness import MARK, end_leftovers
+from cloudtrain.local.liveness import HEARTBEAT_SECONDS, MARK, beat, end_leftovers, identity_of, introduce
+from cloudtrain.local.node import Node, stdout, stopped
 from cloudtrain.local.ports import free_port
 from cloudtrain.local.stage import Launches
 from cloudtrain.local.stages import stage_of
+from cloudtrain.private import FILE, OTHERS
 from cloudtrain.runs.index import remember
+from cloudtrain.runs.locks import take
 from cloudtrain.runs.logs import log_file, split_events, stamp
 from cloudtrain.runs.state import first_cause, who
 from cloudtrain.runs.store import RunFolder, storing
@@ -34,52 +40,45 @@ from cloudtrain.runs.store import RunFolder, storing
 PEERS_SECONDS = 8
 """How long the other nodes may take to end after one has failed; most then sit in a collective without an end."""
 KEEPING_SECONDS = 1
-"""Between two looks at what must be kept while the job runs."""
-
-
-@dataclass(kw_only=True)
-class Node:
-    """One launcher and what it has said."""
-
-    rank: int
-    process: subprocess.Popen[bytes]
-    log: IO[bytes]
-    rest: bytes = b""
-    code: int | None = None
-    error: dict[str, Any] | None = field(default=None)
-    """The root cause by its launcher's own account."""
-    stopped: bool = False
-    """Whether its launcher says so; where its exit code would end the job for its peers, it leaves with 0."""
-    forced: bool = False
-    """Whether its launcher had to kill what did not end within the grace period."""
-    scratch: str = ""
-    """Its launcher's temporary folder, which one that was killed leaves behind."""
+"""Between two looks at what must be kept while the job runs, and at whether it is to go on at all."""
+REMOVED_LOOKS = 3
+"""So many looks in a row must miss the run's folder before it counts as removed."""
 
 
 class Supervisor:
     """One run, from the launchers' start to the event that ends it."""
 
-    def __init__(self, run: Path, archive: Path, asked: list[int]) -> None:
+    def __init__(self, run: Path, archive: Path, asked: list[int], umask: int = -1) -> None:
+        self.umask = umask
+        """That of the person, for what the job itself writes; -1: as it is."""
         self.asked = asked
         """The stop signals that have come; only looked at where an event may be written."""
         self.folder = RunFolder(run)
         self.paths = RunPaths(run)
+        self.place = run.stat()
+        self.missed = 0
         self.archive = archive
         self.stage = stage_of(self.folder)
         self.nodes: list[Node] = []
         self.stop_reason = ""
         self.first_failed: Node | None = None
+        self.left: dict[int, tuple[int, float]] = {}
+        """Ranks that have ended with 0, their node and when."""
         self.lost_lines = 0
         self.kept = time.monotonic()
+        self.signalled = float("inf")
+        """Wall-clock time at which we first told the nodes to stop."""
         self.deadline: float | None = None
         """Monotonic time at which what still runs is killed."""
 
     def run(self) -> None:
         """Everything, in order; whatever happens, the run gets its end and nothing is left running."""
         started = time.monotonic()
+        last_word.reserve(self.paths.last_word)
         try:
             try:
                 launches = self._prepare()
+                self._look_around()
                 if self.asked:
                     self.stop("stop was asked")
                 else:
@@ -88,8 +87,9 @@ class Supervisor:
                 ended = self._verdict()
             finally:
                 self._clear()  # before the collecting: what is brought together must not change any more
-            with storing(self.paths.run):
-                self._remark(self.stage.collect())
+            if self._is_there():
+                with storing(self.paths.run):
+                    self._remark(self.stage.collect())
         except CloudtrainError as error:
             ended = {"state": "failed", "reason": error.message + (f" ({error.hint})" if error.hint else "")}
         except Exception:  # noqa: BLE001  (a bug of ours: the run must still end, the traceback is kept)
@@ -102,8 +102,14 @@ class Supervisor:
             node.log.close()
             if node.scratch and self.stage.nodes_are_here:
                 shutil.rmtree(node.scratch, ignore_errors=True)
-        self._append({"type": "ended", "time": time.time(), **ended}, durable=True)
-        remember(self.folder)
+        if not self._is_there():
+            self._leave_nothing()
+            return
+        last = {"type": "ended", "time": time.time(), **ended}
+        if self._append(last, durable=True):
+            remember(self.folder)
+        else:
+            last_word.write(self.paths.last_word, last)
 
     def stop(self, reason: str) -> None:
         """Ask every node to stop; the grace period begins."""
@@ -139,6 +145,7 @@ class Supervisor:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=self.umask,
             )
             log = log_file(self.paths.run, launch["node"]).open("ab", buffering=0)
             self.nodes.append(Node(rank=launch["node"], process=process, log=log))
@@ -163,6 +170,7 @@ class Supervisor:
                         os.read(key.fd, 4096)
                 self._collect()
                 if time.monotonic() > self.kept + KEEPING_SECONDS:
+                    self._look_around()
                     self._keep()
 
     def _register(self, selector: selectors.BaseSelector) -> None:
@@ -172,15 +180,15 @@ class Supervisor:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         selector.register(reader, selectors.EVENT_READ)
         for node in self.nodes:
-            stdout = _stdout(node)
-            os.set_blocking(stdout, False)
-            selector.register(stdout, selectors.EVENT_READ, node)
+            output = stdout(node)
+            os.set_blocking(output, False)
+            selector.register(output, selectors.EVENT_READ, node)
 
     def _patience(self, now: float, started: float, limit: int | None) -> float:
         ends = [self.deadline] if self.deadline is not None else []
         if limit and not self.stop_reason:
             ends.append(started + limit)
-        return max(0.05, min([end - now for end in ends], default=KEEPING_SECONDS))
+        return max(0.05, min([KEEPING_SECONDS, *(end - now for end in ends)]))
 
     def _collect(self) -> None:
         """Take leave of launchers that have ended; when one failed, the others are ended too."""
@@ -197,7 +205,7 @@ class Supervisor:
     def _read(self, node: Node) -> bool:
         """Keep what a node has said; False when there is nothing more for now or for good."""
         try:
-            chunk = os.read(_stdout(node), 1 << 16)
+            chunk = os.read(stdout(node), 1 << 16)
         except BlockingIOError:
             return node.process.poll() is None
         *lines, node.rest = (node.rest + chunk).split(b"\n")
@@ -206,10 +214,15 @@ class Supervisor:
         events, said = split_events(lines, node.rank)
         for event in events:
             if event["type"] == "node_started":
-                node.scratch = event["scratch"]
+                node.scratch = event.get("scratch", "")
+            elif event["type"] == "rank_ended" and event["exitcode"] == 0:
+                self.left[event["rank"]] = (node.rank, event["time"])
+            elif event["type"] == "restarted":
+                self.left.clear()
             elif event["type"] == "node_ended":
                 node.error, node.forced = event.get("error"), bool(event.get("forced"))
-                node.stopped = event.get("outcome") == "stopped"
+                node.stopped = event["outcome"] == "stopped"
+                node.stop_asked, node.stopped_by = event.get("stop_asked", 0.0), event.get("stopped_by", "")
         if events:
             self._append(*events)
         # After the events: a reader that knows a line then knows of the error that it tells of.
@@ -229,9 +242,12 @@ class Supervisor:
             left = next((node for node in self.nodes if node.stopped), None)
             if left is None:
                 return {"state": "succeeded"}
-            return {"state": "stopped", "reason": self.stop_reason or f"node {left.rank} was told to stop"}
+            return {"state": "stopped", "reason": self.stop_reason or stopped(left)}
+        first = self._stopped_from_outside()
+        if first and not self.stop_reason and all(error["time"] > first.stop_asked for error in errors):
+            return {"state": "stopped", "reason": stopped(first)}
         if errors:
-            error = first_cause(errors)
+            error = first_cause(errors, self.left)
             return {"state": "failed", "reason": f"{who(error)} failed" if error else "", "error": error}
         if self.stop_reason:
             forced = any(node.forced or node.code == -signal.SIGKILL for node in self.nodes)
@@ -241,9 +257,36 @@ class Supervisor:
         if node is None or node.code is None:
             raise RuntimeError("no launcher failed, none was stopped, and yet not all succeeded")
         if node.code == STOPPED:
-            return {"state": "stopped", "reason": f"node {node.rank} was told to stop"}
+            return {"state": "stopped", "reason": stopped(node)}
         how = f"was killed by {signal.Signals(-node.code).name}" if node.code < 0 else f"exited with code {node.code}"
         return {"state": "failed", "reason": f"the launcher of node {node.rank} {how}; see its log"}
+
+    def _look_around(self) -> None:
+        """What a file says, or a folder that is there no more: nobody may be able to signal us."""
+        if self.paths.stop_mark.exists() and not self.asked:
+            self.asked.append(signal.SIGTERM)
+        self.missed = 0 if self._is_there() else self.missed + 1
+        if self._is_removed():
+            self.stop("the run's folder was removed")
+
+    def _is_there(self) -> bool:
+        try:
+            return os.path.samestat(self.paths.run.stat(), self.place)
+        except OSError as error:  # a disk that fails just now has removed nothing
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+
+    def _is_removed(self) -> bool:
+        return self.missed >= REMOVED_LOOKS
+
+    def _leave_nothing(self) -> None:
+        """The folder was removed, so what the job made of it again in its last seconds goes too; a new run's stays."""
+        if not (self.paths.run / "plan.json").exists():
+            shutil.rmtree(self.paths.run, ignore_errors=True)
+
+    def _stopped_from_outside(self) -> Node | None:
+        """The node that was asked to stop first, and not by us: what its peers say afterwards is of its leaving."""
+        asked = [node for node in self.nodes if node.stopped and 0 < node.stop_asked < self.signalled]
+        return min(asked, key=lambda node: node.stop_asked, default=None)
 
     def _keep(self) -> None:
         """A disk that is full now may have room later; the training is not ended for it."""
@@ -251,7 +294,7 @@ class Supervisor:
         try:
             self.stage.keep()
         except OSError as error:
-            print(f"{stamp(time.time())} checkpoints not kept: {error}", file=sys.stderr, flush=True)
+            _note(f"checkpoints not kept: {error}")
 
     def _clear(self) -> None:
         """Nothing of the run goes on."""
@@ -259,7 +302,7 @@ class Supervisor:
         try:
             self.stage.clear()
         except CloudtrainError as error:
-            print(f"{stamp(time.time())} not all is removed: {error.message}", file=sys.stderr, flush=True)
+            _note(f"not all is removed: {error.message}")
 
     def _remark(self, said: list[str]) -> None:
         """A word of ours at the end of the first node's log."""
@@ -268,52 +311,65 @@ class Supervisor:
             self.nodes[0].log.write("".join(f"{now} [node 0] {line}\n" for line in said).encode())
 
     def _signal_all(self, signum: int) -> None:
+        self.signalled = min(self.signalled, time.time())
         for node in self.nodes:
             if node.process.poll() is None:
                 node.process.send_signal(signum)
 
-    def _append(self, *events: dict[str, Any], durable: bool = False) -> None:
+    def _append(self, *events: dict[str, Any], durable: bool = False) -> bool:
+        if self._is_removed():  # nothing is begun anew where a folder was
+            return True
         try:
             self.folder.append(*events, durable=durable)
         except CloudtrainError as error:
-            print(f"{stamp(time.time())} events lost: {error.message}", file=sys.stderr, flush=True)
+            _note(f"events lost: {error.message}")
+            return False
+        return True
 
 
 def main(argv: list[str]) -> int:
-    """Hold the run's lock for life and run it; 1 when another supervisor has it already."""
+    """Hold the run's lock for life and run it; 1 when another supervisor has it already, or it has been ended."""
     run, archive = Path(argv[0]), Path(argv[1])
-    lock = os.open(RunPaths(run).lock, os.O_RDWR | os.O_CREAT, 0o644)
-    if not _take(lock):
+    umask = os.umask(OTHERS)  # logs, sources, env values: nobody else reads what is written here
+    lock = os.open(RunPaths(run).lock, os.O_RDWR | os.O_CREAT, FILE)
+    other = identity_of(run)
+    if not _take(lock) or (other is not None and other.lives()):  # a disk may have no locks
         return 1
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda signum, _: asked.append(signum))
     # A handler that does nothing, rather than SIG_IGN, which the launchers would inherit.
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(signum, lambda *_: None)
+    introduce(run)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
-    if RunPaths(run).stop_mark.exists():
-        asked.append(signal.SIGTERM)  # asked for before there was anybody to signal
-    Supervisor(run, archive, asked).run()
+    if RunFolder(run).last_event("ended"):  # whoever looked had given us up, so late have we come
+        return 1
+    threading.Thread(target=_beat, args=(run,), daemon=True, name="heartbeat").start()
+    Supervisor(run, archive, asked, umask).run()
     return 0
+
+
+def _beat(run: Path) -> None:
+    """In a thread of its own, so that neither a slow disk nor a large source looks like death."""
+    while True:
+        time.sleep(HEARTBEAT_SECONDS)
+        beat(run)
 
 
 def _take(lock: int, patience_seconds: float = 2) -> bool:
     """Take the run's lock. Whoever looks whether we live holds it for a moment; another supervisor, for good."""
     deadline = time.monotonic() + patience_seconds
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
+    while not take(lock, wait=False):
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.01)
+    return True
 
 
-def _stdout(node: Node) -> int:
-    if node.process.stdout is None:
-        raise RuntimeError("a launcher was started without a pipe")
-    return node.process.stdout.fileno()
+def _note(text: str) -> None:
+    """A line in the supervisor's own log, which may be on a disk that is full."""
+    with suppress(OSError):
+        print(f"{stamp(time.time())} {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

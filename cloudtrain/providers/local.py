@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.contracts import job_document
+from cloudtrain.contracts import job_document, masked_variables
 from cloudtrain.contracts.plain import Layout, launches
 from cloudtrain.local.folders import RunPaths
 from cloudtrain.local.runs_here import UNUSED, RunsHere, here
@@ -38,10 +38,17 @@ class Provider(RunsHere):
                 "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
                 "system": sys.platform,
             },
+            origins={"python": settings.beside_the_job("python")},
         )
 
-    def checks(self, plan: Plan) -> list[Finding]:
+    def rules(self, plan: Plan) -> list[Finding]:
         """Whether this machine can run the plan: torch, GPUs, inputs, secrets."""
+        from cloudtrain.local.checks import machine_rules
+
+        return [*super().rules(plan), *machine_rules(plan)]
+
+    def checks(self, plan: Plan) -> list[Finding]:
+        """The same, where it takes a process to tell: GPUs, and torch in another Python."""
         from cloudtrain.local.checks import machine_checks
 
         return machine_checks(plan)
@@ -59,7 +66,7 @@ class Provider(RunsHere):
             checkpoints=str(paths.checkpoints),
             inputs={name: here(plan, plan.target.place_of(item.uri) or "") for name, item in spec.inputs.items()},
         )
-        nodes, per_node = spec.resources.nodes, spec.resources.processes_per_node
+        nodes, per_node = spec.resources.nodes, plan.processes
         # Linux answers on all of 127/8: an address of its own keeps each node apart, and in order, under c10d.
         linux = facts["system"] == "linux"
         addresses = tuple(f"127.0.0.{101 + node}" if linux and nodes > 1 else "127.0.0.1" for node in range(nodes))
@@ -70,7 +77,7 @@ class Provider(RunsHere):
             interface="lo" if linux else "lo0",
             threads=max(1, facts["cores"] // (nodes * per_node)),
         )
-        job = job_document(plan)
+        job = {**job_document(plan), **masked_variables(plan)}
         document = {
             "run_id": plan.run_id,
             "job": job,

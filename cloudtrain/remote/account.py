@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cloudtrain.catalog.choice import Problem
+from cloudtrain.remote.other_tools import Found
 from cloudtrain.settings import Settings
 
 
 def gather(
-    provider: str, section: Any, settings: Settings, names: Sequence[str]
+    provider: str, section: Any, settings: Settings, names: Sequence[str], around: Callable[[], Mapping[str, Found]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The facts by name, and the origins of those that no spec line says. A fact that nobody has said is None or ()."""
+    """The facts by name, and the origins of those that no spec line says. A fact that nobody has said is None or ().
+
+    `around`: what the cloud's own tools are set to, asked for where something is missing; `facts["borrowed"]` names
+    what was taken from there, by dotted path, so that a plan can show it.
+    """
     facts: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for name in names:
@@ -20,6 +25,11 @@ def gather(
         if facts[name] in (None, (), "") and settings.get(f"{provider}.{name}"):
             facts[name] = settings[f"{provider}.{name}"]
             origins[f"{provider}.{name}"] = settings.origins[f"{provider}.{name}"]
+    missing = [name for name in names if facts[name] in (None, (), "")]
+    borrowed = {name: found for name, found in (around() if missing else {}).items() if name in missing}
+    facts |= {name: value for name, (value, _) in borrowed.items()}
+    origins |= {f"{provider}.{name}": origin for name, (_, origin) in borrowed.items()}
+    facts["borrowed"] = [f"{provider}.{name}" for name in borrowed]
     return facts, origins
 
 

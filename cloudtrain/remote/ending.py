@@ -13,6 +13,21 @@ def all_told(state: RunState, nodes: int) -> bool:
     return len(state.nodes_ended) >= nodes
 
 
+def cut_short(state: RunState, remedy: str = "") -> str:
+    """What is to be said of a stop that was not a good one; nothing if every node came to its end by itself."""
+    told = state.nodes_ended
+    forced = [str(node) for node in sorted(told) if told[node]["forced"]]
+    heard = state.started and not state.log_trouble  # else their last words may be there, unread
+    missing = [str(node) for node in range(state.nodes) if node not in told] if heard else []
+    if not forced and not missing:
+        return ""
+    nodes, how = (forced, "ended by force") if forced else (missing, "cut off before telling how it ended")
+    step = (state.checkpoint or {}).get("step")
+    saved = "no checkpoint was told of" if step is None else f"the last one told of is of step {step}"
+    words = f"{'nodes' if len(nodes) > 1 else 'node'} {', '.join(nodes)} {how}: what it was saving may be lost; {saved}"
+    return f" ({words}{'; ' if remedy else ''}{remedy})"
+
+
 def ended(state: RunState, over: tuple[str, str], when: float, billing: Mapping[str, Any]) -> dict[str, Any]:
     """The event that ends a run. `over`: the state and the reason as the cloud has them.
 
@@ -21,7 +36,7 @@ def ended(state: RunState, over: tuple[str, str], when: float, billing: Mapping[
     final, reason = over
     event: dict[str, Any] = {"type": "ended", "time": when, "state": final, "reason": reason}
     errors = [told["error"] for told in state.nodes_ended.values() if told.get("error")]
-    cause = first_cause(errors)
+    cause = first_cause(errors, state.left)
     if final == "failed" and cause is not None:
         event |= {"error": dict(cause), "reason": f"{who(cause)} failed", "platform_reason": reason}
     event["billing"] = dict(billing)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cloudtrain.private import FILE
+from cloudtrain.runs.locks import take
 from cloudtrain.runs.logs import log_file, split_events, stamp
 from cloudtrain.runs.store import RunFolder, storing
 
@@ -37,7 +38,7 @@ class Mirror:
             for words in said:
                 text += stamp(when).encode() + b" " + words + b"\n"
         path, size = log_file(self._run.path, node), self._sizes.get(str(node), 0)
-        with storing(path), open(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
+        with storing(path), open(os.open(path, os.O_RDWR | os.O_CREAT, FILE), "r+b") as file:
             file.truncate(size)
             file.seek(size)
             file.write(text)
@@ -52,16 +53,8 @@ def reading(run: RunFolder) -> Iterator[bool]:
     path = run.path / "logs" / "reading.lock"
     with storing(path):
         path.parent.mkdir(exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, FILE)
     try:
-        yield _taken(file)
+        yield take(file, wait=False)
     finally:
         os.close(file)
-
-
-def _taken(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -10,6 +10,7 @@ from cloudtrain import __version__
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.planning import Plan
+    from cloudtrain.spec.fields import Input
 
 PREFIX = "cloudtrain"
 """All that is ours lies below this folder of the user's storage."""
@@ -22,7 +23,7 @@ ARCHIVE = "source.tar.gz"
 
 def tags(plan: Plan) -> dict[str, str]:
     """Ours, by which a job is found again from any machine, then the user's."""
-    facts, resources = plan.facts, plan.spec.resources
+    facts = plan.facts
     digest = re.search(r"@(sha256:[0-9a-f]{64})$", str(plan.target.facts["image"]))
     git = {"git-commit": facts.git_commit} if facts.git_commit else {}
     if facts.git_commit and facts.git_dirty is not None:
@@ -32,8 +33,9 @@ def tags(plan: Plan) -> dict[str, str]:
         "name": plan.spec.name,
         "spec": plan.spec_digest,
         "source": facts.source.digest,
-        "processes": str(resources.processes_per_node),
+        "processes": str(plan.processes),
         "planned": f"{facts.time:.3f}",
+        **({"owner": facts.owner} if facts.owner else {}),
         **git,
         **({"image-digest": digest[1]} if digest else {}),
         "version": __version__,
@@ -57,6 +59,13 @@ def file_name(place: str) -> str:
     return name if re.search(r"[^.]\.[A-Za-z]\w*$", name) else ""
 
 
+def input_file(item: Input, place: str) -> str:
+    """The name of the one file that an input is; empty for a folder. Its type says it, or else the suffix."""
+    if item.type is None:
+        return file_name(place)
+    return place.rpartition("/")[2] if item.type == "file" else ""
+
+
 def as_folder(uri: str) -> str:
     """With one slash at the end, or it would match its neighbours' names too."""
     return uri.rstrip("/") + "/"
@@ -64,9 +73,8 @@ def as_folder(uri: str) -> str:
 
 def idle_note(plan: Plan) -> list[str]:
     """GPUs that are paid for and that no process is started for."""
-    resources = plan.spec.resources
-    idle = resources.gpus - resources.processes_per_node
-    per_node = f"{idle} of {resources.gpus} GPUs per node"
+    idle = plan.gpus - plan.processes
+    per_node = f"{idle} of {plan.gpus} GPUs per node"
     return [f"{per_node} stay idle unless a process drives several"] if idle > 0 else []
 
 

@@ -5,13 +5,16 @@ A cache that heals itself: the folders say which runs there are; what the index 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from typing import Any
 
-from cloudtrain.runs.state import RunState, fold
-from cloudtrain.runs.store import RunFolder, RunStore
+from cloudtrain.errors import StorageError
+from cloudtrain.private import FILE
+from cloudtrain.runs.blocks import read_file
+from cloudtrain.runs.locks import take
+from cloudtrain.runs.state import ENDED, RunState, fold
+from cloudtrain.runs.store import RunFolder, RunStore, strict_json
 
 _FIELDS = (
     "run",
@@ -25,8 +28,27 @@ _FIELDS = (
     "created",
     "started",
     "ended",
+    "owner",
+    "submitted",
+    "kept_until",
 )
-_WHOLE = frozenset(_FIELDS)
+_TIME = (int, float)
+_KINDS: dict[str, tuple[type, ...]] = {
+    "nodes": (int,),
+    "processes": (int,),
+    "submitted": (bool,),
+    "created": _TIME,
+    "started": (*_TIME, type(None)),
+    "ended": (*_TIME, type(None)),
+    "kept_until": (*_TIME, type(None)),
+}
+"""What a summary's fields are; the others are texts."""
+_MISSING = object()
+_LATEST = 253_402_300_800
+"""The year 10,000, in seconds since 1970."""
+
+DAMAGED = "damaged"
+"""What is listed in the place of a state for a run that cannot be read."""
 
 
 def summaries(store: RunStore) -> list[dict[str, Any]]:
@@ -36,7 +58,14 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
     fresh = []
     for run_id in ids - known.keys():
         folder = RunFolder(store.runs_dir / run_id)
-        state = fold(run_id, folder.events())
+        try:
+            state = fold(run_id, folder.each_event())
+        except StorageError as error:
+            known[run_id] = _damaged(folder, error.message)
+            continue
+        if not state.created:
+            known[run_id] = _damaged(folder, "its events do not tell how it began")
+            continue
         known[run_id] = summary(state)
         if state.has_ended:
             fresh.append(known[run_id])
@@ -47,7 +76,7 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
 
 def remember(folder: RunFolder) -> None:
     """Write down how a run has ended, in the moment in which it has."""
-    state = fold(folder.run_id, folder.events())
+    state = fold(folder.run_id, folder.each_event())
     if state.has_ended:
         _append(RunStore(folder.path.parents[1]), [summary(state)])
 
@@ -58,37 +87,48 @@ def summary(state: RunState) -> dict[str, Any]:
     return {field: whole[field] for field in _FIELDS}
 
 
+def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
+    """The summary of a run that cannot be read; its folder at least has a time."""
+    try:
+        created = folder.path.stat().st_mtime
+    except OSError:
+        created = 0
+    state = RunState(run_id=folder.run_id, state=DAMAGED, reason=reason, created=created)
+    return summary(state)
+
+
 def _is_whole(line: Any) -> bool:
+    """Whether a line of the index is one that was written there."""
     return (
         isinstance(line, dict)
-        and line.keys() >= _WHOLE
-        and isinstance(line["run"], str)
-        and isinstance(line["created"], (int, float))
+        and all(isinstance(line.get(field, _MISSING), _KINDS.get(field, str)) for field in _FIELDS)
+        and line["state"] in ENDED
+        and all(0 <= (line[field] or 0) < _LATEST for field in ("created", "started", "ended", "kept_until"))
     )
 
 
 def _read(store: RunStore) -> list[Any]:
     try:
-        data = (store.data_dir / "index.jsonl").read_bytes()
+        data = read_file(store.data_dir / "index.jsonl")
     except OSError:
         return []
     lines = data[: data.rfind(b"\n")]
     try:
         return json.loads(b"[" + lines.replace(b"\n", b",") + b"]") if lines else []
-    except ValueError:
+    except (ValueError, RecursionError):
         (store.data_dir / "index.jsonl").unlink(missing_ok=True)  # only a cache: made anew from the folders
         return []
 
 
 def _append(store: RunStore, fresh: list[dict[str, Any]]) -> None:
-    lines = "".join(json.dumps(summary, separators=(",", ":")) + "\n" for summary in fresh)
+    lines = "".join(strict_json(summary, separators=(",", ":")) + "\n" for summary in fresh)
     try:
-        file = os.open(store.data_dir / "index.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        file = os.open(store.data_dir / "index.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, FILE)
     except OSError:
         return
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        os.write(file, lines.encode())
+        take(file)
+        os.write(file, lines.encode("utf-8", "backslashreplace"))  # half a character stays the escape that JSON has
     except OSError:
         pass
     finally:

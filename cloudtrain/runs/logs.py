@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from cloudtrain.runs.store import RunFolder, parse_events
+from cloudtrain.errors import StorageError
+from cloudtrain.runs.blocks import end_of_lines, lines_back, lines_from, open_file
+from cloudtrain.runs.events import CLIENTS, parse
+from cloudtrain.runs.store import RunFolder
 
 EVENT_MARK = b"::cloudtrain:: "
-
-NOT_THE_JOBS = ("submitting", "creating", "submitted", "phase", "cursor", "stop_requested", "ended")
-"""Events that only we may write; a job that prints one is not believed."""
 
 STAMP_CHARACTERS = 24
 
@@ -46,11 +48,15 @@ def log_line(time: float, node: int, raw: str) -> LogLine:
 
 
 def split_events(lines: Sequence[bytes], node: int) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """The job's events among a node's lines, and the lines that are text."""
-    marked = [line[len(EVENT_MARK) :] for line in lines if line.startswith(EVENT_MARK)]
-    told = parse_events(b"\n".join(marked))
-    events = [{**event, "node": node} for event in told if event["type"] not in NOT_THE_JOBS]
-    return events, [line for line in lines if not line.startswith(EVENT_MARK)]
+    """The job's events among a node's lines, and the lines that are text: those too that only look like an event."""
+    events, said = [], []
+    for line in lines:
+        event = parse(line[len(EVENT_MARK) :]) if line.startswith(EVENT_MARK) else None
+        if event is None or event["type"] in CLIENTS:
+            said.append(line)
+        else:
+            events.append({**event, "node": node})
+    return events, said
 
 
 def log_file(run: Path, node: int) -> Path:
@@ -58,21 +64,84 @@ def log_file(run: Path, node: int) -> Path:
     return run / "logs" / f"node-{node}.log"
 
 
-def read_logs(run: RunFolder, cursor: Mapping[str, Any]) -> tuple[list[LogLine], Mapping[str, Any]]:
-    """The lines of all nodes after a cursor (empty: from the start), merged by time, and the next cursor."""
-    lines: list[LogLine] = []
-    offsets = dict(cursor)
-    for path in sorted((run.path / "logs").glob("node-*.log")):
-        node = int(path.stem.removeprefix("node-"))
-        with path.open("rb") as file:
-            file.seek(offsets.get(path.name, 0))
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        offsets[path.name] = offsets.get(path.name, 0) + len(whole)
-        for raw in whole.decode("utf-8", "replace").split("\n")[:-1]:
-            lines.append(log_line(parse_stamp(raw[:STAMP_CHARACTERS]), node, raw[STAMP_CHARACTERS + 1 :]))
-    lines.sort(key=lambda line: line.time)
-    return lines, offsets
+class LogReader:
+    """All nodes' lines, merged by time, a part at a time; what comes later is read on from where it stopped."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self._folder = run.path / "logs"
+        self._offsets: dict[Path, int] = {}
+
+    def some(self) -> list[LogLine]:
+        """The next lines, not more than fit in memory easily; none, when all that is there has been read."""
+        found, size = [], 0
+        for line in self.all():
+            found.append(line)
+            size += len(line.text)
+            if len(found) >= SOME_LINES or size >= SOME_CHARACTERS:
+                break
+        return found
+
+    def all(self) -> Iterator[LogLine]:
+        """All lines that are there and have not been read."""
+        with ExitStack() as stack:
+            parts = [self._forwards(node, path, _opened(path, stack)) for node, path in self._files()]
+            for _, path, offset, line in heapq.merge(*parts, key=lambda part: part[0]):
+                self._offsets[path] = offset
+                yield line
+
+    def backwards(self) -> Iterator[LogLine]:
+        """All lines that are there, the latest first; they count as read."""
+        with ExitStack() as stack:
+            parts = []
+            for node, path in reversed(self._files()):
+                file = _opened(path, stack)
+                self._offsets[path] = end_of_lines(file)
+                parts.append(_backwards(node, file, self._offsets[path]))
+            for _, line in heapq.merge(*parts, key=lambda part: -part[0]):
+                yield line
+
+    def _files(self) -> list[tuple[int, Path]]:
+        """The nodes' files; a stray one of another name is none of them."""
+        try:
+            names = [(_LOG_FILE.fullmatch(path.name), path) for path in self._folder.iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StorageError(f"{self._folder}: cannot be read: {error.strerror}") from None
+        return sorted((int(match[1]), path) for match, path in names if match)
+
+    def _forwards(self, node: int, path: Path, file: IO[bytes]) -> Iterator[tuple[float, Path, int, LogLine]]:
+        at = 0.0
+        for raw, offset in lines_from(file, self._offsets.get(path, 0)):
+            line = _stamped(raw, node)
+            at = line.time or at  # one without a stamp stays behind the one before it
+            yield at, path, offset, line
+
+
+_LOG_FILE = re.compile(r"node-(0|[1-9][0-9]{0,5})\.log")
+
+SOME_LINES, SOME_CHARACTERS = 10_000, 1 << 22
+
+
+def _backwards(node: int, file: IO[bytes], end: int) -> Iterator[tuple[float, LogLine]]:
+    at = float("inf")
+    for raw in lines_back(file, end):
+        line = _stamped(raw, node)
+        at = line.time or at
+        yield at, line
+
+
+def _opened(path: Path, stack: ExitStack) -> IO[bytes]:
+    try:
+        return stack.enter_context(open_file(path))
+    except OSError as error:
+        hint = f"{path.parent.parent.name}: the run's folder was changed by hand, or its disk failed"
+        raise StorageError(f"{path}: cannot be read: {error.strerror or error}", hint=hint) from None
+
+
+def _stamped(raw: bytes, node: int) -> LogLine:
+    text = raw.decode("utf-8", "replace")
+    return log_line(parse_stamp(text[:STAMP_CHARACTERS]), node, text[STAMP_CHARACTERS + 1 :])
 
 
 def stamp(seconds: float) -> str:
@@ -84,5 +153,5 @@ def parse_stamp(text: str) -> float:
     """Seconds since 1970 of a stamp; 0 when it is none."""
     try:
         return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
+
+from cloudtrain.runs.events import checked
+from cloudtrain.runs.seen import Seen
 
 ENDED = ("succeeded", "failed", "stopped")
 """The states that a run never leaves."""
@@ -13,6 +17,8 @@ STATES = ("submitting", "pending", "running", "stopping", *ENDED)
 
 KEPT_POINTS = 500
 """Points of a learning curve that are kept, evenly spread over its length."""
+
+MAX_WARNINGS = 20
 
 
 @dataclass(slots=True)
@@ -61,16 +67,26 @@ class RunState:
     ref: dict[str, Any] | None = field(default=None, repr=False)
     adopted: bool = False
     """Whether another machine started it."""
+    owner: str = ""
+    """Who did, as far as the cloud tells; empty for runs of this machine."""
+    instance: str = ""
+    """The type of machine it runs on, once the cloud has chosen it."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """Machines that are kept after the end, and billed: status, until, seconds."""
     stop_requested: float = 0
     phase: str = ""
     """What a cloud is doing with the job, in words: `launching machines`."""
     phase_since: float = 0
     phase_seen: float = 0
     """When we first saw it, by our own clock."""
+    results: list[str] | None = None
+    """What of model, output and checkpoints was there at the end; None when nobody has looked."""
+    log_trouble: dict[str, Any] = field(default_factory=dict)
+    """Why the job's log cannot be read: reason, hint, code, transient; empty while it can."""
     billing: dict[str, Any] = field(default_factory=dict)
     """What a cloud billed: billable_seconds, and usd where the price is known."""
     nodes_ended: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False)
-    """The last word of each node's launcher: outcome, error if it failed, why if it was stopped."""
+    """The last word of each node's launcher: outcome, error if it failed, why if it was stopped, whether by force."""
     restarts: int = 0
     ranks: set[int] = field(default_factory=set)
     """Ranks that have reported in."""
@@ -83,12 +99,26 @@ class RunState:
     resumed: dict[str, Any] | None = None
     result: dict[str, Any] | None = None
     errors: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    seen: set[tuple[int, int, int]] = field(default_factory=set, repr=False)
+    warnings: list[str] = field(default_factory=list)
+    """What is to be said at the end, whatever the end is; each once, though every node says it."""
+    left: dict[int, tuple[int, float]] = field(default_factory=dict, repr=False)
+    """Ranks that have ended with 0 since the last restart: their node, and when."""
+    seen: Seen = field(default_factory=Seen, repr=False)
 
     @property
     def has_ended(self) -> bool:
         """Whether the run has reached a state that it never leaves."""
         return self.state in ENDED
+
+    @property
+    def keeps_machines(self) -> bool:
+        """Whether machines may still be kept for it: until it is said that they are gone."""
+        return self.kept.get("status") in ("InUse", "Available")
+
+    @property
+    def kept_until(self) -> float:
+        """Until when machines are kept after its end; 0 when none are."""
+        return float(self.kept.get("until") or 0) if self.has_ended and self.keeps_machines else 0.0
 
     def seconds(self, now: float) -> float:
         """How long it has run, or ran."""
@@ -110,7 +140,12 @@ class RunState:
             "created": self.created,
             "started": self.started or None,
             "ended": self.ended or None,
+            "owner": self.owner,
+            "submitted": self.ref is not None,
+            "instance": self.instance,
+            "kept_until": self.kept_until or None,
             "phase": self.phase,
+            "log_trouble": self.log_trouble.get("reason", ""),
             "billing": self.billing,
             "restarts": self.restarts,
             "ranks": len(self.ranks),
@@ -119,30 +154,46 @@ class RunState:
             "checkpoint": self.checkpoint,
             "resumed": self.resumed,
             "result": self.result,
+            "warnings": self.warnings,
         }
 
 
 def fold(run_id: str, events: Iterable[Mapping[str, Any]], state: RunState | None = None) -> RunState:
     """Apply events, in order, to a state (a new one by default). An event met twice counts once."""
     state = state or RunState(run_id=run_id)
-    for event in events:
+    for told in events:
+        event = checked(told)
+        if event is None:
+            continue  # any program may print an event line, and get it wrong
         try:
-            if "seq" in event:
-                key = (event.get("node", -1), event.get("rank", -1), event["seq"])
-                if key in state.seen:
-                    continue
-                state.seen.add(key)
+            who = event.get("node", -1), event.get("rank", -1)
+            if "seq" in event and not state.seen.is_new(*who, event["seq"]):
+                continue
             apply = _APPLY.get(event["type"])
             if apply is not None and _is_number(event.get("time", 0)):
                 apply(state, event)
         except (KeyError, TypeError, ValueError):
-            continue  # any program may print an event line, and get it wrong
+            continue  # what this kind of event may lack, and does
     return state
 
 
-def first_cause(errors: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Of several nodes' own root causes the earliest that is no mere consequence of another."""
-    return min(errors, key=lambda error: (bool(error.get("consequence")), error["time"]), default=None)
+def first_cause(
+    errors: Iterable[Mapping[str, Any]], left: Mapping[int, tuple[int, float]] = MappingProxyType({})
+) -> Mapping[str, Any] | None:
+    """Of several nodes' own root causes the earliest that is no mere consequence of another.
+
+    `left`: the ranks that ended with 0, their node and when. Where all that is known is that a peer was gone, the rank
+    that had left while others still waited for it is the cause.
+    """
+    cause = min(errors, key=lambda error: (bool(error.get("consequence")), error["time"]), default=None)
+    if cause is None or not cause.get("consequence") or cause["exception"] == "SIGTERM":
+        return cause
+    early = [(when, rank, node) for rank, (node, when) in left.items() if when <= cause["time"]]
+    if not early:
+        return cause
+    when, rank, node = min(early)
+    message = f"ended with exit code 0 while {who(cause)} still waited for it"
+    return {"rank": rank, "node": node, "time": when, "exception": "exit", "message": message}
 
 
 def who(error: Mapping[str, Any]) -> str:
@@ -159,6 +210,7 @@ def _submitting(state: RunState, event: Mapping[str, Any]) -> None:
     state.name, state.provider, state.contract = event["name"], event["provider"], event["contract"]
     state.nodes, state.processes = event["nodes"], event["processes"]
     state.adopted = bool(event.get("adopted"))
+    state.owner = str(event.get("owner") or ("another machine" if state.adopted else ""))
 
 
 def _submitted(state: RunState, event: Mapping[str, Any]) -> None:
@@ -173,15 +225,28 @@ def _node_started(state: RunState, event: Mapping[str, Any]) -> None:
 
 
 def _node_ended(state: RunState, event: Mapping[str, Any]) -> None:
-    error = event.get("error")
-    whole = isinstance(error, Mapping) and {"rank", "node", "time", "exception", "message"} <= error.keys()
-    told = {"outcome": event.get("outcome"), "error": error if whole else None, "why": event.get("why", "")}
+    told = {"outcome": event["outcome"], "error": event.get("error"), "why": event.get("why", "")}
+    told["forced"] = event.get("forced") is True
     state.nodes_ended[event["node"]] = told
 
 
 def _phase(state: RunState, event: Mapping[str, Any]) -> None:
     state.phase, state.phase_seen = event["phase"], event["time"]
     state.phase_since = event.get("since") or event["time"]
+    state.instance = event.get("instance") or state.instance
+    if event.get("running"):
+        state.started = state.started or state.phase_since
+        _advance(state, "running")
+
+
+def _kept(state: RunState, event: Mapping[str, Any]) -> None:
+    state.kept = {key: event[key] for key in ("status", "until", "seconds", "by") if key in event}
+    state.billing = event.get("billing") or state.billing
+
+
+def _log_unread(state: RunState, event: Mapping[str, Any]) -> None:
+    fields = ("reason", "hint", "code", "transient")
+    state.log_trouble = {key: event[key] for key in fields if key in event} if event["reason"] else {}
 
 
 def _stop_requested(state: RunState, event: Mapping[str, Any]) -> None:
@@ -191,13 +256,15 @@ def _stop_requested(state: RunState, event: Mapping[str, Any]) -> None:
 
 
 def _ended(state: RunState, event: Mapping[str, Any]) -> None:
-    if state.has_ended or event["state"] not in ENDED:
+    if state.has_ended:
         return
     state.state, state.ended = event["state"], event["time"]
     state.reason = event.get("reason", "")
     state.billing = event.get("billing") or {}
+    left = event.get("left")
+    state.results = [str(name) for name in left] if isinstance(left, list) else None
     cause = event.get("error")
-    if isinstance(cause, Mapping):
+    if cause is not None:
         which = ("node", "rank", "time")
         same = (e for e in state.errors if all(e.get(key) == cause.get(key) for key in which))
         state.error = {**cause, "traceback": next((e.get("traceback", "") for e in same), "")}
@@ -208,16 +275,25 @@ def _rank_started(state: RunState, event: Mapping[str, Any]) -> None:
 
 
 def _restarted(state: RunState, event: Mapping[str, Any]) -> None:
-    state.restarts = max(state.restarts, event["attempt"])
+    if event["attempt"] > state.restarts:
+        state.restarts = event["attempt"]
+        state.left.clear()
+
+
+def _rank_ended(state: RunState, event: Mapping[str, Any]) -> None:
+    if event["exitcode"] == 0:
+        state.left[event["rank"]] = (event.get("node", 0), event["time"])
+
+
+def _warning(state: RunState, event: Mapping[str, Any]) -> None:
+    if event["message"] not in state.warnings and len(state.warnings) < MAX_WARNINGS:
+        state.warnings.append(event["message"])
 
 
 def _metrics(state: RunState, event: Mapping[str, Any]) -> None:
-    if not isinstance(event["values"], Mapping):
-        return
     state.metrics |= event["values"]
     for name, value in event["values"].items():
-        if _is_number(value):
-            state.curves.setdefault(name, Curve()).add(value)
+        state.curves.setdefault(name, Curve()).add(value)
 
 
 def _progress(state: RunState, event: Mapping[str, Any]) -> None:
@@ -248,9 +324,13 @@ _APPLY: dict[str, Any] = {
     "node_started": _node_started,
     "node_ended": _node_ended,
     "phase": _phase,
+    "log_unread": _log_unread,
+    "kept": _kept,
     "stop_requested": _stop_requested,
     "ended": _ended,
     "rank_started": _rank_started,
+    "rank_ended": _rank_ended,
+    "warning": _warning,
     "restarted": _restarted,
     "metrics": _metrics,
     "error": lambda state, event: state.errors.append(dict(event)),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cloudtrain.errors import SourceError, StorageError
+from cloudtrain.private import FILE, FOLDER, private, private_folder
 from cloudtrain.source.content import read_content
 from cloudtrain.source.links import read_link
 from cloudtrain.source.tree import Progress, SourceEntry, SourceTree
@@ -38,9 +39,9 @@ def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Pat
         return target
     temporary = store / f".{tree.digest}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
     try:
-        store.mkdir(parents=True, exist_ok=True)
+        private_folder(store)
         try:
-            with temporary.open("xb") as stream:
+            with open(temporary, "xb", opener=private) as stream:
                 _write(tree, stream, progress)
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -159,7 +160,8 @@ def _long_header(entry: SourceEntry) -> bytes:
 
 
 def _mode(entry: SourceEntry) -> int:
-    return 0o755 if entry.executable or entry.link is not None else 0o644
+    """For the one who unpacks it alone: a file that only its owner may read is not opened to others in a copy."""
+    return FOLDER if entry.executable or entry.link is not None else FILE
 
 
 def _sync_folder(folder: Path) -> None:

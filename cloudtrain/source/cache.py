@@ -10,10 +10,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.private import private, private_folder
+
 # A file that changed this shortly before it was read may change again and keep its timestamps: file systems
 # tick every few milliseconds, some of them every two seconds.
 _RACY_NS = 2_000_000_000
-_VERSION = 1
+_VERSION = 2
 
 
 def stamp(info: os.stat_result) -> str:
@@ -59,9 +61,10 @@ class HashCache:
         body = json.dumps(content, separators=(",", ":")).encode()
         temporary = self._file.with_name(f"{self._file.name}.{os.urandom(8).hex()}.tmp")
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(self._file.parent)
             try:
-                temporary.write_bytes(_seal(body) + body)
+                with open(temporary, "wb", opener=private) as file:
+                    file.write(_seal(body) + body)
                 temporary.replace(self._file)
             finally:
                 temporary.unlink(missing_ok=True)

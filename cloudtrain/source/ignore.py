@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 
+from cloudtrain.source.linear import linear
+
 Translate = Callable[[str], str | None]
 """A pattern that starts with "/" -> regular expression (text); None if git would never match it."""
 
@@ -98,8 +100,8 @@ def _translate(pattern: str) -> str | None:
         text, _ = GitIgnoreSpecPattern.pattern_to_regex(pattern + "/*" if pattern.endswith("/**") else pattern)
         if text is None or text == ".":
             return text and ".+"
-        # A negated class never matches a slash in git. Group names must go, for `_any` to join the rules.
-        text = re.sub(r"\[\^(?!/)", "[^/", re.sub(r"\?P<\w+>", "?:", text)).removeprefix("^")
+        # Group names must go, for `_any` to join the rules.
+        text = linear(re.sub(r"\?P<\w+>", "?:", text).removeprefix("^"))
         _compile(text)
     except (ValueError, re.error):
         return None

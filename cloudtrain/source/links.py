@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 
 _MAX_HOPS = 40
 
@@ -13,17 +13,26 @@ def read_link(root: str, path: str) -> str:
 
     OSError if it is no link (any more).
     """
-    target = os.readlink(f"{root}/{path}")  # noqa: PTH115
+    return relative_target(path, os.readlink(f"{root}/{path}"), (root, os.path.realpath(root)))  # noqa: PTH115
+
+
+def relative_target(path: str, target: str, roots: Sequence[str]) -> str:
+    """The target of the link `path`, made relative if it is an absolute path below one of the `roots`.
+
+    `roots`: the names that the tree's top had where the link was made.
+    """
     if target.startswith("/"):
         plain = os.path.normpath(target)
-        for top in (root, os.path.realpath(root)):
-            if plain == top or plain.startswith(top.rstrip("/") + "/"):
+        for top in (root.rstrip("/") for root in roots):
+            if plain == top or plain.startswith(top + "/"):
                 return os.path.relpath(plain, os.path.dirname(f"{top}/{path}"))  # noqa: PTH120
     return target
 
 
-def link_trouble(path: str, links: Mapping[str, str], files: Container[str], folders: Container[str]) -> str | None:
-    """Why the link `path` leads to no file or folder of the tree; None when it does."""
+def link_trouble(
+    path: str, links: Mapping[str, str], files: Container[str], folders: Container[str], top: str = "the source folder"
+) -> str | None:
+    """Why the link `path` leads to no file or folder of the tree; None when it does. `top`: what to call the tree."""
     here = path.split("/")[:-1]
     todo = _parts(links[path])
     hops = 0
@@ -32,7 +41,7 @@ def link_trouble(path: str, links: Mapping[str, str], files: Container[str], fol
         if part in (".", ""):
             continue
         if part == "/" or (part == ".." and not here):
-            return f"a link that leads out of the source folder ({links[path]})"
+            return f"a link that leads out of {top} ({links[path]})"
         if part == "..":
             here.pop()
             continue

@@ -14,6 +14,7 @@ from cloudtrain.source.cache import HashCache, stamp
 from cloudtrain.source.content import read_content
 from cloudtrain.source.ignore import Patterns
 from cloudtrain.source.links import folders_of, link_trouble, read_link
+from cloudtrain.source.outputs import own_outputs
 from cloudtrain.source.tree import PAYLOAD_FOLDER, Progress, SourceEntry, SourceTree, digest_entries
 from cloudtrain.source.walk import Found, Problem, unreadable, walk
 
@@ -43,6 +44,8 @@ def scan(
     cache = HashCache(cache_dir, top, started)
     patterns = Patterns(cache.patterns)
     found = walk(top, patterns)
+    if outputs := own_outputs():
+        found.files = [(path, info) for path, info in found.files if (info.st_dev, info.st_ino) not in outputs]
     added = _payload_paths(payload or {})
     listed = found.files + _payload_files(added, found)
     entries = _hash(top, added, listed, cache, found, progress)
@@ -57,6 +60,7 @@ def scan(
         payload=added,
         digest=digest_entries(entries),
         total_bytes=sum(entry.size for entry in entries),
+        secrets=tuple(sorted(found.secrets)),
     )
 
 

@@ -47,6 +47,8 @@ class SourceTree:
     digest: str
     """sha256 over path, mode and content of every entry: the same wherever the folder is copied to."""
     total_bytes: int
+    secrets: tuple[str, ...] = ()
+    """What does not travel since it is likely to hold secrets; folders end with a slash."""
 
     @property
     def files_count(self) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from cloudtrain.errors import SourceError, StorageError
+from cloudtrain.private import FILE, FOLDER, private_folder
 from cloudtrain.source.links import link_trouble
 
 if TYPE_CHECKING:
@@ -24,24 +25,25 @@ def unpack(archive: Path, folder: Path, limit_bytes: int | None = None) -> None:
     """
     import gzip
     import tarfile
-    import zlib
+
+    from cloudtrain.source.extract import DAMAGED, Header
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         if any(folder.iterdir()):
             raise SourceError(f"cannot unpack into {folder}: it is not empty", hint="name a new folder")
         stream = gzip.open(archive)  # noqa: SIM115 (closed below, where other errors are told apart)
     except OSError as error:
         raise _storage(archive, folder, error) from error
     try:
-        with stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+        with stream, tarfile.open(fileobj=stream, mode="r:", tarinfo=Header) as tar:
             _Extraction(str(folder), limit_bytes).run(tar)
             # The checksum is at the very end, after what tar reads.
             while stream.read(_BLOCK):
                 pass
     except BaseException as error:
         _empty(folder)
-        if isinstance(error, (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError)):
+        if isinstance(error, DAMAGED):
             raise SourceError(f"the source archive {archive} is damaged or hostile: {error}") from error
         if isinstance(error, OSError):
             raise _storage(archive, folder, error) from error
@@ -98,7 +100,7 @@ class _Extraction:
     def _parents(self, name: str) -> None:
         parent = name.rpartition("/")[0]
         if parent and parent not in self._folders:
-            os.makedirs(f"{self._folder}/{parent}", exist_ok=True)  # noqa: PTH103
+            private_folder(Path(self._folder, parent))
             while parent and parent not in self._folders:
                 self._folders.add(parent)
                 parent = parent.rpartition("/")[0]
@@ -110,7 +112,7 @@ class _Extraction:
                 raise ValueError("it holds more bytes than it may")
         self._parents(name)
         self._files.add(name)
-        mode = 0o777 if member.mode & 0o100 else 0o666
+        mode = FOLDER if member.mode & 0o100 else FILE
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(f"{self._folder}/{name}", flags, mode), "wb") as file:
             while content is not None and (block := content.read(_BLOCK)):

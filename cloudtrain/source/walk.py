@@ -10,6 +10,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from cloudtrain.source.ignore import IgnoreFile, Patterns
+from cloudtrain.source.likely_secrets import is_likely_secret
 from cloudtrain.source.tree import PAYLOAD_FOLDER
 
 Chain = tuple[IgnoreFile, ...]
@@ -24,9 +25,9 @@ class _Say(IntEnum):
     GIT = 1
     """By .gitignore and by what is left out anyway."""
     CACHES = 2
-    """Brought back from .gitignore: only caches and virtual environments stay out."""
+    """Brought back from .gitignore: only caches, virtual environments and likely secrets stay out."""
     ALL = 3
-    """A cache or virtual environment that was itself brought back."""
+    """One of these that was itself brought back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +51,8 @@ class Found:
         self.files: list[tuple[str, os.stat_result]] = []
         self.links: list[str] = []
         self.problems: list[Problem] = []
+        self.secrets: list[str] = []
+        """What stays out since it is likely to hold secrets; folders end with a slash."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,14 +116,18 @@ class _Walker:
             is_folder = entry.is_dir(follow_symlinks=False)
             verdict = _verdict(ours, place, name, is_folder)
             cache = say < _Say.ALL and _is_cache(name, is_folder)
+            secret = say < _Say.ALL and is_likely_secret(path, name, is_folder)
             if verdict or (cache and verdict is None):
                 continue
             if verdict is False:
-                inner = _Say.ALL if cache else max(say, _Say.CACHES)
+                inner = _Say.ALL if cache or secret else max(say, _Say.CACHES)
             elif say == _Say.GIT and _verdict(git, place, name, is_folder):
                 inner = _Say.NOTHING
             else:
                 inner = say
+            if secret and verdict is None and inner:
+                self.found.secrets.append(path + "/" * is_folder)
+                inner = _Say.NOTHING
             if inner == _Say.NOTHING:
                 if not is_folder or not any(rules.may_bring_back_below(place) for rules in ours):
                     continue

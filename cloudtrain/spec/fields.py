@@ -19,6 +19,9 @@ PROVIDERS = ("local", "docker", "aws", "azure")
 NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,49}")
 """SageMaker's pattern for a job name (63 characters), less the room for a run's own ending."""
 
+MAX_VARIABLE_BYTES = 131_072
+"""Of `NAME=value` and the zero after it: MAX_ARG_STRLEN in execve(2)."""
+
 _ENV_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _INPUT_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 _SECRET_STORES = {
@@ -29,6 +32,11 @@ _SECRET_STORES = {
 }
 _SECRET_NAMES = {"keyvault": "VAULT/NAME"}
 _NO_SECRETS = "a spec names where a secret is kept, it never holds it; for example {local: 'env:HF_TOKEN'}"
+
+
+INPUT_TYPES = ("file", "folder", "table", "model", "mlflow_model", "triton_model")
+"""What an input may be said to be. Tables (MLTable) and models are Azure ML's; elsewhere they are folders."""
+_AZURES_TYPES = {"uri_file": "file", "uri_folder": "folder", "mltable": "table", "custom_model": "model"}
 
 
 class Wrong(ValueError):
@@ -57,10 +65,12 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input: where it lies for each provider ("*": for all), and whether it is copied or streamed."""
+    """One input: where it lies for each provider ("*": for all), whether it is copied or streamed, and what it is."""
 
     uri: Mapping[str, str]
     mode: Literal["copy", "stream"] = "copy"
+    type: str | None = None
+    """One of `INPUT_TYPES`; None: by the suffix of its name, or as it lies on this machine."""
 
     def on(self, provider: str) -> str | None:
         """Where it lies for one provider, None when the spec does not say."""
@@ -150,7 +160,13 @@ def _argument(value: Any) -> tuple[str, ...] | None:
 def read_env(value: Any) -> Mapping[str, str]:
     """Environment variables; `CLOUDTRAIN_*` is the contract's own."""
     expect(value, dict, "a mapping (NAME: value)")
-    return _each(value, read_text, _variable)
+    found = _each(value, read_text, _variable)
+    for name, text in found.items():
+        size = len(f"{name}={text}".encode()) + 1
+        if size > MAX_VARIABLE_BYTES:
+            message = f"is {size:,} bytes long, and Linux starts no program with a variable of more than "
+            raise Wrong(f"{message}{MAX_VARIABLE_BYTES:,}", "put it into a file in the source folder", at=(name,))
+    return found
 
 
 def read_secrets(value: Any) -> Mapping[str, Mapping[str, str]]:
@@ -205,7 +221,14 @@ def read_instances(value: Any) -> Mapping[str, tuple[str, ...]]:
     if value is None:
         return {}
     expect(value, dict, "a mapping from provider to instance types")
-    return _each(value, read_strings, _provider)
+    return _each(value, _machines, _provider)
+
+
+def _machines(value: Any) -> tuple[str, ...]:
+    names = read_strings(value)
+    if not names or not all(name.strip() for name in names):
+        raise Wrong("names no machine", "leave it out, or name at least one")
+    return names
 
 
 def read_strings(value: Any) -> tuple[str, ...]:
@@ -236,23 +259,45 @@ def _input(value: Any) -> Input:
     mode = rest.pop("mode", "copy")
     if mode not in ("copy", "stream"):
         raise Wrong(f"expected copy or stream, got {kind_of(mode)}", at=("mode",))
+    kind = rest.pop("type", None)
+    kind = _AZURES_TYPES.get(kind, kind) if isinstance(kind, str) else kind
+    if kind is not None and kind not in INPUT_TYPES:
+        near = did_you_mean(str(kind), INPUT_TYPES)
+        raise Wrong(f"expected one of {', '.join(INPUT_TYPES)}, got {kind_of(kind)}{near}", at=("type",))
     if not rest:
         raise Wrong("says no place", "write uri: …, or one place per provider")
     places = _each(rest, _place, lambda k: k if k == "uri" else _provider(k))
-    return Input({"*" if key == "uri" else key: place for key, place in places.items()}, mode)
+    slashed = next((place for place in places.values() if place.endswith("/")), None)
+    if kind == "file" and slashed:
+        raise Wrong(f"{slashed} ends in a slash, as no file does", "type: folder", at=("type",))
+    return Input({"*" if key == "uri" else key: place for key, place in places.items()}, mode, kind)
 
 
 def _place(value: Any) -> str:
     place = read_text(expect(value, str, "a place"))
     if not place.strip():
         raise Wrong("says no place", "an address such as s3://bucket/data/, or a folder such as ./data")
-    if "://" not in place and max(len(os.fsencode(part)) for part in place.split("/")) > 255:
-        raise Wrong("holds a longer name than any disk keeps")
+    if "://" not in place:
+        _refuse_long(place)
     try:
         Path(place).expanduser()
     except RuntimeError:
         raise Wrong(f"there is no such user: {kind_of(place)}", "write ./~name for a folder of that name") from None
     return place
+
+
+def _refuse_long(path: str) -> None:
+    if max(len(os.fsencode(part)) for part in path.split("/")) > 255 or len(os.fsencode(path)) > 4000:
+        raise Wrong("holds a longer name than any disk keeps")
+
+
+def _image(value: Any) -> str:
+    """An address, or the path of a Dockerfile."""
+    text = read_text(expect(value, str, "text"))
+    if not text.strip():
+        raise Wrong("names no image", "leave it out, or write auto")
+    _refuse_long(text)
+    return text
 
 
 def read_image(value: Any) -> str | Mapping[str, str]:
@@ -263,7 +308,7 @@ def read_image(value: Any) -> str | Mapping[str, str]:
     if not mapping:
         raise Wrong("names no image", "leave it out, or write auto")
     known = (lambda key: key) if set(mapping) == {"build"} else _provider
-    return _each(mapping, lambda item: str(expect(item, str, "text")), known)
+    return _each(mapping, _image, known)
 
 
 def read_processes(value: Any) -> int | Literal["auto"]:

@@ -7,8 +7,10 @@ disk says (entrypoint, source, local inputs).
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,7 @@ from cloudtrain.errors import Keys, Mistake, SpecError, dotted
 from cloudtrain.quantities import parse_duration
 from cloudtrain.spec.fields import NAME, SeveralWrong, Wrong, did_you_mean
 from cloudtrain.spec.model import JobSpec
-
-Found = tuple[Keys, str, str | None]
-"""A mistake before it has its place: keys, message, hint."""
+from cloudtrain.spec.placeholders import Found, places_in_env, unknown_places
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -108,7 +108,8 @@ def spec_from_document(document: Document, folder: Path, *, look: bool = True) -
         values = {"name": name_from_folder(folder), **values}
     spec = None
     try:
-        spec = JobSpec.model_validate(values)
+        with _without_plugins():
+            spec = JobSpec.model_validate(values)
     except ValidationError as error:
         for item in error.errors(include_url=False):
             found += _from_pydantic(item)
@@ -121,6 +122,20 @@ def spec_from_document(document: Document, folder: Path, *, look: bool = True) -
         ]
         raise SpecError(sorted(mistakes, key=_by_place))
     return spec, document
+
+
+@contextmanager
+def _without_plugins() -> Iterator[None]:
+    """The models are built at the first reading, for which pydantic would look through all that is installed here."""
+    name = "PYDANTIC_DISABLE_PLUGINS"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "__all__"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)  # it is for us alone, not for what we start
 
 
 def name_from_folder(folder: Path) -> str:
@@ -175,7 +190,7 @@ def _contradictions(values: Mapping[str, Any]) -> list[Found]:
     if resources.get("gpu") and resources.get("instance"):
         hint = "keep gpu (any cloud picks a machine) or instance (you pick it), not both"
         found.append((("resources", "instance"), "stands beside gpu: both choose the machine", hint))
-    if resources.get("gpu") and "gpus" not in resources:
+    if resources.get("gpu") and resources.get("gpus") is None:
         found.append((("resources", "gpu"), "asks for a GPU model, but not how many", "add gpus: how many per node"))
     if resources.get("spot") is True and aws.get("keep_alive"):
         hint = "leave one of them out"
@@ -184,22 +199,11 @@ def _contradictions(values: Mapping[str, Any]) -> list[Found]:
     if runtime and wait and wait < runtime and resources.get("spot") is True:
         hint = "max_wait counts from submission to the end, running included"
         found.append((("limits", "max_wait"), "is shorter than max_runtime", hint))
-    found += _unknown_places(values.get("args"), _mapping(values, "inputs"))
+    found += unknown_places(values.get("args"), _mapping(values, "inputs"))
     secrets, env = _mapping(values, "secrets"), _mapping(values, "env")
+    found += places_in_env(env, _mapping(values, "inputs"))
     found += [(("secrets", name), "is set by env too", "keep one of them") for name in secrets if name in env]
     return found
-
-
-def _unknown_places(args: Any, inputs: Mapping[str, Any]) -> list[Found]:
-    """Placeholders in arguments, `${inputs.train}` or `${outputs.model}`, that stand for nothing."""
-    items = args.items() if isinstance(args, dict) else enumerate(args) if isinstance(args, list) else ()
-    known = {"inputs": tuple(map(str, inputs)), "outputs": ("model", "output", "checkpoints")}
-    return [
-        (("args", key), f"there is no {kind[:-1]} {name!r}{did_you_mean(name, known[kind])}", None)
-        for key, item in items
-        for kind, name in re.findall(r"\$\{(inputs|outputs)\.([A-Za-z][\w-]*)\}", str(item))
-        if name not in known[kind]
-    ]
 
 
 def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Found]:

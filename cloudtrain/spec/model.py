@@ -36,6 +36,7 @@ _INPUT = {
             "properties": {
                 **{place: {"type": "string"} for place in ("uri", *PROVIDERS)},
                 "mode": {"enum": ["copy", "stream"]},
+                "type": {"enum": list(fields.INPUT_TYPES)},
             },
         },
     ]
@@ -76,7 +77,9 @@ class Resources(Section):
     """The machines: how many, with what."""
 
     nodes: int = Field(1, ge=1, le=1000, description="how many machines")
-    gpus: int = Field(0, ge=0, le=64, description="GPUs per node; 0 = CPU")
+    gpus: Annotated[int | None, WithJsonSchema({"type": ["integer", "null"], "minimum": 0, "maximum": 64})] = Field(
+        None, ge=0, le=64, description="GPUs per node; 0 = CPU; default: all of the instance that is named, else 0"
+    )
     gpu: Annotated[tuple[str, ...], BeforeValidator(fields.read_gpus), WithJsonSchema(_STRINGS)] = Field(
         (), description="GPU models in order of preference, resolved through the catalog"
     )
@@ -94,10 +97,9 @@ class Resources(Section):
     disk: Size = Field(None, description="disk per node, such as 200 GiB")
     shm: Size = Field(None, description="shared memory per node, such as 16 GiB")
 
-    @property
-    def processes_per_node(self) -> int:
-        """`processes`, with auto resolved."""
-        return self.processes if isinstance(self.processes, int) else max(1, self.gpus)
+    def processes_on(self, gpus: int) -> int:
+        """`processes` of a node that uses so many GPUs, with auto resolved."""
+        return self.processes if isinstance(self.processes, int) else max(1, gpus)
 
 
 class Checkpoints(Section):
@@ -118,6 +120,14 @@ class Limits(Section):
     restarts: int = Field(0, ge=0, le=100, description="restarts in place after a process died")
 
 
+class Launch(Section):
+    """What the launcher asks of the processes that it starts."""
+
+    require_group: bool = Field(
+        False, description="fail a job whose processes never joined one torch.distributed group; else a warning"
+    )
+
+
 class Aws(Section):
     """Account facts and wishes for SageMaker; the account facts may live in settings instead."""
 
@@ -133,7 +143,7 @@ class Aws(Section):
     encrypt_traffic: bool = Field(False, description="encrypt what the nodes send each other; slower")
     remote_debug: bool = Field(False, description="allow a shell in the container through Systems Manager")
     infra_check: bool = Field(False, description="test hardware and network before the job starts")
-    tensorboard: bool = Field(False, description="upload what is written to /opt/ml/output/tensorboard as it comes")
+    tensorboard: bool = Field(False, description="upload what is written to CLOUDTRAIN_TENSORBOARD_DIR as it comes")
 
 
 class Azure(Section):
@@ -179,6 +189,7 @@ class JobSpec(Section):
     ] = Field({}, description="data, each a folder or file that the job finds in CLOUDTRAIN_INPUT_<NAME>")
     checkpoints: Checkpoints = Checkpoints.model_construct()
     limits: Limits = Limits.model_construct()
+    launch: Launch = Launch.model_construct()
     env: Annotated[Mapping[str, str], BeforeValidator(fields.read_env), WithJsonSchema(_TEXT_MAP)] = Field(
         {}, description="environment variables of the job"
     )

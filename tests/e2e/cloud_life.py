@@ -5,12 +5,14 @@ A cloud is imitated on loopback; the command line, its SDK and torchrun are the 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from tests.e2e.workbench import Bench, Result
+from tests.limits import HANG_SECONDS
 from tests.loopback.waiting import eventually
 
 DIGITS = """
@@ -28,6 +30,8 @@ import os, time
 from cloudtrain_job import log_metrics
 print("hello from", os.environ["RANK"], os.environ["TOKEN"][:5], flush=True)
 log_metrics(step=1, loss=0.5)
+os.makedirs("outputs", exist_ok=True)
+open(f"outputs/{os.environ['RANK']}.txt", "w").write("beside the code")
 if os.environ["RANK"] == "3":
     raise ValueError("the dog ate shard 3")
 time.sleep(600)
@@ -72,6 +76,9 @@ class Life:
     def told(self, cloud: Any) -> str:
         """All that the cloud was told of the failing job, and tells of it."""
         raise NotImplementedError
+
+    def look_at_the_failed(self, bench: Bench, cloud: Any, run_id: str) -> None:
+        """What else is to be seen of a run that failed."""
 
     def look_at_the_stopped(self, bench: Bench, cloud: Any, run_id: str) -> None:
         """What else is to be seen of a run that was stopped."""
@@ -131,6 +138,7 @@ class Life:
         for path in bench.run_folder("dog-1").rglob("*"):
             if path.is_file():
                 assert TOKEN.encode() not in path.read_bytes(), path
+        self.look_at_the_failed(bench, cloud, "dog-1")
 
     def test_a_stop_leaves_a_checkpoint_in_the_cloud_and_a_second_job_resumes_from_it(
         self, bench: Bench, cloud: Any
@@ -142,27 +150,28 @@ class Life:
         bench.await_event("long-1", lambda event: event["type"] == "progress" and event.get("epoch", 0) >= 2)
         stopped = bench.run("stop", "long-1")
         assert stopped.code == 5, stopped.err
-        out, _ = follower.communicate(timeout=60)
+        out, _ = follower.communicate(timeout=HANG_SECONDS)
         assert "[node 0] stopped after" in out
         assert "[node 1] stopped after" in out
-        assert watcher.wait(timeout=60) == 5
+        assert watcher.wait(timeout=HANG_SECONDS) == 5
         step = bench.json("status", "long-1")["checkpoint"]["step"]
-        assert self.saved(cloud, "long-1")
+        steps = {re.search(r"/step-\d+/", name) for name in self.saved(cloud, "long-1")}
+        assert 1 <= len({found[0] for found in steps if found}) <= 2, "what is asked to be kept, and no more"
         self.look_at_the_stopped(bench, cloud, "long-1")
         again = bench.run("rerun", "long-1", "--set", "args.epochs=3", "--detach").out.strip()
         watcher = bench.begin("wait", again)
         resumed = bench.await_event(again, lambda event: event["type"] == "resumed")
         assert resumed["step"] == step
-        watcher.wait(timeout=90)
+        watcher.wait(timeout=HANG_SECONDS)
 
     def test_after_a_spot_interruption_training_goes_on_from_the_checkpoint(self, bench: Bench, cloud: Any) -> None:
         bench.write(job_yaml=DIGITS)
         spot = ("--set", "resources.spot=true", *LONG)
         bench.run("submit", "--provider", self.provider, "--run-id", "spot-1", "--detach", *spot)
         watcher = bench.begin("wait", "spot-1")
-        eventually(lambda: whole_checkpoints(self.saved(cloud, "spot-1")), seconds=90)
+        eventually(lambda: whole_checkpoints(self.saved(cloud, "spot-1")))
         cloud.service.interrupt("spot-1")
         resumed = bench.await_event("spot-1", lambda event: event["type"] == "resumed")
         assert resumed["step"] > 0
         assert bench.run("stop", "spot-1").code == 5
-        assert watcher.wait(timeout=60) == 5
+        assert watcher.wait(timeout=HANG_SECONDS) == 5

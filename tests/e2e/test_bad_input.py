@@ -18,6 +18,12 @@ import cloudtrain
 from cloudtrain.runs.store import RunStore
 from tests.e2e.bad_input_table import ROWS, Row
 from tests.e2e.in_process import Said, call
+from tests.limits import HANG_SECONDS
+
+TAKES_A_PROCESS = {"no torch", "no such Python"}
+"""What only another Python can tell: `plan` starts none."""
+OF_THE_COMMAND = {"unknown option"}
+"""What click says, with the command's own usage."""
 
 
 @pytest.fixture
@@ -57,6 +63,9 @@ def test_it_is_told_in_words(place: Path, row: Row, monkeypatch: pytest.MonkeyPa
     said = call(*row.argv)
     assert_told(said, row.code, *row.shown)
     assert "hunter2" not in said.err
+    if row.argv[0] == "check" and row.id not in TAKES_A_PROCESS | OF_THE_COMMAND:
+        planned = call("plan", *row.argv[1:])
+        assert (planned.code, planned.err) == (said.code, said.err)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +76,21 @@ def test_it_is_told_in_words(place: Path, row: Row, monkeypatch: pytest.MonkeyPa
 def test_the_console_tells_the_same(place: Path, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(place, row, monkeypatch)
     command = [sys.executable, "-m", "cloudtrain", *row.argv]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
     assert_told(Said(done.returncode, done.stdout, done.stderr), row.code, *row.shown)
+
+
+def test_likely_secrets_in_the_source_are_named_by_check_and_plan(place: Path) -> None:
+    for name in ("train.py", ".env", "server.pem"):
+        (place / name).touch()
+    (place / "job.yaml").write_text("entrypoint: train.py\n")
+    note = "left out of the source, as likely to hold secrets: .env, server.pem (`secrets:` in the spec"
+    assert note in call("check").err
+    shown = call("plan").out
+    assert note in shown
+    assert "2 files," in shown  # the spec and the program
+    (place / ".cloudtrainignore").write_text("!.env\n!*.pem\n")
+    assert "likely to hold" not in call("plan").out
 
 
 MANY = """\
@@ -164,6 +186,44 @@ def test_a_disk_that_fills_up_in_mid_event_is_told(place: Path, monkeypatch: pyt
     assert (caught.value.exit_code, "free some space" in (caught.value.hint or "")) == (4, True)
 
 
+@pytest.mark.parametrize("field", ["secrets", "env", "args"])
+@pytest.mark.parametrize("tag", ["int", "float", "bool", "null"])
+def test_a_value_with_a_wrong_tag_is_not_repeated(place: Path, field: str, tag: str) -> None:
+    (place / "job.yaml").write_text(f"{field}: {{TOKEN: !!{tag} hunter2}}\n")
+    said = call("check")
+    assert_told(said, 2, f"{field}.TOKEN: is tagged as {tag}, which it is not")
+    assert "hunter2" not in said.out + said.err
+
+
+@pytest.mark.parametrize("field", ["args: {x: %s}", "args: [%s]", "env: {X: %s}", "tags: {x: %s}"])
+@pytest.mark.parametrize("digits", ["0x" + "f" * 5000, "9" * 5000, "0o" + "7" * 9000], ids=["0xf…", "9…", "0o7…"])
+def test_a_number_of_thousands_of_digits_arrives_as_it_was_typed(place: Path, field: str, digits: str) -> None:
+    (place / "job.yaml").write_text("entrypoint: train.py\n" + field % digits + "\n")
+    (place / "train.py").write_text("")
+    said = call("plan", "--json")
+    assert (said.code, digits in said.out or field.startswith("tags")) == (0, True), said.err
+
+
+@pytest.mark.parametrize("words", ["check", "plan", "submit --dry-run", "check --as aws"])
+def test_looking_at_a_job_executes_no_program_that_a_file_beside_it_names(place: Path, words: str) -> None:
+    """A repository that was cloned to be looked at has both."""
+    python = place / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\ntouch $(dirname $0)/executed\n")
+    python.chmod(0o755)
+    (place / "cloudtrain.toml").write_text(f"python = '{python}'\n")
+    account = "aws: {role: 'arn:aws:iam::123456789012:role/t', bucket: b1b}\n"
+    (place / "job.yaml").write_text(f"entrypoint: train.py\n{account}")
+    (place / "train.py").write_text("")
+    for name in ("sitecustomize", "argparse", "torch", "json"):
+        (place / f"{name}.py").write_text(f"open({str(place / 'bin' / 'executed')!r}, 'w')\n")
+    said = call(*words.split())
+    assert "bug in cloudtrain" not in said.err
+    assert not (place / "bin" / "executed").exists()
+    if words != "plan":
+        assert f"{python} is named by {place / 'cloudtrain.toml'}:1" in said.err + said.out
+
+
 def test_a_second_submit_of_the_same_id_starts_nothing(place: Path) -> None:
     (place / "job.yaml").write_text("entrypoint: train.py\n")
     (place / "train.py").write_text("print(1)\n")
@@ -171,6 +231,6 @@ def test_a_second_submit_of_the_same_id_starts_nothing(place: Path) -> None:
     try:
         second = call("submit", "--detach", "--run-id", "twice")
     finally:
-        state = cloudtrain.find_run("twice").wait(timeout=100)
+        state = cloudtrain.find_run("twice").wait(timeout=HANG_SECONDS)
     assert (first.code, first.out.strip(), state.state) == (0, "twice", "succeeded")
     assert_told(second, 3, "run twice exists already; nothing was started", "hint: cloudtrain status twice")

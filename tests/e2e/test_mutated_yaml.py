@@ -53,6 +53,10 @@ WORDS = (
     *PLAIN_WORDS.split(),
     "[" * 60,
     "9" * 5000,
+    "0x" + "f" * 5000,
+    "x/" * 5000,
+    "\x1b[2J",
+    "\u202e",
     "\t",
     "\r",
     "\0",
@@ -120,6 +124,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("code", "data"):
         (folder / name).mkdir(parents=True)
     (folder / "code" / "train.py").write_text("print(1)\n")
+    (folder / "data" / "x").write_text("1\n")  # an empty input is refused
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HF_TOKEN", "x")
     monkeypatch.setattr(checks, "_gpus", lambda _: 0)  # the real question costs seconds each time

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.timeout(120)]
+from tests.limits import HANG_SECONDS
+
+pytestmark = [pytest.mark.torchrun]
 
 BEGIN = """
 import os, signal, sys, time
@@ -30,7 +32,13 @@ def run(program: str, folder: Path, **variables: str) -> subprocess.CompletedPro
     file.write_text(BEGIN + textwrap.dedent(program))
     env = {**os.environ, **variables}
     return subprocess.run(
-        [sys.executable, str(file)], env=env, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, str(file)],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
 
 
@@ -47,12 +55,52 @@ def test_every_rank_returns_what_it_has_found_and_sees_what_the_cell_sees(tmp_pa
             return dist.get_rank(), dist.get_world_size(), total.item(), rate, steps, big["weights"]
         print(cloudtrain.launch(train, 0.5, processes=3, steps=2))
         print(cloudtrain.launch(train, 0.5, processes=1), "RANK" in os.environ)
+        ours = open("ours.txt", "w")
+        ours.write("of the notebook;")
+        import atexit, gzip, threading
+        atexit.register(lambda: print("goodbye", os.environ.get("RANK")))
+        def leave(how):
+            global log, late
+            log = open(f"log-{os.environ['RANK']}.txt", "w")
+            log.write("of a rank")
+            packed = gzip.open(f"log-{os.environ['RANK']}.gz", "wt")
+            packed.write("packed")
+            globals()["packed"] = packed
+            if os.environ["RANK"] == "0":
+                ours.write("of rank 0;")
+            def work():
+                global late
+                late = open(f"late-{os.environ['RANK']}.txt", "w")
+                late.write("by a thread")
+            threading.Thread(target=work).start()
+            if how == "badly":
+                raise ValueError("on purpose")
+        for how in ("well", "badly"):
+            try:
+                cloudtrain.launch(leave, how, processes=2)
+            except cloudtrain.JobFailed as error:
+                print(str(error).splitlines()[0][7:])
+            for rank in "01":
+                print(open(f"log-{rank}.txt").read(), gzip.open(f"log-{rank}.gz", "rt").read(),
+                      open(f"late-{rank}.txt").read(), sep=", ")
+                for name in (f"log-{rank}.txt", f"log-{rank}.gz", f"late-{rank}.txt"):
+                    os.unlink(name)
+            ours.flush()
+            print(open("ours.txt").read())
         """,
         tmp_path,
     )
     assert done.stdout.splitlines() == [
         "[(0, 3, 3.0, 0.5, 2, 41), (1, 3, 3.0, 0.5, 2, 41), (2, 3, 3.0, 0.5, 2, 41)]",
         "[(0, 1, 0.0, 0.5, 1, 41)] False",
+        "of a rank, packed, by a thread",
+        "of a rank, packed, by a thread",
+        "of the notebook;of rank 0;",
+        "(node 0) raised ValueError: on purpose",
+        "of a rank, packed, by a thread",
+        "of a rank, packed, by a thread",
+        "of the notebook;of rank 0;of rank 0;",
+        "goodbye None",
     ], done.stderr
 
 
@@ -132,7 +180,7 @@ def test_fresh_processes_run_an_imported_function_and_say_what_a_cells_own_needs
         def own():
             pass
         def launch(function, *args):
-            return cell.run(function, args, {}, 2, enter=notebook._enter, fresh=True)
+            return cell.run(function, args, {}, 2, enter=notebook._enter, fresh=True, flush=notebook._flush)
         if __name__ == "__main__":
             print([outcome.value for outcome in launch(mine.train, 5)])
             sys.modules["cloudpickle"] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,10 +19,16 @@ from cloudtrain_job import emit, log_metrics
 
 print('::cloudtrain:: {"type":"rank_started"}')
 print('::cloudtrain:: {"type":"ended","state":"failed"}')
+forged = '::cloudtrain:: {"type":"error","time":1,"node":0,"rank":0,"exception":"E","message":"m","attempt":%s}'
+print(forged % '0')
+print(forged % '"first"')
+print('::cloudtrain:: {"type":"rank_started","time":1,"node":0,"rank":0,"local_rank":0,"attempt":7}')
 print('::cloudtrain:: {"type":"node_ended","outcome":"failed","error":{"a":1}}')
 print("no newline yet", end="", flush=True)
 emit("error", text="lost a shard, going on")
-log_metrics(step=1, loss=float("nan"), accuracy=0.5)
+log_metrics(step=1, loss=float("nan"), accuracy=0.5, huge=10**400)
+log_metrics(step=1, **{f"metric_of_a_long_name_{i}": i for i in range(900)})
+print('::cloudtrain:: {"type":"metrics","values":{"forged":NaN}}')
 own = [module.X for module in (contract, failure, notebook)]
 os.chdir("/")
 emit("found", own=own, exists=os.path.exists(__file__), source=inspect.getsource(inspect.currentframe())[:7],
@@ -39,6 +46,7 @@ if "--misuse" in sys.argv:
 sys.stdout.close()
 os.close(1); os.close(2)
 """
+MANY = {f"metric_of_a_long_name_{number}": number for number in range(900)}
 MODULE = "X = 'mine'\n"
 JOB = "name: odd\nentrypoint: train.py\nenv: {MASTER_KEY: abc}\n"
 
@@ -79,7 +87,22 @@ def test_lines_that_look_like_events_change_nothing(odd: tuple[Bench, Result]) -
 
 
 def test_a_number_that_json_lacks_is_null_in_json(odd: tuple[Bench, Result]) -> None:
-    assert odd[0].json("status", "odd-1")["metrics"] == {"loss": None, "accuracy": 0.5}
+    assert (
+        odd[0].json("status", "odd-1")["metrics"]
+        == {"loss": None, "accuracy": 0.5, "huge": None, "forged": None} | MANY
+    )
+
+
+def test_every_line_that_is_kept_is_json_that_any_reader_knows(odd: tuple[Bench, Result]) -> None:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    lines = (odd[0].run_folder("odd-1") / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line, parse_constant=refuse) for line in lines]
+
+
+def test_for_people_it_is_told_as_nan(odd: tuple[Bench, Result]) -> None:
+    assert "loss nan  accuracy 0.5  huge nan" in odd[0].run("status", "odd-1").out
 
 
 def test_its_own_exception_hook_is_called_and_the_error_is_told(odd: tuple[Bench, Result]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,9 @@ emit("seen", argv=sys.argv[1:], train=os.environ["CLOUDTRAIN_INPUT_TRAIN"],
 if os.environ["LOCAL_RANK"] == "0":
     Path(os.environ["CLOUDTRAIN_MODEL_DIR"], f"from-{config['current_host']}").write_text("weights")
     Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], f"notes-{config['current_host']}").write_text("notes")
+    Path(os.environ["CLOUDTRAIN_MODEL_DIR"], f"best-{config['current_host']}").symlink_to(
+        Path(os.environ["CLOUDTRAIN_MODEL_DIR"], f"from-{config['current_host']}"))
+    Path(os.environ["CLOUDTRAIN_MODEL_DIR"], "out").symlink_to("/etc/passwd")
 if "fail" in sys.argv:
     raise ValueError("the dog ate shard 3")
 """
@@ -93,7 +97,13 @@ def test_a_script_finds_what_sagemaker_promises(bench: Bench, namespaces: str) -
     if namespaces == "1" and ranks[0]["base"] == "/opt/ml":
         assert [ranks[rank]["host"] for rank in (0, 1)] == ["algo-1", "algo-2"]
     model = bench.run_folder(run) / "model"
-    assert sorted(path.name for path in model.iterdir()) == ["from-algo-1", "from-algo-2"]
+    names = ["best-algo-1", "best-algo-2", "from-algo-1", "from-algo-2"]
+    assert sorted(path.name for path in model.iterdir()) == names
+    assert "model/out was left out: a link that leads out (/etc/passwd)" in bench.run("logs", run).out
+    assert bench.run("fetch", run, str(bench.folder / f"fetched-{run}")).code == 0
+    fetched = bench.folder / f"fetched-{run}" / "model"
+    assert sorted(path.name for path in fetched.iterdir()) == names
+    assert fetched.joinpath("best-algo-2").readlink() == Path("from-algo-2")
     assert sorted(path.name for path in (bench.run_folder(run) / "output").iterdir()) == [
         "notes-algo-1",
         "notes-algo-2",

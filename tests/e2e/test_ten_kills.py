@@ -24,7 +24,6 @@ limits: {restarts: 10}
 STRIKES = 10
 FURTHER_STEPS = 12
 """How many steps a training is let go on after a resume, at most, before it is struck again."""
-PATIENCE_SECONDS = 120
 STOPPED, FAILED = 5, 1
 
 
@@ -60,7 +59,7 @@ class Training:
             self._must_go_on()
             return steps[-1] if len(resumed) == resumes and steps and steps[-1] >= first + further else 0
 
-        return eventually(look, PATIENCE_SECONDS)
+        return eventually(look)
 
     def _must_go_on(self) -> None:
         ended = self.events("ended", self.run)
@@ -127,7 +126,6 @@ def noted(note: Callable[[], str]) -> Iterator[None]:
 
 
 @pytest.mark.torchrun
-@pytest.mark.timeout(600)
 def test_ten_kills_at_random_moments_leave_the_parameters_as_they_would_have_been(bench: Bench) -> None:
     seed = int(os.environ.get("SEED", "7"))
     chance = random.Random(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -39,6 +40,8 @@ emit("seen", argv=sys.argv, digest=digest, world=dist.get_world_size(), secret=o
      values=json.loads(Path(os.environ["CLOUDTRAIN_ARGS_FILE"]).read_text()),
      data=Path(os.environ["CLOUDTRAIN_INPUT_MY_DATA"], "x.txt").read_text())
 print(f"hello from {rank}", flush=True)
+print("by mistake:", os.environ["TOKEN"], flush=True)
+emit("mistake", token=os.environ["TOKEN"])
 if rank == 0:
     Path(os.environ["CLOUDTRAIN_MODEL_DIR"], "model.txt").write_text("weights")
     Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], "notes.txt").write_text("notes")
@@ -127,6 +130,22 @@ def test_a_secret_reaches_the_job_and_stays_out_of_the_run_folder(pair: tuple[Be
     files = [path for path in bench.data.rglob("*") if path.is_file()]
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
     assert SECRET not in result.out + result.err
+    mistakes = bench.run("logs", "pair-1", "--grep", "by mistake").out.splitlines()
+    assert sorted(mistakes) == [f"[rank {rank}] by mistake: ***" for rank in range(4)]
+    assert {event["token"] for event in bench.events("pair-1") if event["type"] == "mistake"} == {"***"}
+
+
+def test_nobody_else_reads_what_is_kept_and_programs_have_the_umask_of_their_person(pair: tuple[Bench, Result]) -> None:
+    bench, _ = pair
+    run = bench.run_folder("pair-1")
+    ours = [run, *(path for path in run.rglob("*") if "model" not in path.parts and "output" not in path.parts)]
+    opened = {path.relative_to(run).parts[0] for path in ours[1:] if path.lstat().st_mode & 0o077}
+    assert opened <= {"nodes"}  # what ranks write beside the source, such as __pycache__
+    assert (run / "nodes/0/source/deep/train.py").stat().st_mode & 0o777 == 0o600
+    assert not bench.data.joinpath("runs").stat().st_mode & 0o077
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (run / "model" / "model.txt").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
 def test_logs_are_read_together_and_apart(pair: tuple[Bench, Result]) -> None:
@@ -179,13 +198,13 @@ def test_the_same_run_id_is_never_started_twice(pair: tuple[Bench, Result]) -> N
 
 def test_plan_finds_no_difference_to_the_run_it_made_and_one_to_a_changed_spec(pair: tuple[Bench, Result]) -> None:
     bench, _ = pair
-    assert "the same request" in bench.run("plan", "--diff", "last").out
-    changed = bench.run("plan", "--diff", "last", "--set", "env.GREETING=bye").out
+    assert "the same request" in bench.run("plan", "--diff", "last", MY_TOKEN=SECRET).out
+    changed = bench.run("plan", "--diff", "last", "--set", "env.GREETING=bye", MY_TOKEN=SECRET).out
     assert '+        "GREETING": "bye",' in changed or '"GREETING": "bye"' in changed
 
 
 def test_a_difference_is_json_too(pair: tuple[Bench, Result]) -> None:
-    assert pair[0].json("plan", "--diff", "last") == {"against": "last", "same": True, "diff": []}
+    assert pair[0].json("plan", "--diff", "last", MY_TOKEN=SECRET) == {"against": "last", "same": True, "diff": []}
 
 
 def test_a_damaged_run_is_shown_and_hides_no_other(pair: tuple[Bench, Result]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-DEADLINE_SECONDS = 120
+from tests.limits import HANG_SECONDS
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Bench:
     def run(self, *words: str, **env: str) -> Result:
         """Run a command to its end."""
         process = self.begin(*words, **env)
-        out, err = process.communicate(timeout=DEADLINE_SECONDS)
+        out, err = process.communicate(timeout=HANG_SECONDS)
         return Result(process.returncode, out, err)
 
     def json(self, *words: str, **env: str) -> Any:
@@ -87,7 +87,7 @@ class Bench:
 
     def await_event(self, run: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait until a run has an event that is wanted."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
+        deadline = time.monotonic() + HANG_SECONDS
         while time.monotonic() < deadline:
             for event in self.events(run):
                 if wanted(event):

@@ -79,7 +79,8 @@ resources: {nodes: 2, gpus: 8, gpu: [A100-80GB, H100], shm: 16 GiB}
 inputs:
   train-set: azureml://datastores/data/paths/mnist
   labels: azureml://datastores/data/paths/labels.csv
-  words: azureml:words:3
+  words: {uri: "azureml:words:3", type: table}
+  bert: {uri: "azureml:bert:1", type: model}
   mean: https://example.org/mean.npy
   old: {azure: "wasbs://box@account.blob.core.windows.net/old/", aws: "s3://data/old/"}
   extra: ./extra
@@ -133,6 +134,7 @@ VALUES = {
     "azure.location": "East US",
     "azure.datastore": "workspaceblobstore",
     "azure.poll": 10.0,
+    "azure.stop_grace": 60,
 }
 SETTINGS = Settings(values=VALUES, origins=dict.fromkeys(VALUES, "cloudtrain.toml:1"))
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.catalog import PROVIDERS, Instance, gpu_names, instances
+from cloudtrain.catalog import PROVIDERS, Instance, gpu_names, instances, type_names
+from cloudtrain.catalog.choice import local_disks
 
 AWS = instances("aws")
 AZURE = instances("azure")
@@ -100,6 +101,41 @@ def test_a_row_is_whole(row: Instance) -> None:
     assert bool(row.gpu) == bool(row.gpus)
     assert row.usd_per_hour is None or row.usd_per_hour > 0
     assert row.network in ("efa", "infiniband", "none", "")
+
+
+def test_a_types_name_says_of_disks_processors_and_gpus_what_ec2_says() -> None:
+    told = {name: facts for name, facts in ec2().items() if not name.startswith(("mac", "u-"))}
+    assert len(told) > 1000
+    assert [name for name, facts in told.items() if local_disks(name) != facts["InstanceStorageSupported"]] == []
+    arm = {name for name, facts in told.items() if "arm64" in facts["ProcessorInfo"]["SupportedArchitectures"]}
+    assert {name for name in told if type_names.architecture("aws", name) == "arm64"} == arm
+    assert [name for name, facts in told.items() if type_names.has_gpus("aws", name) != ("GpuInfo" in facts)] == []
+
+
+def test_disks_are_known_of_every_type_that_training_takes(training_types: set[str]) -> None:
+    assert {name for name in training_types if local_disks(name) is None} == set()
+    families = {family(name) for name in training_types if local_disks(name)}
+    assert families == {
+        *("g4dn", "g5", "g6", "g6e", "g7", "g7e", "p3dn", "p4d", "p4de", "p5", "p5e", "p5en"),
+        *("p6-b200", "p6-b300", "p6e-gb200", "r5d", "trn1", "trn1n", "trn2"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("size", "architecture"),
+    [
+        ("Standard_ND128isr_NDR_GB200_v6", "arm64"),
+        ("Standard_ND128isr_GB300_v6", "arm64"),
+        ("standard_d8ps_v5", "arm64"),
+        ("Standard_E4pds_v6", "arm64"),
+        ("Standard_ND96isr_H100_v5", "amd64"),
+        ("Standard_NP10s", "amd64"),
+        ("Standard_DS3_v2", "amd64"),
+        ("Standard_E96-24ds_v5", "amd64"),
+    ],
+)
+def test_the_name_of_an_azure_size_says_its_processor(size: str, architecture: str) -> None:
+    assert type_names.architecture("azure", size) == architecture
 
 
 def test_no_type_is_listed_twice() -> None:

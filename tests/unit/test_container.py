@@ -20,6 +20,7 @@ import pytest
 from cloudtrain.contracts.sagemaker import Container, TrainingJob, training_job
 from cloudtrain.local import container as rooms
 from cloudtrain.local import enter
+from tests.limits import HANG_SECONDS
 from tests.unit.samples import write
 
 ENTER = Path(enter.__file__)
@@ -61,7 +62,15 @@ def run(
     """`user`: become this one, in the group of the same number alone."""
     groups = None if user is None else list[str | int]()
     return subprocess.run(
-        argv, cwd=cwd, env=env, user=user, group=user, extra_groups=groups, capture_output=True, text=True, timeout=60
+        argv,
+        cwd=cwd,
+        env=env,
+        user=user,
+        group=user,
+        extra_groups=groups,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
     )
 
 
@@ -130,7 +139,7 @@ def test_arguments_variables_and_input_arrive_as_they_were_given(room: Room) -> 
     env = {"PATH": os.defpath, "ODD": "it's\n$HOME", "PYTHONPATH": "/nowhere", "PYTHONHOME": "/nowhere"}
     code = "import sys; sys.stdout.buffer.write(open('/proc/self/cmdline', 'rb').read())"
     said = subprocess.run(
-        room.argv(*python(code, *odd)), env=env, stdout=subprocess.PIPE, timeout=60, check=True
+        room.argv(*python(code, *odd)), env=env, stdout=subprocess.PIPE, timeout=HANG_SECONDS, check=True
     ).stdout
     assert [os.fsdecode(word) for word in said.split(b"\0")[-len(odd) - 1 : -1]] == odd
 

@@ -14,6 +14,7 @@ import pytest
 
 import cloudtrain.git
 from cloudtrain.git import GitState, git_state
+from tests.limits import HANG_SECONDS
 
 OUTSIDE = GitState("", None)
 NOBODY = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
@@ -48,7 +49,7 @@ class Git:
 
     def __call__(self, script: str) -> str:
         argv = ["sh", "-ec", script]
-        done = subprocess.run(argv, cwd=self.top, env=ENV, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(argv, cwd=self.top, env=ENV, capture_output=True, text=True, timeout=HANG_SECONDS)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -372,7 +373,9 @@ def test_damage_anywhere_in_a_repository_raises_nothing(git: Git, damage: Damage
 def test_importing_it_loads_next_to_nothing() -> None:
     heavy = {"hashlib", "struct", "zlib", "subprocess", "json", "tempfile"}
     code = f"import sys; old = set(sys.modules); import cloudtrain.git; print({heavy!r} & (set(sys.modules) - old))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_SECONDS, check=True
+    )
     assert done.stdout == "set()\n"
 
 

@@ -25,12 +25,12 @@ def test_all_nodes_folders_become_one_and_clashes_are_named(tmp_path: Path) -> N
     write(tmp_path, {"2/shared": "same", "2/mine/b": "2", "2/clash": "second", "2/kind": "", "2/deep/x/y": "2"})
     write(tmp_path, {"3/clash": "third", "3/only": "3"})
     folders = [tmp_path / name for name in ("1", "2", "3", "missing")]
-    into = tmp_path / "into" / "model"
-    assert keeping.merge(folders, into) == ["clash", "deep/x/y", "kind"]
+    into, said = tmp_path / "into" / "model", list[str]()
+    assert keeping.merge(folders, into, "/opt/ml/model", said.append) == ["clash", "deep/x/y", "kind"]
     merged = {"clash": "first", "deep/x/y": "1", "kind/file": "", "mine/a": "1", "mine/b": "2", "only": "3"}
     assert contents(into) == {**merged, "shared": "same"}
     assert (into / "only").samefile(tmp_path / "3" / "only")
-    assert keeping.merge(folders[:1], into) == []
+    assert keeping.merge(folders[:1], into, "/opt/ml/model", said.append) == []
 
 
 def test_links_stay_links_and_none_leads_out(tmp_path: Path) -> None:
@@ -43,16 +43,25 @@ def test_links_stay_links_and_none_leads_out(tmp_path: Path) -> None:
         "bad": "../outside",
         "sub/bad": "../../outside",
         "absolute": "/etc/passwd",
+        "within": "/opt/ml/model/sub/file",
+        "here": f"{tmp_path}/1/sub",
         "top": ".",
         "sly": "top/../outside",
     }
     for name, target in links.items():
         (tmp_path / "1" / name).symlink_to(target)
     os.mkfifo(tmp_path / "1" / "pipe")
-    into = tmp_path / "into"
-    assert keeping.merge([tmp_path / "1", tmp_path / "1"], into) == []
+    into, said = tmp_path / "into", list[str]()
+    folders = [tmp_path / "1", tmp_path / "1"]
+    assert keeping.merge(folders, into, "/opt/ml/model", said.append) == []
     kept = {"good": "-> sub/file", "folder": "-> sub", "sub/up": "-> ../good", "sub/down": "-> file", "top": "-> ."}
-    assert contents(into) == {"sub/file": "x", **kept}
+    assert contents(into) == {"sub/file": "x", "within": "-> sub/file", "here": "-> sub", **kept}
+    assert sorted(set(said)) == [
+        "into/absolute was left out: a link that leads out (/etc/passwd)",
+        "into/bad was left out: a link that leads out (../outside)",
+        "into/sly was left out: a link that leads out (top/../outside)",
+        "into/sub/bad was left out: a link that leads out (../../outside)",
+    ]
 
 
 def test_a_disk_without_hard_links_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +70,7 @@ def test_a_disk_without_hard_links_gets_copies(tmp_path: Path, monkeypatch: pyte
 
     write(tmp_path, {"1/file": "x"})
     monkeypatch.setattr(Path, "hardlink_to", refuse)
-    assert keeping.merge([tmp_path / "1"], tmp_path / "into") == []
+    assert keeping.merge([tmp_path / "1"], tmp_path / "into", "/opt/ml/model", print) == []
     assert contents(tmp_path / "into") == {"file": "x"}
     assert not (tmp_path / "into/file").samefile(tmp_path / "1/file")
 
@@ -83,6 +92,27 @@ def test_new_and_changed_files_are_copied_and_none_is_taken_away(tmp_path: Path)
     (source / "step-1").write_text("now a file")
     assert keeping.sync(source, into) == 1
     assert contents(into) == {"step-1/model": "1", "last": "2", ".hidden.tmp": "kept"}
+
+
+def test_what_is_deleted_is_deleted_there_too_unless_another_node_brings_it_anew(tmp_path: Path) -> None:
+    nodes, into = [tmp_path / "0", tmp_path / "1"], tmp_path / "into"
+    seen: list[keeping.Signs] = [{}, {}]
+
+    def sync() -> None:
+        for node, known in zip(nodes, seen, strict=True):
+            keeping.sync(node, into, known)
+
+    for node in nodes:
+        write(node, {"step-1/model": "1", "step-2/model": "2", "own/" + node.name: "x"})
+    sync()
+    shutil.rmtree(nodes[0] / "step-1")
+    sync()
+    sync()
+    assert contents(into) == {"own/0": "x", "own/1": "x", "step-2/model": "2"}
+    assert not (into / "step-1").exists()
+    (nodes[1] / "step-1/model").write_text("anew")
+    sync()
+    assert contents(into)["step-1/model"] == "anew"
 
 
 @pytest.mark.parametrize("change", ["grows", "replaced", "vanishes"])

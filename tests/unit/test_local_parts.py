@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.local.liveness import end_leftovers, has_begun, supervisor_pid
+from cloudtrain.local.liveness import Life, end_leftovers, has_begun, life_of
 from cloudtrain.local.ports import free_port
 from cloudtrain.local.supervisor import Supervisor, _take
 from tests.house.tree import ROOT
@@ -24,7 +24,7 @@ def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> 
 
     def look() -> None:
         while not done.is_set():
-            supervisor_pid(tmp_path)
+            life_of(tmp_path)
             looking.set()
 
     watcher = threading.Thread(target=look)
@@ -49,14 +49,14 @@ def test_a_second_supervisor_gives_up(tmp_path: Path) -> None:
 
 
 def test_the_lock_tells_whether_a_supervisor_lives(tmp_path: Path) -> None:
-    assert supervisor_pid(tmp_path) is None
+    assert life_of(tmp_path) is Life.NOT_BEGUN
     assert not has_begun(tmp_path)
     lock = os.open(tmp_path / "supervisor.lock", os.O_RDWR | os.O_CREAT)
     assert _take(lock)
     os.pwrite(lock, b"4711", 0)
-    assert supervisor_pid(tmp_path) == 4711
+    assert life_of(tmp_path) is Life.ALIVE
     os.close(lock)
-    assert supervisor_pid(tmp_path) is None
+    assert life_of(tmp_path) is Life.DEAD
     assert has_begun(tmp_path)
 
 

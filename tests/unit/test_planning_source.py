@@ -49,6 +49,19 @@ def test_an_entrypoint_behind_a_link_travels_with_what_it_leads_to(tmp_path: Pat
     assert cloudtrain.plan(cloudtrain.load(tmp_path / "job.yaml"), data_dir=str(tmp_path.parent / "runs"))
 
 
+def test_what_is_being_written_while_a_job_is_submitted_is_told_by_name(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("entrypoint: train.py\n")
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "tee.log").write_text("planning\n")
+    job = cloudtrain.load(tmp_path / "job.yaml")
+    plan = cloudtrain.plan(job, data_dir=str(tmp_path.parent / "runs"))
+    (tmp_path / "tee.log").write_text("planning\nstarting\n")
+    (tmp_path / "new").touch()
+    with pytest.raises(SourceError, match=r"changed after it was planned: new, tee\.log$") as refused:
+        cloudtrain.submit(plan)
+    assert ".cloudtrainignore" in str(refused.value.hint)
+
+
 def test_a_large_source_is_warned_of_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTRAIN_SOURCE_WARN", "1 kB")
     (tmp_path / "job.yaml").write_text("{}")

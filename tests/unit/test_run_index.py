@@ -51,6 +51,17 @@ def test_a_list_of_a_deleted_index_is_the_same(store: RunStore) -> None:
 @pytest.mark.parametrize(
     "damage",
     [b"{\n", b"\xff\n", b"\n\n", b"3\n", b"{}\n", b'{"run": "a-1"}\n', b"torn", b"null\n", b'{"run": []}\n'],
+    ids=[
+        "open brace",
+        "not UTF-8",
+        "empty lines",
+        "number",
+        "empty object",
+        "id alone",
+        "torn",
+        "null",
+        "id is a list",
+    ],
 )
 def test_a_damaged_index_heals_itself(store: RunStore, damage: bytes) -> None:
     born(store, "a-1", ENDED)

@@ -127,13 +127,13 @@ def test_the_latest_checkpoint_and_progress_are_kept() -> None:
 
 
 def test_the_cause_of_a_failure_brings_its_traceback() -> None:
-    error = {"node": 0, "rank": 3, "time": 5.0, "message": "the dog ate shard 3"}
+    error = {"node": 0, "rank": 3, "time": 5.0, "exception": "ValueError", "message": "the dog ate shard 3"}
     state = state_of({"type": "error", **error, "traceback": "File …"}, ended("failed", error=error))
     assert state.error == {**error, "traceback": "File …"}
 
 
 def test_a_stray_error_does_not_hide_the_cause() -> None:
-    error = {"node": 0, "rank": 3, "time": 5.0, "message": "the dog ate shard 3"}
+    error = {"node": 0, "rank": 3, "time": 5.0, "exception": "ValueError", "message": "the dog ate shard 3"}
     state = state_of({"type": "error"}, ended("failed", error=error))
     assert state.error == {**error, "traceback": ""}
 

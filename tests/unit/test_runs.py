@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.errors import RunExists, RunNotFound, StorageError
 from cloudtrain.runs.store import RunFolder, RunStore
-from tests.unit.samples import born
+from tests.unit.samples import BORN, born
 
 
 def test_a_new_run_holds_its_documents(store: RunStore) -> None:
@@ -156,6 +156,7 @@ def test_a_torn_line_does_not_swallow_the_next_event(store: RunStore) -> None:
         b'{"type": "x", "time": "noon"}',
         b"[" * 500,
     ],
+    ids=["not UTF-8", "list", "number", "no type", "empty", "open", "null", "type is a list", "time is a word", "deep"],
 )
 def test_a_foreign_line_is_passed_over(store: RunStore, line: bytes) -> None:
     folder = store.create("a-1", {})
@@ -187,3 +188,19 @@ def test_events_of_four_processes_at_once_are_all_there_and_whole(store: RunStor
     found = [(event["writer"], event["n"]) for event in folder.events()]
     assert sorted(found) == [(writer, n) for writer in range(4) for n in range(200)]
     assert [n for writer, n in found if writer == 0] == list(range(200))
+
+
+def test_a_run_of_another_machine_is_meant_by_its_whole_id_only(store: RunStore) -> None:
+    born(store, "digits-mine")
+    theirs = store.create("digits-theirs", {"plan.json": '{"adopted": 1.0}'}, BORN)
+    os.utime(theirs.path / "plan.json", (2e9, 2e9))
+    names = ("last", "digits", "digits-m", "digits-theirs")
+    assert [store.open(name).run_id for name in names] == [*["digits-mine"] * 3, "digits-theirs"]
+    with pytest.raises(RunNotFound, match="fits runs of other machines only: digits-theirs"):
+        store.open("digits-t")
+
+
+def test_where_only_others_have_started_runs_there_is_no_last_one(store: RunStore) -> None:
+    store.create("theirs-1", {"plan.json": '{"adopted": 1.0}'}, BORN)
+    with pytest.raises(RunNotFound, match="this machine has started no run"):
+        store.open("last")

@@ -53,8 +53,8 @@ def test_the_archive_names_nobody_and_no_time(root: Path, tmp_path: Path) -> Non
     assert [member.name for member in members] == sorted(member.name for member in members)
     assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} == {(0, 0, 0, "", "")}
     modes = {member.name: oct(member.mode) for member in members if member.isreg()}
-    assert modes["run.sh"] == "0o755"
-    assert modes["train.py"] == "0o644"
+    assert modes["run.sh"] == "0o700"
+    assert modes["train.py"] == "0o600"
     assert gzip.decompress(archive.read_bytes())[-1024:] == bytes(1024)
 
 
@@ -64,7 +64,7 @@ def test_the_archive_names_nobody_and_no_time(root: Path, tmp_path: Path) -> Non
 )
 def test_headers_are_the_ones_tarfile_writes(path: str, size: int, link: str | None) -> None:
     info = tarfile.TarInfo(path)
-    info.size, info.mode = size, 0o644 if link is None else 0o755
+    info.size, info.mode = size, 0o600 if link is None else 0o700
     info.type, info.linkname = tarfile.REGTYPE if link is None else tarfile.SYMTYPE, link or ""
     entry = SourceEntry(path=path, size=size, executable=False, sha256="", link=link)
     assert _header(entry) == info.tobuf(tarfile.PAX_FORMAT)
@@ -240,7 +240,7 @@ def test_hostile_archives_are_refused_and_leave_nothing(tmp_path: Path, members:
     assert list((tmp_path / "node").iterdir()) == []
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "no end", "one byte", "checksum", "no gzip"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "no end", "one byte", "checksum", "no gzip", "a header"])
 def test_damaged_archives_are_refused(root: Path, tmp_path: Path, damage: str) -> None:
     archive = pack(scan(root, None, None), tmp_path / "store")
     data = archive.read_bytes()
@@ -251,6 +251,7 @@ def test_damaged_archives_are_refused(root: Path, tmp_path: Path, damage: str) -
         "one byte": data[:300] + bytes([data[300] ^ 255]) + data[301:],
         "checksum": data[:-8] + bytes([data[-8] ^ 1]) + data[-7:],
         "no gzip": gzip.decompress(data),
+        "a header": gzip.compress(gzip.decompress(data).replace(b"\0pkg/model.py", b"\0pkg/modem.py"), mtime=0),
     }
     archive.write_bytes(broken[damage])
     with pytest.raises(SourceError, match="damaged or hostile"):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.source import scan
+from cloudtrain.source.ignore import IgnoreFile, Patterns
 from tests.unit.samples import write
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -46,6 +47,7 @@ TREE = tuple(
 )
 SEGMENTS = (
     "a", "b", "data", "*", "**", "*.csv", "?", "[ab]", "[!a]", "[^b]", "a*", "*b", "k.*", "d", "***", "éé", "**b",
+    "*a*b", "*a*", "k*c*v", "*[!b]*", "?*?", "[!]a]*", "*.*",
 )  # fmt: skip
 ODD = (
     "", "#a", r"\#h", "!", "!/", "/", "//", "a//b", "a ", r"a\ ", "  ", " s", "a\r", "a\\", "[", "[a",
@@ -59,7 +61,7 @@ ODD = (
 def patterns(draw: st.DrawFn) -> str:
     if draw(st.integers(0, 3)) == 0:
         return draw(st.sampled_from(ODD))
-    body = "/".join(draw(st.lists(st.sampled_from(SEGMENTS), min_size=1, max_size=3)))
+    body = "/".join(draw(st.lists(st.sampled_from(SEGMENTS), min_size=1, max_size=4)))
     start = draw(st.sampled_from(("", "", "!", "/", "!/")))
     return start + body + draw(st.sampled_from(("", "", "/")))
 
@@ -256,3 +258,22 @@ def test_a_link_to_a_folder_is_no_folder_to_a_pattern(tmp_path: Path) -> None:
 def test_patterns_that_git_never_matches_are_no_error(tmp_path: Path) -> None:
     write(tmp_path, {".gitignore": "a\\\n[\n[z-a]\n!\n/\n[[]\n", "a": "", "[": ""})
     assert travelling(tmp_path) == [".gitignore", "a"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*a" * 40 + "*b", "a" * 250),
+        ("*?" * 60 + "b", "a" * 250),
+        ("[ab]*" * 40 + "c", "ab" * 120),
+        ("**/a/" * 30 + "b", "a/" * 1000 + "c"),
+        ("**/*a*a*a/" * 20 + "b", "aaaaaaaa/" * 300 + "c"),
+        ("a*/" * 30 + "b", ("a" * 50 + "/") * 70 + "c"),
+        ("**/" + "*a*/" * 30 + "b", "aaaa/" * 700 + "c"),
+    ],
+    ids=["stars", "question marks", "classes", "deep", "stars in deep", "stars in names", "names behind deep"],
+)
+def test_no_pattern_takes_longer_than_its_length_times_that_of_the_path(pattern: str, path: str) -> None:
+    """No clock is needed: one that goes back and tries again would take years."""
+    rules = IgnoreFile([pattern], Patterns({}).translate)
+    assert rules.ignores(path, path.rpartition("/")[2], False) is None

@@ -42,6 +42,21 @@ def test_the_digest_is_of_paths_modes_and_contents_only(root: Path, tmp_path: Pa
     assert [entry.path for entry in before.files] == ["pkg/data.txt", "pkg/model.py", "train.py"]
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_the_file_that_our_own_output_is_redirected_to_stays_out(root: Path, stream: str) -> None:
+    program = (
+        "import sys; from pathlib import Path; from cloudtrain.source import scan\n"
+        "for _ in range(2): print(scan(Path(sys.argv[1])).digest, flush=True); print('x', file=sys.stderr)"
+    )
+    before = scan(root, None, None).digest
+    with (root / "log.txt").open("w") as log:
+        other = "stderr" if stream == "stdout" else "stdout"
+        streams: dict[str, object] = {stream: log, other: subprocess.PIPE}
+        done = subprocess.run([sys.executable, "-c", program, str(root)], text=True, check=True, **streams)  # type: ignore[call-overload]
+    said = (root / "log.txt").read_text() if stream == "stdout" else done.stdout
+    assert said.split() == [before, before]
+
+
 @pytest.mark.parametrize("change", ["content", "name", "mode", "link", "extra"])
 def test_the_digest_changes_with(root: Path, change: str) -> None:
     before = scan(root, None, None).digest
@@ -107,6 +122,48 @@ def test_everything_that_cannot_travel_is_refused_at_once(root: Path, tmp_path: 
     assert "not valid UTF-8" in told["'latin\\udce9'"]
     assert "control character" in told["'tab\\tfolder'"]
     assert all(".cloudtrainignore" in line for line in told.values())
+
+
+SECRETS = (
+    ".env", ".env.production", ".aws/credentials", ".kube/config", ".ssh/id_rsa", "deep/id_ed25519", "certs/server.pem",
+    "server.key", ".netrc", ".git-credentials", "infra/terraform.tfstate", ".docker/config.json", "prod.tfvars",
+)  # fmt: skip
+HARMLESS = (
+    ".env.example", "env", "train.env.py", "id_rsa.pub", "pem.py", ".docker/Dockerfile", "terraform.tf", "monkey",
+)  # fmt: skip
+
+
+def test_likely_secrets_stay_out_and_are_named(tmp_path: Path) -> None:
+    write(tmp_path, dict.fromkeys((*SECRETS, *HARMLESS), "x"))
+    tree = scan(tmp_path, None, None)
+    assert {entry.path for entry in tree.files} == set(HARMLESS)
+    folders = {".aws/", ".kube/", ".ssh/"}
+    assert set(tree.secrets) == folders | {path for path in SECRETS if path.partition("/")[0] + "/" not in folders}
+
+
+@pytest.mark.parametrize(
+    ("rules", "brought"),
+    [
+        ("!.env\n", [".env"]),
+        ("!.aws/\n", [".aws/config", ".aws/credentials"]),
+        ("!.aws/config\n", [".aws/config"]),
+        ("!certs/\n", []),
+        ("!*.pem\n", ["certs/ca.pem"]),
+    ],
+    ids=["a file", "a folder", "a file of a folder", "a folder around it", "a pattern"],
+)
+def test_a_likely_secret_travels_when_it_is_asked_for(tmp_path: Path, rules: str, brought: list[str]) -> None:
+    write(tmp_path, dict.fromkeys((".env", ".aws/config", ".aws/credentials", "certs/ca.pem"), "x"))
+    write(tmp_path, {".cloudtrainignore": rules})
+    assert [entry.path for entry in scan(tmp_path, None, None).files if entry.path != ".cloudtrainignore"] == brought
+
+
+def test_a_secret_that_is_ignored_anyway_is_not_spoken_of(tmp_path: Path) -> None:
+    write(
+        tmp_path, {".gitignore": ".env\n", ".cloudtrainignore": "*.pem\n", ".env": "x", "ca.pem": "x", "venv/x.key": ""}
+    )
+    write(tmp_path, {"venv/pyvenv.cfg": ""})
+    assert scan(tmp_path, None, None).secrets == ()
 
 
 def test_what_cannot_travel_is_no_trouble_once_it_is_ignored(root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,8 @@ def test_a_job_is_named_after_its_folder(name: str, expected: str) -> None:
     ("text", "count"), [("gpus: 8", 8), ("gpus: 0", 1), ("gpus: 8, processes: 2", 2), ("nodes: 1", 1)]
 )
 def test_processes_follow_the_gpus_unless_they_are_said(folder: Path, text: str, count: int) -> None:
-    assert spec(folder, f"resources: {{{text}}}\n").resources.processes_per_node == count
+    resources = spec(folder, f"resources: {{{text}}}\n").resources
+    assert resources.processes_on(resources.gpus or 0) == count
 
 
 def test_an_input_may_lie_elsewhere_for_each_provider(folder: Path) -> None:
@@ -213,7 +215,7 @@ def test_a_spec_may_be_given_as_plain_python_values() -> None:
     assert (found.resources.nodes, found.args.argv, document.name) == (2, ("--lr", "0.10"), "spec")
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, Path("x")])
+@pytest.mark.parametrize("value", [object(), {1, 2}, Path("x")], ids=["object", "set", "path"])
 def test_python_values_that_no_file_can_say_are_refused(value: object) -> None:
     with pytest.raises(SpecError, match=r"spec: holds what no job\.yaml can say"):
         spec_from_values({"args": {"x": value}}, Path("/"))
@@ -241,7 +243,45 @@ def test_a_place_in_an_argument_must_be_one_of_the_job(folder: Path) -> None:
         "job.yaml:2:37: args.out: there is no output 'models' (did you mean 'model'?)",
     ]
     assert mistakes(folder, "args: ['--x', '${inputs.x}']\n") == ["job.yaml:1:15: args[1]: there is no input 'x'"]
-    assert spec(folder, "args: {home: '$HOME ${HOME} ${{inputs.x}}'}\n").args.argv == (
-        "--home",
-        "$HOME ${HOME} ${{inputs.x}}",
-    )
+    assert spec(folder, "args: {home: '$HOME ${HOME} ${{x}}'}\n").args.argv == ("--home", "$HOME ${HOME} ${{x}}")
+
+
+def test_azures_own_way_to_name_a_place_means_the_same(folder: Path) -> None:
+    inputs = "inputs: {train-set: ./data}\n"
+    for word in ("${{inputs.train_set}}", "${{ inputs.train-set }}", "${{outputs.model}}"):
+        assert spec(folder, f"{inputs}args: {{data: '{word}'}}\n").args.argv == ("--data", word)
+    text = f"{inputs}args: ['${{{{inputs.x}}}}', '${{{{search_space.lr}}}}', '${{inputs.train_set}}']\n"
+    assert [line.partition(" args[")[2].partition("\n")[0] for line in mistakes(folder, text)] == [
+        "0]: there is no input 'x'",
+        "1]: ${{search_space.lr}} is a word of Azure ML's pipelines and sweeps",
+        "2]: there is no input 'train_set' (did you mean 'train-set'?)",
+    ]
+    [said] = mistakes(folder, inputs + "env: {DATA: '${{inputs.train_set}}/x', OTHER: '${inputs.x}'}\n")
+    assert "env.DATA: ${{inputs.train_set}} is put in in args alone" in said
+
+
+def test_a_variable_is_no_longer_than_linux_takes(folder: Path) -> None:
+    longest = 131_072 - len("X=") - 1
+    assert spec(folder, f"env: {{X: '{'y' * longest}'}}\n").env["X"] == "y" * longest
+    [said] = mistakes(folder, f"env: {{X: '{'y' * (longest + 1)}'}}\n")
+    assert "env.X: is 131,073 bytes long, and Linux starts no program with a variable of more than 131,072" in said
+    # as the kernel of this machine says
+    assert subprocess.run(["/bin/true"], env={"X": "y" * longest}, check=True).returncode == 0
+    with pytest.raises(OSError, match="Argument list too long"):
+        subprocess.run(["/bin/true"], env={"X": "y" * (longest + 1)}, check=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("", None), (", type: file", "file"), (", type: uri_folder", "folder"), (", type: mltable", "table")],
+)
+def test_an_input_may_say_what_it_is(folder: Path, text: str, kind: str | None) -> None:
+    assert spec(folder, f"inputs: {{a: {{uri: 'azureml:words:3'{text}}}}}\n").inputs["a"].type == kind
+
+
+def test_an_input_is_of_a_known_type(folder: Path) -> None:
+    known = "file, folder, table, model, mlflow_model, triton_model"
+    assert mistakes(folder, "inputs: {a: {uri: ./x, type: fil}, b: {uri: s3://b/x/, type: file}}\n") == [
+        f"job.yaml:1:24: inputs.a.type: expected one of {known}, got 'fil' (did you mean 'file'?)",
+        "job.yaml:1:56: inputs.b.type: s3://b/x/ ends in a slash, as no file does\n  hint: type: folder",
+    ]

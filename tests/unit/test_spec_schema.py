@@ -36,6 +36,7 @@ inputs:
   test: {aws: "s3://bucket/x", local: ./x, mode: stream}
 checkpoints: {every: 10 min, keep: 3, uri: "s3://b/c"}
 limits: {max_runtime: 6 h, max_wait: 12 h, max_cost: 50 USD, retries: 2, restarts: 3}
+launch: {require_group: true}
 env: {NCCL_DEBUG: WARN, N: 3, FLAG: true}
 secrets: {HF_TOKEN: {aws: "secretsmanager:hf", azure: "keyvault:v/hf", local: "env:HF_TOKEN"}}
 tags: {team: vision}

@@ -1,0 +1,52 @@
+"""What the name of a machine type says, where no table knows it: disks of its own, its processor, whether it has GPUs.
+
+After "Amazon EC2 instance type naming conventions" and "Naming conventions for Azure virtual machine sizes".
+tests/unit/test_catalog.py holds what is said of EC2's against EC2's own data.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Compiled when they are needed: a plan has no time to lose.
+_EC2 = r"(?:ml\.)?(?P<series>[a-z]+)(?P<generation>\d+)(?P<options>[a-z]*)(?:-\w+)?\.[\w-]+"
+"""`r`, `5` and `d` of `ml.r5d.large`."""
+_STORAGE_SERIES = ("i", "im", "is", "d", "h", "f", "x", "trn", "gr")
+"""Series whose machines all have disks of their own, though no letter of their names says so."""
+_STORAGE_FROM = {"p": 5, "g": 5}
+"""Series that have them from a generation on."""
+_STORAGE_UNTIL = {"c": 3, "m": 3, "r": 3}
+"""Series that had them up to a generation."""
+_AZURE_ARM = r"(standard|basic)_[a-z]+\d+(-\d+)?[a-z]*p[a-z]*(_|$)"
+"""A `p` among the small letters is for an ARM processor."""
+_GRACE = r"[_-]g[bh]\d00(_|\.|$)"
+"""NVIDIA's own processor, which is an ARM too: `p6e-gb200.36xlarge`, `Standard_ND128isr_NDR_GB200_v6`."""
+_GPUS = {"aws": r"(ml\.)?(p|g|gr)\d", "azure": r"standard_n"}
+
+
+def local_disks(instance_type: str) -> bool | None:
+    """Whether a type of EC2's has disks built in; None for a name that is of no known form."""
+    name = re.fullmatch(_EC2, instance_type)
+    if name is None:
+        return None
+    series, generation, options = name["series"], int(name["generation"]), name["options"]
+    if "d" in options:
+        return True
+    if series in _STORAGE_SERIES:
+        return series != "x" or generation == 1
+    if series in _STORAGE_FROM:
+        return generation >= _STORAGE_FROM[series] and options != "g"
+    return generation <= _STORAGE_UNTIL.get(series, 0)
+
+
+def architecture(provider: str, instance_type: str) -> str:
+    """Of its processors, as images call it: arm64 or amd64."""
+    name = re.fullmatch(_EC2, instance_type) if provider == "aws" else None
+    graviton = name is not None and ("g" in name["options"] or name["series"] == "a")
+    arm = graviton or (provider == "azure" and re.match(_AZURE_ARM, instance_type, re.IGNORECASE))
+    return "arm64" if arm or re.search(_GRACE, instance_type, re.IGNORECASE) else "amd64"
+
+
+def has_gpus(provider: str, instance_type: str) -> bool:
+    """Whether it is of a series with GPUs."""
+    return re.match(_GPUS.get(provider, "$"), instance_type, re.IGNORECASE) is not None

@@ -1,0 +1,168 @@
+"""Extracts a .tar.gz of what a job left, as if it were anybody's: whole and undamaged, or an error; never outside."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import shutil
+import tarfile
+import zlib
+from collections.abc import Iterator, Sequence
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any, Self
+
+from cloudtrain.errors import StorageError
+from cloudtrain.quantities import format_size
+from cloudtrain.source.results import Note, Results
+
+_BLOCK = 1 << 20
+
+MAX_RATIO, FREE_BYTES = 100, 10 * 10**9
+"""So many times its own size an archive may become, or so many bytes if that is more: the rest is a bomb."""
+
+MAX_HEADER_BYTES = 1 << 16
+"""Of an extended header, which is read into memory as a whole."""
+
+ENTRY_BYTES = 4096
+"""What an entry takes on most disks besides its content, an empty one too."""
+
+_EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+_FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE, tarfile.GNUTYPE_SPARSE)
+_KINDS = {tarfile.FIFOTYPE: "a FIFO", tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device"}
+DAMAGED = (
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    EOFError,
+    zlib.error,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    RecursionError,
+    MemoryError,
+)
+
+
+class Header(tarfile.TarInfo):
+    """A header that says so when it is damaged; tarfile itself takes that for the archive's end, after the first."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tar)
+        except (tarfile.EOFHeaderError, tarfile.EmptyHeaderError):  # type: ignore[attr-defined]
+            raise  # the end
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"a damaged header: {error}") from None
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.size < 0 or (header.type in _EXTENDED and header.size > MAX_HEADER_BYTES):
+            raise tarfile.ReadError(f"a header that speaks of {header.size} bytes")
+        return header
+
+
+def extract(archive: Path, folder: Path, roots: Sequence[str], note: Note, name: str) -> bool:
+    """Extract into a new folder what can be kept; whether there was anything. `note` is told what was left out.
+
+    `roots`: the absolute names that the folder had in the job; `name`: what to call the archive. StorageError if it is
+    damaged, names a place outside, or would become far more than its size; the folder may then hold a part of it.
+    OSError if the disk refuses.
+    """
+    limit = _Limit(archive.stat().st_size, shutil.disk_usage(folder.parent).free)
+    try:
+        with gzip.open(archive) as stream, tarfile.open(fileobj=stream, mode="r:", tarinfo=Header) as tar:
+            results = Results(folder, roots, note)
+            reached = -1
+            for member in tar:
+                if member.size < 0 or tar.offset <= reached:  # an extended header may say so, and go round for ever
+                    raise tarfile.ReadError(f"{member.name} has {member.size} bytes")
+                reached = tar.offset
+                limit.take(member.size + ENTRY_BYTES)
+                _keep(stream, member, results)
+                if stream.tell() > tar.offset:
+                    raise tarfile.ReadError(f"{member.name} goes on behind its end")
+            # The checksum is at the very end, after what tar reads.
+            while rest := stream.read(_BLOCK):
+                limit.take(len(rest))
+    except DAMAGED as error:
+        raise StorageError(
+            f"{name}: the archive is damaged or hostile: {error}", hint="aws s3 cp brings it as it is"
+        ) from None
+    return results.finish()
+
+
+class _Limit:
+    """How much an archive may become."""
+
+    def __init__(self, packed: int, free: int) -> None:
+        self._limit = min(free, max(FREE_BYTES, MAX_RATIO * packed))
+        self._full = self._limit == free
+        self._packed, self._taken = packed, 0
+
+    def take(self, size: int) -> None:
+        """Count bytes. ValueError when they are too many."""
+        self._taken += size
+        if self._taken > self._limit and not self._full:
+            raise ValueError(f"of {format_size(self._packed)} it would become more than {format_size(self._limit)}")
+        if self._taken > self._limit:
+            raise OSError(errno.ENOSPC, f"the archive would become more than the {format_size(self._limit)} free here")
+
+
+def _keep(stream: BufferedIOBase, member: tarfile.TarInfo, results: Results) -> None:
+    path = _plain(member.name)
+    if path is None:
+        raise ValueError(f"{member.name!r} is no path inside a folder")
+    if member.type == tarfile.DIRTYPE:
+        results.add_folder(path)
+    elif not path:
+        results.leave_out(path, "not a folder, but it has the folder's own name")
+    elif member.type == tarfile.SYMTYPE:
+        results.add_link(path, member.linkname)
+    elif member.type == tarfile.LNKTYPE:
+        results.add_hard_link(path, _plain(member.linkname) or member.linkname)
+    elif member.type in _FILES:
+        modified = int(member.mtime * 1e9) if 0 <= member.mtime < 1 << 33 else None
+        executable = bool(member.mode & 0o100)
+        results.add_file(path, _content(stream, member), executable=executable, modified_ns=modified)
+    else:
+        results.leave_out(path, f"{_KINDS.get(member.type, 'an entry of an unknown kind')}, not a file")
+
+
+def _content(stream: BufferedIOBase, member: tarfile.TarInfo) -> Iterator[bytes | int]:
+    """A file's blocks, and the lengths of its holes, if it is sparse."""
+    stream.seek(member.offset_data)
+    at = 0
+    for start, length in _parts(member):
+        if start < at or length < 0 or start + length > member.size:
+            raise tarfile.ReadError(f"{member.name} has parts that are not in it")
+        if start > at:
+            yield start - at
+        at = start
+        while at < start + length:
+            block = stream.read(min(_BLOCK, start + length - at))
+            if not block:
+                raise EOFError(f"{member.name} ends early")
+            at += len(block)
+            yield block
+    if at < member.size:
+        yield member.size - at
+
+
+def _parts(member: tarfile.TarInfo) -> list[tuple[int, int]]:
+    """Start and length of what a file holds; what lies between is holes."""
+    parts: Any = member.sparse
+    return [(0, member.size)] if parts is None else [part for part in parts if part[1]]
+
+
+def _plain(name: str) -> str | None:
+    """A member's path below the folder, as tar takes it: what makes it absolute is dropped. None if it leads out."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    return None if ".." in parts or "\0" in name else "/".join(parts)

@@ -1,0 +1,237 @@
+"""A folder that is filled with what a job left: files, folders, links that stay inside; the rest is named.
+
+What a job leaves may be anybody's, and most of it is worth having in spite of one odd entry: so nothing is written
+outside the folder, nothing comes with rights of its own, and what cannot be kept does not keep the rest from arriving.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from cloudtrain.source.links import link_trouble, relative_target
+
+Note = Callable[[str], None]
+"""Told of one thing that a user should know."""
+
+LINK, LONGEST_TARGET = ".cloudtrain-link", 4096
+"""How a file ends that holds the target of a link, which a datastore has not; the launcher writes it. Bytes."""
+
+_BLOCK = 1 << 20
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFBLK: "a device", stat.S_IFCHR: "a device"}
+
+
+class Results:
+    """One folder on its way. Links come last, so that nothing is ever written through one.
+
+    Paths are relative, `/` between their parts, and plain. The last entry of a name wins, as tar has it.
+    """
+
+    def __init__(self, folder: Path, roots: Sequence[str], note: Note) -> None:
+        """`roots`: the absolute names that this folder had in the job; `note` is told what is left out.
+
+        What is in the folder already counts as if it had been added.
+        """
+        self._folder, self._roots, self._note = folder, roots, note
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+        self._links: dict[str, str] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        for top, inner, names in os.walk(folder):
+            below = os.path.relpath(top, folder)
+            self._files.update(os.path.normpath(f"{below}/{name}") for name in names)
+            self._folders.update(os.path.normpath(f"{below}/{name}") for name in inner)
+
+    def leave_out(self, path: str, why: str) -> None:
+        """Name an entry that is not kept."""
+        self._note(f"{self._folder.name}/{path} was left out: {why}")
+
+    def add_folder(self, path: str) -> None:
+        """A folder, perhaps an empty one."""
+        if path and path not in self._folders and self._is_free(path, folder=True):
+            self._parents(path + "/")
+
+    def add_file(
+        self, path: str, blocks: Iterable[bytes | int], *, executable: bool = False, modified_ns: int | None = None
+    ) -> None:
+        """A file with this content; a number stands for so many zeros, which take no room."""
+        if not self._is_free(path):
+            return
+        self._parents(path)
+        place = self._place(path)
+        with open(os.open(place, _NEW, 0o777 if executable else 0o666), "wb") as file:
+            for block in blocks:
+                if isinstance(block, int):
+                    file.seek(block, os.SEEK_CUR)
+                else:
+                    file.write(block)
+            file.truncate()
+        if modified_ns is not None:
+            with suppress(OSError, OverflowError):  # times that this disk cannot hold
+                os.utime(place, ns=(modified_ns, modified_ns))
+        self._files.add(path)
+
+    def add_hard_link(self, path: str, other: str) -> None:
+        """Another name for an entry that came before."""
+        if other in self._links:
+            self.add_link(path, relative_target(path, _absolute(other, self._links[other]), ("/",)))
+        elif other not in self._files:
+            self.leave_out(path, f"a hard link to {other}, which is not there")
+        elif path != other and self._is_free(path):
+            self._parents(path)
+            self._share(other, path)
+            self._files.add(path)
+
+    def add_link(self, path: str, target: str) -> None:
+        """A symbolic link; whether it is kept shows in the end."""
+        if self._is_free(path):
+            self._links[path] = relative_target(path, target, self._roots)
+
+    def finish(self) -> bool:
+        """Make the links that lead to something inside; whether there is anything in the folder now."""
+        top = "what the job left"
+        while wrong := {
+            path: why
+            for path in self._links
+            if (why := link_trouble(path, self._links, self._files, self._folders, top)) is not None
+        }:
+            for path, why in wrong.items():
+                self.leave_out(path, why)
+                del self._links[path]
+        for path, target in self._links.items():
+            self._parents(path)
+            os.symlink(target, self._place(path))  # noqa: PTH211
+        return bool(self._files or self._links)
+
+    def _is_free(self, path: str, *, folder: bool = False) -> bool:
+        """Whether an entry of this name can be; an earlier one makes room for it."""
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            above = "/".join(parts[:depth])
+            if above in self._files or above in self._links:
+                self.leave_out(path, f"{above} is a {'file' if above in self._files else 'link'}, and no folder")
+                return False
+        if path in self._folders or (folder and (path in self._files or path in self._links)):
+            self.leave_out(path, "another entry of that name is a folder, or it is one and the other is not")
+            return False
+        if path in self._files:
+            self._files.discard(path)
+            os.unlink(self._place(path))  # noqa: PTH108
+        self._links.pop(path, None)
+        return True
+
+    def _parents(self, path: str) -> None:
+        parent = path.rpartition("/")[0]
+        if parent and parent not in self._folders:
+            os.makedirs(self._place(parent), exist_ok=True)  # noqa: PTH103
+            while parent and parent not in self._folders:
+                self._folders.add(parent)
+                parent = parent.rpartition("/")[0]
+
+    def _place(self, path: str) -> str:
+        return f"{self._folder}/{path}"
+
+    def _share(self, other: str, path: str) -> None:
+        try:
+            os.link(self._place(other), self._place(path), follow_symlinks=False)
+        except OSError:  # a disk without links
+            with open(self._place(other), "rb") as source, open(os.open(self._place(path), _NEW, 0o666), "wb") as file:
+                while block := source.read(_BLOCK):
+                    file.write(block)
+
+
+def copy_results(source: Path, folder: Path, roots: Sequence[str], note: Note) -> bool:
+    """Copy a folder of this machine that a job wrote into; whether there was anything to copy.
+
+    OSError if a file cannot be read. What vanishes meanwhile is passed over.
+    """
+    results = Results(folder, (*roots, str(source), os.path.realpath(source)), note)
+    todo = [""]
+    while todo:
+        prefix = todo.pop()
+        try:
+            with os.scandir(f"{source}/{prefix}") as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except FileNotFoundError:
+            continue
+        for entry in entries:
+            path = prefix + entry.name
+            with suppress(FileNotFoundError):
+                if entry.is_symlink():
+                    results.add_link(path, os.readlink(entry.path))  # noqa: PTH115
+                elif entry.is_dir(follow_symlinks=False):
+                    results.add_folder(path)
+                    todo.append(path + "/")
+                elif not entry.is_file(follow_symlinks=False):
+                    kind = stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
+                    results.leave_out(path, f"{_KINDS.get(kind, 'an entry of an unknown kind')}, not a file")
+                else:
+                    _copy_file(results, path, entry.path)
+    return results.finish()
+
+
+def make_links(stored: Sequence[Path], folder: Path, note: Note) -> bool:
+    """Put links in place of the files below `folder` that stand for them; whether there is anything then."""
+    links = {}
+    for path in stored:
+        links[path.relative_to(folder).as_posix().removesuffix(LINK)] = os.fsdecode(path.read_bytes())
+        path.unlink()
+    results = Results(folder, (), note)
+    for name, target in links.items():
+        results.add_link(name, target)
+    return results.finish()
+
+
+def _copy_file(results: Results, path: str, source: str) -> None:
+    # It may turn into a FIFO or a link between being listed and being opened: neither block nor follow.
+    fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode):
+            results.leave_out(path, "not a file any more")
+            return
+        if path.endswith(LINK) and about.st_size <= LONGEST_TARGET:  # of a rehearsal as Azure ML
+            results.add_link(path.removesuffix(LINK), os.fsdecode(os.read(fd, LONGEST_TARGET)))
+            return
+        executable = about.st_mode & stat.S_IXUSR != 0
+        results.add_file(path, _blocks(fd, about.st_size), executable=executable, modified_ns=about.st_mtime_ns)
+    finally:
+        os.close(fd)
+
+
+def _blocks(fd: int, size: int) -> Iterator[bytes | int]:
+    """A file's content. Holes are passed over where the disk knows them: a sparse file may have more than fits."""
+    at = 0
+    while at < size:
+        with suppress(OSError):  # a disk that knows of no holes, or nothing but a hole from here on
+            hole = _next_data(fd, at, size) - at
+            if hole > 0:
+                yield hole
+                at += hole
+                os.lseek(fd, at, os.SEEK_SET)
+                continue
+        os.lseek(fd, at, os.SEEK_SET)
+        block = os.read(fd, _BLOCK)
+        if not block:  # it has become shorter
+            return
+        yield block
+        at += len(block)
+
+
+def _next_data(fd: int, at: int, size: int) -> int:
+    try:
+        return os.lseek(fd, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return size
+        raise
+
+
+def _absolute(path: str, target: str) -> str:
+    """A link's target as if the tree's top were the root."""
+    return target if target.startswith("/") else os.path.normpath(f"/{path}/../{target}")

@@ -1,0 +1,139 @@
+"""Which GPUs a run in containers gets: as CUDA_VISIBLE_DEVICES says, by UUID, and none that another run has."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+import uuid
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.contracts.container import environment
+from cloudtrain.errors import CloudError
+from cloudtrain.local import docker_checks, gpus
+from cloudtrain.local.docker_stage import DockerStage, docker_stage
+from cloudtrain.local.folders import RunPaths
+from cloudtrain.local.gpu_ids import gpu_ids
+from cloudtrain.provider import get_provider
+from tests.golden.cases import plan_of
+
+UUIDS = [uuid.UUID(int=2**100 + number) for number in range(4)]
+
+
+class Driver:
+    """What libcuda answers on a machine of four GPUs whose order is CUDA's own: the fastest first."""
+
+    def __init__(self, *shown: int) -> None:
+        self.shown = shown
+
+    def cuInit(self, flags: int) -> int:
+        return 0
+
+    def cuDeviceGetCount(self, count: Any) -> int:
+        count._obj.value = len(self.shown)
+        return 0
+
+    def cuDeviceGet(self, device: Any, number: int) -> int:
+        device._obj.value = self.shown[number]
+        return 0
+
+    def cuDeviceGetUuid_v2(self, answer: Any, device: ctypes.c_int) -> int:
+        answer._obj[:] = list(UUIDS[device.value].bytes)
+        return 0
+
+
+def test_gpus_are_named_in_the_order_in_which_cuda_shows_them() -> None:
+    assert gpu_ids(Driver(2, 3)) == [f"GPU-{UUIDS[2]}", f"GPU-{UUIDS[3]}"]  # type: ignore[arg-type]
+    assert gpu_ids(Driver(1), f"MIG-{UUIDS[1]}") == [f"MIG-{UUIDS[1]}"]  # type: ignore[arg-type]
+
+
+def test_the_jobs_own_choice_counts_more_than_that_of_whoever_submits() -> None:
+    theirs = {"CUDA_VISIBLE_DEVICES": "0"}
+    assert gpus.chosen({"CUDA_VISIBLE_DEVICES": "2,3"}, theirs) == "2,3"
+    assert gpus.chosen({}, theirs) == "0"
+    assert gpus.chosen({}, {}) is None
+    assert gpus.chosen({"CUDA_VISIBLE_DEVICES": ""}, theirs) == "", "none at all is a choice"
+
+
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A machine of four GPUs that nobody else has: their names are those of this test alone."""
+    names = [f"GPU-{uuid.uuid4()}" for _ in range(4)]
+
+    def visible(choice: str | None) -> tuple[str, ...]:
+        return tuple(names if choice is None else [names[int(number)] for number in choice.split(",")])
+
+    monkeypatch.setattr(gpus, "visible_gpus", visible)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return names
+
+
+def staged(tmp_path: Path, text: str) -> tuple[DockerStage, list[Any]]:
+    plan = plan_of("docker", f"name: digits\nimage: train:1\n{text}")
+    request = json.loads(json.dumps(get_provider("docker").render(plan).document))
+    stage = docker_stage(RunPaths(tmp_path / "runs" / "run-1"), request, plan.to_json())
+    stage.gpus = stage._take_gpus(request["launches"])
+    return stage, request["launches"]
+
+
+def test_containers_get_the_chosen_gpus_and_count_them_from_zero(
+    tmp_path: Path, four: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    stage, launches = staged(tmp_path, "resources: {nodes: 2, gpus: 1}\n")
+    with stage._held:
+        assert [stage.spec(launch).gpus for launch in launches] == [(four[2],), (four[3],)]
+    stage, launches = staged(tmp_path, "resources: {gpus: 2}\nenv: {CUDA_VISIBLE_DEVICES: '1,0'}\n")
+    with stage._held:
+        spec = stage.spec(launches[0])
+    assert spec.gpus == (four[1], four[0])
+    inside = environment(spec, {})
+    assert inside["NVIDIA_VISIBLE_DEVICES"] == f"{four[1]},{four[0]}"
+    assert "CUDA_VISIBLE_DEVICES" not in inside
+
+
+def test_a_job_for_cpus_sees_no_gpu_whatever_its_image_says(tmp_path: Path, four: list[str]) -> None:
+    stage, launches = staged(tmp_path, "env: {NVIDIA_VISIBLE_DEVICES: all}\n")
+    assert environment(stage.spec(launches[0]), {})["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+HOLDER = """
+import sys
+from contextlib import ExitStack
+from cloudtrain.local import gpus
+with ExitStack() as held:
+    print(*gpus.take(sys.argv[2:], 2, held), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_two_runs_share_no_gpu_by_accident_and_a_killed_one_holds_none(tmp_path: Path, four: list[str]) -> None:
+    argv = [sys.executable, "-c", HOLDER, str(tmp_path / "runs" / "other-1"), *four]
+    other = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdin is not None
+    try:
+        assert other.stdout.readline().split() == four[:2]
+        stage, launches = staged(tmp_path, "resources: {gpus: 2}\n")
+        with stage._held:
+            assert stage.spec(launches[0]).gpus == (four[2], four[3])
+            assert set(gpus.busy(four)) == set(four)
+        with pytest.raises(CloudError) as refused:
+            staged(tmp_path, "resources: {gpus: 3}\n")
+        assert refused.value.message == (
+            "the run needs 3 of the 4 GPUs that this machine shows, and 2 are in use by run other-1"
+        )
+        plan = plan_of("docker", "name: digits\nimage: train:1\nresources: {gpus: 3}\n")
+        (found,) = docker_checks._taken(plan, 3)
+        assert (found.severity, found.message) == ("error", refused.value.message)
+        with closing(ExitStack()) as held:
+            assert gpus.take(four, 4, held, shared=True) == tuple(four)
+    finally:
+        other.kill()
+        other.communicate()
+    assert gpus.busy(four) == {}

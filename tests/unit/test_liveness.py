@@ -1,0 +1,283 @@
+"""A supervisor's life is told by several signs, and nothing is ended or signalled that is not proven ours."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.errors import StorageError
+from cloudtrain.local.liveness import MARK, Life, end_leftovers, introduce, life_of, tell_to_stop
+from cloudtrain.providers.local import Provider
+from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain.runs.state import RunState, fold
+from cloudtrain.runs.store import RunFolder, RunStore
+from tests.unit.samples import born
+
+NOT_OFFERED = {"ENOLCK": errno.ENOLCK, "EOPNOTSUPP": errno.EOPNOTSUPP, "ENOSYS": errno.ENOSYS}
+
+
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that has no locks, as flock(2) tells of NFS without its lock service."""
+
+    def refuse(file: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+@pytest.fixture
+def run(store: RunStore) -> RunFolder:
+    """A run that some supervisor has taken on."""
+    folder = born(store, "a-1", {"type": "node_started", "time": 101.0, "node": 0})
+    (folder.path / "supervisor.lock").write_text("4711")
+    return folder
+
+
+@pytest.fixture
+def sleeper(run: RunFolder) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the run that goes on until it is killed."""
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    env = {**os.environ, MARK: str(run.path)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, env=env) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def is_supervised_by(run: RunFolder, who: ProcessIdentity, *, silent_for: float = 0) -> None:
+    file = run.path / "supervisor.json"
+    file.write_text(json.dumps(who.to_json()))
+    os.utime(file, (time.time() - silent_for,) * 2)
+
+
+def look(run: RunFolder) -> RunState:
+    state = fold(run.run_id, run.events())
+    run.append(*Provider().observe(run, state))
+    return fold(run.run_id, run.events())
+
+
+MINE = ProcessIdentity.of(os.getpid())
+ELSEWHERE = replace(MINE, host="elsewhere 1234", boot="another", pid_namespace="pid:[1]")
+NEXT_DOOR = replace(MINE, host="container 1234", pid_namespace="pid:[1]")
+BEFORE = replace(MINE, boot="the one before")
+
+
+@pytest.mark.parametrize("code", NOT_OFFERED.values(), ids=NOT_OFFERED)
+def test_a_disk_without_locks_neither_kills_nor_fails_a_live_run(
+    run: RunFolder, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(file: int, operation: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    is_supervised_by(run, ProcessIdentity.of(sleeper.pid), silent_for=9999)
+    assert look(run).state == "running"
+    assert sleeper.poll() is None
+
+
+def test_a_lock_that_is_not_seen_across_machines_neither_kills_nor_fails_a_live_run(
+    run: RunFolder, sleeper: subprocess.Popen[bytes]
+) -> None:
+    is_supervised_by(run, ELSEWHERE)
+    state = look(run)
+    assert (state.state, state.phase, sleeper.poll()) == ("running", "", None)
+
+
+def test_a_silent_supervisor_of_another_machine_is_told_and_not_given_up_by_a_look(
+    run: RunFolder, sleeper: subprocess.Popen[bytes]
+) -> None:
+    is_supervised_by(run, ELSEWHERE, silent_for=600)
+    state = look(run)
+    assert (state.state, state.phase) == ("running", "no sign of life of its supervisor on elsewhere")
+    assert time.time() - state.phase_since == pytest.approx(600, abs=60)
+    assert len(run.events()) == len((look(run), run.events())[1]), "it is said once"
+    is_supervised_by(run, ELSEWHERE)
+    assert look(run).phase == ""
+    assert sleeper.poll() is None
+
+
+def test_a_silent_supervisor_of_another_machine_that_answers_no_stop_is_given_up(
+    run: RunFolder, sleeper: subprocess.Popen[bytes]
+) -> None:
+    is_supervised_by(run, ELSEWHERE, silent_for=600)
+    assert Provider().stop(run, RunState(run_id="a-1"))
+    assert look(run).state == "running", "it has a minute to answer in"
+    os.utime(run.path / "stop", (time.time() - 70,) * 2)
+    state = look(run)
+    assert (state.state, "on elsewhere" in state.reason) == ("failed", True)
+    assert sleeper.poll() is None, "what is not proven ours is not killed"
+
+
+@pytest.mark.parametrize(
+    ("who", "silent_for", "locks", "life"),
+    [
+        (MINE, 9999, True, Life.ALIVE),
+        (MINE, 9999, False, Life.ALIVE),
+        (replace(MINE, start="1"), 0, True, Life.DEAD),
+        (replace(MINE, start="1"), 0, False, Life.DEAD),
+        (ELSEWHERE, 1, True, Life.ALIVE),
+        (ELSEWHERE, 600, True, Life.UNKNOWN),
+        (ELSEWHERE, 600, False, Life.UNKNOWN),
+        (NEXT_DOOR, 1, True, Life.ALIVE),
+        (NEXT_DOOR, 600, True, Life.DEAD),
+        (NEXT_DOOR, 600, False, Life.UNKNOWN),
+        (BEFORE, 1, True, Life.ALIVE),
+        (BEFORE, 600, True, Life.DEAD),
+        (BEFORE, 600, False, Life.DEAD),
+    ],
+    ids=[
+        "this process",
+        "this process without locks",
+        "its number is another process's now",
+        "its number is another process's now, without locks",
+        "another host, heard of",
+        "another host, silent",
+        "another host, silent, without locks",
+        "another container, heard of",
+        "another container, silent and its lock free",
+        "another container, silent, without locks",
+        "before a restart, but heard of",
+        "before a restart",
+        "before a restart, without locks",
+    ],
+)
+def test_the_signs_together_tell_life_from_death(
+    run: RunFolder,
+    who: ProcessIdentity,
+    silent_for: float,
+    locks: bool,
+    life: Life,
+    request: pytest.FixtureRequest,
+) -> None:
+    is_supervised_by(run, who, silent_for=silent_for)
+    if not locks:
+        request.getfixturevalue("no_locks")
+    assert life_of(run.path) is life
+
+
+def test_a_lock_that_is_held_is_enough(run: RunFolder) -> None:
+    is_supervised_by(run, replace(MINE, start="1"), silent_for=9999)
+    with (run.path / "supervisor.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert life_of(run.path) is Life.ALIVE
+    assert life_of(run.path) is Life.DEAD
+
+
+def test_a_stop_signals_nobody_who_only_has_the_number_of_the_supervisor(
+    run: RunFolder, sleeper: subprocess.Popen[bytes]
+) -> None:
+    its = ProcessIdentity.of(sleeper.pid)
+    for who in (
+        replace(its, start="1"),
+        replace(its, pid_namespace="pid:[1]"),
+        replace(its, boot="another"),
+        replace(its, host="another"),
+    ):
+        is_supervised_by(run, who)
+        with (run.path / "supervisor.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            tell_to_stop(run.path)
+    assert sleeper.poll() is None
+    is_supervised_by(run, its)
+    tell_to_stop(run.path)
+    assert sleeper.wait(60) == -15
+
+
+def test_a_process_that_was_not_collected_yet_counts_as_gone(run: RunFolder) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        is_supervised_by(run, ProcessIdentity.of(process.pid))
+        assert life_of(run.path) is Life.ALIVE
+        assert process.stdin is not None
+        process.stdin.close()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # over, and still a zombie
+        assert life_of(run.path) is Life.DEAD
+
+
+def test_a_run_of_a_version_that_wrote_its_process_id_alone_is_judged_by_its_lock(run: RunFolder) -> None:
+    assert life_of(run.path) is Life.DEAD
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_a_lock_to_go_by_such_a_run_is_left_alone(run: RunFolder) -> None:
+    assert life_of(run.path) is Life.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"host": 1}', "[" * 9999, '{"pid": -1}'], ids=lambda text: text[:9]
+)
+def test_an_identity_that_is_damaged_is_none(run: RunFolder, text: str) -> None:
+    (run.path / "supervisor.json").write_text(text)
+    assert life_of(run.path) is Life.DEAD, "the lock alone is left to go by"
+
+
+def test_a_supervisor_that_died_before_it_took_the_run_on_is_known_by_who_was_started(store: RunStore) -> None:
+    folder = born(store, "b-1")
+    assert life_of(folder.path, MINE) is Life.ALIVE
+    assert life_of(folder.path, replace(MINE, start="1")) is Life.DEAD
+    assert life_of(folder.path, ELSEWHERE) is Life.NOT_BEGUN
+
+
+def test_who_takes_a_run_on_says_so(store: RunStore) -> None:
+    folder = born(store, "b-1")
+    introduce(folder.path)
+    assert json.loads((folder.path / "supervisor.json").read_text())["pid"] == os.getpid()
+    assert life_of(folder.path) is Life.ALIVE
+
+
+def test_a_process_that_sees_another_folder_under_the_same_path_is_not_of_the_run(
+    run: RunFolder, sleeper: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that has a home of its own: /proc/PID/root leads to its files."""
+    root = tmp_path / "root"
+    (root / run.path.relative_to("/")).mkdir(parents=True)
+    seen = Path.__truediv__
+    own = Path(f"/proc/{sleeper.pid}")
+    monkeypatch.setattr(Path, "__truediv__", lambda a, b: root if (a, b) == (own, "root") else seen(a, b))
+    assert end_leftovers(run.path) == 0
+    assert sleeper.poll() is None
+    monkeypatch.undo()
+    assert end_leftovers(run.path) == 1
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_events_are_added_and_runs_are_made_on_a_disk_without_locks(store: RunStore) -> None:
+    held: list[int] = []
+    folder = store.create("b-1", {"plan.json": "{}"}, {"type": "x"}, held)
+    folder.append({"type": "y"})
+    os.close(held[0])
+    assert [event["type"] for event in folder.events()] == ["x", "y"]
+
+
+def test_a_submission_of_another_machine_is_not_called_dead_while_it_may_be_under_way(store: RunStore) -> None:
+    held: list[int] = []
+    folder = store.create("b-1", {"plan.json": "{}"}, {"type": "x"}, held)
+    assert folder.is_being_submitted()
+    os.close(held[0])
+    assert not folder.is_being_submitted(), "this very process has let go of it"
+    lock = folder.path / "submit.lock"
+    lock.write_text(json.dumps(ELSEWHERE.to_json()))
+    assert folder.is_being_submitted()
+    os.utime(lock, (time.time() - 9999,) * 2)
+    assert not folder.is_being_submitted()
+
+
+def test_a_look_at_a_run_whose_folder_was_removed_says_so(run: RunFolder) -> None:
+    state = fold(run.run_id, run.events())
+    for file in run.path.iterdir():
+        file.unlink() if file.is_file() else file.rmdir()
+    run.path.rmdir()
+    with pytest.raises(StorageError, match="its folder was removed"):
+        Provider().observe(run, state)

@@ -1,0 +1,109 @@
+"""What is taken from the settings of the clouds' own command lines, and that a plan says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import cloudtrain
+from cloudtrain.aws.cli_defaults import region_around
+from cloudtrain.azure.account import workspace_of
+from cloudtrain.azure.cli_defaults import account_around
+from cloudtrain.cli.plan_view import overview
+from cloudtrain.planning import Plan
+from cloudtrain.settings import load_settings
+from tests.unit.samples import write
+
+CONFIG = """[default]
+region=eu-north-1   # home
+[profile work]
+role_arn = arn:aws:iam::123456789012:role/x
+s3 =
+    region = no-where-1
+region = eu-west-3
+[profile "two words"]
+region = ap-south-1
+[profile empty]
+output = json
+"""
+SUBSCRIPTION = "12345678-1234-1234-1234-123456789abc"
+PROFILE = {"subscriptions": [{"id": "other", "isDefault": False}, {"id": SUBSCRIPTION, "isDefault": True}]}
+AZURE = "[cloud]\nname = AzureCloud\n[defaults]\ngroup = my-group\nworkspace=my-workspace\nlocation = westeurope\n"
+REGIONS: dict[str, tuple[Mapping[str, str], tuple[str, str] | None]] = {
+    "the default profile": ({}, ("eu-north-1", "~/.aws/config:2, profile default")),
+    "a profile": ({"AWS_PROFILE": "work"}, ("eu-west-3", "~/.aws/config:7, profile work")),
+    "boto3's older name of it": (
+        {"AWS_PROFILE": "empty", "AWS_DEFAULT_PROFILE": "work"},
+        ("eu-west-3", "~/.aws/config:7, profile work"),
+    ),
+    "a name of two words": ({"AWS_PROFILE": "two words"}, ("ap-south-1", "~/.aws/config:9, profile two words")),
+    "a profile without one": ({"AWS_PROFILE": "empty"}, None),
+    "no such profile": ({"AWS_PROFILE": "gone"}, None),
+    "a variable": ({"AWS_PROFILE": "work", "AWS_REGION": "us-west-2"}, ("us-west-2", "environment AWS_REGION")),
+    "boto3's variable": ({"AWS_DEFAULT_REGION": "us-west-2"}, ("us-west-2", "environment AWS_DEFAULT_REGION")),
+    "another file": ({"AWS_CONFIG_FILE": "/no/such/file"}, None),
+}
+
+
+@pytest.fixture(autouse=True)
+def files(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with the files of both command lines."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    write(own_home, {".aws/config": CONFIG, ".azure/config": AZURE})
+    (own_home / ".azure/azureProfile.json").write_text(json.dumps(PROFILE), encoding="utf-8-sig")
+    return own_home
+
+
+@pytest.mark.parametrize("case", REGIONS.values(), ids=REGIONS.keys())
+def test_the_region_is_that_of_awss_own_tools(case: tuple[Mapping[str, str], tuple[str, str] | None]) -> None:
+    environ, wanted = case
+    assert region_around(environ) == wanted
+
+
+def test_the_workspace_is_that_of_azures_command_line(files: Path, tmp_path: Path) -> None:
+    assert account_around({}) == {
+        "subscription": (SUBSCRIPTION, "~/.azure/azureProfile.json"),
+        "resource_group": ("my-group", "~/.azure/config:4"),
+        "workspace": ("my-workspace", "~/.azure/config:5"),
+        "location": ("westeurope", "~/.azure/config:6"),
+    }
+    assert account_around({"AZURE_DEFAULTS_GROUP": "mine"})["resource_group"] == (
+        "mine",
+        "environment AZURE_DEFAULTS_GROUP",
+    )
+    assert workspace_of(load_settings(tmp_path)) == (SUBSCRIPTION, "my-group", "my-workspace")
+    assert account_around({"AZURE_CONFIG_DIR": str(tmp_path)}) == {}
+    (files / ".azure/azureProfile.json").write_text("{broken")
+    assert "subscription" not in account_around({})
+
+
+def planned(provider: str, tmp_path: Path, **sections: object) -> Plan:
+    folder = write(tmp_path / "job", {"train.py": ""})
+    (folder / "job.yaml").write_text(
+        json.dumps({"name": "d", "entrypoint": "train.py", "limits": {"max_runtime": "1 h"}, **sections})
+    )
+    return cloudtrain.plan(cloudtrain.load(folder / "job.yaml"), provider, data_dir=str(tmp_path / "data"))
+
+
+def test_a_plan_shows_what_it_has_taken_from_there(tmp_path: Path) -> None:
+    aws = {"role": "arn:aws:iam::123456789012:role/train", "bucket": "my-bucket"}
+    shown = overview(planned("aws", tmp_path, aws=aws))
+    assert "  account  aws.region eu-north-1  ← ~/.aws/config:2, profile default\n" in shown
+    assert "aws.role" not in shown
+    shown = overview(planned("azure", tmp_path))
+    assert f"  account  azure.subscription {SUBSCRIPTION}  ← ~/.azure/azureProfile.json\n" in shown
+    assert "azure.workspace my-workspace  ← ~/.azure/config:5\n" in shown
+
+
+def test_what_the_spec_or_the_settings_say_counts_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "us-west-1")
+    monkeypatch.setenv("CLOUDTRAIN_AZURE_WORKSPACE", "settings-own")
+    aws = {"region": "us-east-2", "role": "arn:aws:iam::123456789012:role/train", "bucket": "my-bucket"}
+    assert planned("aws", tmp_path, aws=aws).target.where == "us-east-2"
+    facts = planned("azure", tmp_path, azure={"location": "eastus"}).target.facts
+    assert (facts["location"], facts["workspace"], facts["resource_group"]) == ("eastus", "settings-own", "my-group")
+    assert sorted(facts["borrowed"]) == ["azure.resource_group", "azure.subscription"]

@@ -1,0 +1,20 @@
+"""What a plan says of flags: each field that one sets, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.in_process import call
+
+
+def test_a_field_that_a_flag_sets_is_named_and_the_sections_around_it_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "job.yaml").write_text("name: flags\nentrypoint: train.py\n")
+    said = call("plan", "--provider", "local", "--set", "resources.nodes=2", "--set", "env.A=b").out
+    told = [line.split()[2] for line in said.splitlines() if line.startswith("  set by")]
+    assert told == ["resources.nodes", "env.A"]

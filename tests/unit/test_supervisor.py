@@ -1,0 +1,166 @@
+"""The real supervisor with a program of a few lines as launcher: whom it hears, and when it ends a training."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.local.children import run_module
+from cloudtrain.local.liveness import end_leftovers
+from cloudtrain.providers.local import Provider
+from cloudtrain.run import Run
+from cloudtrain.runs.store import RunFolder, RunStore
+from tests.limits import HANG_SECONDS
+from tests.loopback.waiting import eventually
+from tests.unit.samples import BORN
+
+PATIENCE_SECONDS = 100
+LAUNCHER = """
+import os, sys, time
+print('::cloudtrain:: {"type": "node_started", "time": 1, "node": 0, "rank": -1, "scratch": "", "seq": 1}', flush=True)
+parent = os.getppid()
+while os.getppid() == parent:
+    time.sleep(0.02)
+"""
+"""Goes on until it is killed or orphaned: SIGTERM ends it, as it has no handler."""
+
+NO_LOCKS = "import errno, fcntl\ndef no(*_): raise OSError(errno.ENOLCK, 'No locks available')\nfcntl.flock = no\n"
+
+
+@pytest.fixture
+def run(store: RunStore, tmp_path: Path) -> Iterator[RunFolder]:
+    """A run folder that can be supervised; nothing of it is left afterwards."""
+    launch = {"node": 0, "argv": [sys.executable, "-c", LAUNCHER], "cwd": str(tmp_path), "env": {}, "secrets": {}}
+    request = {"launches": [launch], "max_runtime_seconds": 9999, "grace_seconds": 5, "resume_from": None}
+    plan = {"provider": "local", "target": {"contract": "plain"}}
+    documents = {"plan.json": json.dumps(plan), "request.json": json.dumps(request)}
+    with tarfile.open(tmp_path / "source.tar.gz", "w:gz"):
+        pass
+    folder = store.create("a-1", documents, {**BORN, "time": time.time()})
+    yield folder
+    end_leftovers(folder.path)
+
+
+def supervise(run: RunFolder, *before: str, code: str = "") -> subprocess.Popen[bytes]:
+    """Start the supervisor and wait until its node runs."""
+    python, flag, script, *more = run_module("supervisor")
+    argv = [*before, python, flag, code + script, *more, str(run.path), str(run.path.parents[2] / "source.tar.gz")]
+    process = subprocess.Popen(argv, cwd=run.path.parents[2], stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def begun() -> bool:
+        assert process.poll() is None, "it ended before its node ran"
+        return any(event["type"] == "node_started" for event in run.events())
+
+    eventually(begun, PATIENCE_SECONDS)
+    return process
+
+
+@pytest.fixture
+def inside() -> list[str]:
+    """What to put before a command so that it runs in a PID namespace of its own, as in a container."""
+    words = ["unshare", "-Urpf", "--mount-proc", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make namespaces")
+    return words
+
+
+def carriers(run: RunFolder) -> list[str]:
+    mark = f"CLOUDTRAIN_RUN_DIR={run.path}".encode()
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in file.read_bytes().split(b"\0"):
+                found.append(file.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_folder_that_is_removed_ends_the_training(run: RunFolder) -> None:
+    with supervise(run) as supervisor:
+        assert carriers(run)
+        shutil.rmtree(run.path)
+        assert supervisor.wait(PATIENCE_SECONDS) == 0
+    assert carriers(run) == []
+    assert not run.path.exists(), "nothing is made anew where it was"
+
+
+def test_what_takes_the_place_of_a_removed_folder_stays_as_it_is(run: RunFolder, store: RunStore) -> None:
+    with supervise(run) as supervisor:
+        run.path.rename(run.path.with_name(".gone"))
+        shutil.rmtree(run.path.with_name(".gone"))
+        again = store.create("a-1", {"plan.json": "{}"}, BORN)
+        assert supervisor.wait(PATIENCE_SECONDS) == 0
+    assert again.events() == [BORN]
+
+
+def test_a_stop_is_a_file_that_the_supervisor_reads(run: RunFolder) -> None:
+    with supervise(run) as supervisor:
+        (run.path / "stop").touch()
+        assert supervisor.wait(PATIENCE_SECONDS) == 0
+    assert run.events()[-1]["state"] == "stopped"
+
+
+@pytest.mark.parametrize("code", ["", NO_LOCKS], ids=["with locks", "on a disk without locks"])
+def test_a_second_supervisor_leaves_the_run_to_the_first(run: RunFolder, code: str) -> None:
+    with supervise(run, code=code) as first:
+        try:
+            python, flag, script, *more = run_module("supervisor")
+            second = subprocess.run(
+                [python, flag, code + script, *more, str(run.path), "-"], timeout=HANG_SECONDS, check=False
+            )
+            assert (second.returncode, first.poll()) == (1, None)
+        finally:
+            first.send_signal(signal.SIGTERM)
+        first.wait(PATIENCE_SECONDS)
+    assert [event["type"] for event in run.events()].count("node_started") == 1
+
+
+def test_a_supervisor_that_comes_after_it_was_given_up_starts_nothing(run: RunFolder) -> None:
+    run.append({"type": "ended", "time": 2.0, "state": "failed", "reason": "submit was interrupted"})
+    argv = [*run_module("supervisor"), str(run.path), str(run.path.parents[2] / "source.tar.gz")]
+    assert subprocess.run(argv, timeout=HANG_SECONDS, check=False).returncode == 1
+    assert [event["type"] for event in run.events()] == ["submitting", "ended"]
+
+
+def test_a_stop_reaches_a_supervisor_in_another_pid_namespace_and_signals_nobody_here(
+    run: RunFolder, inside: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signalled: list[int] = []
+    with supervise(run, *inside) as namespace:
+        try:
+            its = json.loads((run.path / "supervisor.json").read_text())
+            assert its["pid"] < 10, "here that number is another's"
+            monkeypatch.setattr(os, "kill", lambda pid, *_: signalled.append(pid))
+            monkeypatch.setattr(os, "pidfd_open", lambda pid: signalled.append(pid))
+            found = Run(run)
+            assert found.status().state == "running"
+            assert found.stop().state == "stopped"
+            assert namespace.wait(PATIENCE_SECONDS) == 0
+        finally:
+            monkeypatch.undo()
+            namespace.kill()
+    assert signalled == []
+
+
+def test_a_look_from_outside_leaves_a_run_in_another_pid_namespace_alone_without_locks(
+    run: RunFolder, inside: list[str]
+) -> None:
+    with supervise(run, *inside, code=NO_LOCKS) as namespace:
+        try:
+            state = Run(run).status()
+            assert (state.state, namespace.poll()) == ("running", None)
+            assert Provider().stop(run, state)
+            assert Run(run).wait(PATIENCE_SECONDS).state == "stopped"
+        finally:
+            namespace.kill()

@@ -1,0 +1,203 @@
+"""Whatever others have written, nothing that a terminal would obey or reorder is printed; JSON keeps its values."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import sys
+import unicodedata
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.cli import main
+from cloudtrain.cli.output import paint, print_json, table
+from cloudtrain.cli.terminal import indented, log_text, one_line, printable
+from cloudtrain.runs.store import RunStore
+from tests.house.tree import ROOT
+
+NASTY = {
+    "title": "\x1b]0;owned\x07",
+    "clear": "\x1b[2J\x1b[1;1H",
+    "colour": "\x1b[32msucceeded\x1b[0m\x1b[31mred",
+    "backspace": "bad\b\b\bgood",
+    "carriage return": "bad\rgood",
+    "C1": "\x9b2J\x90q\x9c",
+    "override": "\u202egnp.exe",
+    "isolate": "\u2066x\u2069\u200f\u061c",
+    "line separator": "a\u2028b\u2029c\x85d\x0be\x0cf",
+    "invisible": "\ufeff\u2060\U000e0041",
+    "half a character": "\udc9b",
+    "forged row": "x\n  cost     nothing: it runs here",
+}
+EVIL = "".join(NASTY.values())
+
+
+def unsafe(text: str) -> list[str]:
+    """What of a text is neither to be seen nor an ordinary space; painted states are ours."""
+    ours = re.sub(r"\x1b\[3[0-7]m(succeeded|failed|stopped|running|stopping)\x1b\[0m", "", text)
+    return [
+        sign for sign in ours if unicodedata.category(sign) in ("Cc", "Cf", "Zl", "Zp", "Cs") and sign not in "\n\t"
+    ]
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("text", NASTY.values(), ids=NASTY)
+def test_what_a_terminal_would_obey_is_shown_and_not_done(text: str) -> None:
+    assert unsafe(printable(text)) == []
+    assert unsafe(one_line(text)) == []
+    assert "\n" not in one_line(text)
+
+
+def test_ordinary_text_of_any_language_stays_as_it_is() -> None:
+    text = "é ü 中文 עברית العربية 🚂 👩\u200d🔬 ━─▁█ …\ttab\nnext"
+    assert (printable(text), printable(printable(text))) == (text, text)
+
+
+@given(st.text(st.characters(), max_size=40))
+def test_printing_twice_escapes_once(text: str) -> None:
+    assert printable(printable(text)) == printable(text)
+
+
+def test_lines_of_others_are_indented_below_ours() -> None:
+    assert indented("ValueError: a\nsucceeded in 3 s", 4) == "ValueError: a\n    succeeded in 3 s"
+
+
+@pytest.mark.parametrize(
+    ("line", "on_a_terminal", "elsewhere"),
+    [
+        ("\x1b[1;31mloss\x1b[0m 3", "\x1b[1;31mloss\x1b[0m 3\x1b[0m", "loss 3"),
+        ("\x1b[38;5;8mgrey", "\x1b[38;5;8mgrey\x1b[0m", "grey"),
+        (" 10%|#\r 20%|##\r", " 20%|##", " 20%|##"),
+        ("\x1b[2Jgone\x1b[31m", "\\x1b[2Jgone\x1b[31m\x1b[0m", "\\x1b[2Jgone"),
+        ("\x9b31mC1", "\\x9b31mC1", "\\x9b31mC1"),
+        ("plain", "plain", "plain"),
+    ],
+    ids=["colour", "palette", "progress bar", "clear", "C1 colour", "plain"],
+)
+def test_a_log_line_may_keep_its_colours_and_nothing_else(line: str, on_a_terminal: str, elsewhere: str) -> None:
+    assert (log_text(line, colours=True), log_text(line, colours=False)) == (on_a_terminal, elsewhere)
+
+
+def test_a_cell_cannot_break_its_table() -> None:
+    assert table([("a\nfailed", "\x1b[2J")], ("RUN", "STATE")).count("\n") == 1
+
+
+def test_our_own_colours_reach_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Screen())
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert printable(paint("failed")) == click.style("failed", fg="red")
+    assert paint("damaged") == "damaged"
+
+
+def test_json_escapes_and_keeps_every_value(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({EVIL: [EVIL, "é中🚂"]})
+    said = capsys.readouterr().out
+    assert json.loads(said) == {EVIL: [EVIL, "é中🚂"]}
+    assert (unsafe(said), "é中🚂" in said) == ([], True)
+
+
+SPEC = {
+    "name": "digits",
+    "entrypoint": "train.py",
+    "args": {EVIL.replace("\udc9b", ""): 1, "note": EVIL.replace("\udc9b", "")},
+    "inputs": {"train": {"local": "./data" + EVIL.replace("\udc9b", "").replace("/", "")}},
+    "env": {"A": EVIL.replace("\udc9b", "")},
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A spec full of such texts, and a run whose every text is one."""
+    store = RunStore(tmp_path / "data")
+    folder = store.create("a-1", {"plan.json": json.dumps({"provider": "local"}), "request.json": "{}"})
+    born = {"type": "submitting", "time": 1.0, "name": EVIL, "provider": "local", "contract": EVIL}
+    error = {"rank": 0, "node": 0, "time": 2.0, "exception": EVIL, "message": EVIL, "file": EVIL, "line": 3}
+    folder.append(
+        {**born, "nodes": 1, "processes": 1},
+        {"type": "phase", "time": 1.0, "phase": EVIL},
+        {"type": "node_started", "time": 1.0, "node": 0},
+        *({"type": "metrics", "time": 1.5, "rank": 0, "values": {EVIL: n, "x" + EVIL: EVIL}} for n in range(3)),
+        {"type": "error", **error, "code": EVIL, "traceback": EVIL},
+        {"type": "restarted", "time": 1.6, "attempt": 1, "why": EVIL},
+        {"type": "stop_requested", "time": 1.7, "reason": EVIL},
+        {"type": "checkpoint", "time": 1.7, "step": 3, "path": EVIL},
+        {"type": "ended", "time": 3.0, "state": "failed", "reason": EVIL, "error": {**error, "code": EVIL}},
+    )
+    log = EVIL.replace("\n", " ").encode("utf-8", "surrogateescape")
+    (folder.path / "logs" / "node-0.log").write_bytes(b"2026-11-21T02:04:34.447Z [rank 0] " + log + b"\n")
+    odd = folder.path / "model" / "\u202egnp.exe\x1b[2J\n"
+    odd.parent.mkdir()
+    odd.write_text("")
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(store.data_dir))
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "job.yaml").write_text(json.dumps(SPEC))
+    (tmp_path / "job" / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path / "job")
+    return tmp_path
+
+
+COMMANDS = [
+    "list",
+    "status a-1",
+    "logs a-1",
+    "logs a-1 --json",
+    "wait a-1",
+    "stop a-1",
+    "status a-1 --json",
+    "fetch a-1 into",
+    "plan",
+    "plan --json",
+    "plan --diff a-1",
+    "check",
+    "check --json",
+    f"plan --set args.x={EVIL.replace(' ', '_')}",
+    f"status {EVIL.replace(' ', '_')}",
+    f"{EVIL.replace(' ', '_')}",
+    f"plan --provider {EVIL.replace(' ', '_')}",
+    f"check {EVIL.replace(' ', '_')}",
+    f"logs a-1 --since {EVIL.replace(' ', '_')}",
+    f"list --state {EVIL.replace(' ', '_')}",
+]
+
+
+@pytest.mark.parametrize("screen", [Screen, io.StringIO], ids=["on a terminal", "into a pipe"])
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: ascii(words[:22]))
+def test_no_command_passes_on_what_a_terminal_would_obey(
+    place: Path, monkeypatch: pytest.MonkeyPatch, words: str, screen: type[io.StringIO]
+) -> None:
+    out, err = screen(), screen()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(SystemExit):
+        main(words.split(" "))
+    said = out.getvalue() + err.getvalue()
+    colours = re.compile(r"\x1b\[[0-9;:]*m") if words == "logs a-1" else re.compile("\r\x1b\\[K")
+    assert unsafe(colours.sub("", said)) == []
+    assert "bug in cloudtrain" not in said, said
+    assert not re.search("^  cost     nothing: it runs here", said.replace("it runs here\n  request", ""), re.MULTILINE)
+
+
+def test_nothing_is_printed_but_through_the_one_place() -> None:
+    found = []
+    for path in sorted((ROOT / "cloudtrain" / "cli").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and path.name != "terminal.py":
+                name = ast.unparse(node.func)
+                if name in ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write"):
+                    found.append(f"{path.name}:{node.lineno}: {name}")
+                if name == "traceback.print_exc":
+                    found.append(f"{path.name}:{node.lineno}: {name}")
+    assert found == []
