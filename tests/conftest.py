@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.limits import cpu_time, pytest_configure, pytest_runtest_protocol
+
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
+__all__ = ["cpu_time", "pytest_configure", "pytest_runtest_protocol"]  # hooks and fixtures for every test
 
 settings.register_profile("busy machine", deadline=None)  # a pause of 0.2 s is no bug
 settings.load_profile("busy machine")
@@ -27,11 +30,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((n for n, name in enumerate(SLOW_FIRST) if here / name in item.path.parents), 9))
 
 
+OUTER = (
+    *("CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "GITHUB_"),
+    *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AZURE_CONFIG_DIR", "AZURE_DEFAULTS_"),
+)
+"""Variables of a person, a job or a CI that a test must not see begin so."""
+
+
 @pytest.fixture(autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A new home for each test; nothing of the person's own settings or runs is seen or touched."""
     home = tmp_path_factory.mktemp("home")
-    for name in [name for name in os.environ if name.startswith(("CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_"))]:
+    for name in [name for name in os.environ if name.startswith(OUTER)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     return home

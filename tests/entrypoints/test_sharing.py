@@ -259,7 +259,7 @@ def test_what_is_made_anew_at_once_stays_also_where_nodes_share_a_disk(
 def told_of(looks: list[Seen], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What a node tells of when it sees these, one after the other."""
     store, scripted = distributed.HashStore(), iter(looks)
-    monkeypatch.setattr("deleting.look", lambda folder: next(scripted))
+    monkeypatch.setattr("deleting.look", lambda _: next(scripted))
     node = Deletions(Path("nowhere"), lambda path, _: pytest.fail(path))
     node._looks = [next(scripted)] * 3
     for _ in looks[1:]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.tree import ROOT
+from tests.limits import HANG_SECONDS
 
 BENCHES = sorted((ROOT / "tests" / "bench").glob("bench_*.py"))
 
@@ -23,7 +24,7 @@ def test_a_benchmark_starts_by_its_path(bench: Path, tmp_path: Path) -> None:
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert said.returncode == 0, said.stderr

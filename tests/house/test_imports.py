@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import HANG_SECONDS
+
 ROOT = Path(__file__).resolve().parents[2]
 SDKS = {"boto3", "botocore", "azure", "docker", "sagemaker"}
 HEAVY = {"pydantic", "yaml", "torch", "numpy", "pathspec", "tarfile", *SDKS}
@@ -15,7 +17,9 @@ HEAVY = {"pydantic", "yaml", "torch", "numpy", "pathspec", "tarfile", *SDKS}
 
 def loaded_after(code: str, *path: str) -> set[str]:
     script = f"import sys; sys.path[:0] = {list(path)!r}\n{code}\nprint(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_SECONDS, check=True
+    )
     return {name.partition(".")[0] for name in done.stderr.split()}
 
 
@@ -38,7 +42,7 @@ azure: {subscription: 00000000-0000-0000-0000-000000000000, resource_group: rg, 
 def test_planning_opens_no_socket_starts_no_process_and_loads_no_sdk(tmp_path: Path, where: str) -> None:
     job = tmp_path / "job"
     job.mkdir()
-    (job / "job.yaml").write_text(f"resources: {{nodes: 2, processes: 2}}{ACCOUNT}")
+    (job / "job.yaml").write_text(f"args: {{epochs: 2}}\nresources: {{nodes: 2, processes: 2}}{ACCOUNT}")
     code = f"""
 import os, socket, subprocess
 def refuse(*args, **kwargs): raise AssertionError("planning did something")
@@ -47,6 +51,8 @@ import cloudtrain
 job = cloudtrain.load({str(job / "job.yaml")!r})
 plan = cloudtrain.plan(job, {where}, data_dir={str(tmp_path / "data")!r})
 assert cloudtrain.render(plan) == cloudtrain.render(plan)
+from cloudtrain.preflight import offline_findings
+assert not [finding for finding in offline_findings(plan) if finding.severity == "error"]
 """
     assert not {"torch", "numpy", *SDKS} & loaded_after(code)
 

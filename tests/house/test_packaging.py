@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import HANG_SECONDS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -17,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, timeout=HANG_SECONDS)
     return next(folder.glob("*.whl"))
 
 
@@ -45,7 +47,13 @@ def test_an_installed_wheel_finds_its_payload_without_the_checkout(wheel: Path, 
     code = "from cloudtrain.bundle import payload_files as p; f = p(); print(f['launch.py'], len(f))"
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=HANG_SECONDS,
     )
     assert done.stdout.startswith(str(tmp_path / "cloudtrain" / "_bundle" / "entrypoints" / "launch.py"))
     assert int(done.stdout.split()[-1]) > 15

@@ -36,8 +36,10 @@ DATA = {
     "cloudtrain/catalog/dlc_accounts.csv": "the registry of those containers in each region",
     "cloudtrain/starter/job.yaml": "what `cloudtrain init` writes",
     "examples/digits/job.yaml": "the job of `make demo`",
-    "examples/github-actions/train-on-aws.yml": "a workflow to copy: starts a job on SageMaker without a stored key",
+    "examples/github-actions/smoke.yml": "a workflow to copy: rehearses each pull request's job, needs no account",
+    "examples/github-actions/train-on-aws.yml": "another: starts a job on SageMaker without a stored key",
     "examples/github-actions/train-on-azure.yml": "the same on Azure ML",
+    "examples/own-dataset/job.yaml": "a model and a data set of one's own, for the shared trainer",
     "tests/bench/README.md": "the figures, with machine and command",
 }
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.limits import HANG_SECONDS
 from tests.loopback.faults import SLOW_SECONDS, Fault, Gate, Kind
 from tests.loopback.messages import Answer, Call, Request
 
@@ -100,7 +101,7 @@ class Server(ABC):
         """How many calls hang just now."""
         return self.gate.waiting
 
-    def wait_hanging(self, count: int = 1, seconds: float = 20) -> None:
+    def wait_hanging(self, count: int = 1, seconds: float = HANG_SECONDS) -> None:
         """Until so many calls hang. TimeoutError when they do not."""
         self.gate.wait_for(count, seconds)
 

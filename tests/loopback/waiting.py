@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from tests.limits import HANG_SECONDS
+
 T = TypeVar("T")
-PATIENCE_SECONDS = 15
+PATIENCE_SECONDS = HANG_SECONDS
 
 
 def eventually(look: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.clouds.shapes import violations
+from tests.limits import HANG_SECONDS
 from tests.loopback.aws.cloud import Cloud
 from tests.loopback.aws.samples import ended, lines, request, said
 from tests.loopback.aws.storage import Checkpoints
@@ -114,7 +115,7 @@ def test_whoever_heeds_no_stop_is_killed_with_all_its_children(account: Cloud) -
 def test_a_spot_interruption_goes_on_from_the_last_checkpoint(account: Cloud) -> None:
     spot = {
         "EnableManagedSpotTraining": True,
-        "StoppingCondition": {"MaxRuntimeInSeconds": 60, "MaxWaitTimeInSeconds": 60},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 3600},
     }
     start(account, "spot", nodes=2, changes=spot, do="train", until="2")
     said(account, "spot", "ready", times=2)
@@ -228,7 +229,7 @@ def test_the_sagemaker_sdk_works_against_it_as_it_is(account: Cloud) -> None:
     body = request(account, "sdk")
     start_line = body["AlgorithmSpecification"]["ContainerEntrypoint"][2]
     argv = [sys.executable, "-c", SDK, account.bucket, account.image, account.role, start_line]
-    ran = subprocess.run(argv, env=account.clean(), capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run(argv, env=account.clean(), capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
     assert ran.returncode == 0, ran.stderr
     assert [line for line in ran.stdout.splitlines() if line.startswith(("Completed", "Failed"))] == [
         "Completed",
@@ -252,6 +253,33 @@ def test_a_folder_that_vanishes_while_checkpoints_are_looked_through_is_passed_o
 
     monkeypatch.setattr("os.scandir", vanished)
     stored: dict[str, bytes] = {}
-    storage = SimpleNamespace(store=lambda content, uri: stored.update({uri: content}))
-    Checkpoints(storage, "s3://bucket/checkpoints/", [tmp_path]).sync()  # type: ignore[arg-type]
+    checkpoints(stored, tmp_path).sync(last=True)
     assert stored == {"s3://bucket/checkpoints/step-2/rank-0.pt": b"step-2"}
+
+
+def checkpoints(stored: dict[str, bytes], folder: Path) -> Checkpoints:
+    """A folder that is kept in a bucket which is a dictionary."""
+    storage = SimpleNamespace(
+        store=lambda content, uri: stored.update({uri: content}), remove=lambda uri: stored.pop(uri, None)
+    )
+    return Checkpoints(storage, "s3://bucket/checkpoints/", [folder])  # type: ignore[arg-type]
+
+
+def test_what_a_job_deletes_is_deleted_in_s3_before_what_it_has_just_saved_is_stored(tmp_path: Path) -> None:
+    """With one checkpoint to keep there are moments in which S3 has none; with two there are none of these."""
+    stored: dict[str, bytes] = {}
+    for keep, at_worst in ((1, 0), (2, 1)):
+        folder = tmp_path / str(keep)
+        folder.mkdir()
+        kept = checkpoints(stored, folder)
+        for step in range(3):
+            (folder / f"step-{step}").write_text("weights")
+            for old in range(step - keep + 1):
+                (folder / f"step-{old}").unlink(missing_ok=True)
+            kept.sync()
+            assert len(stored) >= at_worst or step == 0
+            if step == 2:
+                assert len(stored) == at_worst
+            kept.sync()
+        assert len(stored) == keep
+        stored.clear()
