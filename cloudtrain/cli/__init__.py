@@ -150,6 +150,7 @@ def _show(error: click.ClickException) -> None:
 
 
 def _fail(error: Exception, argv: list[str]) -> int:
+    from cloudtrain.cli.github import annotate_error
     from cloudtrain.cli.terminal import write, write_json
     from cloudtrain.errors import CloudtrainError, SpecError
 
@@ -159,10 +160,7 @@ def _fail(error: Exception, argv: list[str]) -> int:
         write(f"{traceback.format_exc()}{BUG}", err=True)
         return 1
     write(f"error: {error.render()}" if not isinstance(error, SpecError) else error.render(), err=True)
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        from cloudtrain.cli.github import annotate_error
-
-        annotate_error(error)
+    annotate_error(error)
     if "--json" in argv:
         detail: dict[str, Any] = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
         if isinstance(error, SpecError):

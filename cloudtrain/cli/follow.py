@@ -251,8 +251,7 @@ def money(state: RunState) -> str:
 def conclude(run: Run, state: RunState, as_json: bool) -> NoReturn:
     """Report the end of a run and leave with its exit code."""
     report(run, state)
-    if github.wanted():
-        github.annotate_failure(run, state)
+    github.annotate_failure(run, state)
     if as_json:
         print_json({**state.to_json(), "results": dict(run.places())})
     raise click.exceptions.Exit(EXIT_CODES[state.state])

@@ -1,7 +1,8 @@
 """Mistakes as GitHub Actions shows them: beside the line to blame, in the pull request's own view of the files.
 
 A workflow command is one line of output, `::error file=job.yaml,line=7,col=3::message`, as GitHub documents under
-"Workflow commands for GitHub Actions". Written on stderr, and only where GITHUB_ACTIONS says that GitHub reads it.
+"Workflow commands for GitHub Actions". Written on stderr, and only where GITHUB_ACTIONS says that GitHub reads it:
+elsewhere these functions do nothing.
 """
 
 from __future__ import annotations
@@ -10,18 +11,16 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cloudtrain.cli.terminal import write
 from cloudtrain.errors import CloudtrainError, SpecError
-from cloudtrain.run import Run, explain
-from cloudtrain.runs.state import RunState
+
+if TYPE_CHECKING:  # a command that has only an error to show loads no more than that
+    from cloudtrain.run import Run
+    from cloudtrain.runs.state import RunState
 
 _PLACE = re.compile(r"(?P<file>[^:\n]+):(?P<line>\d+)(?::(?P<col>\d+))?: (?P<text>.*)", re.DOTALL)
-
-
-def wanted() -> bool:
-    """Whether GitHub reads what is printed."""
-    return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 def annotate_error(error: CloudtrainError) -> None:
@@ -32,6 +31,10 @@ def annotate_error(error: CloudtrainError) -> None:
 
 def annotate_failure(run: Run, state: RunState) -> None:
     """The line of the program at which a job failed; nothing for one that did not fail."""
+    if not _on_github():
+        return
+    from cloudtrain.run import explain
+
     error = state.error or {}
     if state.state == "failed" and error.get("file") and error.get("line"):
         root = run.folder.document("plan.json").get("facts", {}).get("source", {}).get("root", "")
@@ -40,6 +43,8 @@ def annotate_failure(run: Run, state: RunState) -> None:
 
 def annotate(level: str, texts: Iterable[str]) -> None:
     """Texts that may begin with a place, `job.yaml:7:3: …`. `level`: error or warning."""
+    if not _on_github():
+        return
     for text in texts:
         found = _PLACE.match(text)
         fields = found.groupdict() if found and Path(found["file"]).is_file() else {"text": text}
@@ -48,6 +53,10 @@ def annotate(level: str, texts: Iterable[str]) -> None:
             fields["file"] = _in_repository(fields["file"])
         said = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in fields.items() if value)
         write(f"::{level}{' ' + said if said else ''}::{_escaped(message)}", err=True)
+
+
+def _on_github() -> bool:
+    return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 def _in_repository(file: str) -> str:

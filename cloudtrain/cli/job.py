@@ -72,8 +72,7 @@ def check_command(
     findings = preflight(plan, starting=False)
     refuse_errors(findings)
     notes = warnings(plan, findings)
-    if github.wanted():
-        github.annotate("warning", notes)
+    github.annotate("warning", notes)
     if as_json:
         print_json({"ok": True, "name": plan.spec.name, "provider": plan.provider, "warnings": notes})
         return
