@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+"""The one place where the version stands: the package's metadata is read from this line when it is built."""
 
 if TYPE_CHECKING:
     from cloudtrain.api import Job, load, plan, render, submit

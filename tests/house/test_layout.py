@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import re
 import tomllib
 from pathlib import Path
@@ -37,10 +38,17 @@ def test_a_file_says_what_it_is_for_and_stays_readable(path: Path) -> None:
     assert not re.search(r"utils|helpers|manager", path.stem)
 
 
-def test_one_version_everywhere() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["version"] == cloudtrain.__version__
-    assert f"## {cloudtrain.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+def test_the_changelog_tells_of_this_version_first_and_sorts_every_change() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    first, *released = re.findall(r"^## (.+)$", changelog, re.MULTILINE)
+    assert first == "Unreleased"
+    assert released[0].partition(" - ")[0] == cloudtrain.__version__
+    for title in released:
+        version, _, date = title.partition(" - ")
+        assert re.fullmatch(r"\d+\.\d+\.\d+", version), title
+        assert datetime.date.fromisoformat(date), title
+    kinds = set(re.findall(r"^### (.+)$", changelog, re.MULTILINE))
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 def test_every_dependency_is_pinned_by_the_constraints() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import cloudtrain
 from tests.limits import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +41,11 @@ def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Pat
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"cloudtrain"}
     assert "cloudtrain/catalog/aws.csv" in names
     assert "cloudtrain/starter/job.yaml" in names
+
+
+def test_the_wheel_takes_its_version_from_the_package_and_its_types_along(wheel: Path) -> None:
+    assert wheel.name.startswith(f"cloudtrain-{cloudtrain.__version__}-")
+    assert "cloudtrain/py.typed" in zipfile.ZipFile(wheel).namelist()
 
 
 def test_an_installed_wheel_finds_its_payload_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
