@@ -1,4 +1,4 @@
-"""What is loaded when, and what planning must not do: no network, no process, no SDK, no torch."""
+"""What is loaded when, and what planning must not do: no network, no process but git, no SDK, no torch."""
 
 from __future__ import annotations
 
@@ -39,20 +39,28 @@ azure: {subscription: 00000000-0000-0000-0000-000000000000, resource_group: rg, 
 
 
 @pytest.mark.parametrize("where", ["'local'", "'docker'", "'aws'", "'azure'", "as_='aws'", "as_='azure'"])
-def test_planning_opens_no_socket_starts_no_process_and_loads_no_sdk(tmp_path: Path, where: str) -> None:
+def test_planning_opens_no_socket_starts_no_process_but_git_and_loads_no_sdk(tmp_path: Path, where: str) -> None:
     job = tmp_path / "job"
     job.mkdir()
     (job / "job.yaml").write_text(f"args: {{epochs: 2}}\nresources: {{nodes: 2, processes: 2}}{ACCOUNT}")
+    subprocess.run(["git", "init", "-q", job], check=True)
     code = f"""
 import os, socket, subprocess
 def refuse(*args, **kwargs): raise AssertionError("planning did something")
-socket.socket = subprocess.Popen = os.fork = os.posix_spawn = refuse
+class Recorded(subprocess.Popen):
+    def __init__(self, argv, **kwargs):
+        started.append(argv[0])
+        super().__init__(argv, **kwargs)
+socket.socket = os.fork = os.posix_spawn = os.system = refuse
+subprocess.Popen = Recorded
+started = []
 import cloudtrain
 job = cloudtrain.load({str(job / "job.yaml")!r})
 plan = cloudtrain.plan(job, {where}, data_dir={str(tmp_path / "data")!r})
 assert cloudtrain.render(plan) == cloudtrain.render(plan)
 from cloudtrain.preflight import offline_findings
 assert not [finding for finding in offline_findings(plan) if finding.severity == "error"]
+assert set(started) == {{"git"}}, started
 """
     assert not {"torch", "numpy", *SDKS} & loaded_after(code)
 
