@@ -34,6 +34,7 @@ from cloudtrain.settings import Settings
 from cloudtrain.source.results import copy_results
 
 if TYPE_CHECKING:
+    from cloudtrain.local.stage import Stage
     from cloudtrain.planning import Plan
 
 ORPHANS_SECONDS = 10
@@ -81,6 +82,10 @@ class RunsHere:
             return []
         hint = f"cloudtrain rerun {plan.facts.resume_run} --fresh starts without them"
         return [Finding(severity="error", message=f"the earlier run's checkpoints lie in {earlier}", hint=hint)]
+
+    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Stage:
+        """What executes a request here, under the contract that it is for. The supervisor asks for it."""
+        raise NotImplementedError
 
     def start(
         self,

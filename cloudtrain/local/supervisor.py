@@ -28,9 +28,9 @@ from cloudtrain.local.folders import RunPaths
 from cloudtrain.local.liveness import HEARTBEAT_SECONDS, MARK, beat, end_leftovers, identity_of, introduce
 from cloudtrain.local.node import Node, stdout, stopped
 from cloudtrain.local.ports import free_port
-from cloudtrain.local.stage import Launches
-from cloudtrain.local.stages import stage_of
+from cloudtrain.local.stage import Launches, Stage
 from cloudtrain.private import FILE, OTHERS
+from cloudtrain.provider import get_provider
 from cloudtrain.runs.index import remember
 from cloudtrain.runs.locks import take
 from cloudtrain.runs.logs import log_file, split_events, stamp
@@ -43,6 +43,14 @@ KEEPING_SECONDS = 1
 """Between two looks at what must be kept while the job runs, and at whether it is to go on at all."""
 REMOVED_LOOKS = 3
 """So many looks in a row must miss the run's folder before it counts as removed."""
+
+
+def stage_of(run: RunFolder) -> Stage:
+    """What executes a run's request on this machine: its provider knows."""
+    plan = run.document("plan.json")
+    provider: Any = get_provider(plan["provider"])
+    stage: Stage = provider.emulator(RunPaths(run.path), run.document("request.json"), plan)
+    return stage
 
 
 class Supervisor:

@@ -20,6 +20,7 @@ from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.local.stage import Stage
     from cloudtrain.spec import JobSpec
 
 INSIDE = "/cloudtrain"
@@ -70,6 +71,12 @@ class Provider(RunsHere):
         from cloudtrain.local.docker_checks import container_checks
 
         return container_checks(plan)
+
+    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Stage:
+        """What executes a request under the contract that it is for, in containers."""
+        from cloudtrain.local.docker_stage import docker_stage
+
+        return docker_stage(paths, request, plan)
 
     def render(self, plan: Plan) -> Request:
         """The containers, one per node: what each starts, sees and may use."""

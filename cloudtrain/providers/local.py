@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.contracts import job_document, masked_variables
 from cloudtrain.contracts.plain import Layout, launches
@@ -16,6 +17,7 @@ from cloudtrain.provider import Finding, Request
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.local.stage import Stage
     from cloudtrain.spec import JobSpec
 
 
@@ -52,6 +54,21 @@ class Provider(RunsHere):
         from cloudtrain.local.checks import machine_checks
 
         return machine_checks(plan)
+
+    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Stage:
+        """What executes a request under the contract that it is for, in processes."""
+        contract = plan["target"]["contract"]
+        if contract == "sagemaker":
+            from cloudtrain.local.sagemaker_stage import SageMakerStage
+
+            return SageMakerStage(paths, request, plan)
+        if contract == "azureml":
+            from cloudtrain.local.azureml_stage import AzureMLStage
+
+            return AzureMLStage(paths, request, plan)
+        from cloudtrain.local.plain_stage import PlainStage
+
+        return PlainStage(paths, request)
 
     def render(self, plan: Plan) -> Request:
         """The launches, one per node, with every path of the run."""
