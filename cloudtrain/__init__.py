@@ -8,7 +8,10 @@ __version__ = "0.2.0"
 """The one place where the version stands: the package's metadata is read from this line when it is built."""
 
 if TYPE_CHECKING:
-    from cloudtrain.api import Job, load, plan, render, submit
+    from cloudtrain.api.jobs import Job, load, plan, render, submit
+    from cloudtrain.api.lookup import find_run, list_runs
+    from cloudtrain.api.notebook import launch
+    from cloudtrain.api.run import Run
     from cloudtrain.errors import (
         CloudtrainError,
         JobFailed,
@@ -18,18 +21,15 @@ if TYPE_CHECKING:
         SpecError,
         UsageError,
     )
-    from cloudtrain.lookup import find_run, list_runs
-    from cloudtrain.notebook import launch
-    from cloudtrain.run import Run
 
 _ERRORS = ("CloudtrainError", "JobFailed", "RefusedError", "RunExists", "RunNotFound", "SpecError", "UsageError")
 _HOMES = {
     **dict.fromkeys(_ERRORS, "errors"),
-    **dict.fromkeys(("find_run", "list_runs"), "lookup"),
-    "Run": "run",
-    "launch": "notebook",
+    **dict.fromkeys(("find_run", "list_runs"), "api.lookup"),
+    "Run": "api.run",
+    "launch": "api.notebook",
 }
-"""Where the names above live, when not in `cloudtrain.api`."""
+"""Where the names above live, when not in `cloudtrain.api.jobs`."""
 
 __all__ = [
     "CloudtrainError",
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'cloudtrain' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"cloudtrain.{_HOMES.get(name, 'api')}"), name)
+    value = getattr(import_module(f"cloudtrain.{_HOMES.get(name, 'api.jobs')}"), name)
     globals()[name] = value
     return value
 

@@ -12,10 +12,10 @@ from cloudtrain import __version__
 from cloudtrain.errors import Keys, Mistake, SpecError, dotted
 
 if TYPE_CHECKING:  # a provider that looks after a run needs no pydantic
-    from cloudtrain.catalog.choice import Problem
-    from cloudtrain.document import Document
-    from cloudtrain.quote import Quote
+    from cloudtrain.catalog.machines import Problem
+    from cloudtrain.catalog.pricing import Quote
     from cloudtrain.spec import JobSpec
+    from cloudtrain.spec.yaml_document import Document
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

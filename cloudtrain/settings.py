@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import Mistake, SpecError
-from cloudtrain.quantities import parse_duration, parse_size
+from cloudtrain.units import parse_duration, parse_size
 
 
 def _text(value: Any) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from docker.client import DockerClient
 
-from cloudtrain.contracts.container import Bind
+from cloudtrain.providers.docker.container import Bind
 from tests.loopback.waiting import eventually
 
 IMAGE, NETWORK = "cloudtrain-test-empty:1", "cloudtrain-test-own"

@@ -13,8 +13,8 @@ import pytest
 from docker.client import DockerClient
 from docker.errors import DockerException, ImageNotFound
 
-from cloudtrain.clouds.docker_errors import translated
-from cloudtrain.contracts.container import DATA_LABEL
+from cloudtrain.providers.docker.container import DATA_LABEL
+from cloudtrain.providers.docker.errors import translated
 
 BASE = "cloudtrain-cpu-base:local"
 """Python 3 and torch for the CPU; tests build upon it and never pull."""

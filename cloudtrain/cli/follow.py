@@ -11,15 +11,15 @@ from typing import Any, NoReturn
 
 import click
 
+from cloudtrain.api.run import Run, Update, explain
 from cloudtrain.cli import github
+from cloudtrain.cli.failure_hints import remedy
 from cloudtrain.cli.output import command, home, learning_curves, number, paint, print_json, say
 from cloudtrain.cli.terminal import indented, one_line, redraw, write_log
 from cloudtrain.errors import CloudError
-from cloudtrain.quantities import format_duration
-from cloudtrain.remedies import remedy
-from cloudtrain.run import Run, Update, explain
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import RunState
+from cloudtrain.units import format_duration
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "stopped": 5}
 

@@ -17,7 +17,7 @@ from cloudtrain.cli.terminal import write
 from cloudtrain.errors import CloudtrainError, SpecError
 
 if TYPE_CHECKING:  # a command that has only an error to show loads no more than that
-    from cloudtrain.run import Run
+    from cloudtrain.api.run import Run
     from cloudtrain.runs.state import RunState
 
 _PLACE = re.compile(r"(?P<file>[^:\n]+):(?P<line>\d+)(?::(?P<col>\d+))?: (?P<text>.*)", re.DOTALL)
@@ -33,7 +33,7 @@ def annotate_failure(run: Run, state: RunState) -> None:
     """The line of the program at which a job failed; nothing for one that did not fail."""
     if not _on_github():
         return
-    from cloudtrain.run import explain
+    from cloudtrain.api.run import explain
 
     error = state.error or {}
     if state.state == "failed" and error.get("file") and error.get("line"):

@@ -13,7 +13,7 @@ from cloudtrain.cli.output import command, print_json, say, tell
 from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
-    from cloudtrain.image.recipe import Recipe
+    from cloudtrain.images.recipe import Recipe
 
 _OURS = ("--build-arg", "--build-context", "--file", "--output", "--platform", "--push", "--tag", "--target")
 _what = click.argument("what", default="cuda", metavar="[cuda|cpu|DOCKERFILE]")
@@ -54,8 +54,8 @@ def build_command(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Build our own image, for GPUs (cuda) or for CPUs (cpu), or that of a DOCKERFILE; prints its name."""
-    from cloudtrain.building.build import build
-    from cloudtrain.image.recipe import LOCAL
+    from cloudtrain.images.recipe import LOCAL
+    from cloudtrain.submission.build import build
 
     what, options = _sorted(what, options)
     recipe = _recipe(what, args, platform or "")
@@ -96,9 +96,9 @@ def push_command(
 
     To ECR and ACR it logs in by itself, with the credentials at hand; to others as `docker login` has.
     """
-    from cloudtrain.building.ready import ready_there
-    from cloudtrain.image.address import without_tag
-    from cloudtrain.image.wish import CLOUD_PLATFORM
+    from cloudtrain.images.reference import without_tag
+    from cloudtrain.images.selection import CLOUD_PLATFORM
+    from cloudtrain.submission.images import ready_there
 
     what, options = _sorted(what, options)
     where = repository or _repository(provider)
@@ -130,8 +130,8 @@ def prune_command(age: str, dry_run: bool, as_json: bool) -> None:
 
     A name that you gave one (--tag) stays, and so does its image. What a job needs again is built again.
     """
-    from cloudtrain.building.prune import prune
-    from cloudtrain.quantities import format_size, parse_duration
+    from cloudtrain.submission.prune import prune
+    from cloudtrain.units import format_size, parse_duration
 
     try:
         seconds = 0 if age.strip() in ("0", "0s", "0 s") else parse_duration(age)
@@ -163,7 +163,7 @@ def _sorted(what: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def _recipe(what: str, args: tuple[str, ...], platform: str) -> Recipe:
-    from cloudtrain.image.recipe import KINDS, our_recipe, recipe_of
+    from cloudtrain.images.recipe import KINDS, our_recipe, recipe_of
     from cloudtrain.settings import load_settings
 
     wrong = [arg for arg in args if "=" not in arg]
@@ -181,8 +181,8 @@ def _recipe(what: str, args: tuple[str, ...], platform: str) -> Recipe:
 
 def _repository(provider: str | None) -> str:
     """The one that the settings name for a provider. UsageError when they name none."""
-    from cloudtrain.aws.account import region_known
-    from cloudtrain.aws.images import repository_of
+    from cloudtrain.providers.aws.account import region_known
+    from cloudtrain.providers.aws.image import repository_of
     from cloudtrain.settings import load_settings
 
     settings = load_settings(Path.cwd(), {"provider": provider})

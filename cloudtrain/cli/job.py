@@ -41,7 +41,7 @@ def init_command(folder: Path, as_json: bool) -> None:
     with storing(folder, command("init", "ANOTHER_FOLDER")):
         folder.mkdir(parents=True, exist_ok=True)
         for name in names:
-            (folder / name).write_text((files("cloudtrain") / "starter" / name).read_text())
+            (folder / name).write_text((files("cloudtrain.cli") / "starter" / name).read_text())
     written = [str(folder / name) for name in names]
     if as_json:
         print_json({"written": written})
@@ -62,11 +62,11 @@ def check_command(
     folder: str | None, /, job: Path, provider: str | None, as_: str | None, overrides: tuple[str, ...], as_json: bool
 ) -> None:
     """Report every mistake in JOB (default: job.yaml), and what stands in the way of running it here."""
-    from cloudtrain import api
+    from cloudtrain.api import jobs as api
     from cloudtrain.cli import github
     from cloudtrain.cli.plan_view import place
-    from cloudtrain.preflight import preflight, refuse_errors
-    from cloudtrain.submission import warnings
+    from cloudtrain.submission.preflight import preflight, refuse_errors
+    from cloudtrain.submission.submit import warnings
 
     plan = api.plan(api.load(job, overrides), provider, as_=as_, data_dir=folder)
     findings = preflight(plan, starting=False)
@@ -99,9 +99,9 @@ def plan_command(
     as_json: bool,
 ) -> None:
     """Show what JOB would run, the exact request, and what a submit would refuse. Offline; nothing is started."""
-    from cloudtrain import api
+    from cloudtrain.api import jobs as api
     from cloudtrain.cli.plan_view import difference, overview
-    from cloudtrain.preflight import offline_findings, refuse_errors
+    from cloudtrain.submission.preflight import offline_findings, refuse_errors
 
     bar = progress_bar("reading source")
     plan = api.plan(api.load(job, overrides), provider, as_=as_, data_dir=folder, progress=bar)
@@ -135,10 +135,10 @@ def submit_command(
     folder: str | None, /, job: Path, as_json: bool, dry_run: bool, detach: bool, **options: Any
 ) -> None:
     """Start JOB (default: job.yaml) and follow it. Ctrl-C stops following, not the job."""
-    from cloudtrain import api
+    from cloudtrain.api import jobs as api
     from cloudtrain.cli.plan_view import overview
     from cloudtrain.cli.start import start
-    from cloudtrain.preflight import preflight, refuse_errors
+    from cloudtrain.submission.preflight import preflight, refuse_errors
 
     loaded = api.load(job, options["overrides"])
     bar = progress_bar("reading source")

@@ -12,14 +12,14 @@ Command = Callable[..., Any]
 
 
 def _run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    from cloudtrain.lookup import list_runs
+    from cloudtrain.api.lookup import list_runs
 
     found = ["last", *(run["run"] for run in list_runs(data_dir=ctx.find_root().params.get("data_dir")))]
     return [run_id for run_id in found if run_id.startswith(incomplete)]
 
 
 def _providers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    from cloudtrain.provider import provider_names
+    from cloudtrain.providers import provider_names
 
     return [name for name in provider_names() if name.startswith(incomplete)]
 
@@ -59,7 +59,7 @@ def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], No
     import time
 
     from cloudtrain.cli.terminal import redraw
-    from cloudtrain.quantities import format_size
+    from cloudtrain.units import format_size
 
     started = time.monotonic()
     shown = False

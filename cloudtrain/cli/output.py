@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from cloudtrain.cli.terminal import STATE_COLOURS, coloured, one_line, write, write_json
-from cloudtrain.quantities import format_duration
 from cloudtrain.runs.store import finite
+from cloudtrain.units import format_duration
 
 _BARS = "▁▂▃▄▅▆▇█"
 

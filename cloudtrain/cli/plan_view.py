@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cloudtrain import api
-from cloudtrain.catalog.choice import find, names_of
+from cloudtrain.api import jobs as api
+from cloudtrain.catalog.machines import find, names_of
+from cloudtrain.catalog.pricing import Quote
 from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import UsageError
 from cloudtrain.planning import Plan
-from cloudtrain.provider import Finding
-from cloudtrain.quantities import format_duration, format_size
-from cloudtrain.quote import Quote
-from cloudtrain.remote.request import file_name
+from cloudtrain.providers import Finding
+from cloudtrain.providers.cloud.request import file_name
 from cloudtrain.spec.fields import Input
-from cloudtrain.submission import is_packed, warnings
+from cloudtrain.submission.submit import is_packed, warnings
+from cloudtrain.units import format_duration, format_size
 
 
 def headline(plan: Plan) -> str:
@@ -193,7 +193,7 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
             ) from None
         old, other_id, new = {"request": other}, _id_of(other), {"request": request.document}
     else:
-        from cloudtrain.lookup import find_run
+        from cloudtrain.api.lookup import find_run
 
         run = find_run(against, data_dir=data_dir)
         old, other_id = {"request": run.folder.document("request.json")}, run.id

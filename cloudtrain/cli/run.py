@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from cloudtrain.api.lookup import adopt, find_run, list_runs
+from cloudtrain.api.run import MAX_NAMED, Run, explain
 from cloudtrain.cli.follow import HERE, conclude, money, shown, source_line
 from cloudtrain.cli.options import (
     data_dir,
@@ -32,10 +34,8 @@ from cloudtrain.cli.output import (
 )
 from cloudtrain.cli.terminal import indented, one_line, write_json, write_log
 from cloudtrain.errors import CloudError, UsageError
-from cloudtrain.lookup import adopt, find_run, list_runs
-from cloudtrain.quantities import format_duration, parse_duration
-from cloudtrain.run import MAX_NAMED, Run, explain
 from cloudtrain.runs.state import STATES, RunState
+from cloudtrain.units import format_duration, parse_duration
 
 SHOWN = 20
 
@@ -329,8 +329,8 @@ def fetch_command(folder: str | None, /, run: str, target: Path | None, checkpoi
 def rerun_command(folder: str | None, /, run: str, as_json: bool, detach: bool, **options: Any) -> None:
     """Run the same source and spec again, under a new id. What did not succeed goes on from its last checkpoint."""
     from cloudtrain.cli.start import start
-    from cloudtrain.preflight import preflight, refuse_errors
-    from cloudtrain.submission import archive_of
+    from cloudtrain.submission.preflight import preflight, refuse_errors
+    from cloudtrain.submission.submit import archive_of
 
     old = find_run(run, data_dir=folder)
     plan = old.plan_again(options["overrides"], fresh=options["fresh"], provider=options["provider"])

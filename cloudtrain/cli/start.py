@@ -11,7 +11,7 @@ from cloudtrain.cli.options import progress_bar
 from cloudtrain.cli.output import command, print_json, say, tell
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.planning import Plan
-from cloudtrain.provider import Finding
+from cloudtrain.providers import Finding
 
 
 def start(
@@ -27,10 +27,10 @@ def start(
 
     `after`: the run that this one repeats.
     """
+    from cloudtrain.api.run import Run
     from cloudtrain.cli.follow import conclude, follow
     from cloudtrain.cli.plan_view import cost, headline
-    from cloudtrain.run import Run
-    from cloudtrain.submission import submit, warnings
+    from cloudtrain.submission.submit import submit, warnings
 
     say(f"{plan.run_id}  {one_line(headline(plan))}")
     if plan.target.quote is not None and not plan.is_rehearsal:

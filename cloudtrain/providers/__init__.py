@@ -1,1 +1,190 @@
-"""The providers, one file each; the file's name is the provider's name."""
+"""What a provider is: the protocol each file in providers/ follows, its values, and how one is found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cloudtrain.errors import Keys, UsageError, dotted
+
+if TYPE_CHECKING:
+    from cloudtrain.planning import Plan, Target
+    from cloudtrain.runs.state import RunState
+    from cloudtrain.runs.store import RunFolder
+    from cloudtrain.settings import Settings
+    from cloudtrain.spec import JobSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """The provider's own document, in its own words: what `plan --json` prints and what `start` sends."""
+
+    provider: str
+    document: Mapping[str, Any]
+    job: Mapping[str, Any] = field(default_factory=dict)
+    """The job document that travels beside it: what the launcher reads on every node."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What a check has to say. An error refuses the job, a warning is shown."""
+
+    severity: str
+    """error or warning."""
+    message: str
+    hint: str | None = None
+    where: str = ""
+    """The place in the spec or the settings, if one is to blame: `job.yaml:7:3`."""
+    path: str = ""
+    """The field there: `limits.max_wait`."""
+
+    def text(self) -> str:
+        """`job.yaml:7:3: limits.max_wait: …`, without the hint."""
+        return ": ".join(part for part in (self.where, self.path, self.message) if part)
+
+
+def finding(plan: Plan, keys: Keys, message: str, hint: str | None = None) -> Finding:
+    """An error of a plan, at the place where the field was set."""
+    path = dotted(keys)
+    return Finding(severity="error", message=message, hint=hint, path=path, where=plan.where(path))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adopted:
+    """A job of ours as a cloud lists it, whoever started it."""
+
+    run_id: str
+    documents: Mapping[str, str]
+    """What its run folder is born with, where this machine has none."""
+    events: Sequence[Mapping[str, Any]]
+    """The same."""
+    news: Sequence[Mapping[str, Any]] = ()
+    """How it stands: its phase, or its end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What this machine knows of the runs at a provider already, so that the provider is asked for news only."""
+
+    states: Mapping[str, str] = field(default_factory=dict)
+    """Run id -> state as last seen."""
+    until: dict[str, float] = field(default_factory=dict)
+    """Up to when all changes in an account are known, by the account's own clock. A provider moves it on."""
+
+
+Progress = Callable[[int, int], None]
+"""Told how much is done, and of how much."""
+
+Note = Callable[[str], None]
+"""Told of one thing that a user should know."""
+
+
+class Provider(Protocol):
+    """One place where jobs run. Everything up to `render` is pure; everything after it is an effect."""
+
+    name: str
+    contracts: tuple[str, ...]
+    """The contracts whose requests it can execute; the first is its own."""
+    is_remote: bool
+    """Whether asking about a run takes a network."""
+
+    def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
+        """The target that these settings and this spec mean. No network.
+
+        `rehearsal`: the request is executed elsewhere; account facts nobody has given may then be placeholders.
+        """
+        ...
+
+    def rules(self, plan: Plan) -> list[Finding]:
+        """What is wrong with the plan, as far as rules, tables and the disk tell: no network, no process, no SDK.
+
+        `plan` shows it. For a rehearsal both providers are asked, the one whose request it is and the one that runs it.
+        """
+        ...
+
+    def checks(self, plan: Plan) -> list[Finding]:
+        """What else stands in the way, where it takes a process, an engine or an SDK to tell. Nothing is spent yet."""
+        ...
+
+    def render(self, plan: Plan) -> Request:
+        """The request for a plan. Pure."""
+        ...
+
+    def start(self, request: Request, run: RunFolder, archive: Path, progress: Progress | None) -> dict[str, Any]:
+        """Start the job; the answer finds it again. Idempotent: the remote name is the run id."""
+        ...
+
+    def pause_seconds(self, run: RunFolder) -> float:
+        """How long to wait between two looks at a run."""
+        ...
+
+    def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+        """Events that the run folder does not hold yet, such as the end of a job nobody watched."""
+        ...
+
+    def stop(self, run: RunFolder, state: RunState) -> bool:
+        """Ask the job to stop: a checkpoint, then the end. False: it cannot be asked yet; asking twice does no harm."""
+        ...
+
+    def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
+        """Where model, output and checkpoints lie, as people would write it. No network."""
+        ...
+
+    def checkpoints(self, run: RunFolder, state: RunState) -> str:
+        """Where a run's checkpoints lie, for another run to start from; empty when there are none."""
+        ...
+
+    def fetch(
+        self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
+    ) -> list[str]:
+        """Bring what the job left, each into `folder/<name>`; returns the names that there were.
+
+        Links that lead to something inside are kept, as relative ones. What cannot be kept (links that lead out,
+        devices) does not keep the rest from arriving: `note` is told of it.
+        """
+        ...
+
+    def adopt(self, settings: Settings, run_id: str | None, seen: Seen) -> list[Adopted]:
+        """Jobs of ours there, whoever started them, that are new or have changed; of one name, if it is given."""
+        ...
+
+    def catch_up(self, run: RunFolder, state: RunState) -> None:
+        """Bring what an ended run of another machine has printed, and its events; once is enough."""
+        ...
+
+    def release(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+        """Give back machines that are kept after a run, and billed; the events that say so. UsageError for none."""
+        ...
+
+    def native(self, run: RunFolder, state: RunState) -> Any:
+        """The job as an object of the cloud's own SDK. UsageError where there is none."""
+        ...
+
+
+def provider_names() -> tuple[str, ...]:
+    """The providers at hand: ours by their files, others by the entry point group `cloudtrain.providers`."""
+    return tuple(sorted(_our_names() | set(_third_party())))
+
+
+def get_provider(name: str) -> Provider:
+    """The provider of that name. UsageError names those at hand."""
+    if name in _our_names():
+        provider: Provider = import_module(f"cloudtrain.providers.{name}.provider").Provider()
+        return provider
+    others = _third_party()
+    if name in others:
+        return others[name].load()()  # type: ignore[no-any-return]
+    raise UsageError(f"there is no provider {name!r} here", hint=f"one of: {', '.join(provider_names())}")
+
+
+def _our_names() -> set[str]:
+    return {path.parent.name for path in Path(__file__).parent.glob("*/provider.py")}
+
+
+def _third_party() -> dict[str, Any]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group="cloudtrain.providers")}

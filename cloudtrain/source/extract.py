@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from cloudtrain.errors import StorageError
-from cloudtrain.quantities import format_size
 from cloudtrain.source.results import Note, Results
+from cloudtrain.units import format_size
 
 _BLOCK = 1 << 20
 

@@ -9,7 +9,7 @@ from heapq import nlargest
 from pathlib import Path
 
 from cloudtrain.errors import SourceError
-from cloudtrain.quantities import format_size
+from cloudtrain.units import format_size
 
 Progress = Callable[[int, int], None]
 """Called with (files done, files in all): about a hundred times for a large tree, the last time when done."""

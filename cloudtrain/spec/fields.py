@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cloudtrain.catalog import gpu_names
-from cloudtrain.document import kind_of
 from cloudtrain.errors import Keys
+from cloudtrain.spec.yaml_document import kind_of
 
 PROVIDERS = ("local", "docker", "aws", "azure")
 """The providers a spec may speak of; which of them are installed is the registry's business."""

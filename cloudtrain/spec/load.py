@@ -16,17 +16,17 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from cloudtrain.document import (
+from cloudtrain.errors import Keys, Mistake, SpecError, dotted
+from cloudtrain.spec.fields import NAME, SeveralWrong, Wrong, did_you_mean
+from cloudtrain.spec.model import JobSpec
+from cloudtrain.spec.placeholders import Found, places_in_env, unknown_places
+from cloudtrain.spec.yaml_document import (
     Document,
     kind_of,
     parse_scalar,
     read_document,
 )
-from cloudtrain.errors import Keys, Mistake, SpecError, dotted
-from cloudtrain.quantities import parse_duration
-from cloudtrain.spec.fields import NAME, SeveralWrong, Wrong, did_you_mean
-from cloudtrain.spec.model import JobSpec
-from cloudtrain.spec.placeholders import Found, places_in_env, unknown_places
+from cloudtrain.units import parse_duration
 
 _EXPECTED = {
     "int_type": "a whole number",

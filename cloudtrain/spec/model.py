@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from cloudtrain.quantities import (
+from cloudtrain.spec import fields
+from cloudtrain.spec.fields import PROVIDERS, Arguments, Input
+from cloudtrain.units import (
     DURATION_FORMS,
     MONEY_FORMS,
     SIZE_FORMS,
@@ -15,8 +17,6 @@ from cloudtrain.quantities import (
     parse_money,
     parse_size,
 )
-from cloudtrain.spec import fields
-from cloudtrain.spec.fields import PROVIDERS, Arguments, Input
 
 _TEXT = {"type": ["string", "number", "boolean"]}
 _TEXT_MAP = {"type": "object", "additionalProperties": _TEXT}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from cloudtrain import api
+from cloudtrain.api import jobs as api
 from cloudtrain.runs.index import summary
 from cloudtrain.runs.state import fold
 from cloudtrain.runs.store import RunStore, as_text

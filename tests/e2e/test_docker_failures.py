@@ -226,9 +226,9 @@ def test_no_engine_is_refused_with_the_way_out(bench: Bench) -> None:
 
 _AS_NOBODY = """
 import os, sys
-import docker.client, cloudtrain.clouds.docker
+import docker.client, cloudtrain.providers.docker.engine
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.building.engine import docker_engine
+from cloudtrain.providers.docker.connect import docker_engine
 if os.geteuid() == 0:
     os.setegid(65534); os.seteuid(65534)
 try:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 from docker.errors import APIError, NotFound
 
-from cloudtrain.building.look import look
-from cloudtrain.building.prune import prune
-from cloudtrain.building.ready import ready_there
-from cloudtrain.image.recipe import recipe_of
+from cloudtrain.images.recipe import recipe_of
+from cloudtrain.submission.images import ready_there
+from cloudtrain.submission.prune import prune
+from cloudtrain.submission.registry import look
 from tests.e2e.workbench import Bench
 from tests.engine import left_of
 from tests.limits import HANG_SECONDS
@@ -195,7 +195,7 @@ def test_a_changed_dockerfile_has_another_name_and_the_same_one_the_same(
 def test_prune_removes_what_was_built_and_nobody_uses_or_has_named(
     bench: Bench, folder: Path, docker: DockerClient, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.building.prune.INPUTS_LABEL", mark)  # of these images alone
+    monkeypatch.setattr("cloudtrain.submission.prune.INPUTS_LABEL", mark)  # of these images alone
     build = ("image", "build", str(folder / "Dockerfile"))
     named = bench.json(*build, "--tag", "cloudtrain-test-own:2")["image"]
     (folder / "data").write_bytes(b"2")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.local import checks
+from cloudtrain.providers.local import checks
 from tests.e2e.in_process import call
 
 VALID = """\

@@ -14,7 +14,7 @@ import azureml_place
 import contract
 import platforms
 from azureml_place import azureml
-from cloudtrain.azure.request import SERVICES
+from cloudtrain.providers.azure.request import SERVICES
 from tests.entrypoints.azure_nodes import MASTER, folders, variables
 from tests.entrypoints.containers import clean
 from tests.entrypoints.test_launcher import ENTRYPOINTS, document, events

@@ -13,8 +13,8 @@ import pytest
 import contract
 import devices
 import platforms
-from cloudtrain.aws.request import body_of
 from cloudtrain.catalog import instances
+from cloudtrain.providers.aws.request import body_of
 from sagemaker_place import sagemaker
 from tests.entrypoints.containers import clean, container, resources
 from tests.entrypoints.test_launcher import ENTRYPOINTS, document, events

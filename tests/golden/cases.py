@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloudtrain.document import parse_document
 from cloudtrain.planning import Facts, Plan, SourceFacts, make_plan
-from cloudtrain.provider import get_provider
+from cloudtrain.providers import get_provider
 from cloudtrain.settings import Settings
 from cloudtrain.spec import spec_from_document
+from cloudtrain.spec.yaml_document import parse_document
 
 PLAIN = """
 name: digits

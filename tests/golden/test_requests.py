@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.provider import get_provider
+from cloudtrain.providers import get_provider
 from tests.golden.cases import CASES, plan_of
 
 REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_GOLDEN")  # read at import: the tests' own home has no such variable

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.building.build import _CONTEXT
+from cloudtrain.submission.build import _CONTEXT
 from tests.house.tools import ROOT, tool
 from tests.limits import HANG_SECONDS
 

@@ -13,9 +13,11 @@ import pytest
 import cloudtrain
 import cloudtrain_job
 import sagemaker_place
-from cloudtrain.aws import request
 from cloudtrain.contracts import sagemaker
-from cloudtrain.local import children, enter, liveness
+from cloudtrain.providers.aws import request
+from cloudtrain.providers.emulation import namespace as enter
+from cloudtrain.providers.local import processes as children
+from cloudtrain.providers.local import supervisor_status as liveness
 from cloudtrain.runs import logs
 from cloudtrain.source import PAYLOAD_FOLDER
 from tests.house.tree import BLOCK, FOLDERS, README, ROOT, tree

@@ -40,7 +40,7 @@ def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Pat
         assert f"cloudtrain/_bundle/docker/{name}" in names, "the image can be built from an installed package"
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"cloudtrain"}
     assert "cloudtrain/catalog/aws.csv" in names
-    assert "cloudtrain/starter/job.yaml" in names
+    assert "cloudtrain/cli/starter/job.yaml" in names
 
 
 def test_the_wheel_takes_its_version_from_the_package_and_its_types_along(wheel: Path) -> None:

@@ -34,7 +34,7 @@ DATA = {
     "cloudtrain/catalog/azure.csv": "Azure ML's machines, likewise",
     "cloudtrain/catalog/dlc.csv": "AWS's PyTorch containers: versions, newest first",
     "cloudtrain/catalog/dlc_accounts.csv": "the registry of those containers in each region",
-    "cloudtrain/starter/job.yaml": "what `cloudtrain init` writes",
+    "cloudtrain/cli/starter/job.yaml": "what `cloudtrain init` writes",
     "examples/digits/job.yaml": "the job of `make demo`",
     "examples/github-actions/smoke.yml": "a workflow to copy: rehearses each pull request's job, needs no account",
     "examples/github-actions/train-on-aws.yml": "another: starts a job on SageMaker without a stored key",

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from cloudtrain.local.liveness import MARK, end_leftovers
+from cloudtrain.providers.local.supervisor_status import MARK, end_leftovers
 
 READ_SECONDS = 5
 """How long the rest of what a container has said may take; only what hid from us can hold its pipe open longer."""

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.building.look import login_for, look, refuse_missing
-from cloudtrain.clouds.azure_registry import registry_login
-from cloudtrain.clouds.registry import ANYBODY, Found, Login
 from cloudtrain.errors import DENIED, CloudError, RefusedError, UsageError
-from cloudtrain.image.address import Address, take_apart
-from cloudtrain.submission import with_image
+from cloudtrain.images.reference import Address, take_apart
+from cloudtrain.providers.azure.acr import registry_login
+from cloudtrain.providers.cloud.registry import ANYBODY, Found, Login
+from cloudtrain.submission.registry import login_for, look, refuse_missing
+from cloudtrain.submission.submit import with_image
 from tests.loopback.aws.cloud import IMAGE, Cloud
 from tests.loopback.aws.ecr import PASSWORD
 from tests.loopback.azure.cloud import AzureCloud
@@ -40,7 +40,7 @@ def cloud() -> Iterator[Cloud]:
 @pytest.fixture
 def ecr(account: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     """The same, and a job in this folder."""
-    from cloudtrain.clouds.aws import aws
+    from cloudtrain.providers.aws.client import aws
 
     aws.cache_clear()
     monkeypatch.chdir(tmp_path)
@@ -176,11 +176,13 @@ def test_where_no_token_of_ecr_is_to_be_had_docker_login_does(ecr: Cloud, kept: 
     assert login_for(HOST) == Login("me", "secret")
 
 
-@pytest.mark.parametrize(("host", "name", "extra"), [(HOST, "aws", "aws"), ("a.azurecr.io", "azure_registry", "azure")])
+@pytest.mark.parametrize(
+    ("host", "name", "extra"), [(HOST, "aws.client", "aws"), ("a.azurecr.io", "azure.acr", "azure")]
+)
 def test_without_the_clouds_sdk_docker_login_does(
     kept: Path, monkeypatch: pytest.MonkeyPatch, host: str, name: str, extra: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, f"cloudtrain.clouds.{name}", None)
+    monkeypatch.setitem(sys.modules, f"cloudtrain.providers.{name}", None)
     with pytest.raises(UsageError) as failed:
         login_for(host)
     assert failed.value.hint == f'pip install "cloudtrain[{extra}]"; or docker login {host}'
@@ -194,7 +196,7 @@ def test_an_image_of_ecr_is_looked_at_as_docker_login_has_where_the_credentials_
     ecr.front.fault("denied", "ecr", "BatchGetImage", times=9)
     kept.write_text(json.dumps({"auths": {HOST: ME}}))
     asked: list[tuple[Address, Login | None]] = []
-    monkeypatch.setattr("cloudtrain.clouds.registry.look", lambda *what: asked.append(what))
+    monkeypatch.setattr("cloudtrain.providers.cloud.registry.look", lambda *what: asked.append(what))
     look(IMAGE)
     assert asked == [(take_apart(IMAGE), Login("me", "secret"))]
 
@@ -205,7 +207,7 @@ def acr(azure_account: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     forget()
     with Registry("bearer", tenant=azure_account.account.tokens) as made:
         made.token_field = "access_token"
-        monkeypatch.setattr("cloudtrain.building.look.ACR", re.compile(re.escape(made.host)))
+        monkeypatch.setattr("cloudtrain.submission.registry.ACR", re.compile(re.escape(made.host)))
         yield made
     forget()
 
@@ -263,7 +265,7 @@ def test_a_build_of_azures_own_asks_no_registry(
     def look(image: str) -> None:
         raise AssertionError(image)
 
-    monkeypatch.setattr("cloudtrain.building.look.look", look)
+    monkeypatch.setattr("cloudtrain.submission.registry.look", look)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "image").mkdir()

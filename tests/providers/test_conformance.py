@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain import provider as providers
+from cloudtrain import providers
 from cloudtrain.errors import SpecError, UsageError
 from cloudtrain.planning import Plan
 from cloudtrain.settings import load_settings

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.clouds.shapes import violations
+from cloudtrain.providers.aws.shapes import violations
 from tests.limits import HANG_SECONDS
 from tests.loopback.aws.cloud import Cloud
 from tests.loopback.aws.samples import ended, lines, request, said

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.building.look import login_for, look, refuse_missing
-from cloudtrain.clouds.registry import Found, Login
 from cloudtrain.errors import DENIED, CloudError, RefusedError
+from cloudtrain.providers.cloud.registry import Found, Login
+from cloudtrain.submission.registry import login_for, look, refuse_missing
 from tests.loopback.images import DOCKER, INDEXES, OCI, Stored
 from tests.loopback.registry import Registry
 

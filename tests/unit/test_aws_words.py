@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from cloudtrain.aws.phases import PHASES, ending, phase_event, phase_of
-from cloudtrain.clouds.aws import input_shape
-from cloudtrain.clouds.aws_errors import translated
+from cloudtrain.providers.aws.client import input_shape
+from cloudtrain.providers.aws.errors import translated
+from cloudtrain.providers.aws.phases import PHASES, ending, phase_event, phase_of
 from tests.loopback.aws.jobs import MESSAGES
 
 

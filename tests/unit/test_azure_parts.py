@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cloudtrain.azure.account import account, workspace_of
-from cloudtrain.azure.fetch import parts, places
-from cloudtrain.azure.images import CURATED, environment_of, image_of
-from cloudtrain.azure.machines import refuse_machines
-from cloudtrain.azure.phases import ENDED, PHASES, billing, ended_at, ending, phase_of, seconds, started_at
-from cloudtrain.azure.request import document_of
 from cloudtrain.errors import CloudError, RefusedError, StorageError, UsageError
+from cloudtrain.providers.azure.account import account, workspace_of
+from cloudtrain.providers.azure.image import CURATED, environment_of, image_of
+from cloudtrain.providers.azure.phases import ENDED, PHASES, billing, ended_at, ending, phase_of, seconds, started_at
+from cloudtrain.providers.azure.quota import refuse_machines
+from cloudtrain.providers.azure.request import document_of
+from cloudtrain.providers.azure.results import parts, places
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import Azure
 from tests.golden.cases import CASES, plan_of
 
 if TYPE_CHECKING:
-    from cloudtrain.clouds.azure import Workspace
+    from cloudtrain.providers.azure.client import Workspace
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 HOUR = {"startTimeUtc": "2026-11-21T11:00:00.0000000+00:00", "endTimeUtc": "2026-11-21T12:00:00.0000000+00:00"}

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.azure.request import BOOT, OUTPUTS, document_of, input_place, job_of
 from cloudtrain.contracts.azureml import MASTER_PORT, CommandJob, command_job
 from cloudtrain.planning import Plan, Target
+from cloudtrain.providers.azure.request import BOOT, OUTPUTS, document_of, input_place, job_of
 from cloudtrain.spec.fields import Arguments, Input
 from tests.golden.cases import EARLIER, plan_of
 from tests.limits import HANG_SECONDS

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.catalog import PROVIDERS, Instance, gpu_names, instances, type_names
-from cloudtrain.catalog.choice import local_disks
+from cloudtrain.catalog.machines import local_disks
 
 AWS = instances("aws")
 AZURE = instances("azure")

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.contracts.sagemaker import Container, TrainingJob, training_job
-from cloudtrain.local import container as rooms
-from cloudtrain.local import enter
+from cloudtrain.providers.emulation import container as rooms
+from cloudtrain.providers.emulation import namespace as enter
 from tests.limits import HANG_SECONDS
 from tests.unit.samples import write
 
@@ -175,7 +175,7 @@ def test_exit_codes_and_signals_pass_through(room: Room) -> None:
 def test_a_program_can_tie_its_life_to_whoever_started_it(room: Room) -> None:
     bound = f"""if True:
     import os, signal, sys
-    sys.path.insert(0, {str(ENTER.parents[2] / "entrypoints")!r})
+    sys.path.insert(0, {str(ENTER.parents[3] / "entrypoints")!r})
     from lifeline import die_with
     die_with(os.getppid())
     print("ready", flush=True)
@@ -206,9 +206,9 @@ def test_what_was_below_opt_is_still_there(room: Room, tmp_path: Path) -> None:
     code = f"""if True:
     import sys
     sys.path.insert(0, {str(ENTER.parent)!r})
-    import enter
-    enter.TREE = {str(opt / "ml")!r}
-    raise SystemExit(enter.main(sys.argv[1:]))"""
+    import namespace
+    namespace.TREE = {str(opt / "ml")!r}
+    raise SystemExit(namespace.main(sys.argv[1:]))"""
     look = """if True:
     import os, sys
     from pathlib import Path

@@ -12,29 +12,29 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.clouds.docker_errors import missing_image, translated
-from cloudtrain.clouds.docker_host import address
-from cloudtrain.clouds.docker_host import environment as environment_of_sdk
-from cloudtrain.contracts.container import (
+from cloudtrain.cli.failure_hints import remedy
+from cloudtrain.errors import SpecError
+from cloudtrain.images.recipe import our_recipe
+from cloudtrain.planning import Plan
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.docker import checks as docker_checks
+from cloudtrain.providers.docker import provider as docker
+from cloudtrain.providers.docker.container import (
     ContainerSpec,
     default_shm_bytes,
     environment,
     host_names,
     spec_from_json,
 )
-from cloudtrain.errors import SpecError
-from cloudtrain.image.recipe import our_recipe
-from cloudtrain.local import docker_checks
-from cloudtrain.local.checks import place_checks
-from cloudtrain.local.container_words import NodeWords
-from cloudtrain.local.docker_images import image_of
-from cloudtrain.local.docker_stage import DockerStage, docker_stage, labels_of
-from cloudtrain.local.folders import RunPaths
-from cloudtrain.local.stage import local_input
-from cloudtrain.planning import Plan
-from cloudtrain.provider import get_provider
-from cloudtrain.providers import docker
-from cloudtrain.remedies import remedy
+from cloudtrain.providers.docker.emulator import DockerStage, docker_stage, labels_of
+from cloudtrain.providers.docker.errors import missing_image, translated
+from cloudtrain.providers.docker.host import address
+from cloudtrain.providers.docker.host import environment as environment_of_sdk
+from cloudtrain.providers.docker.image import image_of
+from cloudtrain.providers.docker.output import NodeWords
+from cloudtrain.providers.emulation.base import local_input
+from cloudtrain.providers.emulation.run_paths import RunPaths
+from cloudtrain.providers.local.checks import place_checks
 from cloudtrain.settings import Settings
 from tests.golden.cases import plan_of
 
@@ -254,7 +254,7 @@ def test_an_image_for_another_processor_and_an_engine_elsewhere_are_told(monkeyp
 
 
 def test_a_missing_sdk_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cloudtrain.clouds.docker", None)
+    monkeypatch.setitem(sys.modules, "cloudtrain.providers.docker.engine", None)
     found = get_provider("docker").checks(plan_of("docker", "name: digits\n"))
     assert "containers and images need Docker's SDK, which is not installed" in found[0].message
     assert found[0].hint == 'pip install "cloudtrain[docker]"'

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.local.docker_stage import DockerStage, docker_stage
-from cloudtrain.local.folders import RunPaths
+from cloudtrain.providers.docker.emulator import DockerStage, docker_stage
+from cloudtrain.providers.emulation.run_paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 

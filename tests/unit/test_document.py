@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.document import Document, kind_of, parse_document, parse_scalar, read_document
 from cloudtrain.errors import SpecError, UsageError, dotted
+from cloudtrain.spec.yaml_document import Document, kind_of, parse_document, parse_scalar, read_document
 
 
 def read(text: str) -> Document:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.api.run import explain
 from cloudtrain.cli.output import learning_curves, print_json
-from cloudtrain.local.node import Node
-from cloudtrain.local.supervisor import Supervisor
-from cloudtrain.remote.ending import ended
-from cloudtrain.run import explain
+from cloudtrain.providers.cloud.outcome import ended
+from cloudtrain.providers.local.node import Node
+from cloudtrain.providers.local.supervisor import Supervisor
 from cloudtrain.runs.logs import EVENT_MARK, split_events
 from cloudtrain.runs.state import RunState, first_cause, fold
 from tests.entrypoints.test_streams import fuzzed

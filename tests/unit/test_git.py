@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain import git as git_module
-from cloudtrain.git import GitState, git_state
+from cloudtrain.source import git as git_module
+from cloudtrain.source.git import GitState, git_state
 from tests.limits import HANG_SECONDS
 
 OUTSIDE = GitState("", None)
@@ -377,7 +377,9 @@ def test_what_a_hook_of_another_repository_is_told_is_not_heard(git: Git, monkey
 
 def test_importing_it_loads_next_to_nothing() -> None:
     heavy = {"hashlib", "struct", "zlib", "subprocess", "json", "tempfile"}
-    code = f"import sys; old = set(sys.modules); import cloudtrain.git; print({heavy!r} & (set(sys.modules) - old))"
+    code = (
+        f"import sys; old = set(sys.modules); import cloudtrain.source.git; print({heavy!r} & (set(sys.modules) - old))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_SECONDS, check=True
     )

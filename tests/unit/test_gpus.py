@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.contracts.container import environment
 from cloudtrain.errors import CloudError
-from cloudtrain.local import docker_checks, gpus
-from cloudtrain.local.docker_stage import DockerStage, docker_stage
-from cloudtrain.local.folders import RunPaths
-from cloudtrain.local.gpu_ids import gpu_ids
-from cloudtrain.provider import get_provider
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.docker import checks as docker_checks
+from cloudtrain.providers.docker import gpus
+from cloudtrain.providers.docker.container import environment
+from cloudtrain.providers.docker.emulator import DockerStage, docker_stage
+from cloudtrain.providers.docker.gpu_ids import gpu_ids
+from cloudtrain.providers.emulation.run_paths import RunPaths
 from tests.golden.cases import plan_of
 
 UUIDS = [uuid.UUID(int=2**100 + number) for number in range(4)]
@@ -105,7 +106,7 @@ def test_a_job_for_cpus_sees_no_gpu_whatever_its_image_says(tmp_path: Path, four
 HOLDER = """
 import sys
 from contextlib import ExitStack
-from cloudtrain.local import gpus
+from cloudtrain.providers.docker import gpus
 with ExitStack() as held:
     print(*gpus.take(sys.argv[2:], 2, held), flush=True)
     sys.stdin.read()

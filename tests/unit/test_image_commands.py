@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.building.build import _public, arguments, build
 from cloudtrain.bundle import bundled
-from cloudtrain.clouds.docker_errors import refused_push
 from cloudtrain.errors import SourceError
-from cloudtrain.image.recipe import Recipe, our_recipe, recipe_of
+from cloudtrain.images.recipe import Recipe, our_recipe, recipe_of
+from cloudtrain.providers.docker.errors import refused_push
+from cloudtrain.submission.build import _public, arguments, build
 from tests.e2e.in_process import call
 
 DOCKER = """#!/bin/sh
@@ -177,7 +177,7 @@ def test_only_a_tag_that_stands_for_its_content_spares_a_push(
         asked.append(again)
         return "127.0.0.1:1/own@sha256:0"
 
-    monkeypatch.setattr("cloudtrain.building.ready.ready_there", ready)
+    monkeypatch.setattr("cloudtrain.submission.images.ready_there", ready)
     tags = ("--tag", tag) if tag else ()
     call("image", "push", "own/Dockerfile", "--to", "127.0.0.1:1/own", *tags)
     assert asked == [again]
@@ -207,7 +207,7 @@ def test_the_pushes_that_are_shown_can_be_typed(folder: Path, monkeypatch: pytes
         given.append((recipe.kind, *options))
         return "127.0.0.1:1/own@sha256:0"
 
-    monkeypatch.setattr("cloudtrain.building.ready.ready_there", ready)
+    monkeypatch.setattr("cloudtrain.submission.images.ready_there", ready)
     monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "123456789012.dkr.ecr.us-east-1.amazonaws.com/train")
     for typed in examples():
         provider = () if {"--provider", "--to"} & set(typed) else ("--provider", "aws")
@@ -232,7 +232,7 @@ def test_a_repositorys_region_may_be_the_one_that_awss_own_tools_take(
         given.append(address)
         return address
 
-    monkeypatch.setattr("cloudtrain.building.ready.ready_there", ready)
+    monkeypatch.setattr("cloudtrain.submission.images.ready_there", ready)
     monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "train")
     monkeypatch.setenv("CLOUDTRAIN_AWS_ROLE", "arn:aws:iam::123456789012:role/train")
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)

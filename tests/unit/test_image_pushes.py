@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from cloudtrain.clouds.docker import Engine, stored_login
-from cloudtrain.clouds.registry import ANYBODY, Login
 from cloudtrain.errors import CloudError
+from cloudtrain.providers.cloud.registry import ANYBODY, Login
+from cloudtrain.providers.docker.engine import Engine, stored_login
 
 DIGEST, OTHER = f"sha256:{'ab' * 32}", f"sha256:{'cd' * 32}"
 SENDING: list[dict[str, Any]] = [

@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import SourceError
-from cloudtrain.image.recipe import Recipe, from_json, our_recipe, payload_archive, recipe_of
+from cloudtrain.images.recipe import Recipe, from_json, our_recipe, payload_archive, recipe_of
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def test_only_what_the_dockerfile_copies_makes_another_image(tmp_path: Path, cas
 def test_our_own_image_is_another_with_another_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = our_recipe("cpu")
     (tmp_path / "train.py").write_text("print()\n")
-    monkeypatch.setattr("cloudtrain.image.recipe.payload_files", lambda: {"train.py": tmp_path / "train.py"})
+    monkeypatch.setattr("cloudtrain.images.recipe.payload_files", lambda: {"train.py": tmp_path / "train.py"})
     assert our_recipe("cpu").digest != before.digest
     assert payload_archive() == payload_archive()
 

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.aws.images import image_of as aws_image
-from cloudtrain.aws.images import repository_of
-from cloudtrain.aws.target import target as aws_target
-from cloudtrain.azure.images import CURATED
-from cloudtrain.azure.images import image_of as azure_image
 from cloudtrain.catalog import read_table
-from cloudtrain.catalog.choice import architecture_of
+from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import SpecError
-from cloudtrain.image.address import ACR, ECR, Address, is_loopback, take_apart, without_tag
-from cloudtrain.image.recipe import our_recipe, recipe_of
-from cloudtrain.local.docker_images import image_of as docker_image
-from cloudtrain.remote.image_notes import image_notes
+from cloudtrain.images.recipe import our_recipe, recipe_of
+from cloudtrain.images.reference import ACR, ECR, Address, is_loopback, take_apart, without_tag
+from cloudtrain.providers.aws.image import image_of as aws_image
+from cloudtrain.providers.aws.image import repository_of
+from cloudtrain.providers.aws.target import target as aws_target
+from cloudtrain.providers.azure.image import CURATED
+from cloudtrain.providers.azure.image import image_of as azure_image
+from cloudtrain.providers.cloud.image_notes import image_notes
+from cloudtrain.providers.docker.image import image_of as docker_image
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.spec import load_spec
-from cloudtrain.submission import targets
+from cloudtrain.submission.submit import targets
 
 DIGEST = "sha256:" + "ab" * 32
 HOST = "123456789012.dkr.ecr.us-east-1.amazonaws.com"

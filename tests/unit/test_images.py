@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.catalog import images
-from cloudtrain.catalog.images import dlc_image, dlc_regions, dlc_versions
+from cloudtrain.catalog import dlc as images
+from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions
 from tests.limits import HANG_SECONDS
 
 REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_TABLES")  # read at import: the tests' own home has no such variable

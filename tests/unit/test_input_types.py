@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import contract
 from cloudtrain.cli.plan_view import overview
 from cloudtrain.contracts.launch import job_document
-from cloudtrain.preflight import offline_findings
-from cloudtrain.provider import get_provider
+from cloudtrain.providers import get_provider
+from cloudtrain.submission.preflight import offline_findings
 from tests.golden.cases import plan_of
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.local import keeping
+from cloudtrain.providers.emulation import storage_sync as keeping
 from tests.unit.samples import write
 
 

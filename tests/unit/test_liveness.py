@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import StorageError
-from cloudtrain.local.liveness import MARK, Life, end_leftovers, introduce, life_of, tell_to_stop
-from cloudtrain.providers.local import Provider
+from cloudtrain.providers.local.provider import Provider
+from cloudtrain.providers.local.supervisor_status import MARK, Life, end_leftovers, introduce, life_of, tell_to_stop
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.state import RunState, fold
 from cloudtrain.runs.store import RunFolder, RunStore

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.local.liveness import Life, end_leftovers, has_begun, life_of
-from cloudtrain.local.ports import free_port
-from cloudtrain.local.supervisor import Supervisor, _take
+from cloudtrain.providers.local.ports import free_port
+from cloudtrain.providers.local.supervisor import Supervisor, _take
+from cloudtrain.providers.local.supervisor_status import Life, end_leftovers, has_begun, life_of
 from tests.house.tree import ROOT
 
 

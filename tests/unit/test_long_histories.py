@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.run import Run
+from cloudtrain.api.run import Run
 from cloudtrain.runs.blocks import BLOCK_BYTES, end_of_lines, lines_back, lines_from
 from cloudtrain.runs.logs import LogReader, stamp
 from cloudtrain.runs.seen import Seen

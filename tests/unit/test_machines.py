@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.aws.request import job_of
 from cloudtrain.cli.plan_view import cost
 from cloudtrain.errors import SpecError
 from cloudtrain.planning import Plan
-from cloudtrain.preflight import offline_findings
-from cloudtrain.provider import get_provider
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.aws.request import job_of
+from cloudtrain.submission.preflight import offline_findings
 from tests.golden.cases import plan_of
 
 KEY = "arn:aws:kms:us-east-1:123456789012:key/12345678-1234-1234-1234-123456789012"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.aws.cli_defaults import region_around
-from cloudtrain.azure.account import workspace_of
-from cloudtrain.azure.cli_defaults import account_around
 from cloudtrain.cli.plan_view import overview
 from cloudtrain.planning import Plan
+from cloudtrain.providers.aws.cli_defaults import region_around
+from cloudtrain.providers.azure.account import workspace_of
+from cloudtrain.providers.azure.cli_defaults import account_around
 from cloudtrain.settings import load_settings
 from tests.unit.samples import write
 

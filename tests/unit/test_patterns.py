@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.clouds.patterns import compiled
+from cloudtrain.providers.aws.patterns import compiled
 
 session = pytest.importorskip("botocore.session", reason='pip install "cloudtrain[aws]"')
 TAG = r"([\p{L}\p{Z}\p{N}_.:/=+\-@]*)"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.quantities import (
+from cloudtrain.units import (
     format_duration,
     format_size,
     parse_duration,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.catalog.choice import choose
+from cloudtrain.catalog.machines import choose
 from cloudtrain.errors import StorageError
-from cloudtrain.remote.names import inside
-from cloudtrain.remote.request import as_folder, file_name, ours, same_submission, tags
+from cloudtrain.providers.cloud.paths import inside
+from cloudtrain.providers.cloud.request import as_folder, file_name, ours, same_submission, tags
 from tests.golden.cases import CASES, plan_of
 
 FOLDER = Path("/data/run/model")

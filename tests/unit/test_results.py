@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.provider import get_provider
+from cloudtrain.providers import get_provider
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 from tests.unit.samples import write

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from cloudtrain import catalog
-from cloudtrain.aws import service_model
-from cloudtrain.aws.service_model import TABLE, request_violations, shapes_of
+from cloudtrain.providers.aws import service_model
+from cloudtrain.providers.aws.service_model import TABLE, request_violations, shapes_of
 from tests.unit.test_shapes import GONE, input_shape, training_job
 
 REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_TABLES")
@@ -60,7 +60,7 @@ WRONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
 def test_the_table_judges_as_botocores_model_does(change: Any) -> None:
-    from cloudtrain.clouds.shapes import violations
+    from cloudtrain.providers.aws.shapes import violations
 
     request = training_job(*([change] if change else []))
     by_botocore = violations(input_shape("sagemaker", "CreateTrainingJob"), request)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.clouds.shapes import Violation, violations
 from cloudtrain.errors import Keys
+from cloudtrain.providers.aws.shapes import Violation, violations
 
 model = pytest.importorskip("botocore.model", reason='pip install "cloudtrain[aws]"')
 MODEL: dict[str, Any] = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.clouds.shapes import Violation, violations
 from cloudtrain.errors import Keys
+from cloudtrain.providers.aws.shapes import Violation, violations
 
 pytest.importorskip("botocore", reason='pip install "cloudtrain[aws]"')
 TAG = r"([\p{L}\p{Z}\p{N}_.:/=+\-@]*)"

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cloudtrain.document import Document
 from cloudtrain.errors import SpecError
 from cloudtrain.spec import JobSpec, load_spec, spec_from_values
 from cloudtrain.spec.load import name_from_folder
+from cloudtrain.spec.yaml_document import Document
 
 
 @pytest.fixture

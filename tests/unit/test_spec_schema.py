@@ -11,11 +11,11 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 import cloudtrain
-from cloudtrain.document import parse_document
 from cloudtrain.spec import JobSpec, json_schema, spec_from_document
+from cloudtrain.spec.yaml_document import parse_document
 
 PACKAGE = Path(cloudtrain.__file__).parent
-EXAMPLES = [PACKAGE / "starter" / "job.yaml", *sorted((PACKAGE.parent / "examples").rglob("job.yaml"))]
+EXAMPLES = [PACKAGE / "cli" / "starter" / "job.yaml", *sorted((PACKAGE.parent / "examples").rglob("job.yaml"))]
 
 EVERYTHING = """\
 name: digits

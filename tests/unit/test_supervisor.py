@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.local.children import run_module
-from cloudtrain.local.liveness import end_leftovers
-from cloudtrain.providers.local import Provider
-from cloudtrain.run import Run
+from cloudtrain.api.run import Run
+from cloudtrain.providers.local.processes import run_module
+from cloudtrain.providers.local.provider import Provider
+from cloudtrain.providers.local.supervisor_status import end_leftovers
 from cloudtrain.runs.store import RunFolder, RunStore
 from tests.limits import HANG_SECONDS
 from tests.loopback.waiting import eventually
@@ -53,7 +53,7 @@ def run(store: RunStore, tmp_path: Path) -> Iterator[RunFolder]:
 
 def supervise(run: RunFolder, *before: str, code: str = "") -> subprocess.Popen[bytes]:
     """Start the supervisor and wait until its node runs."""
-    python, flag, script, *more = run_module("supervisor")
+    python, flag, script, *more = run_module("local.supervisor")
     argv = [*before, python, flag, code + script, *more, str(run.path), str(run.path.parents[2] / "source.tar.gz")]
     process = subprocess.Popen(argv, cwd=run.path.parents[2], stdin=subprocess.DEVNULL, start_new_session=True)
 
@@ -115,7 +115,7 @@ def test_a_stop_is_a_file_that_the_supervisor_reads(run: RunFolder) -> None:
 def test_a_second_supervisor_leaves_the_run_to_the_first(run: RunFolder, code: str) -> None:
     with supervise(run, code=code) as first:
         try:
-            python, flag, script, *more = run_module("supervisor")
+            python, flag, script, *more = run_module("local.supervisor")
             second = subprocess.run(
                 [python, flag, code + script, *more, str(run.path), "-"], timeout=HANG_SECONDS, check=False
             )
@@ -128,7 +128,7 @@ def test_a_second_supervisor_leaves_the_run_to_the_first(run: RunFolder, code: s
 
 def test_a_supervisor_that_comes_after_it_was_given_up_starts_nothing(run: RunFolder) -> None:
     run.append({"type": "ended", "time": 2.0, "state": "failed", "reason": "submit was interrupted"})
-    argv = [*run_module("supervisor"), str(run.path), str(run.path.parents[2] / "source.tar.gz")]
+    argv = [*run_module("local.supervisor"), str(run.path), str(run.path.parents[2] / "source.tar.gz")]
     assert subprocess.run(argv, timeout=HANG_SECONDS, check=False).returncode == 1
     assert [event["type"] for event in run.events()] == ["submitting", "ended"]
 

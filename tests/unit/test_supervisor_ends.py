@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.local import last_word
-from cloudtrain.local.folders import RunPaths
-from cloudtrain.local.runs_here import RunsHere
+from cloudtrain.providers.emulation.run_paths import RunPaths
+from cloudtrain.providers.local import last_word
+from cloudtrain.providers.local.backend import RunsHere
 from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.runs.state import fold
 from cloudtrain.runs.store import RunFolder
@@ -50,7 +50,7 @@ class Shells:
 SUPERVISED = """
 import sys
 from pathlib import Path
-from cloudtrain.local import supervisor
+from cloudtrain.providers.local import supervisor
 from tests.unit.test_supervisor_ends import Shells
 run = Path(sys.argv[1])
 supervisor.stage_of = lambda _: Shells(run, tuple(sys.argv[2:]))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO
 
 from cloudtrain.contracts.sagemaker import FAILURE_CHARACTERS, FAILURE_FILE, Container, TrainingJob
-from cloudtrain.local import container as rooms
-from cloudtrain.local.ports import free_port
+from cloudtrain.providers.emulation import container as rooms
+from cloudtrain.providers.local.ports import free_port
 from tests.loopback.containers import Container as Process
 
 Say = Callable[[str, bytes], None]

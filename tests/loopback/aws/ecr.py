@@ -10,8 +10,8 @@ from typing import Any
 
 import botocore.session
 
-from cloudtrain.clouds.shapes import violations
 from cloudtrain.errors import dotted
+from cloudtrain.providers.aws.shapes import violations
 from tests.loopback.aws.account import Account
 from tests.loopback.images import DOCKER, BlobStore, Shelf, digest_of
 from tests.loopback.messages import Refused

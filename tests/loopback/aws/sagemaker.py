@@ -13,8 +13,8 @@ import boto3
 import botocore.session
 from botocore.config import Config
 
-from cloudtrain.clouds.shapes import violations
 from cloudtrain.errors import dotted
+from cloudtrain.providers.aws.shapes import violations
 from tests.loopback.aws import running
 from tests.loopback.aws.account import Account
 from tests.loopback.aws.errors import invalid

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from cloudtrain.contracts.azureml import KEPT_FOLDERS, CommandJob, Mount
-from cloudtrain.local.container import addresses
+from cloudtrain.providers.emulation.container import addresses
 from tests.loopback.azure.account import Account
 from tests.loopback.azure.documents import BlobPath, literals, place_of
 from tests.loopback.azure.jobs import LOG_CONTAINER, Job

@@ -9,8 +9,8 @@ import traceback
 from pathlib import Path
 
 from cloudtrain.contracts.azureml import command_job
-from cloudtrain.local.container import addresses
-from cloudtrain.local.ports import free_port
+from cloudtrain.providers.emulation.container import addresses
+from cloudtrain.providers.local.ports import free_port
 from tests.loopback.azure.account import Account
 from tests.loopback.azure.assets import Assets
 from tests.loopback.azure.crew import Crew, NoInput

@@ -19,7 +19,7 @@ def cloud() -> Iterator[Cloud]:
 
 @pytest.fixture(autouse=True)
 def folder(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    from cloudtrain.clouds.aws import aws
+    from cloudtrain.providers.aws.client import aws
 
     aws.cache_clear()  # it holds connections to the cloud of another test
     for name, value in cloud.environment().items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import cloudtrain
-from cloudtrain.run import Run
+from cloudtrain.api.run import Run
 from tests.loopback.aws.cloud import Cloud
 from tests.loopback.faults import Kind
 

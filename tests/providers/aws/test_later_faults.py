@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
+from cloudtrain.api.lookup import adopt, find_run
 from cloudtrain.errors import CloudError, StorageError
-from cloudtrain.lookup import adopt, find_run
 from tests.e2e.workbench import Bench
 from tests.limits import HANG_SECONDS
 from tests.loopback.aws.cloud import Cloud
@@ -107,7 +107,7 @@ def test_credentials_of_another_account_end_no_run(cloud: Cloud, monkeypatch: py
     role = "arn:aws:iam::999999999999:role/other"
     sts = cloud.client("sts", direct=True)
     other = sts.assume_role(RoleArn=role, RoleSessionName="other")["Credentials"]
-    from cloudtrain.clouds.aws import aws
+    from cloudtrain.providers.aws.client import aws
 
     with monkeypatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", other["AccessKeyId"])

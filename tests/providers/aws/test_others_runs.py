@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 import cloudtrain
+from cloudtrain.api.lookup import adopt, find_run
+from cloudtrain.api.run import Run
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError, RunNotFound
-from cloudtrain.lookup import adopt, find_run
-from cloudtrain.run import Run
 from tests.loopback.aws.cloud import Cloud
 from tests.loopback.faults import Kind
 from tests.providers.aws.jobs import JOB, submitted

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.clouds.aws import ONE_REQUEST_BYTES, Aws, aws
+from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError
-from cloudtrain.lookup import find_run
+from cloudtrain.providers.aws.client import ONE_REQUEST_BYTES, Aws, aws
 from tests.loopback.aws.cloud import Cloud
 from tests.loopback.faults import Kind
 from tests.providers.aws.jobs import LASTING, PASSING, exists, submitted

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
+from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError
-from cloudtrain.lookup import find_run
 from tests.e2e.workbench import Bench
 from tests.limits import HANG_SECONDS
 from tests.loopback.aws.cloud import Cloud
@@ -68,7 +68,7 @@ def test_a_create_without_an_answer_is_settled_later(cloud: Cloud, kind: Kind, m
         submitted(run_id)
     cloud.front.reset()
     assert find_run(run_id).status().state == "submitting"
-    monkeypatch.setattr("cloudtrain.remote.arrival.ARRIVAL_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.ARRIVAL_SECONDS", 0)
     state = find_run(run_id).status()
     assert state.state == "failed"
     assert "SageMaker knows no job" in state.reason

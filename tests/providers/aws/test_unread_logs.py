@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.api.lookup import find_run
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
-from cloudtrain.lookup import find_run
 from tests.loopback.aws.cloud import Cloud
 from tests.loopback.faults import Kind
 from tests.providers.aws.jobs import submitted
@@ -23,7 +23,7 @@ NAMES = ["all of logs", "the list of streams", "the lines"]
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloudtrain.run.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("cloudtrain.api.run.RETRY_SECONDS", 0.01)
 
 
 def trained(cloud: Cloud, run_id: str, status: str = "Completed") -> None:

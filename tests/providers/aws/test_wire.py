@@ -13,7 +13,7 @@ import botocore
 import pytest
 
 import cloudtrain
-from cloudtrain.run import Run
+from cloudtrain.api.run import Run
 from tests.loopback.aws.cloud import Cloud
 
 JOB = {

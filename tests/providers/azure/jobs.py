@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudtrain
-from cloudtrain.run import Run
+from cloudtrain.api.run import Run
 from tests.e2e.workbench import Bench
 from tests.loopback.azure.cloud import IMAGE, AzureCloud
 from tests.loopback.azure.jobs import LOG_CONTAINER
@@ -72,7 +72,7 @@ def exists(cloud: AzureCloud, run_id: str) -> bool:
 
 def forget() -> None:
     """Connections and tokens, as if another process went on."""
-    from cloudtrain.clouds import azure
+    from cloudtrain.providers.azure import client as azure
 
     azure.workspace.cache_clear()
     azure.credential.cache_clear()

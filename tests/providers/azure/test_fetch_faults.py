@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, StorageError
-from cloudtrain.run import Run
 from tests.loopback.azure.cloud import AzureCloud
 from tests.loopback.faults import Kind
 from tests.providers.azure.jobs import EVER, LASTING, PASSING, Where, forget, name_of, run_id_of, submitted

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.azure.start import settle
+from cloudtrain.api.lookup import adopt, find_run
+from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
-from cloudtrain.lookup import adopt, find_run
-from cloudtrain.run import Run
+from cloudtrain.providers.azure.submit import settle
 from cloudtrain.runs.logs import LogLine
 from tests.limits import HANG_SECONDS
 from tests.loopback.azure.cloud import AzureCloud
@@ -221,7 +221,7 @@ def test_a_submission_of_which_nothing_was_sent_is_settled_without_asking(cloud:
     kept = [event for event in run.folder.events() if event["type"] == "submitting"]
     run.folder.events_file.write_text("".join(json.dumps(event) + "\n" for event in kept))
     cloud.front.reset()
-    from cloudtrain.clouds.azure import workspace
+    from cloudtrain.providers.azure.client import workspace
 
     account = cloud.account
     at = workspace(account.subscription, account.resource_group, account.workspace)

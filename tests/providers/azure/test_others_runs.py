@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 import cloudtrain
+from cloudtrain.api.lookup import adopt, find_run
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
-from cloudtrain.lookup import adopt, find_run
-from cloudtrain.quantities import format_duration
+from cloudtrain.units import format_duration
 from tests.loopback.azure.cloud import AzureCloud
 from tests.loopback.azure.jobs import Job
 from tests.loopback.faults import Kind
@@ -88,7 +88,7 @@ def test_the_owner_is_the_one_that_the_job_or_else_the_workspace_names(
 def test_a_list_asks_for_no_more_pages_than_have_news(
     cloud: AzureCloud, here: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.azure.adopt.KNOWN_IN_A_ROW", 10)
+    monkeypatch.setattr("cloudtrain.providers.azure.discover.KNOWN_IN_A_ROW", 10)
     like = cloud.service.jobs[submitted("paged-0").id]
     for number in range(1, 40):
         tags = {**like.tags, "cloudtrain-run": f"paged-{number}"}

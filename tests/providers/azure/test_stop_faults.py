@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
-from cloudtrain.run import Run
 from tests.limits import HANG_SECONDS
 from tests.loopback.azure.cloud import AzureCloud
 from tests.loopback.faults import Kind
@@ -31,7 +31,7 @@ def running(cloud: AzureCloud, run_id: str) -> Run:
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """These jobs never end by themselves."""
-    monkeypatch.setattr("cloudtrain.azure.stop.FINISHING_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.azure.stop.FINISHING_SECONDS", 0)
 
 
 STOPPING = [
@@ -81,7 +81,7 @@ def test_a_cancel_that_is_refused_since_the_job_is_over_is_no_error(
         cloud.service.jobs[run.id].finish("Completed")
         return False
 
-    monkeypatch.setattr("cloudtrain.azure.stop._is_running", ends_in_this_moment)
+    monkeypatch.setattr("cloudtrain.providers.azure.stop._is_running", ends_in_this_moment)
     cloud.front.fault(kind, "arm", "CancelJob", times=EVER)
     assert run.stop().state == "succeeded"
 
@@ -91,8 +91,8 @@ def test_a_cancel_that_is_refused_since_the_job_is_over_is_no_error(
 def test_a_stop_is_sent_whatever_cannot_be_read(
     cloud: AzureCloud, kind: Kind, call: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.azure.stop.HEARING_SECONDS", 0)
-    monkeypatch.setattr("cloudtrain.azure.stop._grace", lambda _: 0.5)
+    monkeypatch.setattr("cloudtrain.providers.azure.stop.HEARING_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.azure.stop._grace", lambda _: 0.5)
     run = running(cloud, run_id_of("blind", kind, call[1]))
     cloud.front.fault(kind, *call, times=EVER)
     with suppress(CloudError):  # that it has ended cannot be told by everybody
@@ -151,8 +151,8 @@ def test_a_job_that_cannot_be_told_to_save_goes_on_until_somebody_asks_again(
 def test_a_job_that_does_not_say_that_it_saved_within_its_grace_period_is_cancelled_and_this_is_said(
     cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.azure.stop.HEARING_SECONDS", 0)
-    monkeypatch.setattr("cloudtrain.azure.stop._grace", lambda _: 0.2)
+    monkeypatch.setattr("cloudtrain.providers.azure.stop.HEARING_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.azure.stop._grace", lambda _: 0.2)
     run = submitted("slow-save-1")
     cloud.service.jobs[run.id].enter("Running")
     state = run.stop()

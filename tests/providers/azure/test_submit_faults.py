@@ -7,8 +7,8 @@ import threading
 import pytest
 
 import cloudtrain
+from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError, CloudtrainError
-from cloudtrain.lookup import find_run
 from tests.loopback.azure.cloud import AzureCloud
 from tests.loopback.faults import Kind
 from tests.providers.azure.jobs import (
@@ -97,7 +97,7 @@ def test_a_create_without_an_answer_is_settled_later(
         submitted(run_id)
     cloud.front.reset()
     assert find_run(run_id).status().state == "submitting"
-    monkeypatch.setattr("cloudtrain.remote.arrival.ARRIVAL_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.ARRIVAL_SECONDS", 0)
     state = find_run(run_id).status()
     assert state.state == "failed"
     assert "Azure ML knows no job" in state.reason

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.azure.verdict import rule_findings
-from cloudtrain.clouds.azure import Workspace
+from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError
-from cloudtrain.run import Run
+from cloudtrain.providers.azure.client import Workspace
+from cloudtrain.providers.azure.validate import rule_findings
 from tests.e2e.in_process import call as in_process
 from tests.loopback.azure.cloud import AzureCloud
 from tests.loopback.azure.samples import client

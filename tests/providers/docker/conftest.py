@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtrain.contracts.container import DATA_LABEL, NODE_LABEL, RUN_LABEL, Bind, ContainerSpec
-from cloudtrain.local.children import run_module
+from cloudtrain.providers.docker.container import DATA_LABEL, NODE_LABEL, RUN_LABEL, Bind, ContainerSpec
+from cloudtrain.providers.local.processes import run_module
 from tests.engine import left_of
 from tests.loopback.waiting import eventually
 
@@ -67,7 +67,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     def start(spec: ContainerSpec, **env: str) -> subprocess.Popen[bytes]:
         file = tmp_path / "container.json"
         file.write_text(json.dumps(spec.to_json()))
-        argv = [*run_module("docker_node"), str(file)]
+        argv = [*run_module("docker.node"), str(file)]
         own = {**os.environ, "CLOUDTRAIN_SUPERVISOR_PID": str(os.getpid()), **env}
         begun.append(subprocess.Popen(argv, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
         return begun[-1]

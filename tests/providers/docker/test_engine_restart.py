@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.contracts.container import DATA_LABEL, NODE_LABEL, RUN_LABEL, Bind, ContainerSpec
+from cloudtrain.providers.docker.container import DATA_LABEL, NODE_LABEL, RUN_LABEL, Bind, ContainerSpec
 from tests.dockerd import IMAGE, NETWORK, Dockerd, of_this_machine, own_dockerd
 from tests.limits import HANG_SECONDS
 from tests.loopback.waiting import eventually

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtrain.contracts.container import ROOT_CAPABILITIES, ULIMITS, Bind
-from cloudtrain.remedies import remedy
+from cloudtrain.cli.failure_hints import remedy
+from cloudtrain.providers.docker.container import ROOT_CAPABILITIES, ULIMITS, Bind
 from tests.limits import HANG_SECONDS
 from tests.loopback.waiting import eventually
 from tests.providers.docker.conftest import Begin, MakeSpec
@@ -91,7 +91,7 @@ def test_it_ends_with_its_supervisor(make_spec: MakeSpec, tmp_path: Path) -> Non
     spec = make_spec(LISTENING.format(before=0, handler="leave"))
     (tmp_path / "container.json").write_text(json.dumps(spec.to_json()))
     parent = (
-        "import os, subprocess, sys\nfrom cloudtrain.local.children import run_module\n"
+        "import os, subprocess, sys\nfrom cloudtrain.providers.local.processes import run_module\n"
         "env = {**os.environ, 'CLOUDTRAIN_SUPERVISOR_PID': str(os.getpid())}\n"
         "child = subprocess.Popen([*run_module('docker_node'), sys.argv[1]], env=env, stdout=subprocess.PIPE)\n"
         "print(child.stdout.readline().decode(), flush=True)\nsys.stdin.read()\n"

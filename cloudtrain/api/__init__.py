@@ -1,0 +1,1 @@
+"""The Python interface: jobs, runs, which run is meant, and ranks in a notebook."""

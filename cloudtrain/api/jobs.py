@@ -1,0 +1,95 @@
+"""The same nouns and verbs in Python as on the command line.
+
+    job = cloudtrain.load("job.yaml")
+    run = cloudtrain.submit(cloudtrain.plan(job, "local"))
+    print(run.wait().metrics)
+
+Up to `submit` everything is a value; what comes after it is in `cloudtrain.api.run`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import UsageError
+from cloudtrain.planning import Plan, make_plan
+from cloudtrain.providers import Finding, Request, get_provider
+from cloudtrain.settings import load_settings
+from cloudtrain.spec import JobSpec, load_spec, spec_from_values
+from cloudtrain.spec.yaml_document import Document
+from cloudtrain.submission.submit import Progress, read_facts, targets
+from cloudtrain.submission.submit import submit as start
+
+if TYPE_CHECKING:
+    from cloudtrain.api.run import Run
+
+REHEARSED_BY = "local"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A spec that has been read and found right, with the places its values come from."""
+
+    spec: JobSpec
+    document: Document
+    folder: Path
+
+
+def load(source: str | Path | Mapping[str, Any] = "job.yaml", overrides: Sequence[str] = ()) -> Job:
+    """Read a job from a file, or from a mapping that says the same. SpecError lists every mistake at its place.
+
+    >>> job = load({"name": "hello", "resources": {"processes": 2}}, ["limits.restarts=1"])
+    """
+    if isinstance(source, Mapping):
+        spec, document = spec_from_values(source, Path.cwd(), overrides)
+        return Job(spec=spec, document=document, folder=Path.cwd())
+    spec, document = load_spec(Path(source), overrides)
+    return Job(spec=spec, document=document, folder=Path(source).resolve().parent)
+
+
+def plan(
+    job: Job,
+    provider: str | None = None,
+    *,
+    as_: str | None = None,
+    run_id: str | None = None,
+    data_dir: str | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Decide everything, do nothing: no network, no process. SpecError where the provider cannot do what is asked.
+
+    `as_`: rehearse that provider's request, on this machine unless `provider` names another. Where the settings would
+    run a job plays no part then: a rehearsal never costs anything.
+    """
+    provider = provider or (REHEARSED_BY if as_ is not None else None)
+    settings = load_settings(job.folder, {"provider": provider, "data_dir": data_dir})
+    target, host = targets(job.spec, settings, settings["provider"], as_)
+    if run_id == "last":
+        raise UsageError("'last' always means the last run; choose another id")
+    if run_id is not None and not re.fullmatch(r"(?=.{1,63}$)[a-zA-Z0-9](-*[a-zA-Z0-9])*", run_id):
+        raise UsageError(f"{run_id!r} is no valid run id", hint="up to 63 letters, digits and single hyphens inside")
+    facts = read_facts(job.spec, job.folder, settings, run_id, progress)
+    return make_plan(job.spec, job.document, facts, target, host)
+
+
+def render(plan: Plan) -> Request:
+    """The request that `submit` would send, in the provider's own words."""
+    return get_provider(plan.target.provider).render(plan)
+
+
+def submit(
+    plan: Plan,
+    *,
+    findings: Sequence[Finding] | None = None,
+    progress: Progress | None = None,
+    sending: Progress | None = None,
+    pushing: Progress | None = None,
+) -> Run:
+    """Start a plan and return at once; `wait()` waits. The same plan is never started twice."""
+    from cloudtrain.api.run import Run  # a plan alone needs nothing that looks after runs
+
+    return Run(start(plan, findings=findings, progress=progress, sending=sending, pushing=pushing))

@@ -1,0 +1,398 @@
+"""A run, while it goes on and ever after: status, logs, wait, stop, fetch, rerun. Needs neither spec nor plan."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import CloudError, JobFailed, StorageError, UsageError
+from cloudtrain.providers import Note, Progress, Provider, get_provider
+from cloudtrain.providers.cloud.unread_logs import read_log, unread
+from cloudtrain.runs.index import remember
+from cloudtrain.runs.logs import SOME_LINES, LogLine, LogReader
+from cloudtrain.runs.state import RunState, fold, who
+from cloudtrain.runs.store import RunFolder, RunStore, storing
+
+if TYPE_CHECKING:
+    from cloudtrain.planning import Plan
+
+POLL_SECONDS = 0.05
+RETRY_SECONDS = 1.0
+MAX_NAMED = 20
+"""Of what was left out, in an error."""
+STOP_ATTEMPTS = 5
+"""Of telling a job to stop, on top of an SDK's own tries of each call."""
+LONGEST_PAUSE = 16
+"""A cloud that does not answer is asked ever more rarely: at last after this many usual pauses."""
+
+
+SOME_BYTES = 1 << 20
+"""So much of the events is handed on at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What is new about a run."""
+
+    state: RunState
+    events: list[dict[str, Any]]
+    lines: list[LogLine]
+    trouble: str = ""
+    """What the cloud does not tell this time, and why; it will be asked again."""
+
+
+class Run:
+    """One run, on this machine or in a cloud, while it goes on and ever after."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.id = folder.run_id
+        self._state = RunState(run_id=folder.run_id)
+        self._offset = 0
+        self.damaged_lines = 0
+        """Lines among its events that are none: a writer was killed, a disk was full, or somebody has changed them."""
+        self._observed = 0.0
+        self._pause: float | None = None
+        self._patience = 1
+        self._trouble = ""
+        self._runs_at: Provider | None = None
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}: {self._state.state}>"
+
+    def status(self) -> RunState:
+        """The state now. CloudError when the cloud cannot be asked."""
+        self._catch_up()
+        self._observed = 0.0
+        state = self._refresh(patient=False)
+        if state.has_ended and state.keeps_machines:
+            with suppress(CloudError):  # as last seen, then
+                self._note_machines(self._provider().observe(self.folder, state))
+        return self._state
+
+    def recorded(self) -> RunState:
+        """The state as last seen; nobody is asked."""
+        self._read()
+        return self._state
+
+    def watch(self) -> Iterator[Update]:
+        """Everything from the beginning, then what comes, until the run has ended."""
+        reader, told = LogReader(self.folder), 0
+        self._refresh()
+        while True:
+            # Lines first: an error is told before the lines that tell of it, so it is never read after them.
+            lines = reader.some()
+            state = self._refresh()
+            trouble = self._trouble or unread(state)
+            events, told = self.folder.events_since(told, SOME_BYTES)
+            while events and (following := self.folder.events_since(told, SOME_BYTES))[0]:
+                yield Update(state, events, [], trouble)
+                events, told = following
+            while state.has_ended and (rest := reader.some()):
+                if len(lines) + len(rest) > SOME_LINES:
+                    yield Update(state, events, lines, trouble)
+                    lines, events = [], []
+                lines += rest
+            yield Update(state, events, lines, trouble)
+            if state.has_ended:
+                return
+            if not lines:
+                time.sleep(POLL_SECONDS)
+
+    def wait(self, timeout: float | None = None) -> RunState:
+        """Wait for the end and return the state. TimeoutError after `timeout` seconds; the run goes on."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not (state := self._refresh()).has_ended:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"run {self.id} is still {state.state} after {timeout:g} s; it goes on")
+            time.sleep(POLL_SECONDS)
+        return state
+
+    def result(self) -> RunState:
+        """Wait for the end; JobFailed, with the root cause, unless the run succeeded."""
+        state = self.wait()
+        if state.state != "succeeded":
+            raise JobFailed(f"run {self.id} {state.state}: {explain(state)}", hint=f"cloudtrain logs {self.id}")
+        return state
+
+    def logs(
+        self,
+        *,
+        follow: bool = False,
+        node: int | None = None,
+        rank: int | None = None,
+        tail: int | None = None,
+        since: float | None = None,
+        grep: str | None = None,
+    ) -> Iterator[LogLine]:
+        """Log lines, oldest first. `since`: seconds since 1970. `follow`: until the run has ended.
+
+        CloudError, after the lines that are here already, when the cloud does not give the others.
+        """
+        try:
+            pattern = re.compile(grep) if grep else None
+        except re.error as error:
+            raise UsageError(f"{grep!r} is no regular expression: {error}") from None
+
+        def wanted(line: LogLine) -> bool:
+            return (
+                (node is None or line.node == node)
+                and (rank is None or line.rank == rank)
+                and (since is None or line.time >= since)
+                and (pattern is None or pattern.search(line.text) is not None)
+            )
+
+        silent = self._look_for_lines(patient=follow)
+        reader = LogReader(self.folder)
+        if tail is None:
+            yield from filter(wanted, reader.all())
+        else:
+            latest = list(islice(filter(wanted, reader.backwards()), tail))
+            yield from reversed(latest)
+        if silent is not None:  # what is here is shown all the same
+            raise silent
+        while follow:
+            ended = self._refresh().has_ended
+            self._refuse_unread()
+            yield from filter(wanted, reader.all())
+            if ended:
+                return
+            time.sleep(POLL_SECONDS)
+
+    def stop(self) -> RunState:
+        """SIGTERM to every rank, the grace period, the end; returns when it has come. An ended run stays as it is.
+
+        The job is told to stop also when nobody can tell how it stands.
+        """
+        state = self.last_known()
+        while not state.has_ended and not self._tell_to_stop(state):
+            time.sleep(RETRY_SECONDS)  # it is just being submitted
+            state = self.last_known()
+        try:
+            return self.wait()
+        except CloudError as error:
+            hint = f"it was told to stop; cloudtrain status {self.id} tells when it has ended"
+            raise CloudError(error.message, hint=hint, code=error.code) from error
+
+    def release(self) -> RunState:
+        """Give back the machines that are kept after the run, and billed. UsageError where there are none."""
+        self._note_machines(self._provider().release(self.folder, self.recorded()))
+        return self._state
+
+    def _note_machines(self, events: list[dict[str, Any]]) -> None:
+        if events:
+            self.folder.append(*events)
+            self._read()
+            remember(self.folder)  # the list shows until when they are kept
+
+    def last_known(self) -> RunState:
+        """The state now or, if nobody can tell, as last seen."""
+        try:
+            return self.status()
+        except (CloudError, StorageError) as error:
+            if isinstance(error, StorageError) and self.recorded().ref is None:
+                raise
+            return self.recorded()
+
+    def _tell_to_stop(self, state: RunState) -> bool:
+        """Send the stop, again and again through what passes. False: the job is not there yet."""
+        again = f"cloudtrain stop {self.id} asks again"
+        for attempt in range(STOP_ATTEMPTS):
+            try:
+                return self._provider().stop(self.folder, state)
+            except CloudError as error:
+                failure = error
+            if not failure.transient:
+                break
+            time.sleep(RETRY_SECONDS * 2**attempt)
+        hint = f"{failure.hint}; {again}" if failure.hint else again
+        raise CloudError(
+            f"{self.id} was not told to stop: {failure.message}", hint=hint, code=failure.code
+        ) from failure
+
+    def fetch(
+        self,
+        folder: str | Path | None = None,
+        *,
+        checkpoints: bool = False,
+        progress: Progress | None = None,
+        note: Note | None = None,
+    ) -> Path:
+        """Bring model and output (and checkpoints) into a new folder, by default one named like the run.
+
+        The folder is there with everything in it, or not at all. `progress` is told of bytes; `note` of each thing
+        that was left out, such as a link that leads out of what the job left.
+        """
+        target = Path(folder or self.id)
+        if os.path.exists(target) and (not target.is_dir() or any(target.iterdir())):  # noqa: PTH110  (false for what no disk can hold)
+            raise UsageError(f"{target} exists and is not empty", hint=f"cloudtrain fetch {self.id} ANOTHER_FOLDER")
+        names = ("model", "output", *(("checkpoints",) if checkpoints else ()))
+        draft = target.absolute().with_name(f".{target.absolute().name}.{os.urandom(4).hex()}.part")
+        state = self.last_known()  # what is stored can be brought, whoever does not answer
+        left_out: list[str] = []
+        with storing(target, f"cloudtrain fetch {self.id} ANOTHER_FOLDER"):
+            try:
+                draft.mkdir(parents=True)
+                found = self._provider().fetch(self.folder, state, names, draft, progress, left_out.append)
+                if found:
+                    if target.is_dir():
+                        target.rmdir()
+                    draft.rename(target)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+        if not found:
+            if not state.has_ended:
+                hint = f"cloudtrain wait {self.id}; --checkpoints brings what is saved already"
+                message = f"run {self.id} is still {state.state}: its model comes at the end"
+                raise StorageError("; ".join([message, *left_out[:MAX_NAMED]]), hint=hint)
+            hint = f"cloudtrain logs {self.id}; a script writes to $CLOUDTRAIN_MODEL_DIR and $CLOUDTRAIN_OUTPUT_DIR"
+            raise StorageError("; ".join([f"run {self.id} left no files", *left_out[:MAX_NAMED]]), hint=hint)
+        if note is not None:
+            for text in left_out:
+                note(text)
+        return target
+
+    def places(self) -> Mapping[str, str]:
+        """Where model, output and checkpoints lie: folders of this machine, or addresses in a cloud.
+
+        Once it has been looked for, only what is there.
+        """
+        state = self.recorded()
+        found, left = self._provider().places(self.folder, state), state.results
+        return found if left is None else {name: place for name, place in found.items() if name in left}
+
+    def native(self) -> Any:
+        """The job as an object of the cloud's own SDK: for aws a `sagemaker.core` TrainingJob, for azure a `Job`."""
+        return self._provider().native(self.folder, self.status())
+
+    def rerun(self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None) -> Run:
+        """Run the same source and spec again, under a new id; what did not succeed goes on from its checkpoints."""
+        from cloudtrain.submission.submit import archive_of, submit
+
+        again = self.plan_again(overrides, fresh=fresh, provider=provider)
+        return Run(submit(again, archive=archive_of(again)))
+
+    def plan_again(self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None) -> Plan:
+        """The plan that `rerun` submits."""
+        state = self.status()
+        if not state.has_ended:
+            raise UsageError(f"run {self.id} is still {state.state}", hint=f"cloudtrain stop {self.id}")
+        resume = not fresh and state.state != "succeeded"
+        resume_from = self._provider().checkpoints(self.folder, state) if resume else ""
+        from cloudtrain.submission.submit import plan_again  # the one verb that needs spec and plan
+
+        return plan_again(self.folder, provider, tuple(overrides), resume_from)
+
+    def _look_for_lines(self, *, patient: bool) -> CloudError | None:
+        """Bring what is new of the log; the error where a cloud does not give it."""
+        try:
+            self._catch_up(again=True)
+            self._refresh(patient=patient)
+            self._refuse_unread(patient=patient)
+        except CloudError as error:
+            return error
+        return None
+
+    def _refuse_unread(self, *, patient: bool = True) -> None:
+        """CloudError when the log cannot be read; `patient`: only when asking again cannot help."""
+        trouble = self._state.log_trouble
+        if trouble and not (patient and trouble.get("transient") and not self._state.has_ended):
+            raise CloudError(unread(self._state), hint=trouble.get("hint") or None, code=trouble.get("code", ""))
+
+    def _catch_up(self, *, again: bool = False) -> None:
+        """Lines and events of an ended run that are not here: of a run of another machine, the first time; of one
+        whose log could not be read, each time that somebody asks for it (`again`).
+        """
+        self._read()
+        state = self._state
+        if not state.has_ended:
+            return
+        late = state.adopted and not state.log_trouble and self.folder.last_event("cursor") is None
+        if not late and not (again and state.log_trouble):
+            return
+
+        def read() -> bool:
+            self._provider().catch_up(self.folder, state)
+            return True
+
+        self.folder.append(*read_log(read, state, time.time()).events)
+        self._read()
+
+    def _provider(self) -> Provider:
+        if self._runs_at is None:
+            self._runs_at = get_provider(self._state.provider or self.folder.document("plan.json")["provider"])
+        return self._runs_at
+
+    def _refresh(self, *, patient: bool = True) -> RunState:
+        """Read what is new; now and then ask the provider. `patient`: a cloud that cannot tell now is asked later.
+
+        StorageError when the events do not tell how the run began.
+        """
+        self._read()
+        if not self._state.created:
+            hint = f"what is left of it lies in {self.folder.path}"
+            raise StorageError(f"run {self.id} is damaged: its events do not tell how it began", hint=hint)
+        if not self._state.has_ended and self._is_time():
+            provider = self._provider()
+            try:
+                seen = provider.observe(self.folder, self._state)
+                self._patience, self._trouble = 1, ""
+            except CloudError as error:
+                if not (patient and error.transient):
+                    raise
+                self._patience = min(2 * self._patience, LONGEST_PAUSE)
+                self._trouble, seen = error.message, []
+            if seen:
+                self.folder.append(*seen)
+            self._read()
+            if self._state.has_ended and seen:
+                remember(self.folder)
+        elif self._state.has_ended and not self._observed:
+            self._observed = time.monotonic()
+            self._clear_up()
+        return self._state
+
+    def _clear_up(self) -> None:
+        """Of a run on this machine that has ended: what could not be removed at its end."""
+        if self.id in RunStore(self.folder.path.parents[1]).with_leftovers():
+            self._provider().observe(self.folder, self._state)
+
+    def _read(self) -> None:
+        def new() -> Iterator[dict[str, Any]]:
+            for event, offset in self.folder.events_from(self._offset):
+                self._offset = offset
+                if event is not None:
+                    yield event
+                else:
+                    self.damaged_lines += 1
+
+        fold(self.id, new(), self._state)
+
+    def _is_time(self) -> bool:
+        now = time.monotonic()
+        if self._observed:
+            if self._pause is None:
+                self._pause = self._provider().pause_seconds(self.folder)
+            if now - self._observed <= self._pause * self._patience:
+                return False
+        self._observed = now
+        return True
+
+
+def explain(state: RunState) -> str:
+    """Why a run ended as it did, in one line: the first failing rank and what it raised."""
+    error = state.error
+    if not error:
+        return state.reason
+    if error["rank"] < 0:
+        return f"{who(error)}: {error['message']}"
+    verb = f"raised {error['exception']}: " if error.get("traceback") else ""
+    return f"{who(error)} {verb}{error['message']}"

@@ -1,1 +1,0 @@
-"""Azure ML without its SDK: what a plan becomes there, by which rules, and what its answers mean. No network."""

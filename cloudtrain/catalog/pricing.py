@@ -1,0 +1,173 @@
+"""What a job may cost: the price of its machines, the time it is allowed, and the most that both come to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtrain.catalog.machines import Problem, find
+
+if TYPE_CHECKING:
+    from cloudtrain.spec.model import Limits
+
+HOUR = 3600
+SHORTEST_SECONDS = 60
+"""Less than this pays for no training at all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Price:
+    """US dollars per hour of one machine, on demand."""
+
+    usd: float
+    as_of: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quote:
+    """Price and caps of a job. The time cap is the one that the cloud itself will hold."""
+
+    price: Price | None
+    """Of one machine, the dearest of the list; None: unknown, which is not the same as free."""
+    nodes: int
+    max_seconds: int
+    """The job is stopped after this long."""
+    cap: str
+    """What set it: `limits.max_cost`, `limits.max_runtime`, or empty for the platform's default."""
+    overhead_seconds: int
+    """Billed on top of the cap: the grace period after the stop, machines kept warm."""
+    kept_seconds: int = 0
+    """Of these, how long the machines are kept for the next job."""
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Of all machines together."""
+        return self.price.usd * self.nodes if self.price else None
+
+    @property
+    def worst_usd(self) -> float | None:
+        """The most that the machines can cost; what is billed while data is moved before and after comes on top."""
+        per_hour = self.usd_per_hour
+        return None if per_hour is None else per_hour * (self.max_seconds + self.overhead_seconds) / HOUR
+
+    @property
+    def kept_usd(self) -> float | None:
+        """What keeping the machines may cost, which `worst_usd` holds too."""
+        per_hour = self.usd_per_hour
+        return None if per_hour is None else per_hour * self.kept_seconds / HOUR
+
+    def age_days(self, now: float) -> int | None:
+        """How old the price is, in days; None when its date is only a year or nothing."""
+        try:
+            taken = date.fromisoformat(self.price.as_of if self.price else "")
+        except ValueError:
+            return None
+        return (datetime.fromtimestamp(now, UTC).date() - taken).days
+
+
+def price_of(
+    provider: str, types: Sequence[str], region: str, own: Mapping[tuple[str, str], Price] | None = None
+) -> Price | None:
+    """The dearest price among these types in a region; None as soon as one of them is not known there.
+
+    `own`: the user's own table by (type, region), "" for any region; it wins over ours.
+    """
+    found = []
+    for name in types:
+        mine = (own or {}).get((name, region)) or (own or {}).get((name, ""))
+        row = find(provider, name)
+        if mine is not None:
+            found.append(mine)
+        elif row is not None and row.usd_per_hour is not None and row.region == region:
+            found.append(Price(usd=row.usd_per_hour, as_of=row.as_of, source=row.source))
+        else:
+            return None
+    return max(found, key=lambda price: price.usd, default=None)
+
+
+def quote(
+    price: Price | None,
+    nodes: int,
+    limits: Limits,
+    *,
+    default_seconds: int,
+    grace_seconds: int,
+    kept_seconds: int = 0,
+) -> tuple[Quote, list[Problem]]:
+    """The caps of a job, and what is wrong with them.
+
+    An amount of money becomes a time, since only a time can be held by the cloud without a watcher of ours. With an
+    unknown price that is impossible, and such a job is refused; so is one without any cap of its own.
+    """
+    problems: list[Problem] = []
+    seconds, cap = default_seconds, ""
+    if limits.max_runtime is not None:
+        seconds, cap = limits.max_runtime, "limits.max_runtime"
+    overhead = grace_seconds + kept_seconds
+    if limits.max_cost is not None and price is not None:
+        affordable = int(limits.max_cost / (price.usd * nodes / HOUR)) - overhead
+        if affordable < SHORTEST_SECONDS:
+            hour = f"{price.usd * nodes:.2f} USD per hour"
+            message = f"{limits.max_cost:.2f} USD pay for {max(0, affordable)} s at {hour}"
+            if kept_seconds:
+                message += f", {kept_seconds} s of kept machines set aside"
+            problems.append((("limits", "max_cost"), message, "allow more, or take fewer or smaller machines"))
+        if affordable < seconds:
+            seconds, cap = max(SHORTEST_SECONDS, affordable), "limits.max_cost"
+    elif limits.max_cost is not None:
+        message = "cannot be held: the price of this machine is not known"
+        hint = "say the price in a table of your own (setting prices), or replace max_cost by max_runtime"
+        problems.append((("limits", "max_cost"), message, hint))
+    elif limits.max_runtime is None and price is None:
+        message = "the price of this machine is not known, and nothing limits what the job may cost"
+        problems.append((("limits",), message, "set limits.max_runtime"))
+    made = Quote(
+        price=price, nodes=nodes, max_seconds=seconds, cap=cap, overhead_seconds=overhead, kept_seconds=kept_seconds
+    )
+    return made, problems
+
+
+def own_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Problem]]:
+    """The user's own table, if there is one, and what is wrong with it."""
+    if path is None:
+        return {}, []
+    try:
+        return read_prices(Path(path).read_text(encoding="utf-8")), []
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        return {}, [(("prices",), f"{path}: {why}", "a CSV file: instance_type,usd_per_hour,region,as_of")]
+
+
+def known_prices(
+    provider: str, types: Sequence[str], region: str, own: Mapping[tuple[str, str], Price]
+) -> dict[str, float]:
+    """US dollars per hour of those types whose price is known."""
+    known = {name: price_of(provider, [name], region, own) for name in types}
+    return {name: price.usd for name, price in known.items() if price is not None}
+
+
+def read_prices(text: str) -> dict[tuple[str, str], Price]:
+    """A user's own table: CSV with the columns instance_type, usd_per_hour and, if wanted, region, as_of.
+
+    ValueError names the line that cannot be read.
+    """
+    import csv
+
+    own: dict[tuple[str, str], Price] = {}
+    rows = csv.DictReader(text.splitlines())
+    if not {"instance_type", "usd_per_hour"} <= set(rows.fieldnames or ()):
+        raise ValueError("line 1: expected the columns instance_type, usd_per_hour and, if wanted, region, as_of")
+    for number, row in enumerate(rows, 2):
+        try:
+            usd = float(row["usd_per_hour"])
+            if not 0 < usd < 1e6:
+                raise ValueError
+        except (TypeError, ValueError):
+            raise ValueError(f"line {number}: {row['usd_per_hour']!r} is no price per hour") from None
+        key = (row["instance_type"].strip(), (row.get("region") or "").strip())
+        own[key] = Price(usd=usd, as_of=(row.get("as_of") or "").strip(), source="your own table")
+    return own

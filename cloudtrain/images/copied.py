@@ -1,0 +1,72 @@
+"""Which files of its folder a Dockerfile may copy: they alone decide what it makes. Pure; in doubt it is all."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from cloudtrain.images.ignored import Pattern, pattern_of
+
+_FLAGS = re.compile(r"--[a-z-]+(=(\"[^\"]*\"|\S*))?\s+")
+_HEREDOC = re.compile(r"<<-?\s*[\"']?[A-Za-z_]")
+_EVERYTHING = {"", ".", "/", "./"}
+
+
+class Unclear(Exception):
+    """Something in it that only the builder itself can tell."""
+
+
+def copied(text: str) -> list[Pattern] | None:
+    """What COPY, ADD and mounted folders name; None where it is everything, or cannot be told from the text alone."""
+    try:
+        return [pattern_of(source) for instruction, rest in _instructions(text) for source in _named(instruction, rest)]
+    except (Unclear, re.error):
+        return None
+
+
+def _instructions(text: str) -> Iterator[tuple[str, str]]:
+    directive = re.search(r"^#\s*(syntax|escape)\s*=\s*(\S+)", text, re.MULTILINE | re.IGNORECASE)
+    if directive and not re.match(r"(docker\.io/)?docker/dockerfile(:|$)", directive[2]):
+        raise Unclear  # another language, or other line ends
+    if _HEREDOC.search(text):
+        raise Unclear
+    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    for line in re.sub(r"\\[ \t]*\n", " ", lines).splitlines():
+        instruction, _, rest = line.strip().partition(" ")
+        yield instruction.upper(), rest.strip()
+
+
+def _named(instruction: str, rest: str) -> Iterator[str]:
+    if instruction == "FROM" and "onbuild" in rest.lower():  # such a base copies what it likes
+        raise Unclear
+    if instruction == "RUN":
+        yield from _mounted(rest)
+    if instruction not in ("COPY", "ADD"):
+        return
+    flags = ""
+    while found := _FLAGS.match(rest):
+        flags, rest = flags + found[0], rest[found.end() :]
+    if "--from=" in flags:  # another stage, or another image
+        return
+    try:
+        words = json.loads(rest) if rest.startswith("[") else rest.split()
+    except ValueError:
+        raise Unclear from None
+    for source in words[:-1]:
+        if "://" not in source and not source.startswith("git@"):
+            yield _certain(source)
+
+
+def _mounted(rest: str) -> Iterator[str]:
+    """The folders that a RUN sees without a copy: `--mount=type=bind,source=…`, and `bind` is the default."""
+    for flag in re.findall(r"--mount=(\S+)", rest):
+        said = dict(part.partition("=")[::2] for part in flag.split(","))
+        if said.get("type", "bind") == "bind" and "from" not in said:
+            yield _certain(said.get("source") or said.get("src") or "")
+
+
+def _certain(source: str) -> str:
+    if source in _EVERYTHING or any(char in source for char in "$\"'\\") or ".." in source.split("/"):
+        raise Unclear
+    return source

@@ -1,0 +1,93 @@
+"""What a .dockerignore leaves out of a build, by the rules that docker itself has for it. Pure.
+
+Unlike git's: a pattern counts from the context's top, and the last one that fits a path or a folder above it decides,
+so that `!` brings back single files of an ignored folder.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+
+from cloudtrain.errors import SourceError
+from cloudtrain.images.wildcards import ANY, DEEP, STAR, Fits, matcher
+
+Pattern = Fits
+
+Rule = tuple[bool, Pattern]
+"""Whether it leaves out (or brings back), and what it fits."""
+
+
+def rules_of(text: str) -> list[Rule]:
+    """The rules of an ignore file, in order. SourceError for a line that docker would refuse as well."""
+    rules: list[Rule] = []
+    for raw in text.removeprefix("\ufeff").splitlines():
+        line = raw.strip()
+        if not line or raw.startswith("#"):
+            continue
+        leaves_out = not line.startswith("!")
+        pattern = posixpath.normpath(line.removeprefix("!").strip()).lstrip("/")
+        if pattern != ".":
+            try:
+                rules.append((leaves_out, pattern_of(pattern)))
+            except re.error as error:
+                hint = "a range in [] goes upwards: [a-z]"
+                raise SourceError(f"{line!r} in a .dockerignore is no pattern: {error.msg}", hint=hint) from None
+    return rules
+
+
+def pattern_of(text: str) -> Pattern:
+    """What a path of the context fits as a whole; re.error for what is no pattern."""
+    return matcher(_pieces(posixpath.normpath(text).lstrip("/")))
+
+
+def fits(path: str, patterns: Sequence[Pattern]) -> bool:
+    """Whether a path, relative and with slashes, or a folder above it fits one of them."""
+    return any(pattern(each) for each in _with_folders(path) for pattern in patterns)
+
+
+def is_ignored(path: str, rules: Sequence[Rule]) -> bool:
+    """Whether a path, relative and with slashes, is left out."""
+    above = _with_folders(path)
+    ignored = False
+    for leaves_out, pattern in rules:
+        if leaves_out != ignored and any(pattern(each) for each in above):
+            ignored = leaves_out
+    return ignored
+
+
+def _with_folders(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[: count + 1]) for count in range(len(parts))]
+
+
+def brings_back(rules: Sequence[Rule]) -> bool:
+    """Whether files of an ignored folder may be wanted all the same."""
+    return any(not leaves_out for leaves_out, _ in rules)
+
+
+def _pieces(pattern: str) -> list[str]:
+    """Go's `filepath.Match`, and `**` for any number of folders."""
+    if re.fullmatch(r"\*\*[^*?\[\]\\/][^*?\[\]\\]*", pattern):  # docker looks at the end of the path alone
+        return [ANY, *map(re.escape, pattern[2:])]
+    out: list[str] = []
+    at = 0
+    while at < len(pattern):
+        rest = pattern[at:]
+        if rest.startswith("**/"):
+            out, at = [*out, DEEP], at + 3
+        elif rest.startswith("**"):  # folders only, unless it is the end
+            out, at = [*out, DEEP if len(rest) > 2 else ANY], at + 2
+        elif rest[0] == "*":
+            out, at = [*out, STAR], at + 1
+        elif rest[0] == "?":
+            out, at = [*out, "[^/]"], at + 1
+        elif rest[0] == "[" and (group := re.match(r"\[(\^?)((?:\\.|[^\]\\])+)\]", rest)):
+            inside = re.sub(r"\\(.)|([\[&|~])", lambda char: re.escape(char[1] or char[2]), group[2])
+            out, at = [*out, f"[{group[1]}{inside}]"], at + len(group[0])
+        elif rest[0] == "\\" and len(rest) > 1:
+            out, at = [*out, re.escape(rest[1])], at + 2
+        else:
+            out, at = [*out, re.escape(rest[0])], at + 1
+    return out

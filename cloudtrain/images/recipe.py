@@ -1,0 +1,167 @@
+"""What an image is built from: a Dockerfile, the files it may copy, and arguments; their digest is its name."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.bundle import bundled, payload_files
+from cloudtrain.errors import SourceError
+from cloudtrain.images.copied import copied
+from cloudtrain.images.ignored import Rule, brings_back, fits, is_ignored, rules_of
+
+LOCAL = "cloudtrain"
+"""What images that we build are called on this machine."""
+
+KINDS = ("cuda", "cpu")
+"""Our own image, for GPUs or for CPUs."""
+
+_CPU_BASE = "debian:12-slim"
+_TAG_DIGITS = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """All that decides what a build makes, as far as this machine can tell: a base's tag may move."""
+
+    dockerfile: str
+    kind: str = ""
+    """cuda or cpu of our own image; empty for somebody else's."""
+    args: tuple[str, ...] = ()
+    """`NAME=VALUE`, the build's arguments; of two for one name the later counts."""
+    platform: str = ""
+    """`linux/amd64`; empty for this machine's own."""
+    digest: str
+    """sha256 of all that, and of every file and folder that the Dockerfile copies, executable bits included.
+
+    Of permissions it is what git keeps: the others are those of the umask under which the files came here. Not of a
+    folder `.git`, in which git writes as it likes: one that is copied must not change the name every time.
+    """
+
+    @property
+    def context(self) -> str:
+        """The folder that the build sees: the Dockerfile's own."""
+        return str(Path(self.dockerfile).parent)
+
+    @property
+    def tag(self) -> str:
+        """One tag for one content: `cuda-1f0c9a62b3d4`."""
+        return "-".join(part for part in (self.kind, self.digest[:_TAG_DIGITS]) if part)
+
+    @property
+    def name(self) -> str:
+        """What it is called on this machine."""
+        return f"{LOCAL}:{self.tag}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self)
+
+
+def from_json(document: Mapping[str, Any]) -> Recipe:
+    """What `to_json` gave, read back."""
+    return Recipe(**{**document, "args": tuple(document["args"])})
+
+
+def our_recipe(kind: str, args: Sequence[str] = (), platform: str = "") -> Recipe:
+    """Our own image, for GPUs (`cuda`) or for CPUs (`cpu`)."""
+    own = (f"TORCH={kind}", *((f"BASE_IMAGE={_CPU_BASE}",) if kind == "cpu" else ()))
+    return recipe_of(bundled("docker") / "Dockerfile", (*own, *args), platform, kind)
+
+
+def recipe_of(
+    dockerfile: Path, args: Sequence[str] = (), platform: str = "", kind: str = "", limit: int | None = None
+) -> Recipe:
+    """The recipe of a Dockerfile. SourceError when its folder cannot be read, or holds more than `limit` bytes."""
+    told = dict(arg.partition("=")[::2] for arg in args)
+    digest = sha256(repr((dockerfile.name, sorted(told.items()), platform)).encode())
+    size = 0
+    if kind:
+        digest.update(payload_archive())
+    try:
+        rules = _rules(dockerfile)
+        for path, info in sorted(_files(dockerfile, rules).items()):
+            size += 0 if stat.S_ISDIR(info.st_mode) else info.st_size
+            if limit is not None and size > limit:
+                message = f"{dockerfile.parent} holds more than {limit} bytes, all of which the build would get"
+                raise SourceError(message, hint="name what it needs in a .dockerignore, or give it a folder of its own")
+            name = path.relative_to(dockerfile.parent).as_posix()
+            digest.update(f"\0{name}\0{_mode(info):o}\0".encode(errors="surrogateescape"))
+            digest.update(_content(path, info))
+    except OSError as error:
+        raise SourceError(f"{error.filename or dockerfile}: {error.strerror or error}") from None
+    return Recipe(dockerfile=str(dockerfile), kind=kind, args=tuple(args), platform=platform, digest=digest.hexdigest())
+
+
+def payload_archive() -> bytes:
+    """What our own image has besides the files of docker/: launcher and trainer, for `docker run IMAGE train`.
+
+    The same bytes for the same files, whoever packs them and when.
+    """
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, path in sorted(payload_files().items()):
+            member = tarfile.TarInfo(name)
+            content = path.read_bytes()
+            member.size, member.mode = len(content), 0o644
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _rules(dockerfile: Path) -> list[Rule]:
+    """Of the ignore file of this very Dockerfile, or else of its folder."""
+    for file in (dockerfile.with_name(f"{dockerfile.name}.dockerignore"), dockerfile.with_name(".dockerignore")):
+        if file.is_file():
+            return rules_of(file.read_text(encoding="utf-8", errors="surrogateescape"))
+    return []
+
+
+def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result]:
+    """The Dockerfile itself, and what the build may copy: files, links and the folders they are in, none of git's."""
+    found = {dockerfile: dockerfile.stat()}
+    named = copied(dockerfile.read_text(encoding="utf-8", errors="surrogateescape"))
+    top, searches_all = dockerfile.parent, brings_back(rules)
+    for folder, folders, files in os.walk(top, onerror=_raise):
+        inside = Path(folder).relative_to(top)
+        folders[:] = [name for name in folders if name != ".git"]
+        names = [*files, *folders]
+        folders[:] = [name for name in folders if searches_all or not is_ignored((inside / name).as_posix(), rules)]
+        for name in names:
+            path = Path(folder) / name
+            info = path.lstat()
+            wanted = stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode) or stat.S_ISDIR(info.st_mode)
+            wanted = wanted and (named is None or fits((inside / name).as_posix(), named))
+            if wanted and path != dockerfile and not is_ignored((inside / name).as_posix(), rules):
+                found[path] = info
+                # A file that is brought back takes the folders above it along.
+                found |= {each: each.lstat() for each in path.parents if top in each.parents and each not in found}
+    return found
+
+
+def _mode(info: os.stat_result) -> int:
+    """The bits that change what an image does."""
+    if not stat.S_ISREG(info.st_mode):
+        return 0
+    return info.st_mode & (stat.S_IXUSR | stat.S_ISUID | stat.S_ISGID)
+
+
+def _content(path: Path, info: os.stat_result) -> bytes:
+    if stat.S_ISDIR(info.st_mode):
+        return b"/"
+    if stat.S_ISLNK(info.st_mode):
+        return b"->" + os.fsencode(os.readlink(path))  # noqa: PTH115
+    with path.open("rb") as file:
+        import hashlib
+
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,56 @@
+"""What a spec's `image:` says for one provider, and the recipe where it is one that we build. Reads the disk alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import Keys, SourceError
+from cloudtrain.images.recipe import Recipe, our_recipe, recipe_of
+
+if TYPE_CHECKING:
+    from cloudtrain.catalog.machines import Problem
+    from cloudtrain.settings import Settings
+
+CLOUD_PLATFORM = "linux/amd64"
+"""What all machines of both clouds run but those with NVIDIA's own processors, whatever is in front of you."""
+
+Wish = tuple[Keys, str]
+"""The field that says it, and `auto`, an address, or the path of a Dockerfile."""
+
+
+def asked(image: str | Mapping[str, str], provider: str) -> Wish:
+    """What is asked for; a Dockerfile's path comes from the field `image.build`."""
+    if not isinstance(image, Mapping):
+        return ("image",), image
+    if "build" in image:
+        return ("image", "build"), image["build"]
+    return ("image", provider), image.get(provider, "auto")
+
+
+def is_build(wish: Wish) -> bool:
+    """Whether a Dockerfile is asked for, and not an address."""
+    return wish[0][-1] == "build"
+
+
+def recipe_for(wish: Wish, settings: Settings, *, gpu: bool, platform: str = "") -> tuple[Recipe | None, list[Problem]]:
+    """The recipe of our own image (`auto`) or of the Dockerfile that was named, and what is wrong with it."""
+    at, text = wish
+    try:
+        if not is_build(wish):
+            return our_recipe("cuda" if gpu else "cpu", settings.get("image.args") or (), platform), []
+        dockerfile = Path(settings.folder, text).absolute()
+        if not dockerfile.is_file():
+            return None, [(at, f"there is no file {dockerfile}", "the path counts from the folder of job.yaml")]
+        args = settings.get("image.build_args") or ()  # what `image.args` name is ours: their BASE_IMAGE is another
+        return recipe_of(dockerfile, args, platform, limit=settings.get("source_limit")), []
+    except SourceError as error:
+        return None, [(at, error.message, error.hint)]
+
+
+def built(recipe: Recipe | None, repository: str = "") -> dict[str, Any]:
+    """What a target says of an image that we build: where it is to be, and from what."""
+    if recipe is None:
+        return {"image": "", "recipe": None}
+    return {"image": f"{repository}:{recipe.tag}" if repository else recipe.name, "recipe": recipe.to_json()}

@@ -1,0 +1,90 @@
+"""The account facts in force: region, role, bucket and network, from the spec or else from the settings."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from cloudtrain.catalog.dlc import dlc_regions
+from cloudtrain.catalog.machines import Problem
+from cloudtrain.errors import UsageError
+from cloudtrain.providers.aws.cli_defaults import region_around
+from cloudtrain.providers.cloud.account import complete, gather
+from cloudtrain.providers.cloud.cli_defaults import Found
+from cloudtrain.settings import Settings
+from cloudtrain.spec.fields import did_you_mean
+from cloudtrain.spec.model import Aws
+
+FIELDS = ("region", "role", "bucket", "repository", "subnets", "security_groups", "kms_key")
+
+_PLACEHOLDERS = {
+    "region": "us-east-1",
+    "role": "arn:aws:iam::123456789012:role/not-set-yet",
+    "bucket": "not-set-yet",
+}
+"""What a rehearsal says where nobody has said anything: nothing of it is ever asked for."""
+
+_WHAT = {
+    "region": ("us-east-1", "where to run"),
+    "role": ("arn:aws:iam::ACCOUNT:role/NAME", "the role that the job runs as"),
+    "bucket": ("my-bucket", "where source, checkpoints and models are kept"),
+}
+
+
+def account(aws: Aws, settings: Settings, *, rehearsal: bool) -> tuple[dict[str, Any], dict[str, str], list[Problem]]:
+    """The facts by name, the origins of those that no spec line says, and what is missing.
+
+    A rehearsal may go without: placeholders stand in, and `facts["placeholders"]` names them.
+    """
+    facts, origins = gather("aws", aws, settings, FIELDS, _around)
+    problems = complete("aws", facts, _WHAT, _PLACEHOLDERS, rehearsal=rehearsal)
+    if facts["region"]:  # prices and images depend on it; the others are held against the rules, with all else
+        problems += malformed("region", str(facts["region"]))
+    facts = {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
+    return facts, origins, problems
+
+
+def malformed(name: str, value: str) -> list[Problem]:
+    """What is wrong with the form of a region, a role or a bucket."""
+    if _FORMS[name].fullmatch(value):
+        return []
+    at = ("aws", name)
+    if name == "region":
+        return [(at, f"{value!r} is no region{did_you_mean(value, dlc_regions())}", "such as us-east-1")]
+    if name == "role":
+        hint = f"the full ARN: arn:aws:iam::ACCOUNT:role/{value.rpartition('/')[2] or 'NAME'}"
+        return [(at, f"{value!r} is no ARN of a role", hint)]
+    hint = "the bucket's name alone: 3 to 63 lower-case letters, digits, dots and hyphens"
+    return [(at, f"{value!r} is no bucket name", hint)]
+
+
+def unlikely(region: str) -> list[Problem]:
+    """What is to blame when image or price of an unknown region are not known: most likely the region's name."""
+    meant = "" if region in dlc_regions() else did_you_mean(region, dlc_regions())
+    hint = "if it is right: an image in a repository of your own there, by its address, and limits.max_runtime"
+    return [(("aws", "region"), f"{region!r} is no region that we know{meant}", hint)] if meant else []
+
+
+_FORMS = {
+    "region": re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+"),
+    "role": re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+"),
+    "bucket": re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
+}
+
+
+def region_of(settings: Settings) -> str:
+    """The region where no spec is at hand. UsageError when nobody has said one."""
+    region = region_known(settings)
+    if not region:
+        raise UsageError("aws.region is not set", hint="export CLOUDTRAIN_AWS_REGION=us-east-1, or cloudtrain.toml")
+    return region
+
+
+def region_known(settings: Settings) -> str:
+    """The same; empty when nobody has said one."""
+    return str(settings.get("aws.region") or (region_around() or [""])[0])
+
+
+def _around() -> dict[str, Found]:
+    region = region_around()
+    return {"region": region} if region else {}

@@ -1,0 +1,192 @@
+"""The edge to AWS: the one module that calls boto3, and that turns its errors into ours."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import boto3
+from boto3.exceptions import Boto3Error
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
+
+from cloudtrain import __version__
+from cloudtrain.providers import Progress
+from cloudtrain.providers.aws.errors import translated
+
+STALE_SECONDS = 86_400
+"""An upload in parts that was begun so long ago has nobody any more who ends it."""
+ONE_REQUEST_BYTES = 8 * 2**20
+"""Up to this size an object is sent in one request; more goes in parts (boto3's own threshold)."""
+
+
+class Aws:
+    """One region of one account, as the environment's credentials see it. Every method is one call, or one transfer."""
+
+    def __init__(self, region: str) -> None:
+        self.region = region
+        self._clients: dict[str, Any] = {}
+
+    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """One call of one service. CloudError when it fails for good; boto3 has then tried again by itself."""
+        return self._answer(self._client(service), operation, parameters)
+
+    def call_once(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """The same without boto3's own second try: for a call whose outcome must be known of each try."""
+        return self._answer(self._client(service, attempts=1), operation, parameters)
+
+    @property
+    def attempts(self) -> int:
+        """How often boto3 would try a call, by AWS's own setting."""
+        text = os.environ.get("AWS_MAX_ATTEMPTS", "")
+        return max(1, int(text)) if text.isdecimal() else 3
+
+    def pages(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """The same for a call that answers in pages."""
+        try:
+            yield from self._client(service).get_paginator(operation).paginate(**parameters)
+        except (ClientError, BotoCoreError, Boto3Error) as error:
+            raise translated(error, operation, self.region) from error
+
+    def put_once(self, bucket: str, key: str, path: Path, kms_key: str | None, progress: Progress | None) -> bool:
+        """Store a file under a name that stands for its content, unless it is there; True if it was sent.
+
+        A small one is sent under the condition that the name is free: one call in any case. A large one is asked
+        for first, and sent in parts.
+        """
+        size = path.stat().st_size
+        if size <= ONE_REQUEST_BYTES:
+            return self.put(bucket, key, path.read_bytes(), kms_key, only_new=True)
+        if self.exists(bucket, key):
+            return False
+        self._upload(bucket, key, path, size, kms_key, progress)
+        self._abort_stale_uploads(bucket, key)
+        return True
+
+    def put(self, bucket: str, key: str, content: bytes, kms_key: str | None, *, only_new: bool = False) -> bool:
+        """Store an object in one call; False if `only_new` and the name is taken."""
+        condition = {"IfNoneMatch": "*"} if only_new else {}
+        try:
+            self._client("s3").put_object(Bucket=bucket, Key=key, Body=content, **_encryption(kms_key), **condition)
+        except (ClientError, BotoCoreError) as error:
+            failure = translated(error, "put_object", self.region, place=f"s3://{bucket}/{key}")
+            if only_new and failure.code in ("PreconditionFailed", "412"):
+                return False
+            if only_new and failure.code == "ConditionalRequestConflict":  # the same content, sent at the same time
+                return self.put(bucket, key, content, kms_key)
+            raise failure from error
+        return True
+
+    def exists(self, bucket: str, key: str) -> bool:
+        """Whether there is an object of that name."""
+        try:
+            self._client("s3").head_object(Bucket=bucket, Key=key)
+        except (ClientError, BotoCoreError) as error:
+            failure = translated(error, "head_object", self.region, place=f"s3://{bucket}/{key}")
+            if failure.code in ("404", "NoSuchKey", "NotFound"):
+                return False
+            raise failure from error
+        return True
+
+    def objects(self, bucket: str, prefix: str) -> Iterator[tuple[str, int]]:
+        """Names and sizes in bytes of all objects below a prefix."""
+        for page in self.pages("s3", "list_objects_v2", Bucket=bucket, Prefix=prefix):
+            for item in page.get("Contents", []):
+                yield item["Key"], item["Size"]
+
+    def download(self, bucket: str, key: str, path: Path, progress: Progress | None = None, size: int = 0) -> None:
+        """Bring one object; the file is there whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
+        try:
+            self._client("s3").download_file(bucket, key, str(draft), Callback=_counted(progress, size))
+            draft.replace(path)
+        except (ClientError, BotoCoreError, Boto3Error) as error:
+            raise translated(error, "get_object", self.region, place=f"s3://{bucket}/{key}") from error
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _answer(self, client: Any, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = getattr(client, operation)(**parameters)
+        except (ClientError, BotoCoreError, Boto3Error) as error:
+            raise translated(error, operation, self.region) from error
+        return answer
+
+    def _upload(
+        self, bucket: str, key: str, path: Path, size: int, kms_key: str | None, progress: Progress | None
+    ) -> None:
+        extra = _encryption(kms_key)
+        try:
+            self._client("s3").upload_file(str(path), bucket, key, ExtraArgs=extra, Callback=_counted(progress, size))
+        except (ClientError, BotoCoreError, Boto3Error) as error:
+            raise translated(error, "put_object", self.region, place=f"s3://{bucket}/{key}") from error
+
+    def _abort_stale_uploads(self, bucket: str, key: str) -> None:
+        """Give up what killed clients have left of this object: parts of an upload that nobody ends are billed.
+
+        boto3 gives up by itself what fails while it lives. One that is young may be another client's, at work.
+        """
+        s3 = self._client("s3")
+        with suppress(ClientError, BotoCoreError):  # whoever lacks the right has stored the object all the same
+            for upload in s3.list_multipart_uploads(Bucket=bucket, Prefix=key).get("Uploads", []):
+                if upload["Key"] == key and time.time() - upload["Initiated"].timestamp() > STALE_SECONDS:
+                    s3.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload["UploadId"])
+
+    def _client(self, service: str, attempts: int | None = None) -> Any:
+        name = f"{service} {attempts or ''}"
+        if name not in self._clients:
+            retries: Any = {} if os.environ.get("AWS_RETRY_MODE") else {"mode": "standard"}
+            if attempts is not None:
+                retries["total_max_attempts"] = attempts
+            config = Config(
+                retries=retries,
+                connect_timeout=10,
+                read_timeout=60,
+                user_agent_extra=f"cloudtrain/{__version__}",
+            )
+            try:
+                self._clients[name] = boto3.session.Session(region_name=self.region).client(service, config=config)
+            except (BotoCoreError, Boto3Error, ValueError) as error:
+                raise translated(error, f"a client for {service}", self.region) from error
+        return self._clients[name]
+
+
+@cache
+def aws(region: str) -> Aws:
+    """The connection to a region; one per process, so that credentials are looked up once."""
+    return Aws(region)
+
+
+@cache
+def input_shape(service: str, operation: str) -> Any:
+    """The shape of an operation's request, from botocore's own model of the service.
+
+    No network, and no look at the person's profiles: a broken one is no reason not to check a request.
+    """
+    model = ServiceModel(Loader().load_service_model(service, "service-2"), service)
+    return model.operation_model(operation).input_shape
+
+
+def _encryption(kms_key: str | None) -> dict[str, str]:
+    return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key} if kms_key else {}
+
+
+def _counted(progress: Progress | None, total: int) -> Callable[[int], None] | None:
+    if progress is None:
+        return None
+    done = 0
+
+    def count(amount: int) -> None:
+        nonlocal done
+        done += amount
+        progress(done, total)
+
+    return count

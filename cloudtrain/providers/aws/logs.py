@@ -1,0 +1,99 @@
+"""Bringing a job's log lines from CloudWatch into the run folder: each line once, resumable at any time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import CloudError
+from cloudtrain.providers.cloud.log_sync import Mirror, reading
+from cloudtrain.runs.store import RunFolder
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.aws.client import Aws
+
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+MOST_PAGES = 50
+"""Per stream and look, of up to 1 MB each: a flood of lines is brought in turns."""
+
+
+def pull(cloud: Aws, run: RunFolder, job: str, nodes: int) -> bool:
+    """Bring what is new of all nodes; True when nothing more is there for now. One process reads at a time."""
+    with reading(run) as alone:
+        if not alone:
+            return False
+        mirror = Mirror(run)
+        hosts = sorted(f"algo-{number}" for number in range(1, nodes + 1))
+        drained = True
+        for name in _stream_names(cloud, job):
+            host = re.match(r"(algo-\d+)-\d+$", name.rpartition("/")[2])
+            if host is None or host[1] not in hosts:
+                continue
+            drained &= _pull_stream(cloud, mirror, name, hosts.index(host[1]))
+        return drained
+
+
+def _pull_stream(cloud: Aws, mirror: Mirror, name: str, node: int) -> bool:
+    # The token to go on with, the time of the last line (milliseconds), and how many lines had that time.
+    place = mirror.streams.setdefault(name, {"token": None, "time": 0, "count": 0})
+    for _ in range(MOST_PAGES):
+        answer = _page(cloud, name, place)
+        lines = _unseen(answer["events"], place)
+        token = answer.get("nextForwardToken")
+        at_end = token == place["token"]  # an empty page alone is no end
+        place["token"] = token
+        if lines:
+            mirror.keep(node, lines)
+        if at_end:
+            return True
+    return False
+
+
+def _page(cloud: Aws, name: str, place: dict[str, Any]) -> dict[str, Any]:
+    question = {"logGroupName": LOG_GROUP, "logStreamName": name, "startFromHead": True}
+    if place["token"]:
+        try:
+            return cloud.call("logs", "get_log_events", **question, nextToken=place["token"])
+        except CloudError as error:
+            if error.code != "InvalidParameterException":
+                raise
+            place["token"] = None  # a token lives 24 hours; the time of the last line lives longer
+    if place["time"]:
+        question["startTime"] = place["time"]
+        place["skip"] = place["count"]
+    return cloud.call("logs", "get_log_events", **question)
+
+
+def _unseen(events: list[Mapping[str, Any]], place: dict[str, Any]) -> list[tuple[float, bytes]]:
+    """The lines of a page, less those that were read before a token was lost."""
+    skip = place.pop("skip", 0) if events else 0
+    lines = []
+    for event in events:
+        if skip and event["timestamp"] == place["time"]:
+            skip -= 1
+            continue
+        skip = 0
+        same = event["timestamp"] == place["time"]
+        place["count"] = place["count"] + 1 if same else 1
+        place["time"] = event["timestamp"]
+        text = event["message"].rstrip("\n").encode("utf-8", "backslashreplace")
+        lines += [(event["timestamp"] / 1000, part) for part in text.split(b"\n")]
+    return lines
+
+
+def _stream_names(cloud: Aws, job: str) -> list[str]:
+    """The streams of all nodes, `<job>/algo-N-<start>`: a restart begins new ones. None before the first line."""
+    question = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{job}/"}
+    try:
+        pages = cloud.pages("logs", "describe_log_streams", **question)
+        return sorted((s["logStreamName"] for page in pages for s in page.get("logStreams", [])), key=_age)
+    except CloudError as error:
+        if error.code == "ResourceNotFoundException":
+            return []
+        raise
+
+
+def _age(name: str) -> tuple[int, str]:
+    start = name.rpartition("-")[2]
+    return (int(start) if start.isdigit() else 0, name)

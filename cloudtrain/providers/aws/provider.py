@@ -1,0 +1,143 @@
+"""The aws provider: a plan becomes a SageMaker training job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import UsageError
+from cloudtrain.providers import Adopted, Finding, Note, Progress, Request, Seen
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.store import RunFolder
+from cloudtrain.settings import Settings
+
+if TYPE_CHECKING:
+    from cloudtrain.planning import Plan, Target
+    from cloudtrain.providers.aws.client import Aws
+    from cloudtrain.spec import JobSpec
+
+
+class Provider:
+    """SageMaker training jobs. Everything that needs boto3 is imported when it is needed."""
+
+    name = "aws"
+    contracts = ("sagemaker",)
+    is_remote = True
+
+    def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
+        """Region, role, bucket, instance types, image and price: all from the spec, the settings and our tables."""
+        from cloudtrain.providers.aws.target import target
+
+        return target(settings, spec, rehearsal=rehearsal)
+
+    def rules(self, plan: Plan) -> list[Finding]:
+        """SageMaker's rules across several fields, and its service model."""
+        from cloudtrain.providers.aws.validate import rule_findings
+
+        return rule_findings(plan)
+
+    def checks(self, plan: Plan) -> list[Finding]:
+        """Whether boto3 is here, and takes the request. No network."""
+        from cloudtrain.providers.aws.validate import model_findings
+
+        return model_findings(plan)
+
+    def render(self, plan: Plan) -> Request:
+        """The CreateTrainingJob body."""
+        from cloudtrain.providers.aws.request import body_of, job_of
+
+        return Request(provider=self.name, document=body_of(plan), job=job_of(plan))
+
+    def start(self, request: Request, run: RunFolder, archive: Path, progress: Progress | None) -> dict[str, Any]:
+        """Store the source and the job document, then create the job: three calls when the source is small or known."""
+        from cloudtrain.providers.aws.submit import send
+
+        return send(_cloud(run), request.document, request.job, run, archive, progress)
+
+    def pause_seconds(self, run: RunFolder) -> float:
+        """As the settings said when the job was planned."""
+        return float(_facts(run)["poll"])
+
+    def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+        """Its status, and the log lines and events of all its nodes."""
+        from cloudtrain.providers.aws.status import kept, observe
+
+        if state.has_ended:
+            return kept(_cloud(run), run, state) if state.keeps_machines else []
+        return observe(_cloud(run), run, state, self.pause_seconds(run))
+
+    def stop(self, run: RunFolder, state: RunState) -> bool:
+        """StopTrainingJob: SIGTERM to every container, two minutes, SIGKILL."""
+        from cloudtrain.providers.aws.stop import stop
+
+        return stop(_cloud(run), run, state)
+
+    def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
+        """S3 addresses; none of a job that was never started."""
+        from cloudtrain.providers.aws.results import places
+
+        return places(run.document("request.json")) if state.ref is not None else {}
+
+    def checkpoints(self, run: RunFolder, state: RunState) -> str:
+        """The checkpoints' prefix, if there is anything below it."""
+        from cloudtrain.providers.aws.request import uri_parts
+
+        place = self.places(run, state).get("checkpoints", "")
+        return place if place and any(True for _ in _cloud(run).objects(*uri_parts(place))) else ""
+
+    def fetch(
+        self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
+    ) -> list[str]:
+        """Download and extract."""
+        from cloudtrain.providers.aws.results import fetch
+
+        return fetch(_cloud(run), dict(self.places(run, state)), names, folder, progress, note)
+
+    def release(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+        """UpdateTrainingJob with nothing to keep alive."""
+        from cloudtrain.providers.aws.status import release
+
+        return release(_cloud(run), run, state)
+
+    def adopt(self, settings: Settings, run_id: str | None, seen: Seen) -> list[Adopted]:
+        """Jobs that carry our tags, in the region of the settings."""
+        from cloudtrain.providers.aws.account import region_of
+        from cloudtrain.providers.aws.discover import adopted
+
+        return list(adopted(_connect(region_of(settings)), run_id, settings["aws.poll"], seen))
+
+    def catch_up(self, run: RunFolder, state: RunState) -> None:
+        """All log lines of an adopted run that had ended already."""
+        from cloudtrain.providers.aws.logs import pull
+
+        while not pull(_cloud(run), run, run.run_id, state.nodes):
+            pass
+
+    def native(self, run: RunFolder, state: RunState) -> Any:
+        """The `sagemaker.core` TrainingJob."""
+        if state.ref is None:
+            raise UsageError(
+                f"run {run.run_id} is {state.state}: there is no training job", hint=f"cloudtrain status {run.run_id}"
+            )
+        from cloudtrain.providers.aws.native import native_job
+
+        return native_job(state.ref["name"], state.ref["region"])
+
+
+def _facts(run: RunFolder) -> dict[str, Any]:
+    facts: dict[str, Any] = run.document("plan.json")["target"]["facts"]
+    return facts
+
+
+def _cloud(run: RunFolder) -> Aws:
+    return _connect(_facts(run)["region"])
+
+
+def _connect(region: str) -> Aws:
+    try:
+        from cloudtrain.providers.aws.client import aws
+    except ImportError as error:
+        hint = 'pip install "cloudtrain[aws]"'
+        raise UsageError(f"the aws provider needs boto3, which is not installed: {error}", hint=hint) from None
+    return aws(region)

@@ -1,0 +1,202 @@
+"""Plan -> the CreateTrainingJob body, and the job document beside it. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.catalog.machines import local_disks
+from cloudtrain.contracts.launch import job_document
+from cloudtrain.contracts.sagemaker import LEAST_KEPT, ROOT
+from cloudtrain.planning import Plan, digest_of
+from cloudtrain.providers.cloud.request import ARCHIVE, OURS, PREFIX, as_folder, input_file, tags
+
+if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.spec.fields import Input
+
+SOURCE, JOB, RESUME = (f"{OURS}{name}" for name in ("source", "job", "resume"))
+JOB_FILE = "job.json"
+
+DEFAULT_VOLUME_GIB = 30
+"""Disk of types without NVMe, where the spec names none; SageMaker's own default."""
+
+WAIT_SECONDS = 86_400
+"""How long a spot job may wait for capacity on top of its runtime, where the spec does not say."""
+
+BOOT = (
+    "import os,sys,tarfile as t;m=os.environ.get('SAGEMAKER_BASE_DIR','/opt/ml')+'/';"
+    "a,d=(m+p for p in sys.argv[1:]);x=t.open(a);x.extraction_filter=getattr(t,'data_filter',None);"
+    "x.extractall(d);os.chdir(d);os.execl(*[sys.executable]*2,'-u','.cloudtrain')"
+)
+"""Unpacks the source and becomes the launcher. An entry of ContainerEntrypoint has at most 256 characters."""
+
+_METRICS = ("loss", "val_loss", "val_accuracy", "samples_per_s")
+
+
+def run_place(bucket: str, run_id: str) -> str:
+    """Where all that belongs to one run lies, without a slash at the end."""
+    return f"s3://{bucket}/{PREFIX}/runs/{run_id}"
+
+
+def source_place(bucket: str, digest: str) -> str:
+    """The folder of one source archive; the same content is the same place for every run."""
+    return f"s3://{bucket}/{PREFIX}/sources/{digest}/"
+
+
+def body_of(plan: Plan) -> dict[str, Any]:
+    """The request: `aws sagemaker create-training-job --cli-input-json` takes it as it is."""
+    spec, facts = plan.spec, plan.target.facts
+    aws, limits, bucket = spec.aws, spec.limits, facts["bucket"]
+    place = run_place(bucket, plan.run_id)
+    body: dict[str, Any] = {
+        "TrainingJobName": plan.run_id,
+        "RoleArn": facts["role"],
+        "AlgorithmSpecification": {
+            "TrainingImage": facts["image"],
+            "TrainingInputMode": "File",
+            "ContainerEntrypoint": ["python3", "-u", "-c", BOOT],
+            "ContainerArguments": [f"input/data/{SOURCE}/{ARCHIVE}", "code"],
+            **_metrics(plan),
+        },
+        "InputDataConfig": _channels(plan, place),
+        "OutputDataConfig": {
+            "S3OutputPath": f"s3://{bucket}/{PREFIX}/runs",
+            **({"KmsKeyId": facts["kms_key"]} if facts["kms_key"] else {}),
+        },
+        "ResourceConfig": _resources(plan),
+        "StoppingCondition": _stopping(plan),
+        "CheckpointConfig": {"S3Uri": _checkpoints(plan, place), "LocalPath": f"{ROOT}/checkpoints"},
+        "Environment": {**spec.env, "CLOUDTRAIN_PLATFORM": "sagemaker"},
+        "Tags": [{"Key": key, "Value": value} for key, value in tags(plan).items()],
+    }
+    if spec.resources.spot:
+        body["EnableManagedSpotTraining"] = True
+    if limits.retries:
+        body["RetryStrategy"] = {"MaximumRetryAttempts": limits.retries}
+    if facts["subnets"] or facts["security_groups"]:
+        body["VpcConfig"] = {"SecurityGroupIds": facts["security_groups"], "Subnets": facts["subnets"]}
+    if aws.network_isolation:
+        body["EnableNetworkIsolation"] = True
+    if aws.encrypt_traffic:
+        body["EnableInterContainerTrafficEncryption"] = True
+    if aws.tensorboard:
+        body["TensorBoardOutputConfig"] = {
+            "LocalPath": f"{ROOT}/output/data/tensorboard",  # what CLOUDTRAIN_TENSORBOARD_DIR says in the job
+            "S3OutputPath": f"{place}/tensorboard",
+        }
+    if aws.remote_debug:
+        body["RemoteDebugConfig"] = {"EnableRemoteDebug": True}
+    if aws.infra_check:
+        body["InfraCheckConfig"] = {"EnableInfraCheck": True}
+    return body
+
+
+def job_of(plan: Plan) -> dict[str, Any]:
+    """The job document: what every platform's has, and where this one's inputs and secrets are."""
+    return {
+        **job_document(plan),
+        "checkpoint_keep": max(LEAST_KEPT, plan.spec.checkpoints.keep),
+        "inputs": {
+            name: {"channel": name, **single_file(item, item.on(plan.target.provider) or "")}
+            for name, item in plan.spec.inputs.items()
+        },
+        "secrets": {name: places[plan.target.provider] for name, places in plan.spec.secrets.items()},
+    }
+
+
+def _metrics(plan: Plan) -> dict[str, Any]:
+    # The trainer's own metrics, for the console's charts; a script's names are not known before it runs.
+    if plan.spec.entrypoint is not None:
+        return {}
+    number = r"(-?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)"
+    return {"MetricDefinitions": [{"Name": name, "Regex": f'"{name}": ?{number}'} for name in _METRICS]}
+
+
+def _channels(plan: Plan, place: str) -> list[dict[str, Any]]:
+    bucket = plan.target.facts["bucket"]
+    mine = {SOURCE: source_place(bucket, plan.facts.source.digest), JOB: f"{place}/job/{digest_of(job_of(plan))[:16]}/"}
+    found = [_channel(name, uri, "File") for name, uri in mine.items()]
+    for name, item in plan.spec.inputs.items():
+        found.append(_channel(name, input_uri(item, plan.target.provider), _MODES[item.mode]))
+    earlier = plan.facts.resume_from
+    if earlier and plan.is_rehearsal:  # in S3 it would lie beside this run's own
+        earlier = f"{run_place(bucket, plan.facts.resume_run)}/checkpoints"
+    if earlier and as_folder(earlier) != _checkpoints(plan, place):
+        found.append(_channel(RESUME, as_folder(earlier), "File"))
+    return found
+
+
+def _checkpoints(plan: Plan, place: str) -> str:
+    # The slash at the end keeps run-1 from restoring what run-10 has saved.
+    return as_folder(plan.spec.checkpoints.uri or f"{place}/checkpoints")
+
+
+_MODES = {"copy": "File", "stream": "FastFile"}
+
+
+def _channel(name: str, uri: str, mode: str) -> dict[str, Any]:
+    return {
+        "ChannelName": name,
+        "InputMode": mode,
+        "DataSource": {
+            "S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
+        },
+    }
+
+
+def input_uri(item: Input, provider: str) -> str:
+    """A folder ends in a slash, or it would match its neighbours' names too; what has a suffix is one object."""
+    place = item.on(provider) or ""
+    return place if single_file(item, place) else as_folder(place)
+
+
+def single_file(item: Input, place: str) -> dict[str, str]:
+    """The name of the one object that an input is, as `file`; nothing for a folder."""
+    name = input_file(item, uri_parts(place)[1])
+    return {"file": name} if name else {}
+
+
+def _resources(plan: Plan) -> dict[str, Any]:
+    spec, facts = plan.spec, plan.target.facts
+    types, nodes = facts["instances"], spec.resources.nodes
+    resources: dict[str, Any] = (
+        {"InstanceType": types[0], "InstanceCount": nodes}
+        if len(types) == 1
+        else {"InstancePreferences": [{"InstanceType": name, "InstanceCount": nodes} for name in types]}
+    )
+    if needs_volume(types):
+        disk = spec.resources.disk
+        resources["VolumeSizeInGB"] = max(1, -(-disk // 2**30)) if disk else DEFAULT_VOLUME_GIB
+        if facts["kms_key"] and not has_own_disk(types):
+            resources["VolumeKmsKeyId"] = facts["kms_key"]
+    if spec.aws.keep_alive:
+        resources["KeepAlivePeriodInSeconds"] = spec.aws.keep_alive
+    return resources
+
+
+def has_own_disk(types: list[str]) -> bool:
+    """Whether any of these types has NVMe built in, which is encrypted by itself and takes no key of ours."""
+    return any(map(local_disks, types))
+
+
+def needs_volume(types: list[str]) -> bool:
+    """Whether any of these types has no disk of its own: SageMaker takes no volume size where NVMe is built in."""
+    return not all(map(local_disks, types))
+
+
+def _stopping(plan: Plan) -> dict[str, int]:
+    limits, quote = plan.spec.limits, plan.target.quote
+    if quote is None:
+        raise ValueError("a target that bills has a quote")
+    stopping = {"MaxRuntimeInSeconds": quote.max_seconds}
+    if plan.spec.resources.spot:
+        # From the submission to the end, running included.
+        stopping["MaxWaitTimeInSeconds"] = limits.max_wait or quote.max_seconds + WAIT_SECONDS
+    elif limits.max_wait:
+        stopping["MaxPendingTimeInSeconds"] = limits.max_wait
+    return stopping
+
+
+def uri_parts(uri: str) -> tuple[str, str]:
+    """Bucket and key of an s3:// address."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return bucket, key

@@ -1,0 +1,85 @@
+"""Bringing what a job left from S3: model, output and checkpoints, extracted as if the archives were anybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.contracts.sagemaker import ROOT
+from cloudtrain.errors import CloudError
+from cloudtrain.providers import Note, Progress
+from cloudtrain.providers.aws.request import uri_parts
+from cloudtrain.providers.cloud.paths import inside
+from cloudtrain.runs.store import storing
+from cloudtrain.source.extract import extract
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.aws.client import Aws
+
+
+_ROOTS = {"model": f"{ROOT}/model", "output": f"{ROOT}/output/data"}
+"""Where SageMaker makes each archive from, in the container: an absolute link below it stays inside."""
+
+
+def places(body: dict[str, Any]) -> dict[str, str]:
+    """Where a job's model, output and checkpoints lie, by its request."""
+    output = f"{body['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{body['TrainingJobName']}/output"
+    keep = body.get("CheckpointConfig", {}).get("S3Uri")
+    return {
+        "model": f"{output}/model.tar.gz",
+        "output": f"{output}/output.tar.gz",
+        **({"checkpoints": keep} if keep else {}),
+    }
+
+
+def fetch(
+    cloud: Aws, found: dict[str, str], names: Sequence[str], folder: Path, progress: Progress | None, note: Note
+) -> list[str]:
+    """Bring these into `folder/<name>`; returns the names of those that there were. `note`: see `Provider.fetch`."""
+    brought = []
+    for name in names:
+        uri = found.get(name, "")
+        if uri.endswith(".tar.gz"):
+            done = _fetch_archive(cloud, uri, folder / name, progress, note)
+        else:
+            done = bool(uri) and bring_folder(cloud, uri, folder / name, progress)
+        if done:
+            brought.append(name)
+    return brought
+
+
+def left(cloud: Aws, found: Mapping[str, str]) -> list[str] | None:
+    """Which of these places hold anything; None where that cannot be told, which is no trouble."""
+    try:
+        return [name for name, uri in found.items() if any(True for _ in cloud.objects(*uri_parts(uri)))]
+    except CloudError:
+        return None
+
+
+def bring_folder(cloud: Aws, uri: str, folder: Path, progress: Progress | None) -> bool:
+    """Bring all objects below a prefix (or the one of that very name); False if there is none."""
+    bucket, prefix = uri_parts(uri)
+    objects = [(key, size) for key, size in cloud.objects(bucket, prefix) if not key.endswith("/")]
+    total, done = sum(size for _, size in objects), 0
+    for key, size in objects:
+        path = inside(folder, key[len(prefix) :].lstrip("/") or key.rpartition("/")[2])
+        with storing(path):
+            cloud.download(bucket, key, path)
+        done += size
+        if progress is not None:
+            progress(done, total)
+    return bool(objects)
+
+
+def _fetch_archive(cloud: Aws, uri: str, folder: Path, progress: Progress | None, note: Note) -> bool:
+    bucket, key = uri_parts(uri)
+    size = next((size for name, size in cloud.objects(bucket, key) if name == key), None)
+    if size is None:
+        return False
+    # Beside the folder: a model may be larger than what /tmp takes.
+    with storing(folder), TemporaryDirectory(dir=folder.parent, prefix=".archive-") as scratch:
+        archive = Path(scratch) / "archive.tar.gz"
+        cloud.download(bucket, key, archive, progress, size)
+        return extract(archive, folder, [_ROOTS[folder.name]], note, uri)

@@ -1,0 +1,109 @@
+"""SageMaker's own model of a CreateTrainingJob request, from a table of ours: a plan has no time to import an SDK.
+
+`create_training_job.json` in the catalog is the part of botocore's service model that the request consists of.
+tests/unit/test_service_model.py compares it with botocore, and makes it anew. The model of a botocore that is installed
+is read as a file where the table finds fault: a newer SDK may know an instance type that the table does not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.aws.shapes import Violation
+
+TABLE = "create_training_job.json"
+OPERATION_INPUT = "CreateTrainingJobRequest"
+
+
+class TableShape:
+    """One shape of a service model as JSON, with the attributes that botocore's own shapes have."""
+
+    def __init__(self, name: str, traits: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
+        self.name, self.type_name, self.metadata = name, traits["type"], traits
+        self._shapes = shapes
+
+    @cached_property
+    def members(self) -> dict[str, TableShape]:
+        """Of a structure."""
+        return {name: self._of(reference) for name, reference in self.metadata.get("members", {}).items()}
+
+    @property
+    def member(self) -> TableShape:
+        """Of a list."""
+        return self._of(self.metadata["member"])
+
+    @property
+    def key(self) -> TableShape:
+        """Of a map."""
+        return self._of(self.metadata["key"])
+
+    @property
+    def value(self) -> TableShape:
+        """Of a map."""
+        return self._of(self.metadata["value"])
+
+    def _of(self, reference: Mapping[str, Any]) -> TableShape:
+        name = reference["shape"]
+        return TableShape(name, {**self._shapes[name], **reference}, self._shapes)
+
+
+def request_violations(body: Mapping[str, Any]) -> list[Violation]:
+    """All that is wrong with a request by the table; what a botocore at hand lets pass is no mistake."""
+    from cloudtrain.providers.aws.shapes import violations
+
+    found = violations(_table(), body)
+    installed = _installed() if found else None
+    if installed is not None:
+        wrong = {violation.path for violation in violations(installed, body)}
+        found = [violation for violation in found if violation.path in wrong]
+    return found
+
+
+def shapes_of(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The shapes that a CreateTrainingJob request consists of, out of a whole service model, without their prose."""
+    found: dict[str, Any] = {}
+    names = [OPERATION_INPUT]
+    while names:
+        name = names.pop()
+        if name in found:
+            continue
+        found[name] = _without_prose(model["shapes"][name])
+        parts = [*found[name].get("members", {}).values(), *(found[name].get(k) for k in ("member", "key", "value"))]
+        names += [part["shape"] for part in parts if part]
+    return dict(sorted(found.items()))
+
+
+def _without_prose(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _without_prose(v) for k, v in value.items() if not (k == "documentation" and isinstance(v, str))}
+    return [_without_prose(item) for item in value] if isinstance(value, list) else value
+
+
+@cache
+def _table() -> TableShape:
+    path = Path(__file__).parents[2] / "catalog" / TABLE
+    shapes = json.loads(path.read_text("utf-8"))["shapes"]
+    return TableShape(OPERATION_INPUT, shapes[OPERATION_INPUT], shapes)
+
+
+@cache
+def _installed() -> TableShape | None:
+    """The same from the data of the botocore that is installed, which is not imported; None where there is none."""
+    import gzip
+    from importlib.util import find_spec
+
+    spec = find_spec("botocore")
+    if spec is None or not spec.origin:
+        return None
+    try:
+        path = max((Path(spec.origin).parent / "data" / "sagemaker").glob("*/service-2.json*"))
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        shapes = json.loads(raw)["shapes"]
+        return TableShape(OPERATION_INPUT, shapes[OPERATION_INPUT], shapes)
+    except (OSError, ValueError, KeyError):
+        return None

@@ -1,0 +1,213 @@
+"""Holds a value against a shape of a botocore service model: every mistake at once, before anything is sent.
+
+botocore itself checks required members, types and `min`, and stops there: a wrong enum value, a name that is too long
+or a pattern that does not fit are found by the service, after the upload. Patterns are full matches, as the services
+read them. No message holds more than the beginning of a value, and none at all of one that the model calls sensitive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from cloudtrain.errors import Keys
+from cloudtrain.providers.aws.patterns import compiled
+
+SHOWN = 60
+"""As many characters of a value are shown; of a map's value (an environment variable, say) `SHOWN_IN_MAP`."""
+SHOWN_IN_MAP = 40
+FEW = 6
+"""Up to so many known values are all listed."""
+
+_EXPECTED = {
+    "structure": "a structure",
+    "list": "a list",
+    "map": "a map",
+    "string": "text",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "long": "a whole number",
+    "float": "a number",
+    "double": "a number",
+    "blob": "bytes",
+    "timestamp": "a time (ISO 8601, or seconds since 1970)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One mistake: the path to the member, map key or list item that is wrong, and what is wrong with it."""
+
+    path: Keys
+    message: str
+
+
+def violations(shape: Any, value: Any) -> list[Violation]:
+    """All that is wrong with a value for this shape, such as an operation's `input_shape`; empty when nothing is.
+
+    `shape`: botocore's, or anything with the same attributes.
+    """
+    return list(_walk(shape, value, (), SHOWN))
+
+
+def _walk(shape: Any, value: Any, path: Keys, limit: int) -> Iterator[Violation]:
+    if getattr(shape, "is_document_type", False):
+        yield from _document(value, path)
+    elif not _is_a(shape.type_name, value):
+        yield Violation(path, f"expected {_EXPECTED.get(shape.type_name, shape.type_name)}, got {_kind(value)}")
+    elif shape.type_name == "structure":
+        yield from _structure(shape, value, path, limit)
+    elif shape.type_name == "list":
+        yield from _bounds(shape, len(value), "{} items", path)
+        for index, item in enumerate(value):
+            yield from _walk(shape.member, item, (*path, index), limit)
+    elif shape.type_name == "map":
+        yield from _bounds(shape, len(value), "{} entries", path)
+        for key, item in value.items():
+            at = (*path, str(key))
+            for violation in _walk(shape.key, key, at, SHOWN):
+                yield Violation(at, f"the name {violation.message}".replace("name expected", "name: expected", 1))
+            yield from _walk(shape.value, item, at, SHOWN_IN_MAP)
+    elif shape.type_name == "string":
+        yield from _text(shape, value, path, limit)
+    elif shape.type_name == "blob":
+        yield from _bounds(shape, len(value) if hasattr(value, "__len__") else None, "{} bytes long", path)
+    elif shape.type_name in ("integer", "long", "float", "double"):
+        yield from _bounds(shape, value, "{}", path)
+
+
+def _is_a(type_name: str, value: Any) -> bool:
+    """Whether botocore could send this value as that type. Types that are unknown here are let pass."""
+    match type_name:
+        case "structure" | "map":
+            return isinstance(value, Mapping)
+        case "list":
+            return isinstance(value, (list, tuple))
+        case "string":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "integer" | "long":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "float" | "double":
+            if isinstance(value, (float, Decimal)):
+                return math.isfinite(value)
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "blob":
+            return isinstance(value, (bytes, bytearray, str)) or hasattr(value, "read")
+        case "timestamp":
+            return _is_time(value)
+    return True
+
+
+def _is_time(value: Any) -> bool:
+    if not isinstance(value, str):
+        return isinstance(value, (datetime, int, float)) and not isinstance(value, bool)
+    for read in (datetime.fromisoformat, float):
+        try:
+            read(value)
+        except ValueError:
+            continue
+        return True
+    return False
+
+
+def _structure(shape: Any, value: Mapping[Any, Any], path: Keys, limit: int) -> Iterator[Violation]:
+    for name in shape.metadata.get("required", ()):
+        # botocore makes the token of a request itself.
+        made = not path and shape.members[name].metadata.get("idempotencyToken")
+        if name not in value and not made:
+            yield Violation((*path, name), "is missing")
+    if getattr(shape, "is_tagged_union", False) and len(value) != 1:
+        yield Violation(
+            path, f"expected exactly one of {', '.join(shape.members)}, got {' and '.join(map(str, value)) or 'none'}"
+        )
+    for name, item in value.items():
+        if name in shape.members:
+            yield from _walk(shape.members[name], item, (*path, name), limit)
+        else:
+            near = _near(str(name), list(shape.members), 1)
+            yield Violation(
+                (*path, str(name)), "is not a known member" + (f" (did you mean {near!r}?)" if near else "")
+            )
+
+
+def _text(shape: Any, value: str, path: Keys, limit: int) -> Iterator[Violation]:
+    shown = "this text" if shape.metadata.get("sensitive") else _shown(value, limit)
+    known = shape.metadata.get("enum") or ()
+    if known and value not in known:
+        near = ", ".join(known) if len(known) <= FEW else _near(value, known, 3)
+        places = f" ({'near: ' if len(known) > FEW else ''}{near})" if near else ""
+        yield Violation(path, f"{shown} is none of the {len(known)} known values{places}")
+        return
+    wrong = list(_bounds(shape, len(value), "{} characters long", path))
+    yield from wrong
+    pattern = shape.metadata.get("pattern")
+    # What is too long or too short mostly breaks the pattern too: one mistake, said once.
+    if pattern and not wrong:
+        wanted = compiled(pattern, value.isascii())
+        if wanted is not None and not wanted.fullmatch(value):
+            yield Violation(path, f"{shown} does not match {_shortened(pattern, 2 * SHOWN)}")
+
+
+def _bounds(shape: Any, size: Any, unit: str, path: Keys) -> Iterator[Violation]:
+    """`is 64 characters long, at most 63`, `has 101 entries, at most 100`, `is 0, at least 1`."""
+    bits = {"integer": 31, "long": 63}.get(shape.type_name)
+    least = shape.metadata.get("min", -(2**bits) if bits else None)
+    most = shape.metadata.get("max", 2**bits - 1 if bits else None)
+    has = ("has " if unit.endswith(("items", "entries")) else "is ") + unit.format(size)
+    if size is not None and least is not None and size < least:
+        yield Violation(path, f"{has}, at least {least}")
+    if size is not None and most is not None and size > most:
+        yield Violation(path, f"{has}, at most {most}")
+
+
+def _document(value: Any, path: Keys) -> Iterator[Violation]:
+    """A document is any JSON."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _document(item, (*path, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _document(item, (*path, index))
+    elif not isinstance(value, (str, int, float, bool, type(None))):
+        yield Violation(path, f"expected what JSON can hold, got {_kind(value)}")
+
+
+def _kind(value: Any) -> str:
+    """What a value is, without showing it."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return "text"
+        case int():
+            return "a whole number"
+        case float() | Decimal():
+            return "a number" if math.isfinite(value) else str(value)
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "a mapping"
+    return f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
+
+
+def _near(word: str, known: Sequence[str], count: int) -> str:
+    from difflib import get_close_matches  # a request without mistakes needs none
+
+    lower = {each.lower(): each for each in known}
+    return ", ".join(lower[each] for each in get_close_matches(word[:SHOWN].lower(), lower, n=count, cutoff=0.6))
+
+
+def _shown(value: str, limit: int) -> str:
+    return repr(_shortened(value, limit))
+
+
+def _shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

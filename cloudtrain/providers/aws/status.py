@@ -1,0 +1,115 @@
+"""Looking at a job: one Describe, then the new log lines, and from both the events that the run folder lacks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import UsageError
+from cloudtrain.providers.aws.logs import pull
+from cloudtrain.providers.aws.phases import (
+    billing,
+    ended_at,
+    ending,
+    has_trained,
+    kept_event,
+    machines_of,
+    phase_event,
+    phase_of,
+    selected,
+)
+from cloudtrain.providers.aws.results import left, places
+from cloudtrain.providers.aws.submit import describe, same_account, settle
+from cloudtrain.providers.cloud.outcome import all_told, cut_short, ended
+from cloudtrain.providers.cloud.unread_logs import read_log
+from cloudtrain.runs.state import RunState, fold
+from cloudtrain.runs.store import RunFolder
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.aws.client import Aws
+
+SETTLING_PAUSES = 3
+"""CloudWatch lags: after the end of a job its last lines are waited for, for this many looks."""
+
+
+def observe(cloud: Aws, run: RunFolder, state: RunState, pause: float) -> list[dict[str, Any]]:
+    """The events since the last look. Log lines, and the events in them, are kept as they are read."""
+    now = time.time()
+    events: list[dict[str, Any]] = []
+    if state.ref is None:
+        events = settle(cloud, run, now)
+        if not any(event["type"] == "submitted" for event in events):
+            return events
+    described = describe(cloud, run.run_id)
+    if described is None:
+        same_account(cloud, (state.ref or events[0]["ref"])["arn"], run.run_id)
+        reason = "SageMaker does not know this job (any more)"
+        return [*events, {"type": "ended", "time": now, "state": "failed", "reason": reason}]
+    chosen = selected(described)
+    if phase_of(described) != state.phase or chosen not in ("", state.instance):
+        events.append(phase_event(described, now))
+    if described["TrainingJobStatus"] == "Stopping" and not state.stop_requested:
+        events.append({"type": "stop_requested", "time": now, "reason": "SageMaker is stopping it"})
+    _, count = machines_of(described)
+    log = read_log(lambda: pull(cloud, run, described["TrainingJobName"], count), state, now)
+    events += log.events
+    over = ending(described)
+    if over is not None:
+        # What has just been read may hold the nodes' last words.
+        state = fold(run.run_id, run.each_event())
+        waited = _waited(described, state, now, pause)
+        if log.is_final(waited=waited) or (log.drained and (waited or all_told(state, count))):
+            price = _usd_per_hour(described, run)
+            if over[0] == "stopped":
+                over = over[0], over[1] + cut_short(state)
+            end = ended(state, over, ended_at(described) or now, billing(described, price))
+            events.append({**end, "left": left(cloud, places(run.document("request.json")))})
+            events += kept_event(described, now, price)
+    return events
+
+
+def kept(cloud: Aws, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+    """What has become of the machines that are kept after a run that has ended; nothing while that is the same."""
+    described = describe(cloud, run.run_id) or {}
+    found = kept_event(described, time.time(), _usd_per_hour(described, run))
+    if not found:  # a description that tells nothing of them any more
+        found = [{"type": "kept", "time": time.time(), "status": "Terminated"}]
+    return [event for event in found if (event["status"], event.get("until")) != _as_known(state)]
+
+
+def _as_known(state: RunState) -> tuple[Any, Any]:
+    return state.kept.get("status"), state.kept.get("until")
+
+
+def release(cloud: Aws, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+    """Have the machines given back that are kept after a job, or would be. UsageError where there are none.
+
+    UpdateTrainingJob with a KeepAlivePeriodInSeconds of 0, as the developer guide ends a warm pool.
+    """
+    described = describe(cloud, run.run_id)
+    status = str(((described or {}).get("WarmPoolStatus") or {}).get("Status", ""))
+    if described is None or status not in ("InUse", "Available"):
+        why = {"Reused": "another job has taken them over", "Terminated": "they were given back"}.get(status)
+        message = f"run {run.run_id} keeps no machines" + (f": {why}" if why else "")
+        raise UsageError(message, hint="aws.keep_alive keeps them after a job")
+    resources = {"KeepAlivePeriodInSeconds": 0}
+    cloud.call("sagemaker", "update_training_job", TrainingJobName=run.run_id, ResourceConfig=resources)
+    seen = {"status": status, "seconds": 0} if not state.has_ended else {"status": "Terminated"}
+    return [{"type": "kept", "time": time.time(), **seen}]
+
+
+def _waited(described: Mapping[str, Any], state: RunState, now: float, pause: float) -> bool:
+    """Whether the last lines had their time to arrive: since the end, or since we first saw it, as clocks differ."""
+    if not has_trained(described):
+        return True  # it never came so far as to print anything
+    patience = SETTLING_PAUSES * pause
+    seen = state.phase_seen if state.phase == phase_of(described) else now
+    return now - min(seen, ended_at(described) or now) > patience
+
+
+def _usd_per_hour(described: Mapping[str, Any], run: RunFolder) -> float | None:
+    """Of all machines of the job, by the prices of its plan; None when that of the one it got is not known."""
+    kind, count = machines_of(described)
+    price = run.document("plan.json")["target"]["facts"].get("prices", {}).get(kind)
+    return price * count if price is not None else None

@@ -1,0 +1,45 @@
+"""Asking SageMaker to stop a job."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from cloudtrain.errors import CloudError
+from cloudtrain.providers.aws.phases import ending
+from cloudtrain.providers.aws.submit import describe, settle
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.store import RunFolder
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.aws.client import Aws
+
+
+def stop(cloud: Aws, run: RunFolder, state: RunState) -> bool:
+    """StopTrainingJob; a job that is stopping or over already is left as it is. False: not yet, ask again."""
+    if state.ref is None:
+        settled = settle(cloud, run, time.time())
+        if settled:
+            run.append(*settled)
+        if not any(event["type"] == "submitted" for event in settled):
+            return bool(settled)
+    try:
+        cloud.call("sagemaker", "stop_training_job", TrainingJobName=run.run_id)
+    except CloudError as error:
+        if error.code not in ("ValidationException", "ResourceNotFound"):
+            raise
+        # SageMaker refuses to stop what has ended; observing tells how it did.
+        if _needs_no_stop(cloud, run.run_id):
+            return True
+        raise
+    run.append({"type": "stop_requested", "time": time.time(), "reason": "stop was asked"})
+    return True
+
+
+def _needs_no_stop(cloud: Aws, name: str) -> bool:
+    """Whether the job is stopping, over or gone. False where that cannot be told: then the refusal is the news."""
+    try:
+        described = describe(cloud, name)
+    except CloudError:
+        return False
+    return described is None or ending(described) is not None or described["TrainingJobStatus"] == "Stopping"

@@ -1,0 +1,75 @@
+"""The target that a spec and the settings mean on SageMaker: account, machines, image, price. Pure."""
+
+from __future__ import annotations
+
+from cloudtrain.catalog.machines import choose
+from cloudtrain.catalog.pricing import known_prices, own_prices, price_of, quote
+from cloudtrain.contracts.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
+from cloudtrain.planning import Target
+from cloudtrain.providers.aws.account import account, unlikely
+from cloudtrain.providers.aws.image import image_of
+from cloudtrain.providers.aws.rules import unheeded
+from cloudtrain.settings import Settings
+from cloudtrain.spec import JobSpec
+
+MAX_NODES = 500
+DEFAULT_INSTANCE = "ml.m5.xlarge"
+"""For a job without GPUs that names no type."""
+
+UNUSED = ("resources.shm", "azure")
+
+
+def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
+    """Everything that rendering needs; what is missing or impossible is listed in `problems`."""
+    resources = spec.resources
+    facts, origins, problems = account(spec.aws, settings, rehearsal=rehearsal)
+    region = "" if any(keys == ("aws", "region") for keys, _, _ in problems) else facts["region"]
+    types, gpus, wrong = choose(
+        "aws",
+        gpus=resources.gpus,
+        gpu=resources.gpu,
+        named=resources.instance.get("aws", ()),
+        default=DEFAULT_INSTANCE,
+    )
+    image, wrong_image = (
+        image_of(spec.image, facts, settings, gpu=gpus > 0, rehearsal=rehearsal, types=types)
+        if region
+        else ({"image": "", "recipe": None}, [])
+    )
+    if image["recipe"] and not facts["repository"]:
+        facts["placeholders"].append("aws.repository")
+    own, wrong_prices = own_prices(settings.get("prices"))
+    made, wrong_limits = quote(
+        price_of("aws", types, region, own),
+        resources.nodes,
+        spec.limits,
+        default_seconds=DEFAULT_MAX_RUNTIME_SECONDS,
+        grace_seconds=GRACE_SECONDS,
+        kept_seconds=spec.aws.keep_alive or 0,
+    )
+    if region and (wrong_image or wrong_limits) and unlikely(region):
+        problems += unlikely(region)
+        wrong_image, wrong_limits = [], []
+    problems += wrong + wrong_image + wrong_prices + ([] if rehearsal or wrong or not region else wrong_limits)
+    return Target(
+        provider="aws",
+        contract="sagemaker",
+        where=region,
+        max_nodes=MAX_NODES,
+        grace_seconds=GRACE_SECONDS,
+        schemes=("s3",),
+        unused=(*UNUSED, *unheeded(list(types), disk=resources.disk is not None)),
+        facts={
+            **facts,
+            "instances": list(types),
+            "prices": known_prices("aws", types, region, own),
+            **image,
+            "poll": settings["aws.poll"],
+            # A rehearsal costs nothing: what only money forbids is told, and no reason to refuse it.
+            "unpaid": [message for _, message, _ in wrong_limits] if rehearsal else [],
+        },
+        origins={**origins, "prices": settings.origins.get("prices", "")},
+        gpus=gpus,
+        quote=made,
+        problems=tuple(problems),
+    )

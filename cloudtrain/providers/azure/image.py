@@ -1,0 +1,77 @@
+"""The environment of an Azure ML job: from what a spec says to an image, a curated environment or a build."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cloudtrain.catalog.machines import Problem, architecture_of
+from cloudtrain.images.selection import CLOUD_PLATFORM, asked, built, is_build, recipe_for
+from cloudtrain.settings import Settings
+
+CURATED = "azureml:AzureML-acpt-pytorch-2.8-cuda12.6@latest"
+"""Microsoft's own PyTorch environment: what `auto` means. The official cifar-distributed example runs in it."""
+
+# Compiled when they are needed: a plan has no time to lose.
+_ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
+_REGISTRY = r"azureml://registries/[\w.-]+/environments/[\w.-]+/(versions|labels)/[\w.-]+"
+_DOCKER = r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:[\w.-]{1,128})?(@sha256:[0-9a-f]{64})?"
+
+
+def image_of(
+    image: str | Mapping[str, str], facts: Mapping[str, Any], settings: Settings, *, gpu: bool,
+    types: Sequence[str] = (),
+) -> tuple[dict[str, Any], list[Problem]]:  # fmt: skip
+    """The facts `image`, an image or environment in one text, and `recipe`, if we build it; and what is wrong with it.
+
+    Where `azure.repository` says where to keep them, `auto` is our own image, and a Dockerfile is built here. Else
+    `auto` is Microsoft's own environment, and Azure ML itself builds `{build: Dockerfile}`: `image` is its path then.
+    """
+    wish = asked(image, "azure")
+    platform = f"linux/{architecture_of('azure', types)}"
+    if facts["repository"] and (is_build(wish) or wish[1] == "auto"):
+        recipe, wrong = recipe_for(wish, settings, gpu=gpu, platform=platform)
+        return built(recipe, str(facts["repository"])), wrong
+    if wish[1] != "auto":
+        return {"image": wish[1], "recipe": None}, []
+    problems: list[Problem] = []
+    if platform != CLOUD_PLATFORM:
+        hint = "azure.repository, for an image of ours that is built for them; or an image of your own"
+        message = f"Microsoft's environment is built for amd64, and {types[0]} has ARM processors"
+        problems.append((wish[0], message, hint))
+    return {"image": CURATED, "recipe": None}, problems
+
+
+def misnamed(image: str | Mapping[str, str]) -> list[Problem]:
+    """What is wrong with the address or the environment that a spec names."""
+    wish = asked(image, "azure")
+    at, text = wish
+    if is_build(wish) or text == "auto":
+        return []
+    problem = _wrong(text)
+    return [(at, *problem)] if problem else []
+
+
+def _wrong(image: str) -> tuple[str, str] | None:
+    if image.startswith("dlc:"):
+        hint = "one per provider: {aws: dlc:…, azure: auto}"
+        return f"{image} is AWS's own container, which Azure ML cannot pull", hint
+    if ".dkr.ecr." in image:
+        hint = "one per provider: {aws: …, azure: myregistry.azurecr.io/train:1}"
+        return f"{image} lies in AWS's registry, where Azure ML cannot log in", hint
+    if image.startswith("azureml:"):
+        if re.fullmatch(f"{_ASSET}|{_REGISTRY}", image):
+            return None
+        hint = "azureml:NAME:VERSION, azureml:NAME@latest or azureml://registries/…/environments/NAME/versions/VERSION"
+        return f"{image!r} names no environment", hint
+    if not re.fullmatch(_DOCKER, image):
+        return f"{image!r} is no image's address", "registry/name:tag, or azureml:NAME@latest"
+    return None
+
+
+def environment_of(image: str, build: tuple[str, str] | None) -> str | dict[str, object]:
+    """The `environment` of a command job. `build`: the folder of a Dockerfile and its name in there."""
+    if build is not None:
+        return {"build": {"path": build[0], "dockerfile_path": build[1]}}
+    return image if image.startswith("azureml:") else {"image": image}

@@ -1,0 +1,154 @@
+"""The azure provider: a plan becomes an Azure ML command job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import UsageError
+from cloudtrain.providers import Adopted, Finding, Note, Progress, Request, Seen
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.store import RunFolder
+from cloudtrain.settings import Settings
+
+if TYPE_CHECKING:
+    from cloudtrain.planning import Plan, Target
+    from cloudtrain.providers.azure.client import Workspace
+    from cloudtrain.spec import JobSpec
+
+
+class Provider:
+    """Azure ML command jobs. Everything that needs azure-ai-ml is imported when it is needed."""
+
+    name = "azure"
+    contracts = ("azureml",)
+    is_remote = True
+
+    def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
+        """Workspace, machines, environment and price: all from the spec, the settings and our tables."""
+        from cloudtrain.providers.azure.target import target
+
+        return target(settings, spec, rehearsal=rehearsal)
+
+    def rules(self, plan: Plan) -> list[Finding]:
+        """Azure ML's rules, across fields and of single ones, and what is to be uploaded."""
+        from cloudtrain.providers.azure.validate import rule_findings
+
+        return rule_findings(plan)
+
+    def checks(self, plan: Plan) -> list[Finding]:
+        """Whether the SDK is here. No network."""
+        from cloudtrain.providers.azure.validate import local_findings
+
+        return local_findings(plan)
+
+    def render(self, plan: Plan) -> Request:
+        """The command-job document."""
+        from cloudtrain.providers.azure.request import document_of, job_of
+
+        return Request(provider=self.name, document=document_of(plan), job=job_of(plan))
+
+    def start(
+        self,
+        request: Request,
+        run: RunFolder,
+        archive: Path,
+        progress: Progress | None,  # of inputs: the source is uploaded by the SDK, which shows it itself
+    ) -> dict[str, Any]:
+        """Look at the machines, upload what is new, create the job."""
+        from cloudtrain.providers.azure.submit import send
+
+        return send(_cloud(run), request.document, run, archive, progress)
+
+    def pause_seconds(self, run: RunFolder) -> float:
+        """As the settings said when the job was planned."""
+        return float(_facts(run)["poll"])
+
+    def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+        """Its status, and the log lines and events of all its nodes."""
+        from cloudtrain.providers.azure.status import observe
+
+        return [] if state.has_ended else observe(_cloud(run), run, state, self.pause_seconds(run))
+
+    def stop(self, run: RunFolder, state: RunState) -> bool:
+        """Told to save and end, then cancelled."""
+        from cloudtrain.providers.azure.stop import stop
+
+        return stop(_cloud(run), run, state, self.pause_seconds(run))
+
+    def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
+        """Addresses in datastores; none of a job that was never started."""
+        from cloudtrain.providers.azure.results import places
+
+        return places(run.document("request.json")) if state.ref is not None else {}
+
+    def checkpoints(self, run: RunFolder, state: RunState) -> str:
+        """The checkpoints' place, if there is anything below it."""
+        from cloudtrain.providers.azure.results import has_any
+
+        place = self.places(run, state).get("checkpoints", "")
+        return place if place and has_any(_cloud(run), place) else ""
+
+    def fetch(
+        self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
+    ) -> list[str]:
+        """Download from the places that the request names, and what Azure ML has stored by itself into `output`."""
+        from cloudtrain.providers.azure.results import fetch, fetch_artifacts
+
+        cloud, places = _cloud(run), self.places(run, state)
+        found = fetch(cloud, places, names, folder, progress, note)
+        if "output" in names and places and fetch_artifacts(cloud, run.run_id, folder / "output"):
+            found = [name for name in names if name in {*found, "output"}]
+        return found
+
+    def release(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:  # noqa: ARG002
+        """UsageError: Azure ML keeps machines for a cluster, not for a job."""
+        hint = "the cluster's own setting says when idle machines go: az ml compute update --min-instances 0"
+        raise UsageError(f"run {run.run_id} keeps no machines: a cluster does", hint=hint)
+
+    def adopt(self, settings: Settings, run_id: str | None, seen: Seen) -> list[Adopted]:
+        """Jobs that carry our tags, in the workspace of the settings."""
+        from cloudtrain.catalog.pricing import own_prices
+        from cloudtrain.providers.azure.account import WORKSPACE, workspace_of
+        from cloudtrain.providers.azure.discover import adopted
+
+        found = workspace_of(settings)
+        scope = {**dict(zip(WORKSPACE, found, strict=True)), "location": str(settings.get("azure.location") or "")}
+        own, _ = own_prices(settings.get("prices"))
+        return list(adopted(_connect(*found), scope, run_id, settings["azure.poll"], own, seen))
+
+    def catch_up(self, run: RunFolder, state: RunState) -> None:  # noqa: ARG002
+        """All log lines of an adopted run that had ended already."""
+        from cloudtrain.providers.azure.status import catch_up
+
+        catch_up(_cloud(run), run)
+
+    def native(self, run: RunFolder, state: RunState) -> Any:
+        """The `azure.ai.ml` Job."""
+        if state.ref is None:
+            raise UsageError(
+                f"run {run.run_id} is {state.state}: there is no job", hint=f"cloudtrain status {run.run_id}"
+            )
+        return _cloud(run).native(state.ref["name"])
+
+
+def _facts(run: RunFolder) -> dict[str, Any]:
+    facts: dict[str, Any] = run.document("plan.json")["target"]["facts"]
+    return facts
+
+
+def _cloud(run: RunFolder) -> Workspace:
+    facts = _facts(run)
+    return _connect(facts["subscription"], facts["resource_group"], facts["workspace"])
+
+
+def _connect(subscription: str, resource_group: str, name: str) -> Workspace:
+    try:
+        from cloudtrain.providers.azure.client import workspace
+    except ImportError as error:
+        from cloudtrain.providers.azure.validate import INSTALL
+
+        message = f"the azure provider needs azure-ai-ml, which is not installed: {error}"
+        raise UsageError(message, hint=INSTALL) from None
+    return workspace(subscription, resource_group, name)

@@ -1,0 +1,219 @@
+"""Plan -> the command-job document of Azure ML, and the job document in it. Pure."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.contracts.launch import job_document
+from cloudtrain.planning import Plan
+from cloudtrain.providers.azure.image import environment_of
+from cloudtrain.providers.cloud.request import ARCHIVE, PREFIX, as_folder, input_file, tags
+
+if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.spec.fields import Input
+
+SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
+
+RESUME = "cloudtrain_resume"
+"""The input that brings an earlier run's checkpoints."""
+
+OUTPUTS = {
+    "output": "CLOUDTRAIN_OUTPUT_DIR",
+    "model": "CLOUDTRAIN_MODEL_DIR",
+    "checkpoints": "CLOUDTRAIN_CHECKPOINT_DIR",
+}
+"""The outputs, each with the variable in which the launcher finds its path."""
+
+STORING_SECONDS = 60
+"""So long before Azure ML ends the job without a word, and the grace period besides, it stops by itself: its last
+checkpoint is to be stored, too."""
+
+BOOT = (
+    f"import os,sys,tarfile as t;x=t.open('{ARCHIVE}');x.extraction_filter=getattr(t,'data_filter',None);"
+    "x.extractall('code');os.chdir('code');os.execl(*[sys.executable]*2,'-u','.cloudtrain')"
+)
+"""Unpacks the source and becomes the launcher."""
+
+_MOUNTS = {"DATASET_MOUNT_ATTRIBUTE_CACHE_TTL": "1000"}
+"""Milliseconds. Mounts otherwise remember for ever what a file was like, or that there was none: and so would miss
+what other nodes have saved, and a stop. After "Access data in a job" in Microsoft's documentation."""
+
+_MODES = {"copy": "download", "stream": "ro_mount"}
+_TYPES = {
+    "file": "uri_file",
+    "folder": "uri_folder",
+    "table": "mltable",
+    "model": "custom_model",
+    "mlflow_model": "mlflow_model",
+    "triton_model": "triton_model",
+}
+SERVICES: dict[str, dict[str, str]] = {
+    "ssh": {"type": "ssh", "nodes": "all"},
+    "jupyter": {"type": "jupyter_lab"},
+    "vscode": {"type": "vs_code"},
+    "tensorboard": {"type": "tensor_board", "log_dir": "kept/output/tensorboard"},  # CLOUDTRAIN_TENSORBOARD_DIR
+}
+_IDENTITIES = {"managed": "managed", "user": "user_identity"}
+
+
+def run_place(datastore: str, run_id: str) -> str:
+    """Where all that belongs to one run lies, without a slash at the end."""
+    return f"azureml://datastores/{datastore}/paths/{PREFIX}/runs/{run_id}"
+
+
+def code_folder(data_dir: str, digest: str) -> str:
+    """The folder that is uploaded as the job's code: it holds the source archive and nothing else."""
+    return str(PurePosixPath(data_dir) / "sources" / digest)
+
+
+def document_of(plan: Plan) -> dict[str, Any]:
+    """The request: `az ml job create -f` takes it as it is."""
+    spec, facts = plan.spec, plan.target.facts
+    inputs = _inputs(plan)
+    document: dict[str, Any] = {
+        "$schema": SCHEMA,
+        "type": "command",
+        "name": plan.run_id,
+        "display_name": spec.name,
+        "experiment_name": spec.name,
+        "code": code_folder(plan.facts.data_dir, plan.facts.source.digest),
+        "command": _command(list(inputs)),
+        "environment": environment_of(facts["image"], _build(plan)),
+        "resources": _resources(plan),
+        # One process per node, which is our launcher: without it each node would be a world of its own.
+        "distribution": {"type": "pytorch", "process_count_per_instance": 1},
+        "inputs": inputs,
+        "outputs": _outputs(plan),
+        "environment_variables": {
+            **_MOUNTS,
+            **spec.env,
+            "CLOUDTRAIN_PLATFORM": "azureml",
+            "CLOUDTRAIN_JOB": as_variable(job_of(plan)),
+        },
+        "limits": {"timeout": plan.target.quote.max_seconds if plan.target.quote else 0},
+        "tags": tags(plan),
+        "properties": _properties(plan),
+    }
+    if facts["compute"]:
+        document["compute"] = f"azureml:{facts['compute']}"
+    elif spec.resources.spot or spec.azure.tier:
+        document["queue_settings"] = {"job_tier": "spot" if spec.resources.spot else spec.azure.tier}
+    if spec.azure.identity or spec.secrets:
+        document["identity"] = {"type": _IDENTITIES[spec.azure.identity or "managed"]}
+    if spec.azure.services:
+        document["services"] = {name: _service(name, spec.azure.ssh_key) for name in spec.azure.services}
+    return document
+
+
+def job_of(plan: Plan) -> dict[str, Any]:
+    """The job document: what every platform's has, where secrets are, and when the job stops by itself."""
+    seconds = plan.target.quote.max_seconds if plan.target.quote else 0
+    margin = plan.target.grace_seconds + STORING_SECONDS
+    return {
+        **job_document(plan),
+        "stop_after_seconds": seconds - min(margin, seconds // 5),
+        "secrets": {name: places[plan.target.provider] for name, places in plan.spec.secrets.items()},
+    }
+
+
+def input_name(name: str) -> str:
+    """An input's name as Azure ML takes it. The spec keeps names apart that differ in this alone."""
+    return name.replace("-", "_")
+
+
+def input_place(item: Input, plan: Plan) -> str:
+    """Where an input lies: an address, or the absolute path of a folder or file here, which is uploaded."""
+    place = item.on(plan.target.provider) or ""
+    if "://" in place and not place.startswith("azureml://registries/"):
+        return place if input_file(item, place) or item.type in ("model", "triton_model") else as_folder(place)
+    if is_address(place):
+        return place
+    return os.path.normpath(Path(plan.facts.folder) / Path(place).expanduser())
+
+
+def is_address(place: str) -> bool:
+    """Whether it is an address in a cloud, or a registered data asset, and not a path of this machine."""
+    return "://" in place or place.startswith("azureml:")
+
+
+def is_size(name: str) -> bool:
+    """Whether it is spelt as Azure's machine sizes are; capitals do not matter there."""
+    return re.fullmatch(r"(standard|basic)_\w+", name, re.IGNORECASE) is not None
+
+
+def _command(inputs: list[str]) -> str:
+    """For the nodes' shell: the paths that only a node knows, as variables; then the launcher takes its place."""
+    variables = {name: f"${{{{outputs.{output}}}}}" for output, name in OUTPUTS.items()}
+    for name in inputs:
+        variable = "CLOUDTRAIN_RESUME_DIR" if name == RESUME else f"CLOUDTRAIN_INPUT_{name.upper()}"
+        variables[variable] = f"${{{{inputs.{name}}}}}"
+    # In double quotes, which serve whether the place is put in as it is or as a variable of the shell.
+    exports = " ".join(f'{name}="{value}"' for name, value in variables.items())
+    return f'export {exports} && exec python3 -u -c "{BOOT}"'
+
+
+def _inputs(plan: Plan) -> dict[str, Any]:
+    found = {}
+    for name, item in plan.spec.inputs.items():
+        place = input_place(item, plan)
+        single = input_file(item, place) if is_address(place) else name in plan.facts.local_files
+        kind = _TYPES[item.type or ("file" if single else "folder")]
+        found[input_name(name)] = {"type": kind, "path": place, "mode": _MODES[item.mode]}
+    earlier = plan.facts.resume_from
+    if earlier and plan.is_rehearsal:  # in a datastore it would lie beside this run's own
+        earlier = f"{run_place(plan.target.facts['datastore'], plan.facts.resume_run)}/checkpoints"
+    if earlier and as_folder(earlier) != _checkpoints(plan):
+        found[RESUME] = {"type": "uri_folder", "path": as_folder(earlier), "mode": "ro_mount"}
+    return found
+
+
+def _outputs(plan: Plan) -> dict[str, Any]:
+    place = run_place(plan.target.facts["datastore"], plan.run_id)
+    paths = {name: f"{place}/{name}/" for name in OUTPUTS} | {"checkpoints": _checkpoints(plan)}
+    return {name: {"type": "uri_folder", "path": path, "mode": "rw_mount"} for name, path in paths.items()}
+
+
+def _checkpoints(plan: Plan) -> str:
+    place = run_place(plan.target.facts["datastore"], plan.run_id)
+    return as_folder(plan.spec.checkpoints.uri or f"{place}/checkpoints")
+
+
+def _properties(plan: Plan) -> dict[str, str]:
+    """What a job never loses again, tags can change: which submission it is of, and the commit.
+
+    Without a commit here the SDK would tell the git facts of the current folder, its remote's address with them.
+    """
+    commit = plan.facts.git_commit or "unknown"
+    return {"cloudtrain-planned": f"{plan.facts.time:.3f}", "mlflow.source.git.commit": commit}
+
+
+def _resources(plan: Plan) -> dict[str, Any]:
+    resources, facts = plan.spec.resources, plan.target.facts
+    found: dict[str, Any] = {"instance_count": resources.nodes}
+    if not facts["compute"] or (facts["instances"][:1] and not is_size(facts["instances"][0])):
+        found["instance_type"] = facts["instances"][0]  # on Kubernetes it is the name of one of the cluster's own
+    if resources.shm:
+        found["shm_size"] = f"{max(1, -(-resources.shm // 2**20))}m"
+    return found
+
+
+def _build(plan: Plan) -> tuple[str, str] | None:
+    """The folder of the Dockerfile that Azure ML is to build, and its name in there."""
+    image = plan.spec.image
+    if isinstance(image, str) or "build" not in image or plan.target.facts["recipe"]:
+        return None
+    path = PurePosixPath(os.path.normpath(PurePosixPath(plan.facts.folder) / image["build"]))
+    return str(path.parent), path.name
+
+
+def _service(name: str, ssh_key: str | None) -> dict[str, str]:
+    return {**SERVICES.get(name, {}), **({"ssh_public_keys": (ssh_key or "").strip()} if name == "ssh" else {})}
+
+
+def as_variable(document: dict[str, Any]) -> str:
+    """JSON in one line in which Azure ML finds no placeholder of its own."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).replace("${{", "$\\u007b{")

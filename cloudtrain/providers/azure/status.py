@@ -1,0 +1,108 @@
+"""Looking at a job: one look at its run history, then the new log lines, and from both the events that are new."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.providers.azure.logs import pull
+from cloudtrain.providers.azure.phases import billing, ended_at, ending, phase_event, phase_of, started_at, status_of
+from cloudtrain.providers.azure.results import left, places
+from cloudtrain.providers.azure.submit import gone, settle
+from cloudtrain.providers.cloud.outcome import all_told, cut_short, ended
+from cloudtrain.providers.cloud.unread_logs import read_log
+from cloudtrain.runs.state import RunState, fold
+from cloudtrain.runs.store import RunFolder
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.azure.client import Workspace
+
+SETTLING_PAUSES = 3
+"""Logs lag: after the end of a job its last lines are waited for, for this many looks."""
+
+
+def observe(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> list[dict[str, Any]]:
+    """The events since the last look. Log lines, and the events in them, are kept as they are read."""
+    now = time.time()
+    events: list[dict[str, Any]] = []
+    if state.ref is None:
+        events = settle(cloud, run, now)
+        if not any(event["type"] == "submitted" for event in events):
+            return events
+    details = cloud.details(run.run_id)
+    if details is None:
+        raise gone(cloud, run.run_id)
+    if phase_of(details) != state.phase:
+        events.append(phase_event(details, now))
+    if status_of(details) == "CancelRequested" and not state.stop_requested:
+        events.append({"type": "stop_requested", "time": now, "reason": "Azure ML is cancelling it"})
+    over = ending(details)
+    log = read_log(lambda: pull(cloud, run, logs_of(details), whole=over is not None), state, now)
+    events += log.events
+    if over is not None:
+        # What has just been read may hold the nodes' last words.
+        state = fold(run.run_id, run.each_event())
+        waited = _waited(details, state, now, pause)
+        if log.is_final(waited=waited) or (log.drained and (waited or all_told(state, state.nodes))):
+            end = _ended(details, state, over, run)
+            events.append({**end, "left": left(cloud, run.run_id, places(run.document("request.json")))})
+    return events
+
+
+def catch_up(cloud: Workspace, run: RunFolder) -> None:
+    """All log lines of a job that is over."""
+    details = cloud.details(run.run_id) or {}
+    while not pull(cloud, run, logs_of(details), whole=True):
+        pass
+
+
+def logs_of(details: Mapping[str, Any]) -> Mapping[str, str]:
+    """The addresses of a job's logs by their names."""
+    return details.get("logFiles") or {}
+
+
+def _waited(details: Mapping[str, Any], state: RunState, now: float, pause: float) -> bool:
+    """Whether the last lines had their time to arrive: since the end, or since we first saw it, as clocks differ."""
+    if not started_at(details) and not logs_of(details):
+        return True  # it never came so far as to print anything
+    seen = state.phase_seen if state.phase == phase_of(details) else now
+    return now - min(seen, ended_at(details) or now) > SETTLING_PAUSES * pause
+
+
+def _ended(details: Mapping[str, Any], state: RunState, over: tuple[str, str], run: RunFolder) -> dict[str, Any]:
+    """The end by Azure ML's word, unless the nodes know better: a stop of ours ends with checkpoints, not by force."""
+    final, reason = over
+    whole = all_told(state, state.nodes)
+    outcomes = {node["outcome"] for node in state.nodes_ended.values()}
+    causes = {node["why"] for node in state.nodes_ended.values() if node["outcome"] == "stopped"}
+    # An eviction ends them too: only a stop by us, or by themselves, is none of Azure ML's failures.
+    by_us = bool(state.stop_requested) or bool(causes & {"time", "stop_file"})
+    if whole and outcomes == {"succeeded"}:
+        final, reason = "succeeded", ""  # done, when it was cancelled
+    elif final == "succeeded" and "stopped" in outcomes:
+        final, reason = "stopped", ""  # it ended in order, and before its time
+    elif final != "stopped" and by_us and "stopped" in outcomes and outcomes <= {"stopped", "succeeded"}:
+        final, reason = "stopped", ""
+    taken = _taken_away(state)
+    if final == "stopped":
+        late = "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)"
+        reason = late if "time" in causes else reason or state.reason or taken or "it was cancelled"
+        reason += cut_short(state, "azure.stop_grace gives more") if "saved" not in reason else ""
+    elif final == "failed" and taken:
+        reason = f"{taken}: {reason}" if reason else taken
+    return ended(state, (final, reason), ended_at(details) or time.time(), _bill(details, state, run))
+
+
+def _taken_away(state: RunState) -> str:
+    """Which node its platform has told to end, if it did; empty: none."""
+    for node, told in sorted(state.nodes_ended.items()):
+        if told["outcome"] == "stopped" and told["why"] in ("sigterm", "preempted"):
+            how = "its machine was taken away" if told["why"] == "preempted" else "its platform ended it (SIGTERM)"
+            return f"node {node} stopped before it was done: {how}"
+    return ""
+
+
+def _bill(details: Mapping[str, Any], state: RunState, run: RunFolder) -> dict[str, Any]:
+    prices: dict[str, float] = run.document("plan.json")["target"]["facts"].get("prices", {})
+    return billing(details, state.nodes, max(prices.values(), default=None))

@@ -1,0 +1,84 @@
+"""The target that a spec and the settings mean on Azure ML: workspace, machines, environment, price. Pure."""
+
+from __future__ import annotations
+
+from cloudtrain.catalog.machines import Problem, choose
+from cloudtrain.catalog.pricing import known_prices, own_prices, price_of, quote
+from cloudtrain.planning import Target
+from cloudtrain.providers.azure.account import account
+from cloudtrain.providers.azure.image import image_of
+from cloudtrain.providers.azure.request import is_size
+from cloudtrain.settings import Settings
+from cloudtrain.spec import JobSpec
+from cloudtrain.spec.model import Resources
+
+MAX_NODES = 100
+"""Of one distributed job, by the documentation's table of limits."""
+
+DEFAULT_INSTANCE = "Standard_DS3_v2"
+"""For a job without GPUs that names no type."""
+
+DEFAULT_MAX_RUNTIME_SECONDS = 86_400
+"""Azure ML itself would let a job run for weeks."""
+
+UNUSED = ("resources.disk", "limits.max_wait", "limits.retries", "aws")
+
+
+def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
+    """Everything that rendering needs; what is missing or impossible is listed in `problems`.
+
+    Which machines a cluster has is known to the workspace only: unless the spec names their type, so is their price.
+    On Kubernetes a type is the name of one of the cluster's own instance types.
+    """
+    resources = spec.resources
+    facts, origins, problems = account(spec.azure, settings, rehearsal=rehearsal)
+    named = resources.instance.get("azure", ())
+    of_cluster = facts["compute"] and not named
+    types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _choice(resources, named)
+    if facts["compute"] and named and not is_size(named[0]) and resources.gpus is None:
+        message = f"how many GPUs {named[0]} has is known to the cluster {facts['compute']} alone"
+        wrong.append((("resources", "instance", "azure"), message, "say resources.gpus, 0 for none"))
+    location = facts["location"] or ""
+    image, wrong_image = image_of(spec.image, facts, settings, gpu=gpus > 0, types=types)
+    own, wrong_prices = own_prices(settings.get("prices"))
+    made, wrong_limits = quote(
+        price_of("azure", types[:1], location, own),
+        resources.nodes,
+        spec.limits,
+        default_seconds=DEFAULT_MAX_RUNTIME_SECONDS,
+        grace_seconds=0,  # Azure ML ends a job at its time limit, and not later
+    )
+    if not location:
+        wrong_limits = [
+            (at, said, f"{hint}; prices are known once azure.location is set") for at, said, hint in wrong_limits
+        ]
+    # A name that is none has no price either: that it is none is told by the rules.
+    untold = rehearsal or wrong or (not facts["compute"] and any(not is_size(name) for name in types))
+    problems += wrong + wrong_image + wrong_prices + ([] if untold else wrong_limits)
+    return Target(
+        provider="azure",
+        contract="azureml",
+        where=location or f"the workspace {facts['workspace']}",
+        max_nodes=MAX_NODES,
+        grace_seconds=settings["azure.stop_grace"],
+        schemes=("", "azureml", "https", "wasbs", "abfss"),
+        unused=UNUSED,
+        facts={
+            **facts,
+            "instances": list(types),
+            "prices": known_prices("azure", types[:1], location, own),
+            **image,
+            "poll": settings["azure.poll"],
+            # A rehearsal costs nothing: what only money forbids is told, and no reason to refuse it.
+            "unpaid": [message for _, message, _ in wrong_limits] if rehearsal else [],
+        },
+        origins={**origins, "prices": settings.origins.get("prices", "")},
+        gpus=gpus,
+        quote=made,
+        problems=tuple(problems),
+    )
+
+
+def _choice(resources: Resources, named: tuple[str, ...]) -> tuple[tuple[str, ...], int, list[Problem]]:
+    gpus, gpu = resources.gpus, resources.gpu
+    return choose("azure", gpus=gpus, gpu=gpu, named=named, default=DEFAULT_INSTANCE)

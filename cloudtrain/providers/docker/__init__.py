@@ -1,0 +1,1 @@
+"""The docker provider: one container per node on this machine. Only `engine` imports Docker's SDK."""

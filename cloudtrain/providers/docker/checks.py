@@ -1,0 +1,78 @@
+"""Whether this machine can run a plan in containers: asked before anything starts."""
+
+from __future__ import annotations
+
+import sys
+
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.planning import Plan
+from cloudtrain.providers import Finding
+from cloudtrain.providers.docker import gpus
+from cloudtrain.providers.docker.connect import docker_engine
+from cloudtrain.providers.local.checks import gpu_checks, gpu_rules, place_checks
+
+
+def container_rules(plan: Plan) -> list[Finding]:
+    """What stands in the way as far as the disk and the environment tell: no engine is asked."""
+    return [*_address(), *gpu_rules(plan, _gpus(plan), "in all"), *place_checks(plan, in_container=True)]
+
+
+def container_checks(plan: Plan) -> list[Finding]:
+    """The rest: what the engine and the driver tell."""
+    if _address():
+        return []
+    wanted = _gpus(plan)
+    missing = gpu_checks(plan, sys.executable, wanted, "in all")
+    return [*_engine(plan), *(missing or _taken(plan, wanted))]
+
+
+def _gpus(plan: Plan) -> int:
+    """In all: each container has its own."""
+    return plan.gpus * plan.spec.resources.nodes
+
+
+def _taken(plan: Plan, wanted: int) -> list[Finding]:
+    """Whether other runs leave as many GPUs as are wanted."""
+    if not wanted:
+        return []
+    visible = gpus.visible_gpus(gpus.chosen(plan.spec.env))
+    holders = gpus.busy(visible)
+    if plan.host.facts["share_gpus"] or len(visible) - len(holders) >= wanted:
+        return []
+    return [Finding(severity="error", message=gpus.too_few(visible, wanted, holders), hint=gpus.HINT)]
+
+
+def _address() -> list[Finding]:
+    from cloudtrain.providers.docker.host import LOCAL, address
+
+    where, by = address()
+    if by and not where.startswith(LOCAL):
+        message = f"{by} is {where}: the run's folders are mounted, so the engine must be this machine's"
+        hint = (
+            "unset DOCKER_HOST"
+            if by == "DOCKER_HOST"
+            else "docker context use default, or export DOCKER_CONTEXT=default"
+        )
+        return [Finding(severity="error", message=message, hint=hint)]
+    return []
+
+
+def _engine(plan: Plan) -> list[Finding]:
+    from cloudtrain.providers.docker.errors import missing_image
+
+    image = plan.host.facts["image"]
+    try:
+        with docker_engine() as engine:
+            machine, _ = engine.machine()
+            found = engine.image_architecture(image)
+    except CloudtrainError as error:
+        return [Finding(severity="error", message=error.message, hint=error.hint)]
+    if found is None and plan.host.facts["recipe"]:
+        return []  # it is built first
+    if found is None:
+        missing = missing_image(image)
+        return [Finding(severity="error", message=missing.message, hint=missing.hint)]
+    if found and found != machine:
+        message = f"the image {image} is built for {found}, this machine is {machine}: emulated at best"
+        return [Finding(severity="warning", message=message, hint=f"docker build --platform linux/{machine} …")]
+    return []

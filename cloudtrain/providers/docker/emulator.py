@@ -1,0 +1,171 @@
+"""A run in containers of this machine: one per node, on a network of their own; each watched by a process of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.providers.docker import gpus
+from cloudtrain.providers.docker.connect import docker_engine
+from cloudtrain.providers.docker.container import (
+    DATA_LABEL,
+    NODE_LABEL,
+    ROOT_CAPABILITIES,
+    RUN_LABEL,
+    ULIMITS,
+    Bind,
+    ContainerSpec,
+)
+from cloudtrain.providers.emulation.base import Launches, Stage
+from cloudtrain.providers.emulation.plain import PlainStage
+from cloudtrain.providers.emulation.run_paths import RunPaths
+from cloudtrain.providers.local.processes import run_module
+from cloudtrain.runs.store import LEFTOVERS
+
+SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
+"""Before the name of a secret in the environment of the process that hands it to a container."""
+
+
+def docker_stage(paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> DockerStage:
+    """The stage for a run's request, by its contract."""
+    contract = plan["target"]["contract"]
+    if contract == "sagemaker":
+        from cloudtrain.providers.docker.mounts import SageMakerRooms
+
+        # SageMaker's containers reach the internet unless the request says otherwise.
+        isolated = request.get("EnableNetworkIsolation", False)
+        return DockerStage(SageMakerRooms(paths, request, plan), paths, plan, isolated)
+    if contract == "azureml":
+        from cloudtrain.providers.docker.mounts import AzureMLRooms
+
+        return DockerStage(AzureMLRooms(paths, request, plan), paths, plan)
+    return DockerStage(PlainStage(paths, request), paths, plan)
+
+
+class DockerStage:
+    """Whatever the contract's own stage says is to be started, started in containers."""
+
+    nodes_are_here = False
+
+    def __init__(self, inner: Stage, paths: RunPaths, plan: Mapping[str, Any], isolated: bool = False) -> None:
+        self.inner, self.paths, self.isolated = inner, paths, isolated
+        self.facts = (plan["host"] or plan["target"])["facts"]
+        chosen = plan["target"].get("gpus")  # by the machine that a rehearsed request names
+        self.gpus_per_node: int = self.facts.get("gpus", 0) if chosen is None else chosen
+        self.max_runtime_seconds, self.grace_seconds = inner.max_runtime_seconds, inner.grace_seconds
+        self.labels = labels_of(paths.run)
+        digest = sha256(self.labels[DATA_LABEL].encode()).hexdigest()[:6]
+        self.network = f"cloudtrain-{paths.run.name}-{digest}"
+        self.gpus: tuple[str, ...] = ()
+        """Those of all nodes, in their order."""
+        self._held = ExitStack()
+
+    def inherits(self, variable: str) -> bool:
+        """What the process beside the container sees, such as DOCKER_HOST; the container sees nothing of it."""
+        return not variable.startswith("CLOUDTRAIN_")
+
+    def prepare(self, archive: Path) -> Launches:
+        """Folders, the network, and for each node a process that starts its container."""
+        launches = self.inner.prepare(archive)
+        self.gpus = self._take_gpus(launches)
+        mark = leftovers_mark(self.paths.run)
+        mark.parent.mkdir(exist_ok=True)
+        mark.touch()
+        with docker_engine() as engine:
+            _, rootless = engine.machine()
+            engine.make_network(self.network, self.labels, internal=self.isolated)
+        return [self._attached(launch, rootless) for launch in launches]
+
+    def keep(self) -> None:
+        """As the contract does."""
+        self.inner.keep()
+
+    def clear(self) -> None:
+        """Containers outlive the processes that watch them, where those were killed; the network outlives them all."""
+        try:
+            clear_containers(self.paths.run)
+        finally:
+            self._held.close()
+
+    def collect(self) -> list[str]:
+        """As the contract does."""
+        return self.inner.collect()
+
+    def spec(self, launch: Mapping[str, Any], rootless: bool = False) -> ContainerSpec:
+        """One node's container."""
+        node, facts = launch["node"], self.facts
+        first = node * self.gpus_per_node
+        return ContainerSpec(
+            node=node,
+            image=facts["image"],
+            name=f"{self.network}-{launch['host']}",
+            host=launch["host"],
+            network=self.network,
+            argv=tuple(launch["argv"]),
+            folder=launch["cwd"],
+            env=launch["env"],
+            secrets=tuple(launch["secrets"]),
+            binds=tuple(bind if isinstance(bind, Bind) else Bind(**bind) for bind in launch["binds"]),
+            labels={**self.labels, NODE_LABEL: str(node)},
+            grace_seconds=self.grace_seconds,
+            shm_bytes=facts["shm_bytes"],
+            memory_bytes=facts["memory_bytes"],
+            gpus=self.gpus[first : first + self.gpus_per_node],
+            **_rights(rootless, gpus=self.gpus_per_node > 0),
+        )
+
+    def _take_gpus(self, launches: Launches) -> tuple[str, ...]:
+        wanted = self.gpus_per_node * len(launches)
+        if not wanted:
+            return ()
+        visible = gpus.visible_gpus(gpus.chosen(launches[0]["env"]))
+        return gpus.take(visible, wanted, self._held, shared=bool(self.facts.get("share_gpus")))
+
+    def _attached(self, launch: Mapping[str, Any], rootless: bool) -> dict[str, Any]:
+        file = self.paths.run / "nodes" / str(launch["node"]) / "container.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(self.spec(launch, rootless).to_json(), indent=2))
+        return {
+            "node": launch["node"],
+            "argv": [*run_module("docker.node"), str(file)],
+            "cwd": str(self.paths.run),
+            "env": {},
+            "secrets": {f"{SECRET}{name}": place for name, place in launch["secrets"].items()},
+        }
+
+
+def _rights(rootless: bool, *, gpus: bool) -> dict[str, Any]:
+    """As whom a container runs and what it may do: what the person may, and no more.
+
+    A rootless engine's root is the person, so files are theirs in any case; but it can pass on neither their groups nor
+    higher limits than their own.
+    """
+    if rootless:
+        return {"user": "0:0", "capabilities": ROOT_CAPABILITIES}
+    groups = tuple(str(group) for group in sorted(set(os.getgroups()) - {os.getgid()}))
+    capabilities = ROOT_CAPABILITIES if os.getuid() == 0 else ()
+    user = f"{os.getuid()}:{os.getgid()}"
+    return {"user": user, "groups": groups, "capabilities": capabilities, "ulimits": ULIMITS if gpus else {}}
+
+
+def clear_containers(run: Path) -> int:
+    """Remove all that is a run's in the engine; how many containers there were. CloudtrainError when it cannot be."""
+    with docker_engine() as engine:
+        count = engine.clear(labels_of(run))
+    leftovers_mark(run).unlink(missing_ok=True)
+    return count
+
+
+def leftovers_mark(run: Path) -> Path:
+    """There as long as the engine may have something of the run: also after an end in which it could not be asked."""
+    return run.parents[1] / LEFTOVERS / run.name
+
+
+def labels_of(run: Path) -> dict[str, str]:
+    """What tells a run's containers and network from all others, also from those of a run of that id elsewhere."""
+    return {RUN_LABEL: run.name, DATA_LABEL: str(run.parents[1])}

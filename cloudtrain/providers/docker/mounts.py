@@ -1,0 +1,104 @@
+"""What each contract promises a container: the same stages as for processes, but with mounts in place of links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.contracts.sagemaker import ROOT
+from cloudtrain.errors import StorageError
+from cloudtrain.providers.aws.request import SOURCE
+from cloudtrain.providers.cloud.request import ARCHIVE
+from cloudtrain.providers.docker.container import Bind, host_names
+from cloudtrain.providers.emulation import container as rooms
+from cloudtrain.providers.emulation.azureml import HERE, AzureMLStage
+from cloudtrain.providers.emulation.base import Launches, local_secrets, threads
+from cloudtrain.providers.emulation.sagemaker import SageMakerStage
+
+INTERFACE = "eth0"
+"""What Docker calls a container's way to its network."""
+
+MOUNTS = "/mnt/azureml"
+"""Below it lie, in a rehearsal as Azure ML, the working folder, the inputs and the outputs."""
+
+
+class SageMakerRooms(SageMakerStage):
+    """Each node has its own /opt/ml; its channels are mounted there, read-only."""
+
+    nodes_are_here = False
+    interface = INTERFACE
+
+    def prepare(self, archive: Path) -> Launches:
+        """The tree of each node, and what is mounted into it."""
+        places, share = {SOURCE: archive, **self.places()}, threads(self.paths, self.plan)
+        launches: Launches = []
+        for container, root in zip(self.job.containers, self.roots, strict=True):
+            rooms.build(self.job, container, root, {})
+            binds = [Bind(source=str(root), target=ROOT)]
+            for channel in self.job.channels:
+                if place := places.get(channel.name):
+                    name = ARCHIVE if channel.name == SOURCE else place.name
+                    inside = channel.folder if place.is_dir() else f"{channel.folder}/{name}"
+                    binds.append(_read_only(place, root / inside, f"{ROOT}/{inside}"))
+            room = (container.node, container.host, container.argv, ROOT, {**share, **container.env}, binds)
+            launches.append(_launch(*room, self.plan))
+        return launches
+
+
+class AzureMLRooms(AzureMLStage):
+    """Each node has a working folder of its own; inputs are mounted read-only, outputs are the run's own folders."""
+
+    nodes_are_here = False
+
+    def names(self, nodes: int) -> tuple[str, ...]:
+        """Host names of the run's own network."""
+        return host_names(nodes)
+
+    def prepare(self, archive: Path) -> Launches:
+        """The working folder of each node, and what is mounted beside it."""
+        inside: dict[str, str] = {}
+        shared: list[Bind] = []
+        launches: Launches = []
+        for name, place in self.places().items():
+            kind, _, own = name.partition(".")
+            inside[name] = f"{MOUNTS}/{kind}/{own}" + ("" if place.is_dir() else f"/{place.name}")
+            shared.append(Bind(source=str(place), target=inside[name], read_only=kind == "inputs"))
+        argv, share = ("/bin/sh", "-c", self.job.command_line(inside)), threads(self.paths, self.plan)
+        for process in self.job.processes:
+            folder, host = self.working_folder(process.node), self.addresses[process.node]
+            code = _read_only(archive, folder / ARCHIVE, f"{MOUNTS}/wd/{ARCHIVE}")
+            binds = [Bind(source=str(folder), target=f"{MOUNTS}/wd"), code, *shared]
+            env = {**share, **process.env, **HERE, "CLOUDTRAIN_NODE_ADDR": host}
+            launches.append(_launch(process.node, host, argv, f"{MOUNTS}/wd", env, binds, self.plan))
+        return launches
+
+
+def _launch(
+    node: int,
+    host: str,
+    argv: tuple[str, ...],
+    folder: str,
+    env: Mapping[str, str],
+    binds: list[Bind],
+    plan: Mapping[str, Any],
+) -> dict[str, Any]:
+    return {
+        "node": node,
+        "host": host,
+        "argv": argv,
+        "cwd": folder,
+        "env": dict(env),
+        "binds": binds,
+        "secrets": local_secrets(plan),
+    }
+
+
+def _read_only(place: Path, here: Path, target: str) -> Bind:
+    """A folder or file to be seen at `target`, which is `here` on this machine: Docker would make it there as root."""
+    if not place.exists():
+        raise StorageError(f"there is nothing at {place}, which the job is to find at {target}")
+    if not place.is_dir():
+        here.parent.mkdir(parents=True, exist_ok=True)
+        here.touch()
+    return Bind(source=str(place), target=target, read_only=True)

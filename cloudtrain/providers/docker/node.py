@@ -1,0 +1,209 @@
+"""One node's container, from its creation to its removal, as a process that the supervisor watches like a launcher.
+
+    python -m cloudtrain.providers.docker.node SPEC.json
+
+Its output is the container's, its exit code the container's; SIGTERM is passed on, and SIGKILL follows before the
+grace period ends. It ends with its supervisor. Secrets come in its environment, as CLOUDTRAIN_SECRET_<NAME>, and go
+into the container's: while that runs, whoever may ask the engine (`docker inspect`) can read them there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.providers.docker.connect import docker_engine
+from cloudtrain.providers.docker.container import ContainerSpec, spec_from_json
+from cloudtrain.providers.docker.emulator import SECRET
+from cloudtrain.providers.docker.output import NodeWords
+from cloudtrain.providers.local.processes import STOPPED, SUPERVISOR_PID, end_with
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.docker.engine import Container, Ending, Engine
+
+Output = Iterator[tuple[bytes | None, bytes | None]]
+"""Pieces of a container's standard output, or else of its standard error."""
+
+REMIND_SECONDS = 2
+"""Between two SIGTERMs: the first may come before the program in the container listens, and is lost then."""
+
+KILL_BEFORE_SECONDS = 1.5
+"""So long before the supervisor would kill us, we kill the container, and have its end to tell of."""
+
+
+AWAY_SECONDS = 60.0
+"""How long the engine may be away. Its containers may go on meanwhile (live-restore), and so does the run."""
+
+LOOK_SECONDS = 0.25
+"""Between two looks whether the engine is back."""
+
+MOST_LOSSES = 40
+"""How often in a row an engine that answers may lose what a container prints before it has said anything new."""
+
+
+_FEWER_LIMITS = ({"memlock", "stack"}, {"stack"}, set[str]())
+
+
+class DockerNode:
+    """One container and the words that it says."""
+
+    def __init__(self, spec: ContainerSpec, secrets: Mapping[str, str]) -> None:
+        self.spec, self.secrets = spec, secrets
+        self.words = NodeWords(spec.node, sys.stdout.fileno())
+        self.asked = False
+        self.forced = False
+        self.ending: Ending | None = None
+        self.trouble: CloudtrainError | None = None
+        self._over = threading.Event()
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(self._woken, False)
+
+    def listen(self) -> None:
+        """From now on SIGTERM is passed on."""
+        signal.signal(signal.SIGTERM, lambda *_: self._ask())
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+
+    def run(self) -> int:
+        """Everything, in order; the exit code. Whatever happens, the container is removed."""
+        try:
+            with docker_engine() as engine:
+                if self.asked:
+                    return STOPPED
+                with self._started(engine) as container:
+                    self._watch(container)
+        except CloudtrainError as error:
+            self.trouble = self.trouble or error
+        if self.ending is None:
+            return self.words.trouble(self.trouble)
+        return self.words.conclude(self.ending.code, self.ending.out_of_memory, self.spec, self.asked, self.forced)
+
+    @contextmanager
+    def _started(self, engine: Engine) -> Iterator[Container]:
+        """The container, running; removed afterwards. An engine that may not raise its limits starts it without."""
+        for names in _FEWER_LIMITS:
+            spec = replace(self.spec, ulimits={name: self.spec.ulimits[name] for name in names & {*self.spec.ulimits}})
+            container = engine.create(spec, self.secrets)
+            try:
+                try:
+                    container.start()
+                except CloudError as error:
+                    if error.code != "ulimits" or not names:
+                        raise
+                    fewer = ", ".join(sorted(names))
+                    self.words.say(f"{error.message} ({fewer}): NCCL may miss that over InfiniBand; {error.hint}")
+                    continue
+                yield container
+                return
+            finally:
+                container.remove()
+
+    def _watch(self, container: Container) -> None:
+        """Until the container is over; a stop is passed on meanwhile."""
+        follower = threading.Thread(target=self._follow, args=(container,), daemon=True, name="output")
+        follower.start()
+        since = reminded = 0.0
+        grace = max(1.0, self.spec.grace_seconds - KILL_BEFORE_SECONDS)
+        while not self._over.is_set():
+            now = time.monotonic()
+            if self.asked:
+                since = since or now
+                with suppress(CloudtrainError):  # an engine that is away hears it when it is back
+                    if now - since > grace:
+                        self.forced = True
+                        container.signal("SIGKILL")
+                    elif now - reminded > REMIND_SECONDS:
+                        reminded = now
+                        container.signal("SIGTERM")
+            select.select([self._woken], [], [], 0.5 if self.asked else None)
+            with suppress(BlockingIOError):
+                os.read(self._woken, 4096)
+        follower.join()
+
+    def _follow(self, container: Container) -> None:
+        """In a thread of its own: pass on what the container prints, then wait for its end."""
+        output, losses, heard = container.output, 0, 0
+        try:
+            while True:
+                try:
+                    self._pass_on(output())
+                    self.ending = container.ending()
+                    return
+                except CloudtrainError:
+                    losses = losses + 1 if self.words.heard == heard else 1
+                    heard = self.words.heard
+                    if losses > MOST_LOSSES or not self._is_back(container):
+                        raise
+                    output = self._anew(container)
+        except CloudtrainError as error:
+            self.trouble = error
+        finally:
+            self.words.flush()
+            self._over.set()
+            self._nudge()
+
+    def _pass_on(self, output: Output) -> None:
+        for out, error in output:
+            if not self.words.hear(out or b"", error or b""):
+                self._ask()  # nobody reads it any more: the supervisor is gone
+
+    def _is_back(self, container: Container) -> bool:
+        """Wait until the engine answers again; False if it does not, or has the container no more."""
+        since = time.monotonic()
+        waited = False
+        while True:
+            time.sleep(LOOK_SECONDS)  # an engine that is leaving may still answer
+            try:
+                container.is_running()
+                break
+            except CloudError as error:
+                away = time.monotonic() - since
+                if error.code != "engine" or away > AWAY_SECONDS:
+                    return False
+                if not waited:
+                    self.words.say(f"{error.message}: waiting {AWAY_SECONDS:.0f} s for it; what runs goes on")
+                waited = True
+        if waited or not self.words.engine_lost:  # one that is leaving is lost several times
+            self.words.say(f"the Docker engine was lost and is back after {time.monotonic() - since:.1f} s")
+        self.words.engine_lost = True
+        return True
+
+    def _anew(self, container: Container) -> Callable[[], Output]:
+        if self.words.hear_again():
+            return container.output_again
+        self.words.say("what was printed meanwhile may be missing here: the engine does not keep that much")
+        return container.output_from_now
+
+    def _ask(self) -> None:
+        self.asked = True
+        self._nudge()
+
+    def _nudge(self) -> None:
+        with suppress(BlockingIOError):
+            os.write(self._wake, b"\0")
+
+
+def main(argv: list[str]) -> int:
+    """Run the container that SPEC.json describes."""
+    document: Any = json.loads(Path(argv[0]).read_text(encoding="utf-8"))
+    spec = spec_from_json(document)
+    node = DockerNode(spec, {name: os.environ[SECRET + name] for name in spec.secrets})
+    node.listen()
+    if supervisor := os.environ.get(SUPERVISOR_PID):
+        end_with(int(supervisor))
+    return node.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

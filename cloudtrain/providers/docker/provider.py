@@ -1,0 +1,180 @@
+"""The docker provider: N nodes are N containers on a network of this machine, watched by the same supervisor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.contracts import job_document, masked_variables
+from cloudtrain.contracts.plain import Layout, launches
+from cloudtrain.planning import Plan, Target
+from cloudtrain.providers import Finding, Progress, Request
+from cloudtrain.providers.docker.container import Bind, default_shm_bytes, host_names
+from cloudtrain.providers.emulation.run_paths import RunPaths
+from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.store import RunFolder
+from cloudtrain.settings import Settings
+
+if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.providers.emulation.base import Stage
+    from cloudtrain.spec import JobSpec
+
+INSIDE = "/cloudtrain"
+"""Below it lies, in the container, all that is the run's."""
+
+MASTER_PORT = 29500
+"""Each run has a network of its own, where every port is free."""
+
+
+class Provider(RunsHere):
+    """This machine's Docker engine, under the plain contract."""
+
+    name = "docker"
+    inside = INSIDE
+
+    def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
+        """The image, and what a container of it may use."""
+        from cloudtrain.providers.docker.image import image_of
+
+        image, problems = image_of(spec.image, settings, gpu=bool(spec.resources.gpus))
+        return Target(
+            provider=self.name,
+            where="this machine, in containers",
+            max_nodes=99,
+            grace_seconds=settings["stop_grace"],
+            schemes=("",),
+            kin=("local",),
+            unused=tuple(name for name in UNUSED if name not in ("image", "resources.shm")),
+            facts={
+                **image,
+                "cores": os.cpu_count() or 1,
+                "gpus": spec.resources.gpus or 0,
+                "shm_bytes": spec.resources.shm or _shm_bytes(settings, spec),
+                "memory_bytes": settings.get("docker.memory"),
+                "share_gpus": settings.get("docker.share_gpus") or False,
+            },
+            problems=problems,
+        )
+
+    def rules(self, plan: Plan) -> list[Finding]:
+        """Whether this machine can run the plan: GPUs, inputs, secrets."""
+        from cloudtrain.providers.docker.checks import container_rules
+
+        return [*super().rules(plan), *container_rules(plan)]
+
+    def checks(self, plan: Plan) -> list[Finding]:
+        """Whether the engine answers and has the image; GPUs."""
+        from cloudtrain.providers.docker.checks import container_checks
+
+        return container_checks(plan)
+
+    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Stage:
+        """What executes a request under the contract that it is for, in containers."""
+        from cloudtrain.providers.docker.emulator import docker_stage
+
+        return docker_stage(paths, request, plan)
+
+    def render(self, plan: Plan) -> Request:
+        """The containers, one per node: what each starts, sees and may use."""
+        spec, facts = plan.spec, plan.target.facts
+        nodes = spec.resources.nodes
+        hosts = host_names(nodes)
+        inputs = {name: plan.target.place_of(item.uri) or "" for name, item in spec.inputs.items()}
+        layout = Layout(
+            python="python3",
+            job_file=f"{INSIDE}/job.json",
+            source=f"{INSIDE}/source",
+            output=f"{INSIDE}/output",
+            model=f"{INSIDE}/model",
+            checkpoints=f"{INSIDE}/checkpoints",
+            inputs={name: _inside(name, place, plan) for name, place in inputs.items()},
+        )
+        found = launches(
+            plan,
+            layout,
+            addresses=hosts,
+            interface="eth0",
+            threads=max(1, facts["cores"] // (nodes * plan.processes)),
+        )
+        seen = [(here(plan, inputs[name]), target) for name, target in layout.inputs.items()]
+        shared = [Bind(source=place, target=target, read_only=True) for place, target in seen]
+        job = {**job_document(plan), **masked_variables(plan)}
+        document = {
+            "run_id": plan.run_id,
+            "job": job,
+            "source": plan.facts.source.digest,
+            "image": facts["image"],
+            "shm_bytes": facts["shm_bytes"],
+            "memory_bytes": facts["memory_bytes"],
+            "launches": [
+                {
+                    **launch.to_json(),
+                    "env": {**launch.env, "CLOUDTRAIN_MASTER_PORT": str(MASTER_PORT)},
+                    "host": hosts[launch.node],
+                    "binds": [asdict(bind) for bind in (*_own(plan, launch.node, layout), *shared)],
+                }
+                for launch in found
+            ],
+            "max_runtime_seconds": spec.limits.max_runtime,
+            "grace_seconds": plan.target.grace_seconds,
+            "resume_from": plan.facts.resume_from or None,
+        }
+        return Request(provider=self.name, document=document, job=job)
+
+    def start(self, request: Request, run: RunFolder, archive: Path, progress: Progress | None) -> dict[str, Any]:
+        """Start the supervisor, once nothing is left of runs whose own was killed."""
+        from cloudtrain.providers.docker.cleanup import clear_dead_runs
+
+        clear_dead_runs(run.path.parents[1])
+        return super().start(request, run, archive, progress)
+
+    def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+        """As for every run on this machine; of an ended one, what the engine still has is removed."""
+        if state.has_ended:
+            from cloudtrain.providers.docker.cleanup import clear_ended_run
+
+            clear_ended_run(run.path)
+        return super().observe(run, state)
+
+    def end_leftovers(self, run: Path) -> str:
+        """Processes first: they stop their containers themselves, with a checkpoint. Then what they have left."""
+        from cloudtrain.providers.docker.cleanup import clear_run
+
+        return "; ".join(part for part in (super().end_leftovers(run), clear_run(run)) if part)
+
+
+def _shm_bytes(settings: Settings, spec: JobSpec) -> int:
+    """By the node's processes and its share of the memory."""
+    memory = settings.get("docker.memory") or machine_memory() // spec.resources.nodes
+    return default_shm_bytes(spec.resources.processes_on(spec.resources.gpus or 0), memory)
+
+
+def machine_memory() -> int:
+    """Bytes of memory of this machine; where it does not say, 8 GiB."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 2**33
+
+
+def _own(plan: Plan, node: int, layout: Layout) -> list[Bind]:
+    """What of the run folder a node sees."""
+    paths = RunPaths(Path(plan.facts.data_dir) / "runs" / plan.run_id)
+    places: Mapping[str, Path] = {
+        layout.source: paths.source(node),
+        layout.output: paths.output,
+        layout.model: paths.model,
+        layout.checkpoints: paths.checkpoints,
+    }
+    binds = [Bind(source=str(place), target=target) for target, place in places.items()]
+    return [*binds, Bind(source=str(paths.job_file), target=layout.job_file, read_only=True)]
+
+
+def _inside(name: str, place: str, plan: Plan) -> str:
+    """Where an input lies in the container; a single file keeps its own name."""
+    folder = f"{INSIDE}/inputs/{name}"
+    return f"{folder}/{Path(here(plan, place)).name}" if name in plan.facts.local_files else folder

@@ -1,0 +1,1 @@
+"""A contract kept on this machine: a cloud's request executed here, its nodes as processes. No SDK."""

@@ -1,0 +1,250 @@
+"""What every provider that runs jobs on this machine does alike: a supervisor per run, and the run's own folders."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.private import private
+from cloudtrain.providers import Adopted, Finding, Note, Progress, Request, Seen
+from cloudtrain.providers.emulation.run_paths import RunPaths
+from cloudtrain.providers.local import last_word
+from cloudtrain.providers.local.processes import run_module
+from cloudtrain.providers.local.supervisor_status import (
+    Life,
+    disk_time,
+    end_leftovers,
+    has_begun,
+    identity_of,
+    last_beat,
+    life_of,
+    tell_to_stop,
+)
+from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.store import RunFolder, storing
+from cloudtrain.settings import Settings
+from cloudtrain.source.results import copy_results
+
+if TYPE_CHECKING:
+    from cloudtrain.planning import Plan
+    from cloudtrain.providers.emulation.base import Stage
+
+ORPHANS_SECONDS = 10
+"""How long nodes that lost their supervisor may take to stop by themselves, with a checkpoint."""
+
+START_DEADLINE_SECONDS = 20
+"""A start that nobody recorded and that has not reported by then never will; a supervisor that comes later gives up."""
+
+FAR_START_DEADLINE_SECONDS = 120
+"""The same for a supervisor that was started where we cannot look, and that perhaps has much to wait for."""
+
+ANSWER_SECONDS = 60
+"""A supervisor that cannot be looked at from here, and has shown no sign of life so long after a stop, is given up."""
+
+UNUSED = (
+    "image",
+    "resources.gpu",
+    "resources.instance",
+    "resources.spot",
+    "resources.disk",
+    "resources.shm",
+    "limits.max_wait",
+    "limits.max_cost",
+    "limits.retries",
+    "checkpoints.uri",
+    "tags",
+    "aws",
+    "azure",
+)
+"""Fields of the spec that mean nothing on this machine."""
+
+
+class RunsHere:
+    """The part of a provider that is the same for launchers and for containers."""
+
+    contracts = ("plain", "sagemaker", "azureml")
+    is_remote = False
+    inside = ""
+    """Where a job sees the run's own folders, if that is not where they are."""
+
+    def rules(self, plan: Plan) -> list[Finding]:
+        """Checkpoints of a run in a cloud are not at hand here."""
+        earlier = plan.facts.resume_from
+        if "://" not in earlier:
+            return []
+        hint = f"cloudtrain rerun {plan.facts.resume_run} --fresh starts without them"
+        return [Finding(severity="error", message=f"the earlier run's checkpoints lie in {earlier}", hint=hint)]
+
+    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Stage:
+        """What executes a request here, under the contract that it is for. The supervisor asks for it."""
+        raise NotImplementedError
+
+    def start(
+        self,
+        request: Request,  # noqa: ARG002  (the supervisor reads it from the run folder)
+        run: RunFolder,
+        archive: Path,
+        progress: Progress | None,  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """Start the supervisor, in a session of its own: closing the terminal does not reach it."""
+        paths = RunPaths(run.path)
+        argv = [*run_module("local.supervisor"), str(run.path), str(archive)]
+        with storing(paths.supervisor_log), open(paths.supervisor_log, "wb", opener=private) as log:
+            process = subprocess.Popen(
+                argv,
+                cwd=run.path,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        identity = ProcessIdentity.of(process.pid).to_json()  # before anybody may collect it
+        _reap(process)
+        return identity
+
+    def pause_seconds(self, run: RunFolder) -> float:  # noqa: ARG002
+        """A look at this machine costs next to nothing."""
+        return 1.0
+
+    def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+        """The end of a run whose supervisor is proven to be gone; what of it is left, if anything, is ended first.
+
+        A supervisor that cannot be looked at from here is never ended by a look: what is seen of it is said.
+        """
+        if state.has_ended:
+            return []
+        if not run.path.is_dir():
+            hint = "a training that still ran there ends within seconds"
+            raise StorageError(f"run {run.run_id}: its folder was removed", hint=hint)
+        now = time.time()
+        life = life_of(run.path, ProcessIdentity.from_json(state.ref))
+        if life in (Life.ALIVE, Life.NOT_BEGUN) and (life is Life.ALIVE or not self._is_overdue(run, state, now)):
+            return [_phase(now, "")] if state.phase else []
+        given_up = life is Life.UNKNOWN and _ignores_a_stop(run.path)
+        # It may have written its last word and gone between the reading of the events and this look.
+        if run.last_event("ended"):
+            return []
+        if told := last_word.read(RunPaths(run.path).last_word):
+            self.end_leftovers(run.path)
+            return [told]
+        if life is Life.UNKNOWN and not given_up:
+            phase = f"no sign of life of its supervisor{_where(run.path)}"
+            since = last_beat(run.path)
+            return [] if state.phase == phase else [_phase(now, phase, since if since > 0 else now)]
+        reason = "submit was interrupted before anything started"
+        if given_up:
+            reason = f"its supervisor{_where(run.path)} shows no sign of life and did not answer the stop"
+        elif has_begun(run.path):
+            reason = "its supervisor is gone (killed, or this machine was restarted)"
+        if not given_up and (left := self.end_leftovers(run.path)):
+            reason += f"; {left}"
+        return [{"type": "ended", "time": now, "state": "failed", "reason": reason}]
+
+    def _is_overdue(self, run: RunFolder, state: RunState, now: float) -> bool:
+        deadline = START_DEADLINE_SECONDS if state.ref is None else FAR_START_DEADLINE_SECONDS
+        return now - state.created >= deadline and not run.is_being_submitted()
+
+    def end_leftovers(self, run: Path) -> str:
+        """End what a dead supervisor left running; what there is to say of it."""
+        left = end_leftovers(run, ORPHANS_SECONDS)
+        return f"{left} processes that were left have been ended" if left else ""
+
+    def stop(self, run: RunFolder, state: RunState) -> bool:  # noqa: ARG002
+        """A file that the supervisor looks for each second, wherever it runs; and SIGTERM, if it is proven ours."""
+        with storing(run.path):
+            RunPaths(run.path).stop_mark.touch()
+        tell_to_stop(run.path)
+        return True
+
+    def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
+        """The run's own folders, those that hold something."""
+        paths = RunPaths(run.path)
+        found = {"model": paths.model, "output": paths.output, "checkpoints": paths.checkpoints}
+        return {name: str(path) for name, path in found.items() if _is_own_folder(path) and any(path.iterdir())}
+
+    def checkpoints(self, run: RunFolder, state: RunState) -> str:
+        """Their folder, if it holds any."""
+        return self.places(run, state).get("checkpoints", "")
+
+    def fetch(
+        self,
+        run: RunFolder,
+        state: RunState,
+        names: Sequence[str],
+        folder: Path,
+        progress: Progress | None,  # noqa: ARG002
+        note: Note,
+    ) -> list[str]:
+        """Copy them."""
+        brought = []
+        for name in names:
+            source = run.path / name
+            if source.is_symlink():  # in place of the folder that was made for it
+                note(f"{name} was left out: a link in place of the folder ({source.readlink()})")
+            elif name in self.places(run, state):
+                roots = (f"{self.inside}/{name}",) if self.inside else ()
+                if copy_results(source, folder / name, roots, note):
+                    brought.append(name)
+        return brought
+
+    def adopt(self, settings: Settings, run_id: str | None, seen: Seen) -> list[Adopted]:  # noqa: ARG002
+        """None: all runs of this machine are known."""
+        return []
+
+    def catch_up(self, run: RunFolder, state: RunState) -> None:
+        """Nothing: all of it is here."""
+
+    def release(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:  # noqa: ARG002
+        """UsageError: a run of this machine keeps none."""
+        raise UsageError(f"run {run.run_id} keeps no machines: it runs on this one")
+
+    def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
+        """UsageError: there is no SDK."""
+        raise UsageError("a run on this machine has no object of a cloud's SDK")
+
+
+def _is_own_folder(path: Path) -> bool:
+    """A program may put a link in its place, which leads to somebody else's files."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def _phase(now: float, phase: str, since: float | None = None) -> dict[str, Any]:
+    return {"type": "phase", "time": now, "phase": phase, "since": since or now}
+
+
+def _where(run: Path) -> str:
+    who = identity_of(run)
+    return f" on {who.machine}" if who else ""
+
+
+def _ignores_a_stop(run: Path) -> bool:
+    """Whether a stop was asked for long ago, and no heartbeat has come since; both by the clock of the disk."""
+    try:
+        asked = RunPaths(run).stop_mark.stat().st_mtime
+    except OSError:
+        return False
+    return last_beat(run) < asked < disk_time(run) - ANSWER_SECONDS
+
+
+def here(plan: Plan, place: str) -> str:
+    """The absolute path of a place on this machine, as the spec says it."""
+    return os.path.normpath(Path(plan.facts.folder) / Path(place).expanduser())
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Leave the supervisor to itself: collect it when it ends while we still live, and do not wait for it."""
+
+    def collect() -> None:
+        with suppress(ChildProcessError):
+            os.waitpid(process.pid, 0)
+
+    threading.Thread(target=collect, daemon=True).start()
+    process.returncode = 0

@@ -1,0 +1,107 @@
+"""The local provider: N nodes are N launchers on this machine, watched by a supervisor that outlives the client."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.contracts import job_document, masked_variables
+from cloudtrain.contracts.plain import Layout, launches
+from cloudtrain.planning import Plan, Target
+from cloudtrain.providers import Finding, Request
+from cloudtrain.providers.emulation.run_paths import RunPaths
+from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
+from cloudtrain.settings import Settings
+
+if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.providers.emulation.base import Stage
+    from cloudtrain.spec import JobSpec
+
+
+class Provider(RunsHere):
+    """This machine, under the plain contract."""
+
+    name = "local"
+
+    def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
+        """This machine: its Python and its cores."""
+        return Target(
+            provider=self.name,
+            where="this machine",
+            max_nodes=99,
+            grace_seconds=settings["stop_grace"],
+            schemes=("",),
+            unused=UNUSED,
+            facts={
+                "python": settings.get("python") or sys.executable,
+                "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+                "system": sys.platform,
+            },
+            origins={"python": settings.beside_the_job("python")},
+        )
+
+    def rules(self, plan: Plan) -> list[Finding]:
+        """Whether this machine can run the plan: torch, GPUs, inputs, secrets."""
+        from cloudtrain.providers.local.checks import machine_rules
+
+        return [*super().rules(plan), *machine_rules(plan)]
+
+    def checks(self, plan: Plan) -> list[Finding]:
+        """The same, where it takes a process to tell: GPUs, and torch in another Python."""
+        from cloudtrain.providers.local.checks import machine_checks
+
+        return machine_checks(plan)
+
+    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Stage:
+        """What executes a request under the contract that it is for, in processes."""
+        contract = plan["target"]["contract"]
+        if contract == "sagemaker":
+            from cloudtrain.providers.emulation.sagemaker import SageMakerStage
+
+            return SageMakerStage(paths, request, plan)
+        if contract == "azureml":
+            from cloudtrain.providers.emulation.azureml import AzureMLStage
+
+            return AzureMLStage(paths, request, plan)
+        from cloudtrain.providers.emulation.plain import PlainStage
+
+        return PlainStage(paths, request)
+
+    def render(self, plan: Plan) -> Request:
+        """The launches, one per node, with every path of the run."""
+        spec, facts = plan.spec, plan.target.facts
+        paths = RunPaths(Path(plan.facts.data_dir) / "runs" / plan.run_id)
+        layout = Layout(
+            python=facts["python"],
+            job_file=str(paths.job_file),
+            source=str(paths.source("{node}")),
+            output=str(paths.output),
+            model=str(paths.model),
+            checkpoints=str(paths.checkpoints),
+            inputs={name: here(plan, plan.target.place_of(item.uri) or "") for name, item in spec.inputs.items()},
+        )
+        nodes, per_node = spec.resources.nodes, plan.processes
+        # Linux answers on all of 127/8: an address of its own keeps each node apart, and in order, under c10d.
+        linux = facts["system"] == "linux"
+        addresses = tuple(f"127.0.0.{101 + node}" if linux and nodes > 1 else "127.0.0.1" for node in range(nodes))
+        found = launches(
+            plan,
+            layout,
+            addresses=addresses,
+            interface="lo" if linux else "lo0",
+            threads=max(1, facts["cores"] // (nodes * per_node)),
+        )
+        job = {**job_document(plan), **masked_variables(plan)}
+        document = {
+            "run_id": plan.run_id,
+            "job": job,
+            "source": plan.facts.source.digest,
+            "launches": [launch.to_json() for launch in found],
+            "max_runtime_seconds": spec.limits.max_runtime,
+            "grace_seconds": plan.target.grace_seconds,
+            "resume_from": plan.facts.resume_from or None,
+        }
+        return Request(provider=self.name, document=document, job=job)

@@ -1,0 +1,136 @@
+"""Whether a registry has an image, for which processors, under which digest: asked before anything is spent."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import urllib.error
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, UsageError
+from cloudtrain.images.reference import ACR, ECR, take_apart
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.cloud.registry import Found, Login
+_NOTHING = ("ImageNotFound", "ImageTagDoesNotMatchDigest")
+"""The failures by which ECR says that there is no such image."""
+
+
+def look(image: str) -> Found | None:
+    """What the registry has at an address; None for nothing. CloudError when it does not say."""
+    from cloudtrain.providers.cloud import registry
+
+    address = take_apart(image)
+    ecr = ECR.fullmatch(image)
+    if ecr is None:
+        return registry.look(address, login_for(address.registry))
+    try:
+        return _look_in_ecr(ecr[1], ecr[2], address.repository, address.reference)
+    except CloudtrainError:
+        login = _stored(address.registry)
+        if login is None:
+            raise
+        return registry.look(address, login)
+
+
+def refuse_missing(image: str, architecture: str) -> None:
+    """RefusedError when there is no such image, or none for the clouds' machines.
+
+    A registry that cannot be asked from here is no reason: the cloud may reach it all the same.
+    """
+    try:
+        found = look(image)
+    except CloudError as error:
+        logging.getLogger(__name__).info("%s was not looked at: %s", image, error.message)
+        return
+    if found is None:
+        hint = "look at its name and tag; cloudtrain image push pushes one; nothing was started"
+        raise RefusedError(f"there is no image {image} in its registry", hint=hint)
+    if found.architectures and architecture not in found.architectures:
+        there = ", ".join(sorted(found.architectures))
+        hint = f"docker build --platform linux/{architecture} …; nothing was started"
+        raise RefusedError(f"the image {image} is for {there}, the machines are {architecture}", hint=hint)
+
+
+def login_for(host: str) -> Login | None:
+    """Whoever the credentials at hand are, for a cloud's own registry; else what `docker login` has kept."""
+    ecr = ECR.fullmatch(f"{host}/any")
+    if ecr is None and not ACR.fullmatch(host):
+        return _stored(host)
+    try:
+        return _ecr_login(ecr[2], ecr[1]) if ecr else _acr_login(host)
+    except CloudtrainError as error:
+        login = _stored(host)
+        if login is None:
+            error.hint = "; or ".join(part for part in (error.hint, f"docker login {host}") if part)
+            raise
+        return login
+
+
+def _stored(host: str) -> Login | None:
+    try:
+        from cloudtrain.providers.docker.engine import stored_login
+    except ImportError:
+        return None  # a public one may be looked at all the same
+    return stored_login(host)
+
+
+def _aws(region: str) -> Any:
+    try:
+        from cloudtrain.providers.aws.client import aws
+    except ImportError as error:
+        raise _missing("boto3", "aws", error) from None
+    return aws(region)
+
+
+def _ecr_login(region: str, account: str) -> Login:
+    from cloudtrain.providers.cloud.registry import Login
+
+    answer = _aws(region).call("ecr", "get_authorization_token", registryIds=[account])
+    user, _, password = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode().partition(":")
+    return Login(user, password)
+
+
+def _acr_login(host: str) -> Login:
+    try:
+        from cloudtrain.providers.azure.acr import registry_login
+    except ImportError as error:
+        raise _missing("azure-ai-ml", "azure", error) from None
+    return registry_login(host)
+
+
+def _look_in_ecr(account: str, region: str, repository: str, reference: str) -> Found | None:
+    from cloudtrain.providers.cloud import registry
+
+    cloud = _aws(region)
+    place = {"registryId": account, "repositoryName": repository}
+    wanted = {"imageDigest" if ":" in reference else "imageTag": reference}
+    try:
+        answer = cloud.call(
+            "ecr", "batch_get_image", **place, imageIds=[wanted], acceptedMediaTypes=list(registry.MANIFESTS)
+        )
+    except CloudError as error:
+        if error.code == "RepositoryNotFoundException":
+            return None
+        raise
+    for failure in answer.get("failures") or ():
+        if failure.get("failureCode") not in _NOTHING:
+            message = f"ECR does not say whether it has {repository}: {failure.get('failureReason', 'no reason given')}"
+            raise CloudError(message, code=failure.get("failureCode", ""))
+    if not answer.get("images"):
+        return None
+
+    def config(digest: str) -> bytes:
+        try:
+            url = cloud.call("ecr", "get_download_url_for_layer", **place, layerDigest=digest)["downloadUrl"]
+            return registry.fetch(url, {})[0]
+        except (CloudError, urllib.error.URLError, TimeoutError, OSError, ValueError):
+            return b"{}"  # the digest is known all the same
+
+    image = answer["images"][0]
+    return registry.Found(image["imageId"]["imageDigest"], registry.architectures(image["imageManifest"], config))
+
+
+def _missing(package: str, extra: str, error: ImportError) -> UsageError:
+    message = f"its registry needs {package}, which is not installed: {error}"
+    return UsageError(message, hint=f'pip install "cloudtrain[{extra}]"')
