@@ -12,7 +12,7 @@ TESTS ?=
 # What to build, as cloudtrain image build takes it: make image IMAGE=cpu
 IMAGE ?= cuda
 
-.PHONY: help demo test check lint types imports image bench clean
+.PHONY: help demo test check lint types imports image bench docs clean
 
 help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
@@ -20,6 +20,7 @@ help:
 	@echo "make check   what CI runs: lint, types, imports, tests"
 	@echo "make image   build the image for GPUs; make image IMAGE=cpu the one for CPUs"
 	@echo "make bench   measure the speed bars (some minutes)"
+	@echo "make docs    write anew what pages show of the code: reference, outputs, picture"
 	@echo "make clean   remove .venv and caches"
 
 demo: $(VENV)/.train
@@ -45,6 +46,11 @@ image: $(VENV)/.train
 
 bench: $(VENV)/.dev
 	@for bench in tests/bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done
+
+docs: $(VENV)/.dev
+	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/make_outputs.py --write README.md docs/*.md docs/guides/*.md docs/concepts/*.md
+	$(BIN)/python docs/make_picture.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.tree import ROOT
+from tests.house.tools import ROOT
 from tests.limits import HANG_SECONDS
 
 BENCHES = sorted((ROOT / "tests" / "bench").glob("bench_*.py"))

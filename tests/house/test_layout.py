@@ -1,4 +1,4 @@
-"""What holds for every file: the README's map, first lines, sizes, names, one home for each shared word."""
+"""What holds for every file: first lines, sizes, names, one home for each shared word."""
 
 from __future__ import annotations
 
@@ -20,16 +20,11 @@ from cloudtrain.providers.local import processes as children
 from cloudtrain.providers.local import supervisor_status as liveness
 from cloudtrain.runs import logs
 from cloudtrain.source import PAYLOAD_FOLDER
-from tests.house.tree import BLOCK, FOLDERS, README, ROOT, tree
+from tests.house.tools import ROOT
 
+FOLDERS = ("cloudtrain", "docs", "entrypoints", "examples", "tests")
 PYTHON = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py") if "__pycache__" not in p.parts)
 CODE = [path for path in PYTHON if path.stat().st_size]
-
-
-def test_the_readme_maps_the_repository_as_it_is() -> None:
-    block = BLOCK.search(README.read_text())
-    assert block is not None
-    assert block[0] == tree(), "run python tests/house/tree.py --write"
 
 
 @pytest.mark.parametrize("path", CODE, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.house.collected import UNWRITTEN
-from tests.house.tree import ROOT
+from tests.house.tools import ROOT
 from tests.limits import HANG_SECONDS
 
 

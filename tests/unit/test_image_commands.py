@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.bundle import bundled
 from cloudtrain.errors import SourceError
 from cloudtrain.images.recipe import Recipe, our_recipe, recipe_of
 from cloudtrain.providers.docker.errors import refused_push
 from cloudtrain.submission.build import _public, arguments, build
 from tests.e2e.in_process import call
+from tests.house.tools import ROOT
 
 DOCKER = """#!/bin/sh
 echo "$@" >> {folder}/called
@@ -192,9 +192,10 @@ def test_options_of_dockers_need_nothing_named_before_them(folder: Path) -> None
 
 def examples() -> list[list[str]]:
     """The pushes that the help and the documentation show."""
-    readme = (bundled("docker") / "README.md").read_text().replace("\\\n", "")
+    pages = (ROOT / "docs" / name for name in ("reference/image.md", "guides/dependencies-and-images.md"))
+    text = "".join(page.read_text() for page in pages).replace("\\\n", "")
     shown = [line.strip().partition("   ")[0] for line in call("image", "push", "--help").out.splitlines()]
-    shown += re.findall(r"cloudtrain image push[^`#\n]*", readme)
+    shown += re.findall(r"cloudtrain image push[^`#\n]*", text)
     typed = [line.replace(" … ", " ").split() for line in shown if line.startswith("cloudtrain image push ")]
     assert len(typed) >= 5
     return [words[1:] for words in typed]

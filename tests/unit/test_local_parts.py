@@ -14,7 +14,7 @@ import pytest
 from cloudtrain.providers.local.ports import free_port
 from cloudtrain.providers.local.supervisor import Supervisor, _take
 from cloudtrain.providers.local.supervisor_status import Life, end_leftovers, has_begun, life_of
-from tests.house.tree import ROOT
+from tests.house.tools import ROOT
 
 
 def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> None:

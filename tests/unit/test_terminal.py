@@ -19,7 +19,7 @@ from cloudtrain.cli import main
 from cloudtrain.cli.output import paint, print_json, table
 from cloudtrain.cli.terminal import indented, log_text, one_line, printable
 from cloudtrain.runs.store import RunStore
-from tests.house.tree import ROOT
+from tests.house.tools import ROOT
 
 NASTY = {
     "title": "\x1b]0;owned\x07",

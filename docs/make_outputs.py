@@ -1,0 +1,190 @@
+"""Runs the commands that a page shows, as a reader would, and holds what they print against the page.
+
+    python docs/make_outputs.py docs/getting-started.md          shows where the page is out of date
+    python docs/make_outputs.py --write docs/getting-started.md  writes what was printed into the page
+
+A page is one session: a folder, a home of its own, the files that it says to save. In an output, a line `…` stands
+for any lines; numbers, times, run ids and curves may differ.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pages import FENCE, ROOT, Block, blocks
+
+ANY = "…"
+TIMEOUT = 600
+
+ACCOUNT = {
+    "CLOUDTRAIN_AWS_REGION": "us-east-1",
+    "CLOUDTRAIN_AWS_ROLE": "arn:aws:iam::123456789012:role/train",
+    "CLOUDTRAIN_AWS_BUCKET": "my-bucket",
+    "CLOUDTRAIN_AZURE_SUBSCRIPTION": "00000000-0000-0000-0000-000000000000",
+    "CLOUDTRAIN_AZURE_RESOURCE_GROUP": "my-group",
+    "CLOUDTRAIN_AZURE_WORKSPACE": "my-workspace",
+    "CLOUDTRAIN_AZURE_LOCATION": "eastus",
+}
+"""The account that pages speak of; a page that shows cloudtrain.toml says it itself."""
+
+VARIABLE = (
+    (re.compile(r"\x1b\[[0-9;]*m"), ""),
+    (re.compile(r"[▁▂▃▄▅▆▇█]+"), "CURVE"),
+    (re.compile(r"\b[0-9a-f]{8,}"), "HEX"),
+    (re.compile(r"\b(?:\d+ (?:h|min|ms|s) )*\d+ (?:h|min|ms|s)\b"), "TIME"),
+    (re.compile(r"\b([a-z][a-z0-9-]*)-[a-z0-9]{4}\b"), r"\1-ID"),
+    (re.compile(r"\d+(?:[.,]\d+)*(?:e[-+]?\d+)?"), "N"),
+    (re.compile(r" {2,}"), "  "),
+)
+"""What may differ from one run to the next."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a page, what the page says that it prints, and what it printed now."""
+
+    block: Block
+    command: str
+    expected: str
+    printed: str
+
+    def difference(self) -> str:
+        """Where the two differ; empty when the page is right."""
+        lines = difference(self.expected, self.printed)
+        return "\n".join([f"{self.block}: $ {self.command}", *lines]) if lines else ""
+
+
+class Session:
+    """A reader's shell: one folder, one home, one command after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.folder = folder / "home", folder / "work"
+        for path in (self.home, self.folder):
+            path.mkdir(parents=True)
+
+    def environment(self) -> dict[str, str]:
+        """Nothing of the environment outside but its PATH, with this Python's programs first."""
+        foreign = ("AWS_", "AZURE_", "CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "GITHUB_", "PYTEST_", "COV_")
+        env = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+        return {**env, "HOME": str(self.home), "PATH": path, "NO_COLOR": "1", "COLUMNS": "100"}
+
+    def save(self, name: str, text: str) -> None:
+        """A file that the page says to save."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def run(self, command: str, more: Mapping[str, str] | None = None) -> str:
+        """What a command prints, on both streams. A `cd` counts for those after it."""
+        marker = "<<folder>>"
+        done = subprocess.run(
+            ["bash", "-c", f"{command}\necho '{marker}'\"$PWD\""],
+            cwd=self.folder,
+            env={**self.environment(), **(more or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        text, _, folder = done.stdout.rpartition(marker)
+        self.folder = Path(folder.strip())
+        return text.replace(str(self.home), "~").replace(str(ROOT), "~/cloudtrain")
+
+    def run_python(self, text: str) -> str:
+        """Run a snippet: what it printed if it failed, else nothing."""
+        self.save("snippet.py", text)
+        printed = self.run("python snippet.py && echo '<<done>>'")
+        (self.folder / "snippet.py").unlink()
+        return "" if "<<done>>" in printed else printed
+
+
+def play(page: Path, folder: Path) -> list[Step]:
+    """Run a page's sessions (its `console` blocks) from top to bottom."""
+    session = Session(folder)
+    found = blocks(page)
+    own_account = any(block.notes.get("file") == "cloudtrain.toml" for block in found)
+    if any("examples/" in block.text for block in found):  # a reader has the repository
+        (session.folder / "examples").symlink_to(ROOT / "examples")
+    steps = []
+    for block in found:
+        if "file" in block.notes:
+            session.save(block.notes["file"], block.text)
+        elif block.language == "python":
+            steps.append(Step(block, "python", "", session.run_python(block.text)))
+        elif block.language == "console":
+            for command, expected in split(block.text):
+                printed = session.run(command, {} if own_account else ACCOUNT)
+                steps.append(Step(block, command, expected, printed))
+    return steps
+
+
+def split(text: str) -> list[tuple[str, str]]:
+    """A session's commands, each with the output below it."""
+    parts = re.split(r"^\$ ((?:.*\\\n)*.*)\n", text, flags=re.MULTILINE)[1:]
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def rewrite(page: Path, steps: list[Step]) -> None:
+    """Put what was printed into the page. An output that is right as it stands stays, also one with `…`."""
+    fresh: dict[int, list[str]] = {}
+    for step in (step for step in steps if step.block.language == "console"):
+        output = step.expected if not step.difference() else step.printed
+        fresh.setdefault(step.block.line, []).append(f"$ {step.command}\n{output}")
+    text = page.read_text(encoding="utf-8")
+    for match in reversed(list(FENCE.finditer(text))):
+        line = text.count("\n", 0, match.start("language")) + 1
+        if line in fresh:
+            text = text[: match.start("text")] + "".join(fresh[line]) + text[match.end("text") :]
+    page.write_text(text, encoding="utf-8")
+
+
+def difference(expected: str, printed: str) -> list[str]:
+    """The lines in which an output differs from what is shown of it, but for what may differ."""
+    if re.fullmatch(_pattern(expected), _steady(printed)):
+        return []
+    wanted, got = (_steady(text).splitlines() for text in (expected, printed))
+    return list(difflib.unified_diff(wanted, got, "shown", "printed now", lineterm="", n=1))
+
+
+def _steady(text: str) -> str:
+    """The text without what may differ, each line with its end."""
+    for pattern, stands_for in VARIABLE:
+        text = pattern.sub(stands_for, text)
+    return "".join(f"{line.rstrip()}\n" for line in text.strip("\n").splitlines())
+
+
+def _pattern(expected: str) -> str:
+    """The output as a regular expression: a line `…` stands for any lines, also for none."""
+    lines = _steady(expected).splitlines()
+    return "".join(
+        r"(?:.*\n)*?" if line.strip() == ANY else re.escape(line).replace(ANY, ".*") + r"\n" for line in lines
+    )
+
+
+def main(words: list[str]) -> int:
+    """The command line: 1 when a page is out of date and was not written."""
+    wrong = 0
+    for name in [word for word in words if word != "--write"]:
+        with tempfile.TemporaryDirectory() as folder:
+            steps = play(Path(name).resolve(), Path(folder))
+        differences = [step.difference() for step in steps if step.difference()]
+        print("\n".join(differences) or f"{name}: {len(steps)} commands print what it says")
+        if "--write" in words:
+            rewrite(Path(name).resolve(), steps)
+        wrong += len(differences)
+    return 1 if wrong and "--write" not in words else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,359 @@
+"""Writes the pages of docs/reference/ from the code. `python docs/make_reference.py`; a test says when they are old.
+
+Each function below is one page. What the code does not say (what a variable is for) is in the tables here, and a name
+that a table lacks, or has too many, is an error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+import cloudtrain
+from cloudtrain import errors, settings
+from cloudtrain.cli import COMMANDS, cli
+from cloudtrain.spec import json_schema
+from cloudtrain.units import format_duration, format_size
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "reference"
+
+JOB_VARIABLES = {
+    "CLOUDTRAIN_RUN_ID": "the run's id",
+    "CLOUDTRAIN_JOB_NAME": "the job's name",
+    "CLOUDTRAIN_PLATFORM": "`plain`, `sagemaker` or `azureml`: whose contract the job runs under",
+    "CLOUDTRAIN_NODE_RANK": "this node's rank, from 0",
+    "CLOUDTRAIN_NODES": "how many nodes there are",
+    "CLOUDTRAIN_PROCESSES": "processes per node",
+    "CLOUDTRAIN_INPUT_TRAIN": "folder or file of the input `train`; one variable for each input, its name in capitals",
+    "CLOUDTRAIN_OUTPUT_DIR": "what is written here is kept; `fetch` brings it",
+    "CLOUDTRAIN_MODEL_DIR": "the same, for the trained model",
+    "CLOUDTRAIN_CHECKPOINT_DIR": "the same, for checkpoints; they are back after a restart",
+    "CLOUDTRAIN_TENSORBOARD_DIR": "where to write TensorBoard's files, in the output folder",
+    "CLOUDTRAIN_CHECKPOINT_EVERY": "seconds between two checkpoints, as the job asks",
+    "CLOUDTRAIN_CHECKPOINT_KEEP": "how many checkpoints to keep, as the job asks",
+    "CLOUDTRAIN_ARGS_FILE": "the arguments as a JSON file, their types kept",
+    "CLOUDTRAIN_JOB_FILE": "the job document: what the launcher was told, as JSON",
+    "PET_NNODES": "the number of nodes; these five make a `torchrun train.py` typed by hand join the right group",
+    "PET_NODE_RANK": "this node's rank",
+    "PET_NPROC_PER_NODE": "processes per node",
+    "PET_MASTER_ADDR": "where the processes meet",
+    "PET_MASTER_PORT": "its port",
+    "GLOO_SOCKET_IFNAME": "the network interface between the nodes, unless the job's `env` names one",
+    "NCCL_SOCKET_IFNAME": "the same for NCCL",
+    "OMP_NUM_THREADS": "the node's cores shared among its processes, unless the job's `env` says a number",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1: after a restart, ranks never read the addresses of dead ones",
+    "PYTHONPATH": "has the folder of `cloudtrain_job` at its end",
+}
+"""What a process of a job finds, beside what its platform and torchrun set."""
+
+INTERNAL = {"CLOUDTRAIN_RESULT_FILE", "CLOUDTRAIN_STREAM_DIR", "CLOUDTRAIN_LAUNCHER_PID", "CLOUDTRAIN_STREAM_KEY"}
+"""Set in a job too, and nobody else's concern."""
+
+CLIENT_VARIABLES = {
+    "NO_COLOR": "no colours",
+    "GITHUB_ACTIONS": "`true`, which GitHub sets: mistakes and failures are annotations of the changed files",
+    "XDG_DATA_HOME": "runs are kept in its folder `cloudtrain`, instead of `~/.local/share/cloudtrain`",
+    "XDG_CONFIG_HOME": "your settings are `cloudtrain/config.toml` there, instead of in `~/.config`",
+    "CUDA_VISIBLE_DEVICES": "the GPUs that runs on this machine may use",
+    "DOCKER": "another program than `docker` to build images with",
+    "DOCKER_HOST": "the engine, as the docker program understands it; it must be this machine's",
+    "DOCKER_CONTEXT": "the same, by a context's name",
+}
+
+EXIT_CODES = {
+    0: "it worked; of a command that waits for a job: the job succeeded",
+    1: "the job failed",
+    2: "bad usage or bad spec: nothing was started",
+    3: "refused by a check, before anything was started or spent",
+    4: "trouble with a cloud, the network or the disk",
+    5: "the job was stopped or ran out of time",
+    130: "interrupted with Ctrl-C; a job that was being followed goes on",
+}
+JOB_CODES = {
+    12: "the trainer: out of memory; the next start takes half the part of a batch",
+    33: "the trainer: a loss, gradient or weight is not a finite number",
+}
+"""Codes of processes inside a job, as logs and failures show them."""
+
+
+def commands() -> str:
+    """Every command with its arguments and options, as click has them."""
+    context = click.Context(cli, info_name="cloudtrain")
+    parts = [f"{cli.help}\n", *_options(cli)]
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        if command is None:
+            raise LookupError(name)
+        parts += _command(f"cloudtrain {name}", command, context)
+    return _page("Commands", "\n".join(parts))
+
+
+def _command(name: str, command: click.Command, parent: click.Context) -> list[str]:
+    context = click.Context(command, info_name=name.rpartition(" ")[2], parent=parent)
+    usage = " ".join([name, *command.collect_usage_pieces(context)])
+    parts = [
+        f"## {name}\n",
+        f"```text\n{usage}\n```\n",
+        f"{inspect.cleandoc(command.help or '')}\n",
+        *_options(command),
+    ]
+    if command.epilog:
+        lines = [re.sub(r" {3,}", "   # ", line.strip()) for line in command.epilog.splitlines()]
+        parts.append("```sh\n" + "\n".join(line for line in lines if line.startswith("cloudtrain")) + "\n```\n")
+        parts = [part for part in parts if part != "```sh\n\n```\n"]
+    if isinstance(command, click.Group):
+        for sub in command.list_commands(context):
+            found = command.get_command(context, sub)
+            if found is not None:
+                parts += _command(f"{name} {sub}", found, context)
+    return parts
+
+
+def _options(command: click.Command) -> list[str]:
+    context = click.Context(command)
+    records = [param.get_help_record(context) for param in command.params if isinstance(param, click.Option)]
+    rows = [(f"`{record[0]}`", record[1]) for record in records if record]
+    return [_table(("option", "meaning"), rows)] if rows else []
+
+
+def job_yaml() -> str:
+    """Every field of job.yaml, from its JSON Schema."""
+    schema = json_schema()
+    sections = {name: _resolved(value, schema) for name, value in schema["properties"].items()}
+    top = {name: value for name, value in sections.items() if "properties" not in value}
+    parts = [
+        "Every field is optional. `cloudtrain schema` prints the JSON Schema, from which editors complete the file;"
+        " `cloudtrain init` writes a commented starter. Durations, sizes and money are written as people write them:"
+        " `90 s`, `6 h`, `200 GiB`, `50 USD`.\n",
+        _fields(top),
+    ]
+    for name, value in sections.items():
+        if "properties" in value:
+            parts += [f"## {name}\n", f"{value['description']}\n", _fields(value["properties"])]
+    return _page("job.yaml", "\n".join(parts))
+
+
+def _resolved(value: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    name = value.get("$ref", "").rpartition("/")[2]
+    return schema["$defs"][name] if name else value
+
+
+def _fields(properties: Mapping[str, Any]) -> str:
+    rows = [
+        (f"`{name}`", _type(value), _default(value), value.get("description", "")) for name, value in properties.items()
+    ]
+    return _table(("field", "type", "default", "meaning"), rows)
+
+
+def _type(value: Mapping[str, Any]) -> str:
+    kinds = value.get("anyOf") or value.get("oneOf")
+    if kinds:
+        return " or ".join(text for text in map(_type, kinds) if text)
+    if "enum" in value or "const" in value:
+        return ", ".join(f"`{item}`" for item in value.get("enum", [value.get("const")]))
+    names = value.get("type", "object")
+    kind = " or ".join(name for name in ([names] if isinstance(names, str) else names) if name != "null")
+    return (
+        "list" if kind == "array" else {"object": "mapping", "string": "text", "boolean": "true, false"}.get(kind, kind)
+    )
+
+
+KINDS = {"array": "list", "object": "mapping", "string": "text", "boolean": "true, false"}
+
+
+def _default(value: Mapping[str, Any]) -> str:
+    default = value.get("default")
+    if default in (None, [], {}, ()) or isinstance(default, dict):
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, int) and value.get("examples"):
+        return format_duration(default)
+    return f"`{default}`"
+
+
+def settings_page() -> str:
+    """Every setting: its key, its variable, what it means."""
+    rows = [
+        (f"`{key}`", f"`CLOUDTRAIN_{key.upper().replace('.', '_')}`", meaning, _shown(key))
+        for key, (_, meaning) in settings.KEYS.items()
+    ]
+    text = (
+        "A flag wins over the environment, that over `cloudtrain.toml` beside the job, that over"
+        " `~/.config/cloudtrain/config.toml`. In a file, `aws.region` is `region` in the table `[aws]`, and a relative"
+        " path counts from the file.\n\n"
+    )
+    return _page("Settings", text + _table(("key", "variable", "meaning", "default"), rows))
+
+
+def _shown(key: str) -> str:
+    value = settings.DEFAULTS.get(key, {"data_dir": "~/.local/share/cloudtrain"}.get(key))
+    if value is None:
+        return "the one that runs cloudtrain" if key == "python" else ""
+    if key.startswith("source_"):
+        return format_size(value)
+    return format_duration(value) if key.endswith(("_grace", ".poll")) else f"`{value}`"
+
+
+def environment() -> str:
+    """The variables that a job finds, that the launcher really sets; and those that the client reads."""
+    unknown = _job_variables() ^ set(JOB_VARIABLES)
+    if unknown:
+        raise LookupError(f"variables of a job without a meaning here, or that are gone: {sorted(unknown)}")
+    torchrun = {
+        "RANK, WORLD_SIZE": "this process among all, from 0; how many there are",
+        "LOCAL_RANK, LOCAL_WORLD_SIZE": "the same within this node",
+        "MASTER_ADDR, MASTER_PORT": "where the processes meet",
+    }
+    parts = [
+        "## In a job\n",
+        "On every platform a process finds these, beside the platform's own, the job's `env` and its secrets.\n",
+        _variables(JOB_VARIABLES),
+        "From `torchrun`, which starts the process:\n",
+        _variables(torchrun),
+        "## On your machine\n",
+        "Every [setting](settings.md) has a variable. Besides, cloudtrain minds:\n",
+        _variables(CLIENT_VARIABLES),
+    ]
+    return _page("Environment variables", "\n".join(parts))
+
+
+def _variables(meanings: Mapping[str, str]) -> str:
+    rows = [(", ".join(f"`{part}`" for part in name.split(", ")), meaning) for name, meaning in meanings.items()]
+    return _table(("variable", "meaning"), rows)
+
+
+def _job_variables() -> set[str]:
+    """What the launcher sets for the processes of a job, its own concerns left out."""
+    import tempfile
+
+    from contract import Job, Place, job_environment
+
+    job = Job("id", "name", "script", "train.py", [], {}, 1, 1, 0, 0, 30, 600, 3)
+    place = Place("plain", 0, 1, "node", 1, "node", "eth0", "output", "model", "checkpoints", {"train": "x"}, "", "")
+    with tempfile.TemporaryDirectory() as folder:
+        return set(job_environment(job, place, Path(folder), {})) - INTERNAL
+
+
+def exit_codes() -> str:
+    """What every command leaves with, and which errors belong to which code."""
+    kinds = {code: [kind.__name__ for kind in _errors() if kind.exit_code == code] for code in EXIT_CODES}
+    rows = [
+        (f"{code}", meaning, ", ".join(f"[`{name}`](errors.md)" for name in kinds[code]))
+        for code, meaning in EXIT_CODES.items()
+    ]
+    listed = {kind.exit_code for kind in _errors()}
+    if listed - set(EXIT_CODES):
+        raise LookupError(f"exit codes without a meaning here: {sorted(listed - set(EXIT_CODES))}")
+    parts = [
+        "Of every command:\n",
+        _table(("code", "meaning", "errors in Python"), rows),
+        "Of a process inside a job, where logs and failures show them:\n",
+        _table(("code", "meaning"), [(str(code), meaning) for code, meaning in JOB_CODES.items()]),
+    ]
+    return _page("Exit codes", "\n".join(parts))
+
+
+def errors_page() -> str:
+    """The exceptions, each with what it means and its exit code."""
+    rows = [
+        (f"`{kind.__name__}`", f"`{kind.__bases__[0].__name__}`", str(kind.exit_code), _first(kind))
+        for kind in _errors()
+    ]
+    text = (
+        "What can go wrong is an exception in Python, and a message and an exit code on the command line. A message"
+        " says what is wrong, where (file, line and column of a spec), and why; its `hint` says what to do. With"
+        " `--json` the same is one JSON object. Anything else that ends in a traceback is a bug: please report it.\n\n"
+    )
+    return _page("Errors", text + _table(("error", "is a", "exit code", "meaning"), rows))
+
+
+def _errors() -> list[type[errors.CloudtrainError]]:
+    found = dict.fromkeys(kind for kind in vars(errors).values() if isinstance(kind, type))
+    return [kind for kind in found if issubclass(kind, errors.CloudtrainError)]
+
+
+def python() -> str:
+    """The names of `cloudtrain`, and the methods of a run."""
+    parts = ["What `import cloudtrain` offers; [errors](errors.md) have a page of their own.\n"]
+    for name in cloudtrain.__all__:
+        value = getattr(cloudtrain, name)
+        if isinstance(value, type) and issubclass(value, Exception):
+            continue
+        parts += _described(f"cloudtrain.{name}", value)
+        if isinstance(value, type):
+            methods = [(key, item) for key, item in vars(value).items() if not key.startswith("_")]
+            for key, item in methods:
+                if inspect.isfunction(item):
+                    parts += _described(f"{name}.{key}", item, level=3)
+    return _page("Python API", "\n".join(parts))
+
+
+def _described(name: str, value: Any, level: int = 2) -> list[str]:
+    parts = [f"{'#' * level} {name}\n"]
+    if inspect.isfunction(value):
+        parts.append(f"```text\n{_signature(name.rpartition('.')[2], value)}\n```\n")
+    return [*parts, f"{inspect.getdoc(value) or ''}\n"]
+
+
+def _signature(name: str, value: Callable[..., Any]) -> str:
+    """On one line where there is room, else a parameter a line."""
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(value)))
+    text = re.sub(r"^\(self(, )?", "(", text)
+    if len(name + text) <= 110:
+        return name + text
+    inside, _, after = text[1:].rpartition(")")
+    parameters = re.sub(r", (?=\w+:|\*)", ",\n    ", inside)
+    return f"{name}(\n    {parameters},\n){after}"
+
+
+def trainer_options() -> str:
+    """What `train.py --help` prints, but for its summary, which other versions of Python wrap differently."""
+    argv = [sys.executable, str(ROOT / "entrypoints" / "train.py"), "--help"]
+    env = {**os.environ, "COLUMNS": "110", "NO_COLOR": "1"}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    text = "In `job.yaml`, `args: {epochs: 3}` is `--epochs 3`. See [the trainer](../guides/trainer.md).\n\n"
+    options = done.stdout.partition("\n\n")[2].rstrip()
+    return _page("The trainer's options", f"{text}```text\n{options}\n```\n")
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "commands.md": commands,
+    "job-yaml.md": job_yaml,
+    "settings.md": settings_page,
+    "environment.md": environment,
+    "exit-codes.md": exit_codes,
+    "errors.md": errors_page,
+    "python.md": python,
+    "trainer-options.md": trainer_options,
+}
+
+
+def _page(title: str, text: str) -> str:
+    note = "<!-- Made from the code by docs/make_reference.py: change the code, then run it. -->"
+    return f"# {title}\n\n{note}\n\n{text.rstrip()}\n"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    cells = [list(head), *([text.replace("|", "\\|").replace("\n", " ") for text in row] for row in rows)]
+    cells.insert(1, ["---"] * len(cells[0]))
+    return "".join("| " + " | ".join(row).replace("  |", " |") + " |\n" for row in cells)
+
+
+def _first(value: Any) -> str:
+    return (inspect.getdoc(value) or "").partition("\n\n")[0].replace("\n", " ")
+
+
+if __name__ == "__main__":
+    sys.path += [str(ROOT / "entrypoints"), str(ROOT / "entrypoints" / "job")]
+    for name, make in PAGES.items():
+        (FOLDER / name).write_text(make(), encoding="utf-8")
