@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parent / "job"))
 
-from launch import main
+from cloudtrain_launcher.launch import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -26,7 +26,7 @@ def launch(function: Callable[..., Any], *args: Any, processes: int = 2, **kwarg
     """
     if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
         raise UsageError(f"processes is {processes!r}: expected a whole number from 1 on")
-    cell, failure = _module("cell"), _module("failure")
+    cell, failure = _module("local_spawn"), _module("failure")
     _check_gpus(cell.torch, processes)
     try:
         fresh = cell.torch.cuda.is_available()
@@ -42,7 +42,7 @@ def launch(function: Callable[..., Any], *args: Any, processes: int = 2, **kwarg
 
 def _enter(*what: Any) -> None:
     """Where a rank begins: a fresh process can import this by its name."""
-    _module("cell").live(*what, _module("shutdown"))
+    _module("local_spawn").live(*what, _module("shutdown"))
 
 
 def _flush() -> None:
@@ -71,7 +71,7 @@ def _module(name: str) -> ModuleType:
     """One of the launcher's own files, under a name that hides nothing of the notebook's."""
     full = f"cloudtrain._launcher_{name}"
     if full not in sys.modules:
-        spec = spec_from_file_location(full, bundled("entrypoints") / f"{name}.py")
+        spec = spec_from_file_location(full, bundled("entrypoints") / "cloudtrain_launcher" / f"{name}.py")
         assert spec is not None and spec.loader is not None  # noqa: S101, PT018  (it is a file)
         module = module_from_spec(spec)
         try:

@@ -10,7 +10,9 @@ from cloudtrain.bundle import bundled
 
 def _load_schema() -> Any:
     """The launcher's own file: it travels with the job, so that it cannot import from this package."""
-    spec = spec_from_file_location("cloudtrain._event_schema", bundled("entrypoints") / "event_schema.py")
+    spec = spec_from_file_location(
+        "cloudtrain._event_schema", bundled("entrypoints") / "cloudtrain_launcher" / "event_schema.py"
+    )
     if spec is None or spec.loader is None:
         raise RuntimeError("the launcher's event_schema.py is missing: install cloudtrain again")
     module = module_from_spec(spec)

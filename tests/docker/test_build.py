@@ -154,7 +154,7 @@ def test_efas_plug_in_is_there_for_those_who_are_told_of_it_only(
     with engine.container(
         "efa", "bash", "-c", f'LD_LIBRARY_PATH=$(python3 -c "{devices}") python3 -c "{load}"'
     ) as name:
-        engine.do("cp", str(ENTRYPOINTS / "devices.py"), f"{name}:/opt/devices.py")
+        engine.do("cp", str(ENTRYPOINTS / "cloudtrain_launcher" / "devices.py"), f"{name}:/opt/devices.py")
         engine.do("start", "--attach", name)
     left = "ls -d /opt/amazon/openmpi* /etc/profile.d/*efa* /tmp/* /var/lib/apt/lists/* 2>/dev/null || true"
     assert engine.run("efa", "bash", "-c", left) == ""

@@ -175,8 +175,8 @@ def test_fresh_processes_run_an_imported_function_and_say_what_a_cells_own_needs
     done = run(
         """
         import mine
-        from cloudtrain import notebook
-        cell = notebook._module("cell")
+        from cloudtrain.api import notebook
+        cell = notebook._module("local_spawn")
         def own():
             pass
         def launch(function, *args):

@@ -59,7 +59,7 @@ def run_rank(folder: Path, script: str | bytes, *argv: str, world: int = 1, **jo
     reader = threading.Thread(target=_read, args=(pipe, said))
     reader.start()
     try:
-        worker = [sys.executable, str(ENTRYPOINTS / "worker.py")]
+        worker = [sys.executable, str(ENTRYPOINTS / "cloudtrain_launcher" / "worker.py")]
         done = subprocess.run(worker, cwd=folder, env=env, timeout=DEADLINE_SECONDS, check=False)
     finally:
         os.write(pipe, _END)

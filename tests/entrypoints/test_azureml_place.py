@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import azureml_place
-import contract
-import platforms
-from azureml_place import azureml
 from cloudtrain.providers.azure.request import SERVICES
+from cloudtrain_launcher import contract, platforms
+from cloudtrain_launcher.platforms import azureml as azureml_place
+from cloudtrain_launcher.platforms.azureml import azureml
 from tests.entrypoints.azure_nodes import MASTER, folders, variables
 from tests.entrypoints.containers import clean
 from tests.entrypoints.test_launcher import ENTRYPOINTS, document, events
@@ -126,7 +125,8 @@ def test_a_nodes_own_address_is_the_one_on_the_way_to_the_first_node() -> None:
     expected = [(address, 6105, address) for address in mine]
     expected += [("localhost", 6105, ""), ("no-such-host.invalid", 6105, ""), ("a..b", 1, ""), ("127.0.0.1", 99999, "")]
     # In a process of its own, which may look for names and ways.
-    script = "import sys; from azureml_place import own_address as o; print([o(m, p) for m, p, _ in eval(sys.argv[1])])"
+    script = "import sys; from cloudtrain_launcher.platforms.azureml import own_address as o\n"
+    script += "print([o(m, p) for m, p, _ in eval(sys.argv[1])])"
     argv = [sys.executable, "-c", script, repr(expected)]
     done = subprocess.run(argv, cwd=ENTRYPOINTS, text=True, capture_output=True, check=True, timeout=HANG_SECONDS)
     assert done.stdout.strip() == str([address for _, _, address in expected])

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from cloudtrain_launcher.restore import restore
 from cloudtrain_trainer import sharded, state
 from cloudtrain_trainer.checkpoint import Checkpoints, Found
 from cloudtrain_trainer.ranks import Ranks
-from restore import restore
 
 
 @pytest.fixture

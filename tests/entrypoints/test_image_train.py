@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-import launch
+from cloudtrain_launcher import launch
 from tests.entrypoints.conftest import SECRET
 from tests.entrypoints.containers import clean, container, put_source
 from tests.entrypoints.test_launcher import ENTRYPOINTS, events

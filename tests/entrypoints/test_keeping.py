@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import keeping
-from keeping import Keeper
+from cloudtrain_launcher import storage_sync as keeping
+from cloudtrain_launcher.storage_sync import Keeper
 from tests.loopback.waiting import eventually
 
 

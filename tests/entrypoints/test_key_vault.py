@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-import azure_secrets
-from stored_secrets import look_up
+from cloudtrain_launcher.stored_secrets import azure as azure_secrets
+from cloudtrain_launcher.stored_secrets import look_up
 from tests.entrypoints.test_launcher import events, finish, free_port, start
 from tests.entrypoints.vaults import MSI_SECRET, SECRET, TOKEN, Vault, refusal, serving
 from tests.limits import HANG_SECONDS

@@ -145,7 +145,11 @@ def test_a_world_of_the_wrong_size_is_refused_in_the_rank_itself(tmp_path: Path)
     env = {**os.environ, "CLOUDTRAIN_JOB_FILE": str(tmp_path / "job.json"), "CLOUDTRAIN_STREAM_DIR": str(tmp_path)}
     env |= {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}
     done = subprocess.run(
-        [sys.executable, str(ENTRYPOINTS / "worker.py")], cwd=tmp_path, env=env, timeout=HANG_SECONDS, check=False
+        [sys.executable, str(ENTRYPOINTS / "cloudtrain_launcher" / "worker.py")],
+        cwd=tmp_path,
+        env=env,
+        timeout=HANG_SECONDS,
+        check=False,
     )
     said = os.read(reader, 65536).decode()
     os.close(reader)

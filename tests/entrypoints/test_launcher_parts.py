@@ -13,10 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import contract
-import failure
-import launch
-import platforms
+from cloudtrain_launcher import contract, failure, launch, platforms
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 
@@ -195,7 +192,8 @@ def test_each_node_knows_how_training_ended_from_its_own_first_rank(
 def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     if sys.platform != "linux":
         pytest.skip("prctl is Linux's own")
-    child = f"import os, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})\nfrom lifeline import die_with\n"
+    child = f"import os, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})\n"
+    child += "from cloudtrain_launcher.lifeline import die_with\n"
     child += "die_with(os.getppid()); print('ready', os.getpid(), flush=True); time.sleep(600)"
     parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]).wait()"
     process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import shutdown
+from cloudtrain_launcher import shutdown
 from tests.entrypoints.ranks import run_rank
 from tests.limits import HANG_SECONDS
 
@@ -127,11 +127,12 @@ def test_a_pipe_that_nobody_reads_does_not_hold_up_a_failed_rank(tmp_path: Path)
 
 def test_a_rank_that_ended_well_gives_a_stuck_file_up_after_a_while_and_says_so(tmp_path: Path) -> None:
     program = (
-        "import os, sys\nimport shutdown\nreader, writer = os.pipe()\nstuck = open(writer, 'w', 1 << 20)\n"
+        "import os, sys\nfrom cloudtrain_launcher import shutdown\n"
+        "reader, writer = os.pipe()\nstuck = open(writer, 'w', 1 << 20)\n"
         "stuck.write('x' * 900_000)\nwatchdog = shutdown.Watchdog(0, seconds=0.2)\n"
         "shutdown.close([stuck], watchdog.step)\n"
     )
-    environ = {**os.environ, "PYTHONPATH": str(Path(shutdown.__file__).parent)}
+    environ = {**os.environ, "PYTHONPATH": str(Path(shutdown.__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )

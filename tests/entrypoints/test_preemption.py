@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-import preemption
-from preemption import Announcements, announced, where_to_ask
+from cloudtrain_launcher import preemption
+from cloudtrain_launcher.preemption import Announcements, announced, where_to_ask
 from tests.loopback.azure.metadata import Metadata, metadata
 from tests.loopback.waiting import eventually
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import reporting
+from cloudtrain_launcher import reporting
 from tests.entrypoints.ranks import run_rank
 
 LOADER = """import multiprocessing, sys

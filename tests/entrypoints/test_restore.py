@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import restore as restoring
-from restore import restore
+from cloudtrain_launcher import restore as restoring
+from cloudtrain_launcher.restore import restore
 
 
 @pytest.fixture

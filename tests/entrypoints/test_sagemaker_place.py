@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-import contract
-import devices
-import platforms
 from cloudtrain.catalog import instances
 from cloudtrain.providers.aws.request import body_of
-from sagemaker_place import sagemaker
+from cloudtrain_launcher import contract, devices, platforms
+from cloudtrain_launcher.platforms.sagemaker import sagemaker
 from tests.entrypoints.containers import clean, container, resources
 from tests.entrypoints.test_launcher import ENTRYPOINTS, document, events
 from tests.entrypoints.test_launcher_parts import JOB

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from deleting import Deletions, File, Seen
-from sharing import Shared, entries
+from cloudtrain_launcher.checkpoint_deletions import Deletions, File, Seen
+from cloudtrain_launcher.checkpoint_sync import Shared, entries
 from tests.limits import HANG_SECONDS
 from tests.loopback.waiting import eventually
 
@@ -191,7 +191,7 @@ def test_a_node_whose_disk_is_full_ends_the_start_on_all_nodes(nodes: Nodes, mon
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("sharing._receive", full)
+    monkeypatch.setattr("cloudtrain_launcher.checkpoint_sync._receive", full)
     nodes.write(0, "step-1", "weights")
     troubles = nodes.start()
     assert [str(trouble) for trouble in troubles] == [
@@ -202,7 +202,7 @@ def test_a_node_whose_disk_is_full_ends_the_start_on_all_nodes(nodes: Nodes, mon
 
 def test_what_goes_on_one_node_while_programs_run_goes_on_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks save, and the first one deletes: its peers' parts go too, and nothing that is new or only renamed."""
-    monkeypatch.setattr("deleting.PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.PAUSE_SECONDS", 0.02)
     nodes, steps = Nodes(tmp_path, 2), 12
     assert nodes.start() == []
     for node in range(2):
@@ -233,7 +233,7 @@ def test_what_is_made_anew_at_once_stays_also_where_nodes_share_a_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that empties its folder before it saves there again has not deleted what it saved."""
-    monkeypatch.setattr("deleting.PAUSE_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.PAUSE_SECONDS", 0)
     store = distributed.HashStore()
     (tmp_path / "disk").mkdir()
     one, peer = (Deletions(tmp_path / "disk", lambda path, _: pytest.fail(path)) for _ in range(2))
@@ -259,7 +259,7 @@ def test_what_is_made_anew_at_once_stays_also_where_nodes_share_a_disk(
 def told_of(looks: list[Seen], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What a node tells of when it sees these, one after the other."""
     store, scripted = distributed.HashStore(), iter(looks)
-    monkeypatch.setattr("deleting.look", lambda _: next(scripted))
+    monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.look", lambda _: next(scripted))
     node = Deletions(Path("nowhere"), lambda path, _: pytest.fail(path))
     node._looks = [next(scripted)] * 3
     for _ in looks[1:]:
@@ -313,8 +313,11 @@ def test_what_went_just_before_a_restart_takes_the_other_nodes_parts_along(tmp_p
 
 @pytest.mark.parametrize("path", ["../outside", "/outside"], ids=["upwards", "absolute"])
 def test_a_path_that_leads_out_is_refused(nodes: Nodes, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sharing import Entry
+    from cloudtrain_launcher.checkpoint_sync import Entry
 
-    monkeypatch.setattr("sharing.entries", lambda folder: {path: Entry(1, 1)} if folder == nodes.folders[0] else {})
+    monkeypatch.setattr(
+        "cloudtrain_launcher.checkpoint_sync.entries",
+        lambda folder: {path: Entry(1, 1)} if folder == nodes.folders[0] else {},
+    )
     assert all("which is no path inside the checkpoint folder" in str(trouble) for trouble in nodes.start())
     assert not (nodes.folders[1].parent / "outside").exists()

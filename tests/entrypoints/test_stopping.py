@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-import contract
-import launch
-import platforms
-import stopping
+from cloudtrain_launcher import contract, launch, platforms
+from cloudtrain_launcher import stop as stopping
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
 from tests.limits import HANG_SECONDS
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stored_secrets import look_up
+from cloudtrain_launcher.stored_secrets import look_up
 from tests.entrypoints.conftest import REGION, SECRET
 from tests.entrypoints.test_launcher import events, finish, start
 

@@ -13,12 +13,9 @@ from typing import Any
 
 import pytest
 
-import event_schema
-import launch
-import platforms
-import streams
 from cloudtrain_job import MARKER, signed_marker
-from masking import Masks
+from cloudtrain_launcher import event_schema, launch, platforms, streams
+from cloudtrain_launcher.masking import Masks
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB
 
 KEY = "00ff"

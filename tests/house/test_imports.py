@@ -71,10 +71,10 @@ assert set(started) == {{"git"}}, started
 
 def test_the_launcher_needs_the_standard_library_only() -> None:
     folder = ROOT / "entrypoints"
-    own = {path.stem for path in folder.rglob("*.py")}
+    own = {"cloudtrain_launcher", "cloudtrain_job"}
     before = loaded_after("pass")
     for module in ("launch", "worker", "agent", "notebook"):
-        loaded = loaded_after(f"import {module}", str(folder), str(folder / "job")) - before - own
+        loaded = loaded_after(f"import cloudtrain_launcher.{module}", str(folder), str(folder / "job")) - before - own
         assert loaded <= set(sys.stdlib_module_names), module
 
 

@@ -12,7 +12,6 @@ import pytest
 
 import cloudtrain
 import cloudtrain_job
-import sagemaker_place
 from cloudtrain.contracts import sagemaker
 from cloudtrain.providers.aws import request
 from cloudtrain.providers.emulation import namespace as enter
@@ -20,6 +19,7 @@ from cloudtrain.providers.local import processes as children
 from cloudtrain.providers.local import supervisor_status as liveness
 from cloudtrain.runs import logs
 from cloudtrain.source import PAYLOAD_FOLDER
+from cloudtrain_launcher.platforms import sagemaker as sagemaker_place
 from tests.house.tools import ROOT
 
 FOLDERS = ("cloudtrain", "docs", "entrypoints", "examples", "tests")
@@ -59,7 +59,7 @@ def test_every_dependency_is_pinned_by_the_constraints() -> None:
 
 
 def test_client_and_job_agree_on_the_words_they_share() -> None:
-    launch = (ROOT / "entrypoints" / "launch.py").read_text()
+    launch = (ROOT / "entrypoints" / "cloudtrain_launcher" / "launch.py").read_text()
     assert logs.EVENT_MARK.decode() == cloudtrain_job.MARKER
     assert f'"{children.SUPERVISOR_PID}"' in launch
     assert f"STOPPED = 0, 1, {children.STOPPED}" in launch

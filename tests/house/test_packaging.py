@@ -26,7 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for name in ("launch.py", "job/cloudtrain_job.py", "cloudtrain_trainer/tasks/digits.py"):
+    for name in ("cloudtrain_launcher/launch.py", "job/cloudtrain_job.py", "cloudtrain_trainer/tasks/digits.py"):
         assert f"cloudtrain/_bundle/entrypoints/{name}" in names
     assert any(name.startswith("cloudtrain/_bundle/infra/") for name in names)
     for name in (
@@ -50,7 +50,8 @@ def test_the_wheel_takes_its_version_from_the_package_and_its_types_along(wheel:
 
 def test_an_installed_wheel_finds_its_payload_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
-    code = "from cloudtrain.bundle import payload_files as p; f = p(); print(f['launch.py'], len(f))"
+    code = "from cloudtrain.bundle import payload_files\nfiles = payload_files()\n"
+    code += "print(files['cloudtrain_launcher/launch.py'], len(files))"
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -61,5 +62,7 @@ def test_an_installed_wheel_finds_its_payload_without_the_checkout(wheel: Path, 
         check=True,
         timeout=HANG_SECONDS,
     )
-    assert done.stdout.startswith(str(tmp_path / "cloudtrain" / "_bundle" / "entrypoints" / "launch.py"))
+    assert done.stdout.startswith(
+        str(tmp_path / "cloudtrain" / "_bundle" / "entrypoints" / "cloudtrain_launcher" / "launch.py")
+    )
     assert int(done.stdout.split()[-1]) > 15

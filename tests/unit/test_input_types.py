@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import contract
 from cloudtrain.cli.plan_view import overview
 from cloudtrain.contracts.launch import job_document
 from cloudtrain.providers import get_provider
 from cloudtrain.submission.preflight import offline_findings
+from cloudtrain_launcher import contract
 from tests.golden.cases import plan_of
 
 

@@ -33,7 +33,7 @@ STOP_SECONDS = 30.0
 """From SIGTERM to SIGKILL."""
 LEAVE_SECONDS = 5
 """How long a rank that has failed may take to leave."""
-JOB_MODULES = Path(__file__).parent / "job"
+JOB_MODULES = Path(__file__).parents[1] / "job"
 
 
 class Outcome(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from contract import INPUT
+from cloudtrain_launcher.contract import INPUT
 
 
 def text(environ: Mapping[str, str], name: str) -> str:

@@ -18,11 +18,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-import shutdown
-from contract import JOB_FILE, PAYLOAD, STREAM_DIR, STREAM_KEY, Job, filled, read_job
-from lifeline import die_with
-from notebook import run_notebook
-from reporting import LONGEST_MESSAGE, describe, text_of
+if __name__ == "__main__":  # started by its path: in place of this folder, the one that the package is in
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from cloudtrain_launcher import shutdown
+from cloudtrain_launcher.contract import JOB_FILE, PAYLOAD, STREAM_DIR, STREAM_KEY, Job, filled, read_job
+from cloudtrain_launcher.lifeline import die_with
+from cloudtrain_launcher.notebook import run_notebook
+from cloudtrain_launcher.reporting import LONGEST_MESSAGE, describe, text_of
 
 if find_spec("cloudtrain_job") is None:  # the launcher has put it last on the path
     sys.path.append(str(PAYLOAD / "job"))
@@ -31,8 +34,6 @@ import cloudtrain_job
 
 FOLDER = Path.cwd()
 """The job's working folder, whatever folder the program changes to."""
-
-OURS = ("contract", "devices", "failure", "lifeline", "notebook", "reporting", "shutdown")
 
 RANK_PID = os.getpid()
 """A process that the program forks comes back here when it ends; it is not the rank, and tells nothing."""
@@ -76,8 +77,6 @@ def emit(kind: str, /, **fields: Any) -> None:
 
 def run(job: Job) -> None:
     """Run the program in this process, as its `__main__`."""
-    for name in OURS:
-        sys.modules.pop(name, None)  # a program may have modules of these names: its own must be found
     if job.kind == "module":
         sys.argv, sys.path[0] = [job.target, *job.argv], str(FOLDER)
         runpy.run_module(job.target, run_name="__main__", alter_sys=True)
@@ -153,7 +152,7 @@ def _report(error: BaseException, attempt: int) -> None:
 
 
 def _is_ours(filename: str) -> bool:
-    return filename in (__file__, str(PAYLOAD / "notebook.py")) or filename.startswith("<frozen runpy")
+    return filename.startswith((f"{Path(__file__).parent}{os.sep}", "<frozen runpy"))
 
 
 def _leave(code: int) -> NoReturn:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Optional
 
-from failure import is_consequence
+from cloudtrain_launcher.failure import is_consequence
 
 LONGEST_MESSAGE, LONGEST_TRACEBACK, LONGEST_CODE = 1000, 2500, 200
 """Characters of each that an event carries."""

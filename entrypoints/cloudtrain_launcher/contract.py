@@ -13,7 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Mapping, Match
 
-from devices import cores
+from cloudtrain_launcher.devices import cores
 
 JOB, JOB_FILE = "CLOUDTRAIN_JOB", "CLOUDTRAIN_JOB_FILE"
 RESUME_DIR = "CLOUDTRAIN_RESUME_DIR"
@@ -27,7 +27,7 @@ LIBRARY_PATH = "LD_LIBRARY_PATH"
 ARGUMENT = "$argv"
 """In the values of a job document: the place in `argv` of a text that is too long to be said twice."""
 
-PAYLOAD = Path(__file__).resolve().parent
+PAYLOAD = Path(__file__).resolve().parents[1]
 """The folder that the launcher, the worker and the shared trainer lie in, wherever the source was unpacked."""
 
 

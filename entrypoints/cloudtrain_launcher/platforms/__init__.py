@@ -6,10 +6,11 @@ import socket
 import time
 from typing import Callable, Mapping
 
-from azureml_place import azureml
-from contract import JOB_FILE, Place
-from sagemaker_place import failure_file, sagemaker
-from variables import folders, number, text
+from cloudtrain_launcher.contract import JOB_FILE, Place
+from cloudtrain_launcher.platforms.azureml import azureml as azureml_node
+from cloudtrain_launcher.platforms.sagemaker import failure_file
+from cloudtrain_launcher.platforms.sagemaker import sagemaker as sagemaker_node
+from cloudtrain_launcher.variables import folders, number, text
 
 PLATFORM = "CLOUDTRAIN_PLATFORM"
 
@@ -32,8 +33,8 @@ def plain(environ: Mapping[str, str]) -> Place:
 
 PLATFORMS: dict[str, Callable[[Mapping[str, str]], Place]] = {
     "plain": plain,
-    "sagemaker": sagemaker,
-    "azureml": azureml,
+    "sagemaker": sagemaker_node,
+    "azureml": azureml_node,
 }
 FAILURE_FILES: dict[str, Callable[[Mapping[str, str]], str]] = {"sagemaker": failure_file}
 """Where a platform reads the reason of a failure: known even where the node's place is not."""

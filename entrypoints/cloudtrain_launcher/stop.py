@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Callable
 
-from preemption import Announcements
+from cloudtrain_launcher.preemption import Announcements
 
 LOOK_SECONDS = 1.0
 LISTING_EVERY = 10

@@ -11,10 +11,10 @@ import json
 import threading
 from typing import TYPE_CHECKING, Callable, Mapping
 
-import aws_secrets
+from cloudtrain_launcher.stored_secrets import aws as aws_secrets
 
 if TYPE_CHECKING:
-    from azure_secrets import KeyVault
+    from cloudtrain_launcher.stored_secrets.azure import KeyVault
 
 FORMS = "secretsmanager:NAME, ssm:NAME or keyvault:VAULT/NAME"
 
@@ -65,7 +65,7 @@ class Stores:
             return aws_secrets.ask(what, store, name, self._environ)
         if self._vaults is None:
             # Not above: urllib takes longer to load than half of the launcher, and most jobs do without.
-            from azure_secrets import KeyVault
+            from cloudtrain_launcher.stored_secrets.azure import KeyVault
 
             self._vaults = KeyVault(self._environ)
         return self._vaults.ask(what, name)

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import Mapping
 
-import variables
-from contract import JOB, RESUME_DIR, Place
-from preemption import where_to_ask
+from cloudtrain_launcher import variables
+from cloudtrain_launcher.contract import JOB, RESUME_DIR, Place
+from cloudtrain_launcher.preemption import where_to_ask
 
 DISTRIBUTION = "distribution: {type: pytorch, process_count_per_instance: 1}"
 

@@ -17,13 +17,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Callable, Iterator
 
+if __name__ == "__main__":  # started by its path: in place of this folder, the one that the package is in
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 from cloudtrain_job import emit as tell
 from cloudtrain_job import send_through
-from contract import LAUNCHER_PID, STREAM_DIR, STREAM_KEY
-from failure import is_consequence
-from keeping import JOURNAL
-from lifeline import die_with
-from sharing import Shared, level_before_each_start
+from cloudtrain_launcher.checkpoint_sync import Shared, level_before_each_start
+from cloudtrain_launcher.contract import LAUNCHER_PID, STREAM_DIR, STREAM_KEY
+from cloudtrain_launcher.failure import is_consequence
+from cloudtrain_launcher.lifeline import die_with
+from cloudtrain_launcher.storage_sync import JOURNAL
 
 STOPPED = 143
 

@@ -18,19 +18,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import failure
 from cloudtrain_job import event_line
-from contract import PAYLOAD, STREAM_KEY, Job, Place, job_environment, read_job, with_job_file
-from devices import visible_gpus
-from keeping import JOURNAL, Keeper
-from last_words import LastWords
-from lifeline import die_with
-from masking import masks
-from platforms import find_failure_file, find_place, wait_for_name
-from restore import restore
-from stopping import ASKED, StopRequest
-from stored_secrets import look_up
-from streams import Streams, write_line, write_text
+from cloudtrain_launcher import failure
+from cloudtrain_launcher.contract import PAYLOAD, STREAM_KEY, Job, Place, job_environment, read_job, with_job_file
+from cloudtrain_launcher.devices import visible_gpus
+from cloudtrain_launcher.last_output import LastWords
+from cloudtrain_launcher.lifeline import die_with
+from cloudtrain_launcher.masking import masks
+from cloudtrain_launcher.platforms import find_failure_file, find_place, wait_for_name
+from cloudtrain_launcher.restore import restore
+from cloudtrain_launcher.stop import ASKED, StopRequest
+from cloudtrain_launcher.storage_sync import JOURNAL, Keeper
+from cloudtrain_launcher.stored_secrets import look_up
+from cloudtrain_launcher.streams import Streams, write_line, write_text
 
 SUCCEEDED, FAILED, STOPPED = 0, 1, 5
 NODE_RANK = "CLOUDTRAIN_NODE_RANK"
@@ -151,7 +151,13 @@ class Launcher:
         env = {**job_environment(self.job, self.place, self.scratch, os.environ), STREAM_KEY: self.key}
         # torchrun makes a folder for logs that it is not asked to write: among ours, which go when we go.
         logs = f"--log-dir={self.scratch / 'torchrun'}"
-        argv = [sys.executable, "-u", str(PAYLOAD / "agent.py"), logs, *torchrun_arguments(self.job, self.place)]
+        argv = [
+            sys.executable,
+            "-u",
+            str(Path(__file__).with_name("agent.py")),
+            logs,
+            *torchrun_arguments(self.job, self.place),
+        ]
         torchrun = subprocess.Popen(
             argv,
             env=env,
@@ -307,7 +313,7 @@ def torchrun_arguments(job: Job, place: Place) -> list[str]:
         # c10d orders the nodes by their addresses: given in node order they keep the platform's ranks.
         if place.address:
             arguments.append(f"--local-addr={place.address}")
-    return [*arguments, str(PAYLOAD / "worker.py")]
+    return [*arguments, str(Path(__file__).with_name("worker.py"))]
 
 
 def _never_began(error: Exception) -> int:

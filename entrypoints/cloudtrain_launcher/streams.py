@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Callable
 
 from cloudtrain_job import MARKER, SIGNED, signed_marker
-from event_schema import CLIENTS, LAUNCHERS, parse
-from masking import masks
+from cloudtrain_launcher.event_schema import CLIENTS, LAUNCHERS, parse
+from cloudtrain_launcher.masking import masks
 
 _MARKER = MARKER.encode()
 

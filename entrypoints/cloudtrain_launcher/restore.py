@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Callable, Iterator
 
-from keeping import LINK
+from cloudtrain_launcher.storage_sync import LINK
 
 BLOCK_BYTES = 1 << 20
 LONGEST_LINK = 4096
@@ -32,8 +32,8 @@ def restore(
     """Copy each regular file below `source` that is missing below `target`: whole, or not at all.
 
     What is there is never overwritten, so that it may run again after any interruption. Links are not followed, and
-    none is made but for a file that stands for one (see `keeping.LINK`) and stays inside. A file that cannot be read
-    is passed over with a line in the log; OSError if one cannot be written. Nodes that share a folder do not meet:
+    none is made but for a file that stands for one (see `storage_sync.LINK`) and stays inside. A file that cannot be
+    read is passed over with a line in the log; OSError if one cannot be written. Nodes that share a folder do not meet:
     `node` is part of the temporary name. `until`: a reason to stop early. `leads`: large files become links to
     `source`, which stays where it is.
     """

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from reporting import LONGEST_CODE, LONGEST_TRACEBACK, is_users, shown
+from cloudtrain_launcher.reporting import LONGEST_CODE, LONGEST_TRACEBACK, is_users, shown
 
 _LONGEST_STACK = 60
 """Lines of a stack that are kept."""

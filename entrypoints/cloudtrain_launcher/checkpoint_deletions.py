@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Collection, Mapping, NamedTuple
 
-from keeping import UNFINISHED
+from cloudtrain_launcher.storage_sync import UNFINISHED
 
 PAUSE_SECONDS = 2.0
 """Between two looks."""

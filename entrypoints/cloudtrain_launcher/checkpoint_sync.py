@@ -22,8 +22,8 @@ from io import BufferedRWPair
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, NamedTuple
 
-from deleting import Deletions
-from keeping import UNFINISHED
+from cloudtrain_launcher.checkpoint_deletions import Deletions
+from cloudtrain_launcher.storage_sync import UNFINISHED
 
 OWN = ".own"
 """A file by which a folder among the checkpoints says that only the node that wrote it needs it before a restart."""
