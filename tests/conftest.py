@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.limits import cpu_time, pytest_configure, pytest_runtest_protocol
+from tests.support.limits import cpu_time, pytest_configure, pytest_runtest_protocol
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
@@ -20,7 +20,7 @@ __all__ = ["cpu_time", "pytest_configure", "pytest_runtest_protocol"]  # hooks a
 settings.register_profile("busy machine", deadline=None)  # a pause of 0.2 s is no bug
 settings.load_profile("busy machine")
 
-SLOW_FIRST = ("e2e", "docker", "entrypoints", "providers")
+SLOW_FIRST = ("e2e", "docker", "entrypoints", "providers", "fakes")
 """Folders whose files take longest: begun first, they do not keep everybody waiting at the end."""
 
 
@@ -50,7 +50,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 @pytest.fixture(scope="session")
 def docker_with_image() -> Iterator[tuple[DockerClient, str]]:
     """A Docker engine and an image of these tests alone; skipped, with the reason, where there is none."""
-    from tests.engine import engine_and_image
+    from tests.support.engine import engine_and_image
 
     with engine_and_image() as found:
         yield found

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.docker.engine import BUILD_SECONDS, Engine
-from tests.e2e import workbench
-from tests.e2e.workbench import Bench
+from tests.support import workbench
+from tests.support.workbench import Bench
 
 pytestmark = [pytest.mark.docker, pytest.mark.torchrun, pytest.mark.timeout(1800)]
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.e2e.workbench import Bench, Result
-from tests.limits import HANG_SECONDS
-from tests.loopback.waiting import eventually
+from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import eventually
+from tests.support.workbench import Bench, Result
 
 DIGITS = """
 name: digits

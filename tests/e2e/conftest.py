@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.workbench import Bench
+from tests.support.workbench import Bench
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.e2e.workbench import Bench, Result
+from tests.support.workbench import Bench, Result
 
 TRAINING = """
 name: digits

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.cloud_life import DIGITS, LONG, POLL, TOKEN, Life
-from tests.e2e.workbench import Bench, Result
-from tests.loopback.azure.cloud import AzureCloud
+from tests.fakes.azure.cloud import AzureCloud
+from tests.support.workbench import Bench, Result
 
 pytestmark = [pytest.mark.torchrun]
 

@@ -17,8 +17,8 @@ import pytest
 import cloudtrain
 from cloudtrain.runs.store import RunStore
 from tests.e2e.bad_input_table import ROWS, Row
-from tests.e2e.in_process import Said, call
-from tests.limits import HANG_SECONDS
+from tests.support.in_process import Said, call
+from tests.support.limits import HANG_SECONDS
 
 TAKES_A_PROCESS = {"no torch", "no such Python"}
 """What only another Python can tell: `plan` starts none."""

@@ -13,7 +13,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.runs.store import RunStore, as_text
-from tests.e2e.in_process import Said, call
+from tests.support.in_process import Said, call
 
 SEED = 20_261
 CASES = int(os.environ.get("CASES", "160"))

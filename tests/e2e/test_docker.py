@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.rehearsals import MY_TOKEN, leaves_no_secret
-from tests.e2e.workbench import Bench, Result
-from tests.engine import left_of, running
+from tests.support.engine import left_of, running
+from tests.support.workbench import Bench, Result
 
 if TYPE_CHECKING:
     from docker.client import DockerClient

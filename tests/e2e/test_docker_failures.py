@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.workbench import Bench
-from tests.engine import left_of, running
-from tests.limits import HANG_SECONDS
+from tests.support.engine import left_of, running
+from tests.support.limits import HANG_SECONDS
+from tests.support.workbench import Bench
 
 if TYPE_CHECKING:
     from docker.client import DockerClient

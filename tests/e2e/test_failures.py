@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.workbench import Bench
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
+from tests.support.workbench import Bench
 
 pytestmark = pytest.mark.torchrun
 

@@ -18,12 +18,12 @@ from cloudtrain.images.recipe import recipe_of
 from cloudtrain.submission.images import ready_there
 from cloudtrain.submission.prune import prune
 from cloudtrain.submission.registry import look
-from tests.e2e.workbench import Bench
-from tests.engine import left_of
-from tests.limits import HANG_SECONDS
-from tests.loopback.azure.cloud import AzureCloud
-from tests.loopback.waiting import eventually
-from tests.registry import logged_in, registry
+from tests.fakes.azure.cloud import AzureCloud
+from tests.support.engine import left_of
+from tests.support.limits import HANG_SECONDS
+from tests.support.registry import logged_in, registry
+from tests.support.waiting import eventually
+from tests.support.workbench import Bench
 
 if TYPE_CHECKING:
     from docker.client import DockerClient

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.providers.local import checks
-from tests.e2e.in_process import call
+from tests.support.in_process import call
 
 VALID = """\
 # a job that says nearly everything

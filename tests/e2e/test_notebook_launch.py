@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 pytestmark = [pytest.mark.torchrun]
 

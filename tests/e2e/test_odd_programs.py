@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.workbench import Bench, Result
+from tests.support.workbench import Bench, Result
 
 pytestmark = [pytest.mark.torchrun]
 

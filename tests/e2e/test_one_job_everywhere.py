@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cloud_life import DIGITS, POLL
-from tests.e2e.workbench import Bench
-from tests.loopback.aws.cloud import Cloud
-from tests.loopback.azure.cloud import AzureCloud
+from tests.fakes.aws.cloud import Cloud
+from tests.fakes.azure.cloud import AzureCloud
+from tests.support.workbench import Bench
 
 pytestmark = [pytest.mark.torchrun]
 

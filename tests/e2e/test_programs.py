@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.e2e.workbench import Bench
+from tests.support.workbench import Bench
 
 pytestmark = pytest.mark.torchrun
 

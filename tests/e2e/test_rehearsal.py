@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.rehearsals import MY_TOKEN, TRAINING, Rehearsal, leaves_no_secret
-from tests.e2e.workbench import Bench, Result
+from tests.support.workbench import Bench, Result
 
 pytestmark = [pytest.mark.torchrun]
 

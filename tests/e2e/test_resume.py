@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.workbench import Bench
+from tests.support.workbench import Bench
 
 pytestmark = pytest.mark.torchrun
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.house.tools import ROOT
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 WORKFLOW = yaml.safe_load((ROOT / "examples/github-actions/smoke.yml").read_text())
 (JOB,) = WORKFLOW["jobs"].values()

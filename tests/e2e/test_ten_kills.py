@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.workbench import Bench
-from tests.loopback.waiting import eventually
+from tests.support.waiting import eventually
+from tests.support.workbench import Bench
 
 JOB = """
 name: cat

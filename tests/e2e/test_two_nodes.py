@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.workbench import Bench, Result
+from tests.support.workbench import Bench, Result
 
 pytestmark = [pytest.mark.torchrun]
 

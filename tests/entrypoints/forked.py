@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints" / "job"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "entrypoints"))
 
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 
 def nothing(rank: int) -> None:

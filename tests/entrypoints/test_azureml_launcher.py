@@ -15,8 +15,8 @@ import pytest
 from tests.entrypoints.azure_nodes import folders, start_node
 from tests.entrypoints.test_launcher import events, finish, free_port
 from tests.entrypoints.vaults import SECRET, TOKEN, serving
-from tests.limits import HANG_SECONDS
-from tests.loopback.azure.metadata import metadata
+from tests.fakes.azure.metadata import metadata
+from tests.support.limits import HANG_SECONDS
 
 STOP_FILE = "output/.cloudtrain-stop"
 

@@ -22,7 +22,7 @@ from cloudtrain_launcher import launch
 from tests.entrypoints.conftest import SECRET
 from tests.entrypoints.containers import clean, container, put_source
 from tests.entrypoints.test_launcher import ENTRYPOINTS, events
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 TRAIN = ENTRYPOINTS.parent / "docker" / "train"
 

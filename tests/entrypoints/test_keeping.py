@@ -9,7 +9,7 @@ import pytest
 
 from cloudtrain_launcher import storage_sync as keeping
 from cloudtrain_launcher.storage_sync import Keeper
-from tests.loopback.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 

@@ -14,7 +14,7 @@ import pytest
 
 from cloudtrain_launcher import shutdown
 from tests.entrypoints.ranks import run_rank
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 UNCLOSED = """
 import csv, gzip, io, os, sys, threading, zipfile

@@ -8,8 +8,8 @@ import pytest
 
 from cloudtrain_launcher import preemption
 from cloudtrain_launcher.preemption import Announcements, announced, where_to_ask
-from tests.loopback.azure.metadata import Metadata, metadata
-from tests.loopback.waiting import eventually
+from tests.fakes.azure.metadata import Metadata, metadata
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from tests.entrypoints.containers import clean, container, resources
 from tests.entrypoints.test_launcher import ENTRYPOINTS, document, events
 from tests.entrypoints.test_launcher_parts import JOB
 from tests.golden.cases import FULL, plan_of
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 NODES = tuple(f"algo-{number}" for number in range(1, 12))
 

@@ -14,8 +14,8 @@ import pytest
 
 from cloudtrain_launcher.checkpoint_deletions import Deletions, File, Seen
 from cloudtrain_launcher.checkpoint_sync import Shared, entries
-from tests.limits import HANG_SECONDS
-from tests.loopback.waiting import eventually
+from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import eventually
 
 distributed = pytest.importorskip("torch.distributed")
 

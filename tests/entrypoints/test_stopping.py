@@ -15,7 +15,7 @@ import pytest
 from cloudtrain_launcher import contract, launch, platforms
 from cloudtrain_launcher import stop as stopping
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 
 @pytest.fixture(autouse=True)

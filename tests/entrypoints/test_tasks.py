@@ -24,7 +24,7 @@ from cloudtrain_trainer.models.split import split
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task, from_factory, gpt
 from cloudtrain_trainer.tasks.options import OPTIONS
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 TRAINER = ENTRYPOINTS / "cloudtrain_trainer"

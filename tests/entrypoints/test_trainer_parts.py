@@ -27,7 +27,7 @@ from cloudtrain_trainer.schedule import lr_factor
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.tasks import Draw
 from cloudtrain_trainer.tasks.digits import read, split
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 

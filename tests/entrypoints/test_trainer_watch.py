@@ -22,7 +22,7 @@ from cloudtrain_trainer.schedule import lr_factor
 from cloudtrain_trainer.step import Step
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.trackers import Trackers
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 
 class Nvml(ModuleType):

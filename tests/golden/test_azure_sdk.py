@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.azure.schema import OFFICIAL_FILE, official_schema, official_violations
 from tests.golden.cases import CASES, EARLIER
-from tests.loopback.azure.schema import OFFICIAL_FILE, official_schema, official_violations
 
 FOLDER = Path(__file__).parent
 AZURE = [case for case, (provider, _) in CASES.items() if provider == "azure"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.tools import ROOT
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 BENCHES = sorted((ROOT / "tests" / "bench").glob("bench_*.py"))
 

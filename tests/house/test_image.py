@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.submission.build import _CONTEXT
 from tests.house.tools import ROOT, tool
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 

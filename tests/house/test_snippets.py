@@ -17,7 +17,7 @@ from cloudtrain.cli import cli
 from cloudtrain.settings import FILE_NAME, load_settings
 from make_outputs import ACCOUNT
 from pages import ROOT, Block, all_blocks, blocks, commands
-from tests.e2e.in_process import call
+from tests.support.in_process import call
 
 LANGUAGES = {"yaml", "toml", "sh", "console", "python", "text", "dockerfile", ""}
 ELSEWHERE = {"cd", "source", "docker", "uv"} | {f"{name}=" for name in ("flags", "theirs")}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.house.collected import UNWRITTEN
 from tests.house.tools import ROOT
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 
 def collect(folder: Path, hash_seed: int) -> list[str]:
@@ -59,7 +59,7 @@ def test_is_innocent(): pass
 
 def test_what_hangs_or_loops_fails_by_name_and_the_others_run(tmp_path: Path) -> None:
     (tmp_path / "test_here.py").write_text(TESTS)
-    argv = [sys.executable, "-m", "pytest", "-q", "-n", "1", "-p", "tests.limits", "-p", "no:cacheprovider"]
+    argv = [sys.executable, "-m", "pytest", "-q", "-n", "1", "-p", "tests.support.limits", "-p", "no:cacheprovider"]
     argv += ["-o", f"timeout={HANG_SECONDS}", "-o", "timeout_method=signal", "test_here.py"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     done = subprocess.run(

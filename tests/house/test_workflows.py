@@ -13,7 +13,7 @@ import yaml
 
 from cloudtrain.settings import KEYS
 from tests.house.tools import ROOT, tool
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 OURS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 TO_COPY = sorted((ROOT / "examples/github-actions").glob("*.yml"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.loopback.aws.fixtures import account, cloud
-from tests.loopback.azure.fixtures import azure, azure_account, quick_retries
+from tests.fakes.aws.fixtures import account, cloud
+from tests.fakes.azure.fixtures import azure, azure_account, quick_retries
 
 __all__ = ["account", "azure", "azure_account", "cloud", "quick_retries"]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.in_process import call
 from tests.providers.aws import wrong_contents, wrong_requests
 from tests.providers.aws.wrong_requests import ECR, Row
+from tests.support.in_process import call
 
 ACCOUNT = {
     "CLOUDTRAIN_AWS_REGION": "us-east-1",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.in_process import call
 from tests.providers.aws.wrong_requests import Row
 from tests.providers.azure import wrong_contents, wrong_requests
+from tests.support.in_process import call
 
 ROWS = [*wrong_requests.ROWS, *wrong_contents.ROWS]
 ACCOUNT = {

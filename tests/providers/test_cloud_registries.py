@@ -18,11 +18,11 @@ from cloudtrain.providers.azure.acr import registry_login
 from cloudtrain.providers.cloud.registry import ANYBODY, Found, Login
 from cloudtrain.submission.registry import login_for, look, refuse_missing
 from cloudtrain.submission.submit import with_image
-from tests.loopback.aws.cloud import IMAGE, Cloud
-from tests.loopback.aws.ecr import PASSWORD
-from tests.loopback.azure.cloud import AzureCloud
-from tests.loopback.images import INDEXES, OCI, Stored
-from tests.loopback.registry import Registry
+from tests.fakes.aws.cloud import IMAGE, Cloud
+from tests.fakes.aws.ecr import PASSWORD
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.images import INDEXES, OCI, Stored
+from tests.fakes.registry import Registry
 from tests.providers.azure.jobs import forget
 
 HOST = IMAGE.partition("/")[0]

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from cloudtrain.providers.aws.client import input_shape
 from cloudtrain.providers.aws.errors import translated
 from cloudtrain.providers.aws.phases import PHASES, ending, phase_event, phase_of
-from tests.loopback.aws.jobs import MESSAGES
+from tests.fakes.aws.jobs import MESSAGES
 
 
 def described(status: str, secondary: str, *before: str, **more: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from cloudtrain.planning import Plan, Target
 from cloudtrain.providers.azure.request import BOOT, OUTPUTS, document_of, input_place, job_of
 from cloudtrain.spec.fields import Arguments, Input
 from tests.golden.cases import EARLIER, plan_of
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 PLAIN = "name: digits\nresources: {nodes: 2, gpus: 8, gpu: H100}\nlimits: {max_runtime: 1 h}\n"
 PLAN = plan_of("azure", PLAIN)

@@ -20,8 +20,8 @@ import pytest
 from cloudtrain.contracts.sagemaker import Container, TrainingJob, training_job
 from cloudtrain.providers.emulation import container as rooms
 from cloudtrain.providers.emulation import namespace as enter
-from tests.limits import HANG_SECONDS
-from tests.unit.samples import write
+from tests.support.limits import HANG_SECONDS
+from tests.support.samples import write
 
 ENTER = Path(enter.__file__)
 PYTHON = (sys.executable, "-I", "-S")

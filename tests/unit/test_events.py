@@ -20,7 +20,7 @@ from cloudtrain.providers.local.supervisor import Supervisor
 from cloudtrain.runs.logs import EVENT_MARK, split_events
 from cloudtrain.runs.state import RunState, first_cause, fold
 from tests.entrypoints.test_streams import fuzzed
-from tests.unit.samples import BORN
+from tests.support.samples import BORN
 
 ERROR = {"rank": 1, "node": 0, "time": 5.0, "exception": "ValueError", "message": "m", "consequence": False}
 LOST = {**ERROR, "rank": 0, "exception": "RuntimeError", "message": "Connection closed by peer", "consequence": True}

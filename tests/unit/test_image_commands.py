@@ -12,8 +12,8 @@ from cloudtrain.errors import SourceError
 from cloudtrain.images.recipe import Recipe, our_recipe, recipe_of
 from cloudtrain.providers.docker.errors import refused_push
 from cloudtrain.submission.build import _public, arguments, build
-from tests.e2e.in_process import call
 from tests.house.tools import ROOT
+from tests.support.in_process import call
 
 DOCKER = """#!/bin/sh
 echo "$@" >> {folder}/called

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = """#!/bin/sh

@@ -18,7 +18,7 @@ import pytest
 
 from cloudtrain.catalog import dlc as images
 from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_TABLES")  # read at import: the tests' own home has no such variable
 TABLES = Path(images.__file__).parent

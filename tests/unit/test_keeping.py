@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.providers.emulation import storage_sync as keeping
-from tests.unit.samples import write
+from tests.support.samples import write
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -21,7 +21,7 @@ from cloudtrain.providers.local.supervisor_status import MARK, Life, end_leftove
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.state import RunState, fold
 from cloudtrain.runs.store import RunFolder, RunStore
-from tests.unit.samples import born
+from tests.support.samples import born
 
 NOT_OFFERED = {"ENOLCK": errno.ENOLCK, "EOPNOTSUPP": errno.EOPNOTSUPP, "ENOSYS": errno.ENOSYS}
 

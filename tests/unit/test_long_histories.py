@@ -15,7 +15,7 @@ from cloudtrain.runs.blocks import BLOCK_BYTES, end_of_lines, lines_back, lines_
 from cloudtrain.runs.logs import LogReader, stamp
 from cloudtrain.runs.seen import Seen
 from cloudtrain.runs.store import RunFolder, RunStore
-from tests.unit.samples import born
+from tests.support.samples import born
 
 LINES = 20_000
 ENDED = {"type": "ended", "time": 5000.0, "state": "succeeded"}

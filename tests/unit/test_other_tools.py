@@ -15,7 +15,7 @@ from cloudtrain.providers.aws.cli_defaults import region_around
 from cloudtrain.providers.azure.account import workspace_of
 from cloudtrain.providers.azure.cli_defaults import account_around
 from cloudtrain.settings import load_settings
-from tests.unit.samples import write
+from tests.support.samples import write
 
 CONFIG = """[default]
 region=eu-north-1   # home

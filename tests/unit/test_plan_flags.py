@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.in_process import call
+from tests.support.in_process import call
 
 
 def test_a_field_that_a_flag_sets_is_named_and_the_sections_around_it_are_not(

@@ -12,7 +12,7 @@ from cloudtrain.private import tighten
 from cloudtrain.runs.index import remember, summaries
 from cloudtrain.runs.store import RunStore
 from cloudtrain.source import pack, scan, unpack
-from tests.unit.samples import write
+from tests.support.samples import write
 
 
 @pytest.fixture(params=[0o022, 0o000], ids=["the usual umask", "none"])

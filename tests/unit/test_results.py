@@ -12,7 +12,7 @@ import pytest
 from cloudtrain.providers import get_provider
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
-from tests.unit.samples import write
+from tests.support.samples import write
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.runs.index import summaries
 from cloudtrain.runs.store import RunStore
-from tests.unit.samples import born
+from tests.support.samples import born
 
 ENDED = {"type": "ended", "time": 109.0, "state": "succeeded"}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.runs import state as module
 from cloudtrain.runs.state import KEPT_POINTS, RunState, fold
-from tests.unit.samples import BORN
+from tests.support.samples import BORN
 
 SUBMITTED = {"type": "submitted", "time": 101.0, "ref": {"pid": 7}}
 STARTED = {"type": "node_started", "time": 102.0, "node": 0, "rank": -1, "seq": 1}

@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.errors import RunExists, RunNotFound, StorageError
 from cloudtrain.runs.store import RunFolder, RunStore
-from tests.unit.samples import BORN, born
+from tests.support.samples import BORN, born
 
 
 def test_a_new_run_holds_its_documents(store: RunStore) -> None:

@@ -18,7 +18,7 @@ import pytest
 from cloudtrain.errors import SourceError, StorageError
 from cloudtrain.source import SourceEntry, pack, scan, unpack
 from cloudtrain.source.archive import _header
-from tests.unit.samples import write
+from tests.support.samples import write
 
 
 @pytest.fixture

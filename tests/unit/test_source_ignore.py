@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.source import scan
 from cloudtrain.source.ignore import IgnoreFile, Patterns
-from tests.unit.samples import write
+from tests.support.samples import write
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 

@@ -9,7 +9,7 @@ import pytest
 
 from cloudtrain.errors import SourceError
 from cloudtrain.source.inputs import digest_of, is_empty, look, trouble
-from tests.unit.samples import write
+from tests.support.samples import write
 
 
 def digest(folder: Path, cache: Path) -> str:

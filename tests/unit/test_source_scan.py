@@ -16,7 +16,7 @@ import pytest
 
 from cloudtrain.errors import SourceError
 from cloudtrain.source import SourceEntry, SourceTree, check_size, scan
-from tests.unit.samples import write
+from tests.support.samples import write
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from cloudtrain.providers.local.processes import run_module
 from cloudtrain.providers.local.provider import Provider
 from cloudtrain.providers.local.supervisor_status import end_leftovers
 from cloudtrain.runs.store import RunFolder, RunStore
-from tests.limits import HANG_SECONDS
-from tests.loopback.waiting import eventually
-from tests.unit.samples import BORN
+from tests.support.limits import HANG_SECONDS
+from tests.support.samples import BORN
+from tests.support.waiting import eventually
 
 PATIENCE_SECONDS = 100
 LAUNCHER = """

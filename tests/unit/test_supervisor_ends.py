@@ -19,7 +19,7 @@ from cloudtrain.providers.local.backend import RunsHere
 from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.runs.state import fold
 from cloudtrain.runs.store import RunFolder
-from tests.limits import HANG_SECONDS
+from tests.support.limits import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 

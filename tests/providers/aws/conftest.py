@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.loopback.aws.cloud import Cloud
+from tests.fakes.aws.cloud import Cloud
 
 
 @pytest.fixture(scope="module")

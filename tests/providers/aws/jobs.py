@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import cloudtrain
 from cloudtrain.api.run import Run
-from tests.loopback.aws.cloud import Cloud
-from tests.loopback.faults import Kind
+from tests.fakes.aws.cloud import Cloud
+from tests.fakes.faults import Kind
 
 JOB = {"name": "faulty", "entrypoint": "train.py", "resources": {"nodes": 2}, "limits": {"max_runtime": "1 h"}}
 PASSING: tuple[Kind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")

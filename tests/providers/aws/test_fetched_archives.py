@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from cloudtrain.errors import StorageError
-from tests.loopback.aws.cloud import Cloud
+from tests.fakes.aws.cloud import Cloud
 from tests.providers.aws.archives import DAMAGED, HOSTILE, LEFT_BUT_THE_REST_ARRIVES, LINK, WHOLE, Kept, entry, packed
 from tests.providers.aws.jobs import submitted
 

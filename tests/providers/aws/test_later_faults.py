@@ -14,11 +14,11 @@ import pytest
 import cloudtrain
 from cloudtrain.api.lookup import adopt, find_run
 from cloudtrain.errors import CloudError, StorageError
-from tests.e2e.workbench import Bench
-from tests.limits import HANG_SECONDS
-from tests.loopback.aws.cloud import Cloud
-from tests.loopback.faults import Kind
+from tests.fakes.aws.cloud import Cloud
+from tests.fakes.faults import Kind
 from tests.providers.aws.jobs import JOB, LASTING, PASSING, exists, submitted
+from tests.support.limits import HANG_SECONDS
+from tests.support.workbench import Bench
 
 OBSERVING = [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")]
 

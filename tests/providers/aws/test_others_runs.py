@@ -11,8 +11,8 @@ from cloudtrain.api.lookup import adopt, find_run
 from cloudtrain.api.run import Run
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError, RunNotFound
-from tests.loopback.aws.cloud import Cloud
-from tests.loopback.faults import Kind
+from tests.fakes.aws.cloud import Cloud
+from tests.fakes.faults import Kind
 from tests.providers.aws.jobs import JOB, submitted
 
 

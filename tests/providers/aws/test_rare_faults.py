@@ -10,8 +10,8 @@ import pytest
 from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.client import ONE_REQUEST_BYTES, Aws, aws
-from tests.loopback.aws.cloud import Cloud
-from tests.loopback.faults import Kind
+from tests.fakes.aws.cloud import Cloud
+from tests.fakes.faults import Kind
 from tests.providers.aws.jobs import LASTING, PASSING, exists, submitted
 
 PARTS = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")

@@ -12,11 +12,11 @@ import pytest
 import cloudtrain
 from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError
-from tests.e2e.workbench import Bench
-from tests.limits import HANG_SECONDS
-from tests.loopback.aws.cloud import Cloud
-from tests.loopback.faults import Kind
+from tests.fakes.aws.cloud import Cloud
+from tests.fakes.faults import Kind
 from tests.providers.aws.jobs import CALLS, JOB, LASTING, PASSING, SUBMIT_CALLS, exists, submitted
+from tests.support.limits import HANG_SECONDS
+from tests.support.workbench import Bench
 
 
 def until_nothing_hangs(cloud: Cloud) -> None:

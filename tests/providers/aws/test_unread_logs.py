@@ -10,8 +10,8 @@ import pytest
 from cloudtrain.api.lookup import find_run
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
-from tests.loopback.aws.cloud import Cloud
-from tests.loopback.faults import Kind
+from tests.fakes.aws.cloud import Cloud
+from tests.fakes.faults import Kind
 from tests.providers.aws.jobs import submitted
 from tests.providers.aws.test_later_faults import archive, lines_of
 

@@ -14,7 +14,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.api.run import Run
-from tests.loopback.aws.cloud import Cloud
+from tests.fakes.aws.cloud import Cloud
 
 JOB = {
     "name": "wired",

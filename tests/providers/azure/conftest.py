@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.loopback.azure.cloud import AzureCloud
+from tests.fakes.azure.cloud import AzureCloud
 from tests.providers.azure.jobs import forget
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import cloudtrain
 from cloudtrain.api.run import Run
-from tests.e2e.workbench import Bench
-from tests.loopback.azure.cloud import IMAGE, AzureCloud
-from tests.loopback.azure.jobs import LOG_CONTAINER
-from tests.loopback.azure.storage import Container
-from tests.loopback.faults import Kind
+from tests.fakes.azure.cloud import IMAGE, AzureCloud
+from tests.fakes.azure.jobs import LOG_CONTAINER
+from tests.fakes.azure.storage import Container
+from tests.fakes.faults import Kind
+from tests.support.workbench import Bench
 
 JOB: dict[str, Any] = {
     "name": "faulty",

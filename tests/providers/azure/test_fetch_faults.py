@@ -8,8 +8,8 @@ import pytest
 
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, StorageError
-from tests.loopback.azure.cloud import AzureCloud
-from tests.loopback.faults import Kind
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.faults import Kind
 from tests.providers.azure.jobs import EVER, LASTING, PASSING, Where, forget, name_of, run_id_of, submitted
 
 FETCHING = [

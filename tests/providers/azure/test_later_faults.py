@@ -15,9 +15,8 @@ from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.azure.submit import settle
 from cloudtrain.runs.logs import LogLine
-from tests.limits import HANG_SECONDS
-from tests.loopback.azure.cloud import AzureCloud
-from tests.loopback.faults import Kind
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.faults import Kind
 from tests.providers.azure.jobs import (
     EVER,
     JOB,
@@ -30,6 +29,7 @@ from tests.providers.azure.jobs import (
     run_id_of,
     submitted,
 )
+from tests.support.limits import HANG_SECONDS
 
 OBSERVING = [("history", "GetDiscovery"), ("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "GetBlob")]
 """The first of them asks for an address, and needs no credentials."""

@@ -10,10 +10,10 @@ import pytest
 
 from cloudtrain.api.lookup import find_run
 from cloudtrain.api.run import Run
-from tests.limits import HANG_SECONDS
-from tests.loopback.azure.cloud import AzureCloud
-from tests.loopback.faults import Kind
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.faults import Kind
 from tests.providers.azure.jobs import PASSING, log_of, prints, run_id_of, submitted
+from tests.support.limits import HANG_SECONDS
 
 
 def event_of(number: int) -> str:

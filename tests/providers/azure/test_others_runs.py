@@ -11,9 +11,9 @@ from cloudtrain.api.lookup import adopt, find_run
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
 from cloudtrain.units import format_duration
-from tests.loopback.azure.cloud import AzureCloud
-from tests.loopback.azure.jobs import Job
-from tests.loopback.faults import Kind
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.azure.jobs import Job
+from tests.fakes.faults import Kind
 from tests.providers.azure.jobs import EVER, JOB, PASSING, forget, run_id_of, submitted
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
-from tests.limits import HANG_SECONDS
-from tests.loopback.azure.cloud import AzureCloud
-from tests.loopback.faults import Kind
-from tests.loopback.waiting import eventually
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.faults import Kind
 from tests.providers.azure.jobs import EVER, PASSING, bench_of, forget, run_id_of, said_last, submitted
+from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import eventually
 
 
 def running(cloud: AzureCloud, run_id: str) -> Run:

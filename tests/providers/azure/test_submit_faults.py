@@ -9,8 +9,8 @@ import pytest
 import cloudtrain
 from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError, CloudtrainError
-from tests.loopback.azure.cloud import AzureCloud
-from tests.loopback.faults import Kind
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.faults import Kind
 from tests.providers.azure.jobs import (
     AGAIN,
     EVER,

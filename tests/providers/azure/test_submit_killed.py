@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.in_process import call as in_process
-from tests.loopback.azure.cloud import AzureCloud
-from tests.loopback.faults import Kind
-from tests.loopback.waiting import eventually
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.faults import Kind
 from tests.providers.azure.jobs import FIRST, Where, bench_of, exists, name_of, run_id_of
+from tests.support.in_process import call as in_process
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("when", ["hang_before", "hang"])

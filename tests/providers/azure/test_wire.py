@@ -16,11 +16,11 @@ from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError
 from cloudtrain.providers.azure.client import Workspace
 from cloudtrain.providers.azure.validate import rule_findings
-from tests.e2e.in_process import call as in_process
-from tests.loopback.azure.cloud import AzureCloud
-from tests.loopback.azure.samples import client
-from tests.loopback.azure.schema import OFFICIAL_FILE, official_schema, official_violations
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.azure.samples import client
+from tests.fakes.azure.schema import OFFICIAL_FILE, official_schema, official_violations
 from tests.providers.azure.jobs import AGAIN, EVER, JOB, forget, prints, submitted
+from tests.support.in_process import call as in_process
 
 STORE = "azureml://datastores/workspaceblobstore/paths"
 SECRET = "hunter2-never-send-this"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.workbench import Bench
-from tests.loopback.azure.cloud import AzureCloud
+from tests.fakes.azure.cloud import AzureCloud
 from tests.providers.azure.jobs import EVER, bench_of
+from tests.support.workbench import Bench
 
 SUBMIT = ("submit", "--provider", "azure", "--detach")
 SYSTEM = "/usr/bin:/bin"

@@ -14,8 +14,8 @@ import pytest
 
 from cloudtrain.providers.docker.container import DATA_LABEL, NODE_LABEL, RUN_LABEL, Bind, ContainerSpec
 from cloudtrain.providers.local.processes import run_module
-from tests.engine import left_of
-from tests.loopback.waiting import eventually
+from tests.support.engine import left_of
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from docker.client import DockerClient

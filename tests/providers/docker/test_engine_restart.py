@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.providers.docker.container import DATA_LABEL, NODE_LABEL, RUN_LABEL, Bind, ContainerSpec
-from tests.dockerd import IMAGE, NETWORK, Dockerd, of_this_machine, own_dockerd
-from tests.limits import HANG_SECONDS
-from tests.loopback.waiting import eventually
 from tests.providers.docker.conftest import Begin
+from tests.support.dockerd import IMAGE, NETWORK, Dockerd, of_this_machine, own_dockerd
+from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 

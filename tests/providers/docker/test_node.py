@@ -16,9 +16,9 @@ import pytest
 
 from cloudtrain.cli.failure_hints import remedy
 from cloudtrain.providers.docker.container import ROOT_CAPABILITIES, ULIMITS, Bind
-from tests.limits import HANG_SECONDS
-from tests.loopback.waiting import eventually
 from tests.providers.docker.conftest import Begin, MakeSpec
+from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from docker.client import DockerClient

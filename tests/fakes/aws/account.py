@@ -1,0 +1,49 @@
+"""What all jobs of one imitated account share: its region, storage, logs, machines, quotas, and how fast it goes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.fakes.aws.logs import LogGroup
+from tests.fakes.aws.storage import Storage
+
+
+@dataclass(kw_only=True)
+class Account:
+    """Tests set some of it while jobs run; it is looked at whenever it matters."""
+
+    region: str
+    account: str
+    storage: Storage
+    logs: LogGroup
+    folder: Path
+    """Where containers have their trees."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """What the platform adds to every container's environment: credentials, and where AWS is."""
+    grace_seconds: float | None = None
+    """From SIGTERM to SIGKILL; None: as long as the contract says."""
+    pace_seconds: float = 0.02
+    """How long a job stays in each of the phases in which nothing is to be done."""
+    capacity: set[str] = field(default_factory=set)
+    """Instance types of which there are none just now."""
+    quotas: dict[str, int] = field(default_factory=dict)
+    """Instance type -> how many may be used at once; types that are not named have no limit."""
+    missing_images: set[str] = field(default_factory=set)
+    """Images that cannot be pulled, although their address looks right."""
+    lacking: set[str] = field(default_factory=set)
+    """IAM actions that nobody is allowed, such as `logs:GetLogEvents`, or all of a service as `logs:*`."""
+    keeps_machines: bool = False
+    """Whether there is a quota of warm pools. A new account's is 0: nothing is kept, and nothing is said."""
+    wants_objects: bool = False
+    """Whether a channel without objects is refused at once; otherwise the job fails when it downloads."""
+    closing: threading.Event = field(default_factory=threading.Event)
+    """The whole imitation is being taken down: jobs end by force."""
+    troubles: list[str]
+    """Tracebacks of the imitation's own mistakes; a test that leaves one here has found one."""
+
+    def arn(self, name: str) -> str:
+        """The address of a training job."""
+        return f"arn:aws:sagemaker:{self.region}:{self.account}:training-job/{name}"

@@ -1,0 +1,129 @@
+"""A whole cloud on loopback: moto, SageMaker and ECR before it, one address for all; nothing left when it is closed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from moto.server import ThreadedMotoServer
+
+from tests.fakes.aws.ecr import Ecr
+from tests.fakes.aws.front import Front
+from tests.fakes.aws.sagemaker import SageMaker
+
+REGION, ACCOUNT = "us-east-1", "123456789012"
+BUCKET = "loopback-bucket"
+ROLE = f"arn:aws:iam::{ACCOUNT}:role/loopback"
+IMAGE = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/train:1"
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIALOOPBACK", "AWS_SECRET_ACCESS_KEY": "loopback", "AWS_DEFAULT_REGION": REGION}
+
+
+class Cloud:
+    """One account in one region, empty but for a bucket. `settings`: of `tests.fakes.aws.account.Account`.
+
+    moto keeps its state per process, so there is one cloud at a time; a new one is empty.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line for each request to moto
+        self._moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        self._moto.start()
+        host, port = self._moto.get_host_and_port()
+        self.moto_url = f"http://{host}:{port}"
+        self._reset()
+        env = {**KEYS, "AWS_ENDPOINT_URL": self.moto_url, "AWS_EC2_METADATA_DISABLED": "true"}
+        settings = {**settings, "env": {**env, **settings.get("env", {})}}
+        self.service = SageMaker(self.moto_url, region=REGION, account=ACCOUNT, **settings)
+        self.account = self.service.account
+        """What tests may change while it runs: quotas, capacity, missing images, the grace period, the pace."""
+        self.registry = Ecr(self.account)
+        self.registry.shelf.put("train", "1", "amd64")  # IMAGE
+        self.front = Front(self.service, self.registry, (host, port))
+        for server in (self.front, self.registry.blobs):
+            server.start()
+        self.bucket, self.role, self.region, self.image = BUCKET, ROLE, REGION, IMAGE
+        self._clients: dict[str, Any] = {}
+        self.client("s3", direct=True).create_bucket(Bucket=BUCKET)
+
+    def __enter__(self) -> Cloud:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def environment(self) -> dict[str, str]:
+        """What a client must be told; `clean` takes away what it must not be told."""
+        nowhere = str(self.account.folder / "no-config")
+        return {
+            **KEYS,
+            "AWS_ENDPOINT_URL": self.front.url,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": nowhere,
+            "AWS_SHARED_CREDENTIALS_FILE": nowhere,
+            "AWS_MAX_ATTEMPTS": "2",
+            "AWS_RETRY_MODE": "standard",
+            "CLOUDTRAIN_AWS_ROLE": self.role,
+            "CLOUDTRAIN_AWS_BUCKET": self.bucket,
+            "CLOUDTRAIN_AWS_REGION": self.region,
+            "CLOUDTRAIN_AWS_POLL": "0.1",
+        }
+
+    def clean(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """An environment for a client process: nothing of any other account, and everything of this one."""
+        return {key: value for key, value in environ.items() if not key.startswith("AWS_")} | self.environment()
+
+    def client(self, service: str, *, direct: bool = False) -> Any:
+        """A boto3 client of this cloud; `direct`: past the front, seen by nobody and spared by faults.
+
+        It tries each call once, so that every fault is seen.
+        """
+        name = f"{service} {direct}"
+        if name not in self._clients:
+            session = boto3.session.Session(
+                aws_access_key_id=KEYS["AWS_ACCESS_KEY_ID"],
+                aws_secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
+                region_name=self.region,
+            )
+            config = Config(retries={"mode": "standard", "total_max_attempts": 1})
+            place = self.moto_url if direct else self.front.url
+            self._clients[name] = session.client(service, endpoint_url=place, config=config)
+        return self._clients[name]
+
+    def objects(self, prefix: str = "") -> dict[str, bytes]:
+        """Everything in the bucket below a prefix."""
+        s3 = self.client("s3", direct=True)
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
+        keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
+        found = {}
+        for key in keys:
+            with suppress(s3.exceptions.NoSuchKey):  # deleted in this moment, as its job has deleted it
+                found[key] = s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+        return found
+
+    def put(self, key: str, content: bytes = b"") -> None:
+        """One object into the bucket."""
+        self.client("s3", direct=True).put_object(Bucket=self.bucket, Key=key, Body=content)
+
+    def close(self) -> None:
+        """End all jobs, kill all their processes, close all ports."""
+        self.service.close()
+        self.front.close()
+        self.registry.blobs.close()
+        for client in self._clients.values():
+            client.close()
+        self._reset()
+        self._moto.stop()
+        server = self._moto._server  # it shuts down, but keeps its port
+        if server is not None:
+            server.server_close()
+
+    def _reset(self) -> None:
+        with urllib.request.urlopen(urllib.request.Request(f"{self.moto_url}/moto-api/reset", method="POST")) as answer:
+            answer.read()

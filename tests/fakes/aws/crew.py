@@ -1,0 +1,92 @@
+"""The containers of one attempt at a job: started together, signalled together, ended together."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from cloudtrain.contracts.sagemaker import FAILURE_CHARACTERS, FAILURE_FILE, Container, TrainingJob
+from cloudtrain.providers.emulation import container as rooms
+from cloudtrain.providers.local.ports import free_port
+from tests.fakes.containers import Container as Process
+
+Say = Callable[[str, bytes], None]
+"""Takes a line of the log stream of that name."""
+
+
+class Node(Process):
+    """The container of one node. OSError when there is no such program."""
+
+    def __init__(self, host: str, root: Path, argv: Sequence[str], env: Mapping[str, str], say: Say) -> None:
+        stream = f"{host}-{int(time.time() * 1000)}"
+
+        def listen(lines: IO[bytes]) -> None:
+            for line in lines:
+                if text := line.rstrip(b"\r\n"):
+                    say(stream, text)
+
+        # Not in the tree: an image's own working folder is elsewhere.
+        super().__init__(host, root, argv, env, cwd=Path(env["HOME"]), listen=listen)
+
+    def failure(self) -> str:
+        """What it wrote of why it failed."""
+        try:
+            text = (self.root / FAILURE_FILE).read_text("utf-8", "replace")
+        except OSError:
+            return ""
+        return text[:FAILURE_CHARACTERS]
+
+
+class Crew:
+    """All containers of one attempt."""
+
+    def __init__(self, job: TrainingJob, folder: Path, env: Mapping[str, str], say: Say) -> None:
+        self.job, self.nodes = job, list[Node]()
+        self.roots = [folder / container.host / "ml" for container in job.containers]
+        self._folder, self._env = folder, env
+        self._say: Say = lambda stream, line: say(f"{job.name}/{stream}", line)
+
+    def build(self) -> None:
+        """A fresh tree for each, with the channels still empty."""
+        for container, root in zip(self.job.containers, self.roots, strict=True):
+            root.mkdir(parents=True)
+            rooms.build(self.job, container, root, {})
+
+    def start(self) -> None:
+        """All of them, on addresses of loopback of their own."""
+        addresses, port = rooms.addresses(len(self.roots)), free_port()
+        hosts = self._folder / "hosts"
+        hosts.write_text(rooms.hosts_text(self.job.hosts, addresses))
+        for container, root, address in zip(self.job.containers, self.roots, addresses, strict=True):
+            argv, env = rooms.command(
+                container, root, hosts_file=hosts, address=address, master=addresses[0], private=rooms.is_private()
+            )
+            # One machine has one set of ports, however many containers are on it.
+            own = self._environment(container, root) | env | {"CLOUDTRAIN_MASTER_PORT": str(port)}
+            self.nodes.append(Node(container.host, root, argv, own, self._say))
+
+    def poll(self) -> bool:
+        """Whether all are over."""
+        over = [node.poll() for node in self.nodes]
+        return all(over)
+
+    def terminate(self) -> None:
+        """SIGTERM to all that still run."""
+        for node in self.nodes:
+            node.terminate()
+
+    def end(self) -> None:
+        """SIGKILL to all that still run."""
+        for node in self.nodes:
+            if node.code is None:
+                node.end()
+
+    def _environment(self, container: Container, root: Path) -> dict[str, str]:
+        home = root.parent / "home"
+        home.mkdir(exist_ok=True)
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}"
+        return {"PATH": path, "HOME": str(home), **self._env, **container.env}

@@ -1,0 +1,108 @@
+"""The part of ECR that tells what is in a registry: three read-only calls, refused as AWS refuses them."""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import botocore.session
+
+from cloudtrain.errors import dotted
+from cloudtrain.providers.aws.shapes import violations
+from tests.fakes.aws.account import Account
+from tests.fakes.images import DOCKER, BlobStore, Shelf, digest_of
+from tests.fakes.messages import Refused
+
+PASSWORD = "ecr-password"
+TARGET = "AmazonEC2ContainerRegistry_V20150921."
+LIFE_SECONDS = 12 * 3600
+Body = Mapping[str, Any]
+
+
+class Ecr:
+    """The private registry of one account in one region."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.blobs = BlobStore(account.troubles)
+        self.shelf = Shelf(self.blobs)
+        self.failure = ""
+        """A failure that every image has, by its code."""
+        self._model = botocore.session.get_session().get_service_model("ecr")
+        self._operations: dict[str, Callable[[Body], dict[str, Any]]] = {
+            "GetAuthorizationToken": self._login,
+            "BatchGetImage": self._images,
+            "GetDownloadUrlForLayer": self._layer,
+        }
+
+    def call(self, operation: str, body: Body) -> dict[str, Any]:
+        """One call; Refused is what it answers instead."""
+        if operation not in self._operations:
+            raise Refused("UnknownOperationException", f"The requested operation {operation} is not known.")
+        found = violations(self._model.operation_model(operation).input_shape, dict(body))
+        if found:
+            told = "; ".join(f"'{dotted(each.path)}': {each.message}" for each in found)
+            raise Refused("InvalidParameterException", f"Invalid parameter at {told}")
+        return self._operations[operation](body)
+
+    def _login(self, body: Body) -> dict[str, Any]:
+        for wanted in body.get("registryIds", [self.account.account]):
+            self._check(wanted)
+        endpoint = f"https://{self.account.account}.dkr.ecr.{self.account.region}.amazonaws.com"
+        token = base64.b64encode(f"AWS:{PASSWORD}".encode()).decode()
+        told = {"authorizationToken": token, "expiresAt": time.time() + LIFE_SECONDS, "proxyEndpoint": endpoint}
+        return {"authorizationData": [told]}
+
+    def _images(self, body: Body) -> dict[str, Any]:
+        name = self._repository(body)
+        accepted = body.get("acceptedMediaTypes", [DOCKER])
+        images: list[dict[str, Any]] = []
+        failures: list[dict[str, Any]] = []
+        for wanted in body["imageIds"]:
+            reference = wanted.get("imageDigest") or wanted.get("imageTag") or ""
+            stored = self.shelf.find(name, reference)
+            if self.failure:
+                failures.append({"imageId": wanted, "failureCode": self.failure, "failureReason": "because"})
+                continue
+            if stored is None or stored.kind not in accepted:
+                failures.append({"imageId": wanted, **_failure(wanted)})
+                continue
+            told = {"imageManifest": stored.text.decode(), "imageManifestMediaType": stored.kind}
+            place = {"registryId": self.account.account, "repositoryName": name}
+            images.append({**place, "imageId": {**wanted, "imageDigest": digest_of(stored.text)}, **told})
+        return {"images": images, "failures": failures}
+
+    def _layer(self, body: Body) -> dict[str, Any]:
+        name, digest = self._repository(body), body["layerDigest"]
+        try:
+            return {"downloadUrl": self.blobs.address(digest), "layerDigest": digest}
+        except Refused:
+            message = f"The layer with digest '{digest}' does not exist in the repository with name '{name}'"
+            raise Refused("LayersNotFoundException", message) from None
+
+    def _repository(self, body: Body) -> str:
+        registry, name = body.get("registryId", self.account.account), str(body["repositoryName"])
+        self._check(registry)
+        if not self.shelf.has(name):
+            message = f"The repository with name '{name}' does not exist in the registry with id '{registry}'"
+            raise Refused("RepositoryNotFoundException", message)
+        return name
+
+    def _check(self, registry: str) -> None:
+        if registry != self.account.account:
+            who = f"User: arn:aws:iam::{self.account.account}:user/tester is not authorized"
+            raise Refused("AccessDeniedException", f"{who} to perform this on the registry with id '{registry}'")
+
+
+def _failure(wanted: Body) -> dict[str, str]:
+    digest = wanted.get("imageDigest")
+    if not wanted:
+        code, reason = "MissingDigestAndTag", "Invalid request parameters: both tag and digest cannot be null"
+    elif digest is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+        code, reason = "InvalidImageDigest", "Invalid request parameters: image digest should satisfy the regex"
+    else:
+        code, reason = "ImageNotFound", "Requested image not found"
+    return {"failureCode": code, "failureReason": reason}

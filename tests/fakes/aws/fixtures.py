@@ -1,0 +1,38 @@
+"""Fixtures that other test folders take over: `from tests.fakes.aws.fixtures import cloud, account`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fakes.aws.cloud import Cloud
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    """A cloud for all tests of a module; its own mistakes are told when it is closed."""
+    with Cloud() as made:
+        yield made
+    assert not made.account.troubles, "\n".join(made.account.troubles)
+
+
+@pytest.fixture
+def account(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    """The same cloud for one test: no faults, no calls, no lacks, and this process is its client."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in cloud.environment().items():
+        monkeypatch.setenv(name, value)
+    cloud.front.reset()
+    before = dict(vars(cloud.account))
+    yield cloud
+    cloud.front.reset()
+    cloud.account.capacity.clear()
+    cloud.account.quotas.clear()
+    cloud.account.missing_images.clear()
+    cloud.account.lacking.clear()
+    for name in ("grace_seconds", "pace_seconds", "wants_objects", "keeps_machines"):
+        setattr(cloud.account, name, before[name])
+    cloud.account.logs.lag_seconds = 0

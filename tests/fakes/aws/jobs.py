@@ -1,0 +1,163 @@
+"""One training job as the control plane knows it: its request, its statuses, its tags, and what describing it says."""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from tests.fakes.aws.errors import invalid
+from tests.fakes.aws.machines import wishes
+
+ENDED = ("Completed", "Failed", "Stopped")
+SPOT_SHARE_PERCENT = 40
+"""What spot machines are billed at."""
+
+MESSAGES = {
+    "Starting": "Launching requested ML instances",
+    "Pending": "Insufficient capacity error from EC2 while launching instances, retrying!",
+    "Downloading": "Downloading input data",
+    "DownloadingTrainingImage": "Downloading the training image",
+    "Training": "Training image download completed. Training in progress.",
+    "Uploading": "Uploading generated training model",
+    "Interrupted": "Training job interrupted: the spot instances were reclaimed",
+    "Restarting": "Restarting the training job",
+    "Stopping": "Stopping the training job",
+    "Completed": "Training job completed",
+    "Failed": "Training job failed",
+    "Stopped": "Training job stopped",
+    "MaxRuntimeExceeded": "Training job runtime exceeded MaxRuntimeInSeconds provided",
+    "MaxWaitTimeExceeded": "Training job exceeded MaxWaitTimeInSeconds provided",
+}
+
+
+class Job:
+    """A job from the moment its creation was answered. Every method may be called from any thread."""
+
+    def __init__(self, body: Mapping[str, Any], arn: str) -> None:
+        self.body = copy.deepcopy(dict(body))
+        self.name = str(body["TrainingJobName"])
+        self.tags = {tag["Key"]: tag["Value"] for tag in body.get("Tags", ())}
+        self.machines = wishes(body["ResourceConfig"])[0]
+        """Type and count of what it runs on, or else of what it would like best."""
+        self.stop_asked = threading.Event()
+        self.woken = threading.Event()
+        """There is a reason not to wait any longer."""
+        self.interrupted = threading.Event()
+        """Its machines are being taken away; taken back when that has been seen to."""
+        self._lock = threading.RLock()
+        self._trained_seconds = 0.0
+        self._keeps, self._kept_until = False, 0.0
+        self._facts: dict[str, Any] = {
+            "EnableNetworkIsolation": False,
+            "EnableInterContainerTrafficEncryption": False,
+            "EnableManagedSpotTraining": False,
+            **{key: value for key, value in self.body.items() if key != "Tags"},
+            "StoppingCondition": {"MaxRuntimeInSeconds": 86_400, **body.get("StoppingCondition", {})},
+            "TrainingJobArn": arn,
+            "CreationTime": time.time(),
+            "ModelArtifacts": {"S3ModelArtifacts": ""},
+            "SecondaryStatusTransitions": [],
+        }
+        self.enter("Starting", status="InProgress")
+
+    def __getitem__(self, name: str) -> Any:
+        with self._lock:
+            return self._facts[name]
+
+    @property
+    def spot(self) -> bool:
+        """Whether it runs on machines that may be taken away."""
+        return bool(self.body.get("EnableManagedSpotTraining"))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing will change any more."""
+        return self["TrainingJobStatus"] in ENDED
+
+    def describe(self) -> dict[str, Any]:
+        """DescribeTrainingJob's answer: no tags."""
+        with self._lock:
+            pool = self._pool()
+            return copy.deepcopy(self._facts) | ({"WarmPoolStatus": pool} if pool else {})
+
+    def keep_machines(self) -> None:
+        """The account has a quota of warm pools."""
+        self._keeps = bool(self.body["ResourceConfig"].get("KeepAlivePeriodInSeconds"))
+
+    def keep_for(self, seconds: int) -> None:
+        """As UpdateTrainingJob asks: longer, shorter or, with 0, no more. Refused where nothing is kept.
+
+        After the developer guide's page on managed warm pools and the API reference of WarmPoolStatus.
+        """
+        with self._lock:
+            status = (self._pool() or {}).get("Status")
+            if status not in ("InUse", "Available"):
+                raise invalid(f"The warm pool of training job {self.name} is not available: {status or 'none'}.")
+            self._facts["ResourceConfig"]["KeepAlivePeriodInSeconds"] = seconds
+            if status == "Available" and seconds == 0:
+                self._kept_until = time.time()
+
+    def _pool(self) -> dict[str, Any] | None:
+        if not self._keeps:
+            return None
+        if not self.has_ended:
+            return {"Status": "InUse"}
+        ended = self._facts.get("TrainingEndTime", self._facts["LastModifiedTime"])
+        until = self._kept_until or ended + self._facts["ResourceConfig"]["KeepAlivePeriodInSeconds"]
+        status = "Available" if time.time() < until else "Terminated"
+        kept = math.ceil(min(time.time(), until) - ended)
+        return {"Status": status, "ResourceRetainedBillableTimeInSeconds": max(0, kept)}
+
+    def tag_list(self) -> list[dict[str, str]]:
+        """Its tags as the API writes them."""
+        return [{"Key": key, "Value": value} for key, value in self.tags.items()]
+
+    def learn(self, **facts: Any) -> None:
+        """Something of the answer is known now."""
+        with self._lock:
+            self._facts |= facts
+
+    def enter(self, secondary: str, *, status: str = "") -> None:
+        """Another phase begins, and the one before it ends."""
+        with self._lock:
+            now, transitions = time.time(), self._facts["SecondaryStatusTransitions"]
+            if transitions:
+                transitions[-1]["EndTime"] = now
+            transitions.append({"Status": secondary, "StartTime": now, "StatusMessage": MESSAGES[secondary]})
+            self._facts |= {"SecondaryStatus": secondary, "LastModifiedTime": now}
+            if status:
+                self._facts["TrainingJobStatus"] = status
+
+    def stop(self) -> None:
+        """Ask it to stop. Refused for a job that is stopping or over."""
+        with self._lock:
+            if self["TrainingJobStatus"] != "InProgress":
+                status = self["TrainingJobStatus"]
+                raise invalid(f"The request was rejected because the training job is in status {status}.")
+            self.enter("Stopping", status="Stopping")
+            self.stop_asked.set()
+            self.woken.set()
+
+    def count(self, seconds: float) -> None:
+        """That long it has trained, in this attempt."""
+        with self._lock:
+            self._trained_seconds += seconds
+            whole = -int(-self._trained_seconds // 1)
+            billed = -(-whole * SPOT_SHARE_PERCENT // 100) if self.spot else whole
+            self.learn(TrainingTimeInSeconds=whole, BillableTimeInSeconds=billed)
+
+    def finish(self, status: str, secondary: str, reason: str = "") -> None:
+        """The end. A stop that was granted before it is what it ends with."""
+        with self._lock:
+            if self.stop_asked.is_set():
+                status, secondary, reason = "Stopped", "Stopped", ""
+            if secondary != "Completed" and reason:
+                self.learn(FailureReason=reason)
+            if "TrainingStartTime" in self._facts:
+                self._facts.setdefault("TrainingEndTime", time.time())
+            self.enter(secondary, status=status)
+            self._facts["SecondaryStatusTransitions"][-1]["EndTime"] = time.time()

@@ -1,0 +1,51 @@
+"""Which right a call needs, and how AWS refuses those who lack it.
+
+After the Service Authorization Reference (actions of Amazon S3, SageMaker, CloudWatch Logs and ECR): most calls need
+the action of their own name, S3's do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from tests.fakes.messages import Call, Refused
+
+USER = "arn:aws:iam::123456789012:user/tester"
+_S3 = {
+    "HeadObject": "s3:GetObject",
+    "GetObject": "s3:GetObject",
+    "HeadBucket": "s3:ListBucket",
+    "ListObjectsV2": "s3:ListBucket",
+    "PutObject": "s3:PutObject",
+    **dict.fromkeys(("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"), "s3:PutObject"),
+    "AbortMultipartUpload": "s3:AbortMultipartUpload",
+    "ListMultipartUploads": "s3:ListBucketMultipartUploads",
+}
+_FREE = (("sts", "GetCallerIdentity"),)
+"""What everybody may ask, whatever a policy denies (API reference of STS, GetCallerIdentity)."""
+
+
+def needed(call: Call) -> str:
+    """The IAM action of a call; empty for one that needs none."""
+    if call in _FREE:
+        return ""
+    return (
+        _S3.get(call.operation, f"s3:{call.operation}") if call.service == "s3" else f"{call.service}:{call.operation}"
+    )
+
+
+def denied(call: Call) -> Refused | None:
+    """The refusal of one who lacks the right. S3 may keep to itself which one it is: two words are all it promises."""
+    action = needed(call)
+    if not action:
+        return None
+    if call.service == "s3":
+        return Refused("AccessDenied", "Access Denied", 403)
+    message = f"User: {USER} is not authorized to perform: {action} because no identity-based policy allows it"
+    return Refused("AccessDeniedException", message, 400)
+
+
+def refusal(call: Call, lacking: Container[str]) -> Refused | None:
+    """The refusal of a call by one who lacks these rights: actions, or all of a service as `logs:*`."""
+    action = needed(call)
+    return denied(call) if action in lacking or f"{action.partition(':')[0]}:*" in lacking else None

@@ -1,0 +1,223 @@
+"""The life of one job: machines, inputs, image, containers, archives, and the way it ends."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+import traceback
+from pathlib import Path
+
+from cloudtrain.contracts.sagemaker import TrainingJob, training_job
+from tests.fakes.aws.account import Account
+from tests.fakes.aws.crew import Crew, Node
+from tests.fakes.aws.jobs import Job
+from tests.fakes.aws.machines import wishes
+from tests.fakes.aws.refusals import no_objects
+from tests.fakes.aws.storage import Checkpoints, archive, empty_archive
+
+LOOK_SECONDS, SYNC_SECONDS = 0.02, 0.2
+"""Between two looks at the containers, and at their checkpoints."""
+
+INTERNAL = "InternalServerError: We encountered an internal error. Please try again."
+
+
+class Over(Exception):
+    """The job ends here: its status, its secondary status, and why."""
+
+    def __init__(self, status: str, secondary: str = "", reason: str = "") -> None:
+        super().__init__(status, secondary, reason)
+        self.status, self.secondary, self.reason = status, secondary or status, reason
+
+
+def run(job: Job, account: Account) -> None:
+    """All of it, in a thread of its own; whatever happens, the job has an end."""
+    folder = account.folder / job.name
+    try:
+        _Life(job, account, folder).live()
+    except Over as over:
+        job.finish(over.status, over.secondary, over.reason)
+    except Exception:  # noqa: BLE001  (a mistake of ours, which must not look like one of the client's)
+        account.troubles.append(traceback.format_exc())
+        job.finish("Failed", "Failed", INTERNAL)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Life:
+    def __init__(self, job: Job, account: Account, folder: Path) -> None:
+        self.job, self.account, self.folder = job, account, folder
+        self.attempts, self.trained_seconds, self.runtime_limit = 0, 0.0, math.inf
+
+    def live(self) -> None:
+        """Attempt after attempt, until one ends the job."""
+        while True:
+            self.attempts += 1
+            self._pause()
+            self._find_machines()
+            self._attempt(self.folder / str(self.attempts))
+
+    def _find_machines(self) -> None:
+        """The first wish of which there are machines. Waits for them only as long as the request allows."""
+        job, began = self.job, time.time()
+        patience = job["StoppingCondition"].get("MaxPendingTimeInSeconds", 0)
+        until = self._wait_limit() if job.spot else began + patience
+        resources = job.body["ResourceConfig"]
+        while True:
+            found = [wish for wish in wishes(resources) if wish[0] not in self.account.capacity]
+            if found:
+                break
+            if time.time() > until:
+                if job.spot:
+                    raise Over("Stopped", "MaxWaitTimeExceeded")
+                reason = "Unable to provision requested ML compute capacity. Please retry using a different ML instance"
+                raise Over("Failed", reason=f"CapacityError: {reason} type.")
+            if job["SecondaryStatus"] != "Pending":
+                job.enter("Pending")
+            self._pause()
+        job.machines = found[0]
+        if "InstancePreferences" in resources:
+            chosen = {"SelectedInstanceType": found[0][0], "SelectedInstanceCount": found[0][1]}
+            job.learn(ResourceConfig={**resources, **chosen})
+
+    def _attempt(self, folder: Path) -> None:
+        job, account = self.job, self.account
+        kind, count = job.machines
+        body = {**job.body, "ResourceConfig": {"InstanceType": kind, "InstanceCount": count}}
+        contract = training_job(body, interface="lo", region=account.region, account=account.account)
+        crew = Crew(contract, folder, account.env, account.logs.say)
+        kept = Checkpoints(
+            account.storage, contract.checkpoints_uri, [root / contract.checkpoints for root in crew.roots]
+        )
+        boards = Checkpoints(
+            account.storage, contract.tensorboard_uri, [root / contract.tensorboard for root in crew.roots]
+        )
+        job.enter("Downloading")
+        if self.attempts == 1:
+            job.learn(TrainingStartTime=time.time())
+        crew.build()
+        self._download(contract, crew)
+        kept.restore()
+        self._pause()
+        job.enter("DownloadingTrainingImage")
+        self._pause()
+        if job.body["AlgorithmSpecification"].get("TrainingImage") in account.missing_images:
+            why = "Cannot pull algorithm container. Either the image does not exist or its permissions are incorrect."
+            raise Over("Failed", reason=f"ClientError: {why}")
+        job.enter("Training")
+        try:
+            self._start(crew)
+            why, first = self._watch(crew, kept, contract)
+        finally:
+            crew.end()
+        kept.sync(last=True)
+        boards.sync(last=True)
+        if why == "interrupted":
+            self._interrupted()
+        else:
+            self._conclude(crew, contract, why, first)
+
+    def _download(self, contract: TrainingJob, crew: Crew) -> None:
+        """Each node has a copy of its own of every channel."""
+        for channel in contract.channels:
+            first, *others = (root / channel.folder for root in crew.roots)
+            if not self.account.storage.bring(channel.uri, first):
+                bucket = channel.uri.partition("://")[2].partition("/")[0]
+                reason = no_objects(channel.uri, bucket, self.job.body["RoleArn"], self.account.region)
+                raise Over("Failed", reason=f"ClientError: Data download failed: {reason}")
+            for other in others:
+                shutil.copytree(first, other, dirs_exist_ok=True)
+
+    def _start(self, crew: Crew) -> None:
+        try:
+            crew.start()
+        except FileNotFoundError as error:  # where containers are real ones, they tell by their exit code
+            reason = f"AlgorithmError: {error.filename}: executable not found, exit code: 127"
+            raise Over("Failed", reason=reason) from None
+
+    def _watch(self, crew: Crew, kept: Checkpoints, contract: TrainingJob) -> tuple[str, Node | None]:
+        """Until all containers are over: why they were ended, if they were, and the node that failed first."""
+        began = synced = time.monotonic()
+        given = self.account.grace_seconds
+        grace = contract.grace_seconds if given is None else given
+        self.runtime_limit = began + contract.max_runtime_seconds - self.trained_seconds
+        why, deadline, first = "", 0.0, None
+        while not crew.poll():
+            now = time.monotonic()
+            first = first or next((node for node in crew.nodes if node.code), None)
+            if not why:
+                why = self._reason(first)
+                if why:
+                    deadline = now + grace
+                    crew.terminate()
+            elif now > deadline or self.account.closing.is_set():
+                crew.end()
+            if now > synced + SYNC_SECONDS:
+                kept.sync()
+                synced = time.monotonic()
+            time.sleep(LOOK_SECONDS)
+        self.trained_seconds += time.monotonic() - began
+        self.job.count(time.monotonic() - began)
+        first = first or next((node for node in crew.nodes if node.code), None)
+        return why or ("failed" if first else ""), first
+
+    def _reason(self, failed: Node | None) -> str:
+        """Why the containers must be ended, if they must; the job says so."""
+        late = "MaxRuntimeExceeded" if time.monotonic() > self.runtime_limit else ""
+        if time.time() > self._wait_limit():
+            late = "MaxWaitTimeExceeded"
+        if self.job.stop_asked.is_set() or self.account.closing.is_set():
+            return "stopped"
+        if failed:
+            return "failed"
+        if self.job.interrupted.is_set():
+            self.job.enter("Interrupted")
+            return "interrupted"
+        if late:
+            self.job.enter("Stopping", status="Stopping")
+        return late
+
+    def _wait_limit(self) -> float:
+        """When a job on spot machines must be over, all its waiting included."""
+        seconds = self.job["StoppingCondition"].get("MaxWaitTimeInSeconds") if self.job.spot else None
+        return math.inf if seconds is None else float(self.job["CreationTime"] + seconds)
+
+    def _interrupted(self) -> None:
+        """The machines are gone: once more from the start, if the request allows, else the job has failed."""
+        job = self.job
+        job.interrupted.clear()
+        if job.stop_asked.is_set():
+            raise Over("Stopped")
+        retries = job.body.get("RetryStrategy", {}).get("MaximumRetryAttempts", 0)
+        if not job.spot and self.attempts > retries:
+            raise Over("Failed", reason=INTERNAL)
+        job.enter("Starting" if job.spot else "Restarting")
+
+    def _conclude(self, crew: Crew, contract: TrainingJob, why: str, failed: Node | None) -> None:
+        """Archives, then the end. A job that failed keeps its output, but leaves no model."""
+        job = self.job
+        if why == "failed":
+            job.learn(TrainingEndTime=time.time())
+        job.enter("Uploading")
+        for folder, uri in contract.archives.items():
+            content = archive([root / folder for root in crew.roots])
+            if folder == "model":
+                if why == "failed":
+                    continue
+                content = content or empty_archive()
+                job.learn(ModelArtifacts={"S3ModelArtifacts": uri})
+            if content:
+                self.account.storage.store(content, uri)
+        if why == "failed" and failed is not None:
+            texts = [node.failure() for node in (failed, *crew.nodes)]
+            text = next((text for text in texts if text), "")
+            raise Over("Failed", reason=f"AlgorithmError: {text}, exit code: {failed.code}")
+        if why == "stopped":
+            raise Over("Stopped")
+        raise Over("Stopped" if why else "Completed", why)
+
+    def _pause(self) -> None:
+        """A moment of nothing to do; a stop ends the job there."""
+        self.job.woken.wait(self.account.pace_seconds)
+        if self.job.stop_asked.is_set() or self.account.closing.is_set():
+            raise Over("Stopped")

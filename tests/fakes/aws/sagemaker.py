@@ -1,0 +1,145 @@
+"""A SageMaker control plane that refuses what AWS refuses, and runs the container contract of what it takes."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.session
+from botocore.config import Config
+
+from cloudtrain.errors import dotted
+from cloudtrain.providers.aws.shapes import violations
+from tests.fakes.aws import running
+from tests.fakes.aws.account import Account
+from tests.fakes.aws.errors import invalid
+from tests.fakes.aws.jobs import Job
+from tests.fakes.aws.logs import LogGroup
+from tests.fakes.aws.queries import listed, searched
+from tests.fakes.aws.refusals import refuse
+from tests.fakes.aws.storage import Storage
+from tests.fakes.messages import Refused
+
+Answer = dict[str, Any]
+
+
+class SageMaker:
+    """The training jobs of one account in one region. S3 and CloudWatch are at `endpoint`."""
+
+    def __init__(
+        self, endpoint: str, *, region: str = "us-east-1", account: str = "123456789012", **settings: Any
+    ) -> None:
+        """`settings`: further fields of `Account`, such as `grace_seconds`, `quotas` or `env`."""
+        troubles: list[str] = []
+        self._clients = [_client(name, endpoint, region) for name in ("s3", "logs")]
+        storage, logs = Storage(self._clients[0]), LogGroup(self._clients[1], troubles)
+        folder = Path(tempfile.mkdtemp(prefix="loopback-"))
+        self.account = Account(
+            region=region, account=account, storage=storage, logs=logs, folder=folder, troubles=troubles, **settings
+        )
+        self.jobs: dict[str, Job] = {}
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self.model = botocore.session.get_session().get_service_model("sagemaker")
+        self._operations: dict[str, Callable[[Answer], Answer]] = {
+            "CreateTrainingJob": self._create,
+            "DescribeTrainingJob": lambda body: self._job(body["TrainingJobName"]).describe(),
+            "StopTrainingJob": self._stop,
+            "UpdateTrainingJob": self._update,
+            "ListTrainingJobs": lambda body: listed(self._all(), body),
+            "Search": lambda body: searched(self._all(), body, self.model.shape_for("TrainingJob").members),
+            "ListTags": lambda body: {"Tags": self._tagged(body).tag_list()},
+            "AddTags": self._add_tags,
+        }
+
+    def call(self, operation: str, body: Mapping[str, Any]) -> Answer:
+        """One call of the API; Refused is what it answers instead."""
+        if operation not in self._operations:
+            raise Refused("UnknownOperationException", f"The requested operation {operation} is not known.")
+        found = violations(self.model.operation_model(operation).input_shape, dict(body))
+        if found:
+            several = "errors" if len(found) > 1 else "error"
+            told = "; ".join(
+                f"Value at '{dotted(each.path)}' failed to satisfy constraint: {each.message}" for each in found
+            )
+            raise invalid(f"{len(found)} validation {several} detected: {told}")
+        return self._operations[operation](dict(body))
+
+    def interrupt(self, name: str) -> None:
+        """Take a job's machines away as soon as it trains, as a spot market does."""
+        self._job(name).interrupted.set()
+
+    def close(self) -> None:
+        """End all jobs by force, and leave nothing behind."""
+        self.account.closing.set()
+        with self._lock:
+            threads = list(self._threads)
+            for job in self.jobs.values():
+                job.woken.set()
+        for thread in threads:
+            thread.join()
+        self.account.logs.close()
+        for client in self._clients:
+            client.close()
+        shutil.rmtree(self.account.folder, ignore_errors=True)
+
+    def _create(self, body: Answer) -> Answer:
+        name = body["TrainingJobName"]
+        with self._lock:
+            if name in self.jobs:
+                raise Refused(
+                    "ResourceInUse",
+                    "Training job names must be unique within an AWS account and region, and a training job with this "
+                    f"name already exists ({self.account.arn(name)})",
+                )
+            refuse(body, self.account, self.jobs.values())
+            job = self.jobs[name] = Job(body, self.account.arn(name))
+            if self.account.keeps_machines:
+                job.keep_machines()
+            thread = threading.Thread(
+                target=running.run, args=(job, self.account), name=f"loopback-{name}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+        return {"TrainingJobArn": job["TrainingJobArn"]}
+
+    def _stop(self, body: Answer) -> Answer:
+        self._job(body["TrainingJobName"]).stop()
+        return {}
+
+    def _update(self, body: Answer) -> Answer:
+        if set(body) != {"TrainingJobName", "ResourceConfig"}:
+            raise invalid("This imitation updates KeepAlivePeriodInSeconds only.")
+        job = self._job(body["TrainingJobName"])
+        job.keep_for(body["ResourceConfig"]["KeepAlivePeriodInSeconds"])
+        return {"TrainingJobArn": job["TrainingJobArn"]}
+
+    def _add_tags(self, body: Answer) -> Answer:
+        job = self._tagged(body)
+        job.tags |= {tag["Key"]: tag["Value"] for tag in body["Tags"]}
+        return {"Tags": job.tag_list()}
+
+    def _tagged(self, body: Answer) -> Job:
+        return self._job(str(body["ResourceArn"]).removeprefix(self.account.arn("")))
+
+    def _job(self, name: str) -> Job:
+        with self._lock:
+            if name not in self.jobs:
+                raise invalid("Requested resource not found.")
+            return self.jobs[name]
+
+    def _all(self) -> list[Job]:
+        with self._lock:
+            return list(self.jobs.values())
+
+
+def _client(service: str, endpoint: str, region: str) -> Any:
+    session = boto3.session.Session(
+        aws_access_key_id="sagemaker", aws_secret_access_key="sagemaker", region_name=region
+    )
+    return session.client(service, endpoint_url=endpoint, config=Config(max_pool_connections=30))

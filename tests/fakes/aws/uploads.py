@@ -1,0 +1,35 @@
+"""When multipart uploads were begun: moto tells the same day of 2010 of all of them, S3 tells the truth."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+
+from tests.fakes.messages import Answer, Call
+
+_UPLOAD = re.compile(r"<Upload>.*?</Upload>", re.DOTALL)
+_ID = re.compile(r"<UploadId>(.*?)</UploadId>")
+
+
+class Uploads:
+    """Of one account. `begun`: upload id -> seconds since 1970; tests may date one back."""
+
+    def __init__(self) -> None:
+        self.begun: dict[str, float] = {}
+
+    def told(self, call: Call, answer: Answer) -> Answer:
+        """The answer with the times as they are (API reference, MultipartUpload: Initiated)."""
+        if call == ("s3", "CreateMultipartUpload"):
+            found = _ID.search(answer.body.decode())
+            if found:
+                self.begun[found[1]] = time.time()
+        if call != ("s3", "ListMultipartUploads"):
+            return answer
+        body = _UPLOAD.sub(lambda upload: self._dated(upload[0]), answer.body.decode())
+        return answer._replace(body=body.encode())
+
+    def _dated(self, upload: str) -> str:
+        found = _ID.search(upload)
+        when = datetime.fromtimestamp(self.begun.get(found[1] if found else "", 0), UTC)
+        return re.sub(r"<Initiated>.*?</Initiated>", f"<Initiated>{when:%Y-%m-%dT%H:%M:%S.000Z}</Initiated>", upload)

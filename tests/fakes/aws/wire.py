@@ -1,0 +1,116 @@
+"""AWS's protocols from the outside: which call a request is, whether it is signed, and how an error looks in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlsplit
+from xml.sax.saxutils import escape
+
+import botocore.session
+
+from tests.fakes.messages import Answer, Call, Refused, Request
+
+_SCOPE = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/,]+)/\d{8}/(?P<region>[a-z0-9-]+)/(?P<service>[a-z0-9-]+)/aws4_request,"
+    r" ?SignedHeaders=(?P<headers>[^,]+), ?Signature=[0-9a-f]{64}"
+)
+_GLOBAL = ("iam", "sts")
+"""Services that sign for one region, wherever they are called from."""
+
+
+def call_of(request: Request) -> Call:
+    """The call, by the protocol of the service that the request was signed for."""
+    scope = _SCOPE.fullmatch(request.headers.get("authorization", ""))
+    service = scope["service"] if scope else ""
+    target = request.headers.get("x-amz-target", "")
+    if target:
+        return Call(service or target.partition(".")[0].lower(), target.rpartition(".")[2])
+    form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
+    if form:
+        return Call(service, parse_qs(request.body.decode()).get("Action", ["?"])[0])
+    return Call(service or "s3", _s3_operation(request))
+
+
+def check_signature(request: Request, region: str) -> None:
+    """Refused unless it is signed, for this region. The signature itself is not computed again."""
+    given = request.headers.get("authorization", "")
+    if not given:
+        raise Refused("MissingAuthenticationToken", "Request is missing Authentication Token", 403)
+    scope = _SCOPE.fullmatch(given)
+    if scope is None or "host" not in scope["headers"].split(";") or "x-amz-date" not in request.headers:
+        raise Refused("IncompleteSignature", f"Authorization header is malformed: {given!r}", 403)
+    if scope["region"] != region and scope["service"] not in _GLOBAL:
+        message = f"Credential should be scoped to a valid region: {region}, not {scope['region']}."
+        raise Refused(
+            "SignatureDoesNotMatch" if scope["service"] == "s3" else "InvalidSignatureException", message, 403
+        )
+
+
+def json_answer(status: int, document: object) -> Answer:
+    """As the JSON protocol answers."""
+    return Answer(status, [("Content-Type", "application/x-amz-json-1.1")], json.dumps(document).encode())
+
+
+def error_answer(request: Request, service: str, refused: Refused) -> Answer:
+    """An error in the words of the request's own protocol."""
+    if "x-amz-target" in request.headers:
+        return json_answer(refused.status, {"__type": refused.code, "message": refused.message})
+    told = f"<Code>{refused.code}</Code><Message>{escape(refused.message)}</Message>"
+    if service == "s3":
+        text = f"<Error>{told}<RequestId>loopback</RequestId></Error>"
+    else:
+        text = f"<ErrorResponse><Error><Type>Sender</Type>{told}</Error><RequestId>loopback</RequestId></ErrorResponse>"
+    body = f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode()
+    return Answer(refused.status, [("Content-Type", "application/xml")], body if request.method != "HEAD" else b"")
+
+
+class _Route(NamedTuple):
+    """What a request must have to be an S3 operation."""
+
+    operation: str
+    method: str
+    parts: int
+    """0: the service, 1: a bucket, 2: an object."""
+    query: Mapping[str, str]
+    headers: frozenset[str]
+
+
+def _s3_operation(request: Request) -> str:
+    """The most demanding operation whose demands the request meets."""
+    url = urlsplit(request.target)
+    query = {key: values[0] for key, values in parse_qs(url.query, keep_blank_values=True).items()}
+    parts = min(2, sum(bool(part) for part in url.path.split("/", 2)))
+    met = [
+        route
+        for route in _routes()
+        if (route.method, route.parts) == (request.method, parts)
+        and all(key in query and value in ("", query[key]) for key, value in route.query.items())
+        and route.headers <= request.headers.keys()
+    ]
+    return max(met, key=lambda route: len(route.query) + len(route.headers)).operation if met else "?"
+
+
+@cache
+def _routes() -> tuple[_Route, ...]:
+    """From botocore's own model of S3; operations that were superseded come last, so that they win no tie."""
+    model = botocore.session.get_session().get_service_model("s3")
+    routes = []
+    for name in model.operation_names:
+        operation = model.operation_model(name)
+        url = urlsplit(operation.http["requestUri"])
+        query = {key: values[0] for key, values in parse_qs(url.query, keep_blank_values=True).items()}
+        headers = set()
+        shape = operation.input_shape
+        for member in shape.required_members if shape else ():
+            place = shape.members[member].serialization
+            if place.get("location") == "querystring":
+                query[place["name"]] = ""
+            elif place.get("location") == "header":
+                headers.add(place["name"].lower())
+        parts = sum(bool(part) for part in url.path.split("/", 2))
+        routes.append(_Route(name, operation.http["method"], parts, query, frozenset(headers)))
+    return tuple(sorted(routes, key=lambda route: model.operation_model(route.operation).deprecated))

@@ -1,0 +1,152 @@
+"""What all jobs of one imitated workspace share: names, clusters, machines, quotas, storage, and its pace."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.fakes.azure.storage import Container, Storage
+from tests.fakes.azure.tokens import CLIENT, Tokens
+
+DATASTORES = {"workspaceblobstore": "azureml-blobstore-loopback", "workspaceartifactstore": "azureml"}
+"""Datastore -> container. The first one is the workspace's default."""
+ACCOUNT_FOLDER, SUFFIX = "ds", "loop.local"
+PROVIDER = "Microsoft.MachineLearningServices"
+WORKSPACES = f"{PROVIDER}/workspaces"
+LOW_PRIORITY = "lowPriorityCores"
+"""The quota of all machines at low priority."""
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    """An AmlCompute cluster."""
+
+    vm_size: str = "Standard_NC24ads_A100_v4"
+    max_nodes: int = 4
+    low_priority: bool = False
+    state: str = "Succeeded"
+    """Its provisioning state. Nothing but Succeeded takes jobs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VmSize:
+    """A kind of machine."""
+
+    family: str
+    """As the API names it: standardDSv2Family."""
+    vcpus: int
+    gpus: int = 0
+    memory_gb: float = 16
+
+    @property
+    def family_words(self) -> str:
+        """As people are told: Standard DSv2."""
+        return f"Standard {self.family.removeprefix('standard').removesuffix('Family')}"
+
+
+def _vm_sizes() -> dict[str, VmSize]:
+    return {
+        "Standard_DS3_v2": VmSize(family="standardDSv2Family", vcpus=4, memory_gb=14),
+        "Standard_D4s_v3": VmSize(family="standardDSv3Family", vcpus=4),
+        "Standard_NC4as_T4_v3": VmSize(family="standardNCASv3_T4Family", vcpus=4, gpus=1, memory_gb=28),
+        "Standard_NC64as_T4_v3": VmSize(family="standardNCASv3_T4Family", vcpus=64, gpus=4, memory_gb=440),
+        "Standard_NV36ads_A10_v5": VmSize(family="standardNVADSA10v5Family", vcpus=36, gpus=1, memory_gb=440),
+        "Standard_NC24ads_A100_v4": VmSize(family="standardNCADSA100v4Family", vcpus=24, gpus=1, memory_gb=220),
+        "Standard_NC48ads_A100_v4": VmSize(family="standardNCADSA100v4Family", vcpus=48, gpus=2, memory_gb=440),
+        "Standard_NC96ads_A100_v4": VmSize(family="standardNCADSA100v4Family", vcpus=96, gpus=4, memory_gb=880),
+        "Standard_NC40ads_H100_v5": VmSize(family="standardNCadsH100v5Family", vcpus=40, gpus=1, memory_gb=320),
+        "Standard_NC80adis_H100_v5": VmSize(family="standardNCadsH100v5Family", vcpus=80, gpus=2, memory_gb=640),
+        "Standard_ND96asr_v4": VmSize(family="standardNDASv4_A100Family", vcpus=96, gpus=8, memory_gb=900),
+        "Standard_ND96amsr_A100_v4": VmSize(family="standardNDAMSv4_A100Family", vcpus=96, gpus=8, memory_gb=1900),
+        "Standard_ND96isr_H100_v5": VmSize(family="standardNDSH100v5Family", vcpus=96, gpus=8, memory_gb=1900),
+        "Standard_ND96isr_H200_v5": VmSize(family="standardNDSH200v5Family", vcpus=96, gpus=8, memory_gb=1850),
+    }
+
+
+def _computes() -> dict[str, Cluster]:
+    return {
+        "gpu-cluster": Cluster(),
+        "gpu-spot": Cluster(low_priority=True),
+        "cpu-cluster": Cluster(vm_size="Standard_DS3_v2"),
+    }
+
+
+@dataclass(kw_only=True)
+class Account:
+    """Tests set some of it while jobs run; it is looked at whenever it matters."""
+
+    folder: Path
+    """Where containers of blobs and nodes of jobs have their files."""
+    storage: Storage
+    tokens: Tokens
+    subscription: str = "11111111-2222-3333-4444-555555555555"
+    tenant: str = "99999999-8888-7777-6666-555555555555"
+    resource_group: str = "loopback-rg"
+    workspace: str = "loopback-ws"
+    user: str = CLIENT
+    """Who submits: ARM writes it down with each job (systemData.createdBy), and gives it to everybody who asks."""
+    location: str = "eastus"
+    url: str = ""
+    """The one address of everything."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """What the platform adds to the environment of every process of a job."""
+    grace_seconds: float | None = None
+    """From SIGTERM to SIGKILL at a cancel or a preemption; None: SIGKILL at once, as Azure ML promises no more."""
+    pace_seconds: float = 0.02
+    """How long a job stays in each of the phases in which nothing is to be done."""
+    computes: dict[str, Cluster] = field(default_factory=_computes)
+    vm_sizes: dict[str, VmSize] = field(default_factory=_vm_sizes)
+    quotas: dict[str, int] = field(default_factory=dict)
+    """VM family, or `LOW_PRIORITY` -> how many vCPUs may be used at once; what is not named has no limit."""
+    capacity: set[str] = field(default_factory=set)
+    """VM sizes of which there are none just now."""
+    missing_images: set[str] = field(default_factory=set)
+    """Images that cannot be pulled."""
+    curated: dict[str, dict[str, str]] = field(
+        default_factory=lambda: {
+            "AzureML-acpt-pytorch-2.8-cuda12.6": {
+                "3": "mcr.microsoft.com/azureml/curated/acpt-pytorch-2.8-cuda12.6:3",
+                "12": "mcr.microsoft.com/azureml/curated/acpt-pytorch-2.8-cuda12.6:12",
+            }
+        }
+    )
+    """The environments that every workspace has: name -> version -> image, the newest last."""
+    secrets: dict[str, str] = field(default_factory=dict)
+    """What the Key Vault holds."""
+    job_page, blob_page = 10, 5000
+    """How many jobs and blobs a page has at most."""
+    closing: threading.Event = field(default_factory=threading.Event)
+    """The whole imitation is being taken down: jobs end by force."""
+    troubles: list[str] = field(default_factory=list)
+    """Tracebacks of the imitation's own mistakes; a test that leaves one here has found one."""
+
+    @property
+    def scope(self) -> str:
+        """The workspace's ARM id."""
+        group = f"/subscriptions/{self.subscription}/resourceGroups/{self.resource_group}"
+        return f"{group}/providers/{PROVIDER}/workspaces/{self.workspace}"
+
+    @property
+    def storage_account(self) -> str:
+        """A name from which clients make an address that leads here, with the account as the first folder."""
+        return f"{self.url.partition('://')[2]}/{ACCOUNT_FOLDER}"
+
+    @property
+    def storage_accounts(self) -> tuple[str, str]:
+        """The names that a Shared Key may be signed for: clients take the first folder of an address for the name."""
+        return self.storage_account, f"{ACCOUNT_FOLDER}.blob.{SUFFIX}"
+
+    @property
+    def blob_url(self) -> str:
+        """What the address of every container begins with."""
+        return f"https://{self.storage_account}.blob.{SUFFIX}"
+
+    def datastore(self, name: str) -> Container | None:
+        """The container of a datastore, if there is such a datastore."""
+        return self.storage.container(DATASTORES[name]) if name in DATASTORES else None
+
+    def sas_url(self, container: str, blob: str = "", permissions: str = "r") -> str:
+        """An address that needs no credentials."""
+        return f"{self.blob_url}/{container}{'/' if blob else ''}{blob}?{self.tokens.sas(container, blob, permissions)}"

@@ -1,0 +1,153 @@
+"""What jobs are made of in a workspace: code that was uploaded, environments of one's own, curated environments."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from tests.fakes.azure.account import PROVIDER, Account
+from tests.fakes.azure.errors import invalid, user_error
+from tests.fakes.azure.tokens import CLIENT
+from tests.fakes.azure.wire import iso_date
+from tests.fakes.messages import Refused
+
+Resource = dict[str, Any]
+_CURATED = (
+    r"azureml://registries/azureml/environments/(?P<name>[^/]+)/(?:versions/(?P<version>[^/]+)|labels/(?P<label>[^/]+))",
+    r"azureml:(?P<name>AzureML-[^:@]+)(?::(?P<version>[^:@]+)|@(?P<label>[^:@]+))",
+)
+"""How a curated environment is asked for: in the public registry, or by the short form that the service expands."""
+
+
+class Assets:
+    """All versions of codes and environments. Versions are never changed once they are there."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self._codes: dict[tuple[str, str], Resource] = {}
+        self._environments: dict[tuple[str, str], Resource] = {}
+        self._lock = threading.RLock()
+        for name, versions in account.curated.items():
+            for version, image in versions.items():
+                about = {"environmentType": "Curated", "image": image, "osType": "Linux"}
+                resource = self._resource("environments", name, version, about)
+                self._environments[name, version] = resource
+
+    def code(self, arm_id: str) -> Path | None:
+        """The folder with the files of a code, by its ARM id."""
+        found = self._find("codes", arm_id)
+        with self._lock:
+            resource = self._codes.get(found) if found else None
+        if resource is None:
+            return None
+        container, _, path = resource["properties"]["codeUri"].removeprefix(self._blobs).partition("/")
+        place = self.account.storage.container(container)
+        return place.folder / path if place else None
+
+    def image(self, environment: str) -> str | None:
+        """The image of an environment, by its ARM id or as curated environments are asked for."""
+        for pattern in _CURATED:
+            asked = re.fullmatch(pattern, environment)
+            if asked:
+                versions = self.account.curated.get(asked["name"], {})
+                version = [*versions][-1] if versions and asked["label"] == "latest" else asked["version"]
+                return versions.get(version or "")
+        found = self._find("environments", environment)
+        with self._lock:
+            resource = self._environments.get(found) if found else None
+        return str(resource["properties"]["image"]) if resource else None
+
+    def codes(self, name: str, digest: str | None) -> list[Resource]:
+        """The codes with this hash, whatever their name: that is how a client finds what it has uploaded before."""
+        with self._lock:
+            return [
+                each
+                for key, each in self._codes.items()
+                if (key[0] == name if digest is None else each["properties"]["properties"].get("hash_sha256") == digest)
+            ]
+
+    def environments(self, name: str) -> list[Resource]:
+        """All versions of an environment, the newest first."""
+        with self._lock:
+            return [each for key, each in reversed(self._environments.items()) if key[0] == name]
+
+    def get(self, kind: str, name: str, version: str) -> Resource:
+        """One version. Refused when there is none."""
+        with self._lock:
+            found = (self._codes if kind == "codes" else self._environments).get((name, version))
+        if found is None:
+            asset = "Code" if kind == "codes" else "Environment"
+            raise user_error(f"{asset} container {name} with version {version} not found.", 404)
+        return found
+
+    def begin_upload(self, name: str, version: str) -> Resource:
+        """A container of its own for what is going to be a code, and leave to write there."""
+        container = self.account.storage.create(f"{name[:40].lower()}-{uuid4().hex[:8]}")
+        uri = f"{self._blobs}{container.name}"
+        credential = {"credentialType": "SAS", "sasUri": self.account.sas_url(container.name, permissions="rcwl")}
+        return {
+            "pendingUploadId": str(uuid4()),
+            "pendingUploadType": "TemporaryBlobReference",
+            "blobReferenceForConsumption": {"blobUri": uri, "storageAccountArmId": "", "credential": credential},
+        }
+
+    def put_code(self, name: str, version: str, body: Mapping[str, Any]) -> Resource:
+        """A new code, whose files must be there already."""
+        properties = self._properties(body, {"codeUri"}, {"description", "isAnonymous", "isArchived"})
+        uri = str(properties["codeUri"])
+        container, _, path = uri.removeprefix(self._blobs).partition("/")
+        place = self.account.storage.container(container)
+        if not uri.startswith(self._blobs) or place is None or not place.names(path):
+            raise user_error(f"There is nothing at the code's address {uri}.")
+        return self._put("codes", self._codes, name, version, properties)
+
+    def put_environment(self, name: str, version: str, body: Mapping[str, Any]) -> Resource:
+        """A new environment: an image, in this imitation."""
+        properties = self._properties(
+            body, {"image"}, {"description", "isAnonymous", "isArchived", "osType", "autoRebuild", "environmentType"}
+        )
+        return self._put("environments", self._environments, name, version, properties)
+
+    @property
+    def _blobs(self) -> str:
+        return f"{self.account.blob_url}/"
+
+    def _properties(self, body: Mapping[str, Any], required: set[str], known: set[str]) -> Resource:
+        properties: Resource = body.get("properties", {})
+        strange = set(properties) - required - known - {"properties", "tags"}
+        if strange or required - set(properties):
+            told = [f"{name}: unknown" for name in sorted(strange)]
+            told += [f"{name}: required" for name in sorted(required - set(properties))]
+            raise invalid(f"The request is invalid. {'; '.join(told)}")
+        return properties
+
+    def _put(
+        self, kind: str, assets: dict[tuple[str, str], Resource], name: str, version: str, properties: Resource
+    ) -> Resource:
+        with self._lock:
+            before = assets.get((name, version))
+            same = {key: value for key, value in properties.items() if key != "tags"}
+            if before is not None and not same.items() <= before["properties"].items():
+                raise Refused("UserError", f"The {kind[:-1]} {name} with version {version} exists already.", 409)
+            resource = assets[name, version] = before or self._resource(kind, name, version, properties)
+            return resource
+
+    def _resource(self, kind: str, name: str, version: str, properties: Mapping[str, Any]) -> Resource:
+        about = {"properties": {}, "tags": {}, "isAnonymous": False, "isArchived": False}
+        return {
+            "id": f"{self.account.scope}/{kind}/{name}/versions/{version}",
+            "name": version,
+            "type": f"{PROVIDER}/workspaces/{kind}/versions",
+            "systemData": {"createdAt": iso_date(time.time()), "createdBy": CLIENT, "createdByType": "User"},
+            "properties": {**about, **properties, "provisioningState": "Succeeded"},
+        }
+
+    def _find(self, kind: str, arm_id: str) -> tuple[str, str] | None:
+        pattern = rf"{re.escape(self.account.scope)}/{kind}/(?P<name>[^/]+)/versions/(?P<version>[^/]+)"
+        found = re.fullmatch(pattern, arm_id, re.IGNORECASE)
+        return (found["name"], found["version"]) if found else None

@@ -1,0 +1,218 @@
+"""The Blob service: block blobs, their metadata, ranges and conditions, lists page by page."""
+
+from __future__ import annotations
+
+import base64
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import quote
+from xml.sax.saxutils import escape, quoteattr
+
+from tests.fakes.azure.account import Account
+from tests.fakes.azure.errors import unauthenticated
+from tests.fakes.azure.storage import Blob, Container
+from tests.fakes.azure.wire import Place, http_date, storage_headers
+from tests.fakes.messages import Answer, Refused, Request
+
+AUDIENCE = "https://storage.azure.com"
+_NEEDS = {
+    "GetBlob": "r",
+    "HeadBlob": "r",
+    "DeleteBlob": "d",
+    "PutBlob": "cw",
+    "PutBlock": "cw",
+    "PutBlockList": "cw",
+    "SetBlobMetadata": "w",
+    "ListBlobs": "l",
+    "GetContainer": "r",
+}
+"""One of these letters must be among what a SAS permits."""
+_CONDITION = "The condition specified using HTTP conditional header(s) is not met."
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class Question(NamedTuple):
+    """A call of the Blob service, by somebody who may make it."""
+
+    request: Request
+    container: Container
+    name: str
+    query: Mapping[str, str]
+
+
+class Blobs:
+    """All containers of the workspace's storage account."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+
+    def call(self, operation: str, request: Request, place: Place) -> Answer:
+        """One call; Refused is what it answers instead."""
+        name, blob = place.names.get("container", ""), place.names.get("blob", "")
+        container = self.account.storage.container(name)
+        if container is None:
+            raise Refused("ContainerNotFound", "The specified container does not exist.", 404)
+        asked = Question(request, container, blob, place.query)
+        if operation == "GetContainer":
+            return Answer(200, storage_headers(), b"")
+        if operation == "ListBlobs":
+            return self._list(asked)
+        if operation in ("GetBlob", "HeadBlob"):
+            return _get(asked)
+        if operation in ("PutBlob", "PutBlockList"):
+            return _put(asked, _content(asked, operation))
+        if operation == "PutBlock":
+            container.stage(blob, asked.query["blockid"], request.body)
+            return Answer(201, [*storage_headers(), ("x-ms-request-server-encrypted", "true")], b"")
+        if operation in ("SetBlobMetadata", "DeleteBlob"):
+            return _change(asked, operation)
+        raise Refused("InvalidQueryParameterValue", f"Not part of this imitation: {request.method} {place.path}", 400)
+
+    def check(self, operation: str, request: Request, place: Place) -> None:
+        """Refused unless the request may do this: by a SAS, the account's key, or a token for storage."""
+        given, tokens = request.headers.get("authorization", ""), self.account.tokens
+        if "sig" in place.query:
+            container, blob = place.names.get("container", ""), place.names.get("blob", "")
+            allowed = tokens.sas_permissions(place.query, container, blob)
+            if allowed is None:
+                raise unauthenticated("blob", scheme="SAS")
+            if not set(_NEEDS.get(operation, "")) & set(allowed):
+                message = "This request is not authorized to perform this operation using this permission."
+                raise Refused("AuthorizationPermissionMismatch", message, 403)
+        elif given.startswith("Bearer "):
+            if tokens.audience(given) != AUDIENCE or "x-ms-version" not in request.headers:
+                raise unauthenticated("blob")
+        elif not tokens.is_shared_key(request, self.account.storage_accounts):
+            raise unauthenticated("blob", scheme="SharedKey")
+
+    def _list(self, asked: Question) -> Answer:
+        query, container = asked.query, asked.container
+        prefix, delimiter, marker = (query.get(key, "") for key in ("prefix", "delimiter", "marker"))
+        start = base64.b64decode(marker).decode("utf-8", "surrogateescape") if marker else ""
+        most = min(int(query.get("maxresults", self.account.blob_page)), self.account.blob_page)
+        told: dict[str, str] = {}
+        following = ""
+        for name in container.names(prefix):
+            head, found, _ = name[len(prefix) :].partition(delimiter) if delimiter else (name, "", "")
+            entry = prefix + head + found if found else name
+            if entry < start or entry in told:
+                continue
+            if len(told) == most:
+                following = base64.b64encode(entry.encode("utf-8", "surrogateescape")).decode()
+                break
+            blob = container.look(name)
+            if found:
+                told[entry] = f"<BlobPrefix>{_name(entry)}</BlobPrefix>"
+            elif blob is not None:
+                told[entry] = _entry(blob, with_metadata="metadata" in query.get("include", ""))
+        text = (
+            f'<?xml version="1.0" encoding="utf-8"?><EnumerationResults ServiceEndpoint={quoteattr(self.account.url)} '
+            f"ContainerName={quoteattr(container.name)}><Prefix>{escape(prefix)}</Prefix>"
+            f"<Marker>{marker}</Marker><MaxResults>{most}</MaxResults><Delimiter>{escape(delimiter)}</Delimiter>"
+            f"<Blobs>{''.join(told.values())}</Blobs><NextMarker>{following}</NextMarker></EnumerationResults>"
+        )
+        return Answer(200, [*storage_headers(), ("Content-Type", "application/xml")], text.encode())
+
+
+def _entry(blob: Blob, *, with_metadata: bool) -> str:
+    facts = {
+        "Creation-Time": http_date(blob.created),
+        "Last-Modified": http_date(blob.modified),
+        "Etag": blob.etag.strip('"'),
+        "Content-Length": str(blob.size),
+        "Content-Type": blob.content_type,
+        "BlobType": "BlockBlob",
+    }
+    properties = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in facts.items())
+    told = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in blob.metadata.items())
+    metadata = f"<Metadata>{told}</Metadata>" if with_metadata else ""
+    return f"<Blob>{_name(blob.name)}<Properties>{properties}</Properties>{metadata}</Blob>"
+
+
+def _name(name: str) -> str:
+    """What XML cannot hold is escaped as in an address, and marked."""
+    if _NOT_XML.search(name):
+        return f'<Name Encoded="true">{quote(name, safe="/", errors="surrogateescape")}</Name>'
+    return f"<Name>{escape(name)}</Name>"
+
+
+def _there(asked: Question) -> Blob:
+    blob = asked.container.look(asked.name)
+    if blob is None:
+        raise Refused("BlobNotFound", "The specified blob does not exist.", 404)
+    match = asked.request.headers.get("if-match", "*")
+    if match not in ("*", blob.etag):
+        raise Refused("ConditionNotMet", _CONDITION, 412)
+    return blob
+
+
+def _get(asked: Question) -> Answer:
+    blob, headers = _there(asked), asked.request.headers
+    content = asked.container.read(asked.name) or b""
+    told = [*storage_headers(), *_facts(blob)]
+    if headers.get("if-none-match") in ("*", blob.etag):
+        return Answer(304, told, b"")
+    if asked.request.method == "HEAD":
+        return Answer(200, [*told, ("Content-Length", str(len(content)))], b"")
+    wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("x-ms-range") or headers.get("range", ""))
+    if wanted is None:
+        return Answer(200, told, content)
+    start, end = int(wanted[1]), min(int(wanted[2] or len(content)), len(content) - 1)
+    if start >= len(content):
+        raise Refused("InvalidRange", "The range specified is invalid for the current size of the resource.", 416)
+    told.append(("Content-Range", f"bytes {start}-{end}/{len(content)}"))
+    return Answer(206, told, content[start : end + 1])
+
+
+def _put(asked: Question, content: bytes) -> Answer:
+    headers, blob = asked.request.headers, asked.container.look(asked.name)
+    if blob is not None and headers.get("if-none-match") == "*":
+        raise Refused("BlobAlreadyExists", "The specified blob already exists.", 409)
+    if headers.get("if-match", "*") != "*":
+        _there(asked)
+    kind = headers.get("x-ms-blob-content-type") or headers.get("content-type", "")
+    asked.container.write(asked.name, content, _metadata(headers), kind)
+    told = [*storage_headers(), *_facts(_there(asked)), ("x-ms-request-server-encrypted", "true")]
+    return Answer(201, [item for item in told if item[0] != "Content-Type"], b"")
+
+
+def _content(asked: Question, operation: str) -> bytes:
+    """What is put: the body itself, or the blocks that it names."""
+    if operation == "PutBlob":
+        if asked.request.headers.get("x-ms-blob-type") != "BlockBlob":
+            raise Refused("InvalidHeaderValue", "The value for one of the HTTP headers is not in the correct format.")
+        return asked.request.body
+    blocks = [item.text or "" for item in ET.fromstring(asked.request.body)]
+    content = asked.container.staged(asked.name, blocks)
+    if content is None:
+        raise Refused("InvalidBlockList", "The specified block list is invalid.", 400)
+    return content
+
+
+def _change(asked: Question, operation: str) -> Answer:
+    _there(asked)
+    if operation == "DeleteBlob":
+        asked.container.delete(asked.name)
+        return Answer(202, storage_headers(), b"")
+    asked.container.set_metadata(asked.name, _metadata(asked.request.headers))
+    return Answer(200, [*storage_headers(), ("ETag", _there(asked).etag)], b"")
+
+
+def _facts(blob: Blob) -> list[tuple[str, str]]:
+    return [
+        ("ETag", blob.etag),
+        ("Last-Modified", http_date(blob.modified)),
+        ("Content-Type", blob.content_type),
+        ("Accept-Ranges", "bytes"),
+        ("x-ms-creation-time", http_date(blob.created)),
+        ("x-ms-blob-type", "BlockBlob"),
+        ("x-ms-lease-state", "available"),
+        ("x-ms-server-encrypted", "true"),
+        *((f"x-ms-meta-{key}", value) for key, value in blob.metadata.items()),
+    ]
+
+
+def _metadata(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix("x-ms-meta-"): value for name, value in headers.items() if name.startswith("x-ms-meta-")}

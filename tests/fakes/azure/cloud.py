@@ -1,0 +1,105 @@
+"""A whole Azure on loopback: one workspace with its storage, behind one address with TLS; nothing left when closed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.fakes.azure import certificate
+from tests.fakes.azure.account import DATASTORES, Account
+from tests.fakes.azure.front import Front
+from tests.fakes.azure.services import login_script
+from tests.fakes.azure.storage import Container, Storage
+from tests.fakes.azure.tokens import Tokens
+from tests.fakes.azure.wire import METADATA, MSI
+from tests.fakes.azure.workspace import Workspace
+
+IMAGE = "127.0.0.1:1/loopback/train:1"
+"""In a registry that cannot be asked from here, which is no reason not to submit."""
+
+
+class AzureCloud:
+    """One workspace in one subscription, without jobs. `settings`: of `tests.fakes.azure.account.Account`."""
+
+    def __init__(self, **settings: Any) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="loopback-azure-"))
+        self.account = Account(folder=folder, storage=Storage(folder / "blobs"), tokens=Tokens(), **settings)
+        """What tests may change while it runs: computes, quotas, capacity, missing images, secrets, the pace."""
+        for name in DATASTORES.values():
+            self.account.storage.create(name)
+        self._certificate, tls = certificate.make(folder)
+        # The address is part of what a workspace tells of itself: first the port, then the rest.
+        self.service = Workspace(self.account)
+        self.front = Front(self.account, self.service, tls)
+        self.account.url = self.front.url
+        self.account.env = {
+            "MSI_ENDPOINT": f"{self.front.url}{MSI}",
+            "MSI_SECRET": uuid.uuid4().hex,
+            "DEFAULT_IDENTITY_CLIENT_ID": str(uuid.uuid4()),
+            "SSL_CERT_FILE": str(self._certificate),
+            **self.account.env,
+        }
+        self.container, self.image, self.vault = next(iter(DATASTORES.values())), IMAGE, self.front.url
+        self._bin = folder / "bin"
+        self._bin.mkdir()
+        (self._bin / "az").write_text(login_script(self.account))
+        (self._bin / "az").chmod(0o755)
+        self.front.start()
+
+    def __enter__(self) -> AzureCloud:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def environment(self) -> dict[str, str]:
+        """What a client must be told; `clean` takes away what it must not be told."""
+        return {
+            "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "AZURE_TOKEN_CREDENTIALS": "AzureCliCredential",
+            "ARM_CLOUD_METADATA_URL": f"{self.front.url}{METADATA}?api-version=2019-05-01",
+            "REQUESTS_CA_BUNDLE": str(self._certificate),
+            "SSL_CERT_FILE": str(self._certificate),
+            "CLOUDTRAIN_AZURE_SUBSCRIPTION": self.account.subscription,
+            "CLOUDTRAIN_AZURE_RESOURCE_GROUP": self.account.resource_group,
+            "CLOUDTRAIN_AZURE_WORKSPACE": self.account.workspace,
+            "CLOUDTRAIN_AZURE_LOCATION": self.account.location,
+            "CLOUDTRAIN_AZURE_POLL": "0.1",
+        }
+
+    def clean(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """An environment for a client process: nothing of any other account, and everything of this one."""
+        strange = ("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_")
+        return {key: value for key, value in environ.items() if not key.startswith(strange)} | self.environment()
+
+    def log_out(self, *, and_in: bool = False) -> None:
+        """Let `az` say from now on that nobody has logged in; or that somebody has again."""
+        mark = self._bin / "logged-out"
+        mark.unlink(missing_ok=True)
+        if not and_in:
+            mark.touch()
+
+    def blobs(self, prefix: str = "") -> dict[str, bytes]:
+        """Everything in the container of workspaceblobstore below a prefix."""
+        found = ((name, self._blobstore.read(name)) for name in self._blobstore.names(prefix))
+        return {name: content for name, content in found if content is not None}
+
+    def put(self, key: str, content: bytes = b"") -> None:
+        """One blob into that container."""
+        self._blobstore.write(key, content)
+
+    def close(self) -> None:
+        """End all jobs, kill all their processes, close the port, leave no file."""
+        self.service.close()
+        self.front.close()
+        shutil.rmtree(self.account.folder, ignore_errors=True)
+
+    @property
+    def _blobstore(self) -> Container:
+        return self.account.storage.create(self.container)

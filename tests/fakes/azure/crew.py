@@ -1,0 +1,178 @@
+"""The processes of one attempt at a job: their folders, what is mounted for them, their log files, their end."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import IO
+
+from cloudtrain.contracts.azureml import KEPT_FOLDERS, CommandJob, Mount
+from cloudtrain.providers.emulation.container import addresses
+from tests.fakes.azure.account import Account
+from tests.fakes.azure.documents import BlobPath, literals, place_of
+from tests.fakes.azure.jobs import LOG_CONTAINER, Job
+from tests.fakes.containers import Container
+
+CHUNK_BYTES = 65_536
+
+
+class NoInput(Exception):
+    """There is nothing where an input should lie."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self.uri = uri
+
+
+class Crew:
+    """All processes of one attempt."""
+
+    def __init__(self, job: Job, contract: CommandJob, code: Path | None, folder: Path, account: Account) -> None:
+        self.job, self.contract, self.processes = job, contract, list[Container]()
+        self._code, self._folder, self._account = code, folder, account
+        self._addresses = addresses(job.nodes)
+        self._uploads: list[tuple[Path, BlobPath]] = []
+        self.failed: tuple[int, int] | None = None
+        """The process that failed before all others, and its exit code."""
+
+    def build(self) -> None:
+        """A folder for each process, with the code in it. NoInput when an input does not exist."""
+        for mount in self.contract.inputs:
+            self._source(mount)
+        for index in range(len(self.contract.processes)):
+            root = self._root(index)
+            (root / "home").mkdir(parents=True)
+            if self._code is None:
+                (root / "wd").mkdir()
+            else:
+                shutil.copytree(self._code, root / "wd")
+
+    def start(self) -> None:
+        """All of them."""
+        for index, process in enumerate(self.contract.processes):
+            root = self._root(index)
+            places = literals(self.job) | self._places(root)
+            # The shell must outlive what it runs: a container is over with its first process.
+            argv = ("/bin/sh", "-c", f"trap : TERM\n{self.contract.command_line(places)}")
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}"
+            env = {
+                "PATH": path,
+                "HOME": str(root / "home"),
+                **self._account.env,
+                **process.env,
+                # One machine has one address, however many nodes are on it, unless they are told theirs.
+                "CLOUDTRAIN_NODE_ADDR": self._addresses[process.node],
+                # This machine has no metadata service, or not one that is ours to ask.
+                "CLOUDTRAIN_SCHEDULED_EVENTS": "off",
+            }
+            name = f"{self.job.name}-{index}"
+            self.processes.append(Container(name, root, argv, env, cwd=root / "wd", listen=self._log(index).keep))
+
+    def poll(self) -> bool:
+        """Whether all are over."""
+        over = [process.poll() for process in self.processes]
+        if self.failed is None:
+            codes = ((index, process.code) for index, process in enumerate(self.processes))
+            self.failed = next(((index, code) for index, code in codes if code), None)
+        return all(over)
+
+    def terminate(self) -> None:
+        """SIGTERM to all that still run."""
+        for process in self.processes:
+            process.terminate(everybody=True)
+
+    def end(self) -> None:
+        """SIGKILL to all that still run."""
+        for process in self.processes:
+            if process.code is None:
+                process.end()
+
+    def upload(self) -> None:
+        """Store the outputs that are not mounted."""
+        for folder, place in self._uploads:
+            self._store(folder, place)
+
+    def keep(self) -> None:
+        """Store of each working folder what Azure ML stores by itself, however the attempt has ended: nothing else.
+
+        "./outputs" and "./logs", after "Save and log files for Azure Machine Learning" in Microsoft's documentation.
+        """
+        for index, name in itertools.product(range(len(self.contract.processes)), KEPT_FOLDERS):
+            self._store(self._root(index) / "wd" / name, BlobPath(LOG_CONTAINER, f"{self.job.log_folder}{name}"))
+
+    def _store(self, folder: Path, place: BlobPath) -> None:
+        container = self._account.storage.create(place.container)
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                container.write(f"{place.path}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+
+    def log_file(self, index: int) -> str:
+        """The log file of a process."""
+        count = len(self.contract.processes)
+        suffix = f"_process_{index:0{len(str(count - 1))}}" if count > 1 else ""
+        return f"user_logs/std_log{suffix}.txt"
+
+    def _root(self, index: int) -> Path:
+        return self._folder / str(index)
+
+    def _log(self, index: int) -> _Log:
+        """A new log file; one of an earlier attempt is gone."""
+        file = self.log_file(index)
+        blob = f"{self.job.log_folder}{file}"
+        path = self._account.storage.create(LOG_CONTAINER).renew(blob)
+        self.job.open_log(file, blob)
+        return _Log(path)
+
+    def _source(self, mount: Mount) -> Path:
+        """Where an input lies on this machine."""
+        place = place_of(mount.path, self._account)
+        if isinstance(place, str):
+            raise NoInput(mount.path)
+        path = self._account.storage.create(place.container).folder / place.path
+        if not path.exists():
+            raise NoInput(mount.path)
+        return path
+
+    def _places(self, root: Path) -> dict[str, str]:
+        """A path of this process for every input and every output."""
+        places: dict[str, Path] = {}
+        for mount in self.contract.inputs:
+            source = self._source(mount)
+            if mount.mode == "download":
+                copy = root / "inputs" / mount.name
+                if source.is_dir():
+                    shutil.copytree(source, copy)
+                else:
+                    copy.mkdir(parents=True)
+                    source = copy = Path(shutil.copy(source, copy))
+                source = copy
+            places[f"inputs.{mount.name}"] = source
+        for mount in self.contract.outputs:
+            place = place_of(mount.path, self._account)
+            if isinstance(place, str):
+                raise RuntimeError(f"an output that leads nowhere was not refused: {place}")
+            folder = self._account.storage.create(place.container).folder / place.path
+            if mount.mode == "upload":
+                folder = root / "outputs" / mount.name
+                self._uploads.append((folder, place))
+            target = folder.parent if mount.kind == "uri_file" else folder
+            target.mkdir(parents=True, exist_ok=True)
+            places[f"outputs.{mount.name}"] = folder
+        return {name: str(path) for name, path in places.items()}
+
+
+class _Log:
+    """A log file that grows as somebody talks."""
+
+    def __init__(self, path: Path) -> None:
+        # Opened at once: when the file is replaced later on, what is still said goes to the old one.
+        self._file = path.open("ab", buffering=0)
+
+    def keep(self, said: IO[bytes]) -> None:
+        """Write down all of it, as soon as it is said."""
+        with self._file:
+            while chunk := os.read(said.fileno(), CHUNK_BYTES):
+                self._file.write(chunk)

@@ -1,0 +1,92 @@
+"""From the PUT body of a command job back to the document that it was written from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tests.fakes.azure.account import Account
+from tests.fakes.azure.jobs import Job
+from tests.fakes.azure.schema import duration_seconds
+
+_MODES = {
+    "ReadOnlyMount": "ro_mount",
+    "Download": "download",
+    "ReadWriteMount": "rw_mount",
+    "Upload": "upload",
+}
+_SHORT = r"azureml://datastores/(?P<datastore>[^/]+)/paths/(?P<path>.*)"
+_LONG = (
+    r"azureml://subscriptions/(?P<subscription>[^/]+)/resourcegroups/(?P<group>[^/]+)(?:/providers/[^/]+)?"
+    r"/workspaces/(?P<workspace>[^/]+)/datastores/(?P<datastore>[^/]+)/paths/(?P<path>.*)"
+)
+
+
+class BlobPath(NamedTuple):
+    """A place in a container."""
+
+    container: str
+    path: str
+
+
+def place_of(uri: str, account: Account) -> BlobPath | str:
+    """Where an address leads: a place, or else why to none."""
+    found = re.fullmatch(_SHORT, uri, re.IGNORECASE) or re.fullmatch(_LONG, uri, re.IGNORECASE)
+    if found:
+        named = found.groupdict()
+        ours = {"subscription": account.subscription, "group": account.resource_group, "workspace": account.workspace}
+        for key, name in ours.items():
+            if named.get(key, name).lower() != name.lower():
+                return f"The {key} {named[key]} of {uri} is not the one of this workspace."
+        datastore = account.datastore(found["datastore"])
+        if datastore is None:
+            return f"Could not find datastore: {found['datastore']}."
+        return BlobPath(datastore.name, found["path"].strip("/"))
+    if uri.startswith(f"{account.blob_url}/"):
+        container, _, path = uri.removeprefix(f"{account.blob_url}/").partition("?")[0].partition("/")
+        if account.storage.container(container) is None:
+            return f"The container {container} of {uri} does not exist."
+        return BlobPath(container, path.strip("/"))
+    return f"{uri} leads out of this imitation, or nowhere."
+
+
+def document(job: Job) -> dict[str, Any]:
+    """The command-job document of a request."""
+    body = job.properties
+    resources, distribution, limits = (body.get(key) or {} for key in ("resources", "distribution", "limits"))
+    told: dict[str, Any] = {
+        "name": job.name,
+        "code": body.get("codeId", ""),
+        "command": body["command"],
+        "environment_variables": dict(body.get("environmentVariables") or {}),
+        "resources": {"instance_count": job.nodes},
+        "inputs": {name: _mount(item, "ro_mount") for name, item in _mounts(body.get("inputs"))},
+        "outputs": {name: _mount(item, "rw_mount") for name, item in _mounts(body.get("outputs"))},
+    }
+    if "instanceType" in resources:
+        told["resources"]["instance_type"] = resources["instanceType"]
+    if distribution:
+        count = distribution.get("processCountPerInstance", 1)
+        told["distribution"] = {"type": "pytorch", "process_count_per_instance": count}
+    if "timeout" in limits:
+        told["limits"] = {"timeout": duration_seconds(limits["timeout"])}
+    for name, output in told["outputs"].items():
+        output["path"] = output["path"] or f"azureml://datastores/workspaceblobstore/paths/azureml/{job.name}/{name}/"
+    return told
+
+
+def literals(job: Job) -> dict[str, str]:
+    """The inputs that are values, by their names in the command."""
+    inputs = (job.properties.get("inputs") or {}).items()
+    return {f"inputs.{name}": item["value"] for name, item in inputs if item["jobInputType"] == "literal"}
+
+
+def _mounts(items: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    found = (items or {}).items()
+    return [(name, item) for name, item in found if item.get("jobInputType", item.get("jobOutputType")) != "literal"]
+
+
+def _mount(item: Mapping[str, Any], mode: str) -> dict[str, str]:
+    kind = item.get("jobInputType") or item["jobOutputType"]
+    return {"type": kind, "path": item.get("uri") or "", "mode": _MODES.get(item.get("mode", ""), mode)}

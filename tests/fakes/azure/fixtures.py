@@ -1,0 +1,56 @@
+"""Fixtures that other test folders take over: `from tests.fakes.azure.fixtures import azure, azure_account`."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.azure.schema import official_schema, official_violations
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[AzureCloud]:
+    """A workspace for all tests of a module; when it is closed its own mistakes are told, and requests held against
+    Microsoft's schema, where that is at hand.
+    """
+    with AzureCloud() as made:
+        yield made
+    assert not made.account.troubles, "\n".join(made.account.troubles)
+    official = official_schema() or {}
+    for job in made.service.jobs.values():
+        assert official_violations(official, job.properties) == [], job.name
+
+
+@pytest.fixture
+def azure_account(azure: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureCloud]:
+    """The same workspace for one test: no faults, no calls, no lacks, and this process is its client."""
+    # The SDK writes AZUREML_CURRENT_CLOUD itself: what is unset here is unset again afterwards.
+    monkeypatch.setenv("AZUREML_CURRENT_CLOUD", "")
+    for name in [name for name in os.environ if name.startswith(("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_"))]:
+        monkeypatch.delenv(name)
+    for name, value in azure.environment().items():
+        monkeypatch.setenv(name, value)
+    azure.front.reset()
+    account = azure.account
+    kept = ("computes", "quotas", "vm_sizes", "capacity", "missing_images", "secrets")
+    plain = ("user", "grace_seconds", "pace_seconds", "job_page", "blob_page")
+    before = {name: copy.deepcopy(getattr(account, name)) for name in (*kept, *plain)}
+    yield azure
+    azure.front.reset()
+    azure.log_out(and_in=True)
+    for name, value in before.items():
+        setattr(account, name, value)
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Azure's clients of this process try again at once; by themselves they wait 15 s before storage's second try."""
+    for place in (
+        "azure.core.pipeline.policies.RetryPolicy.get_backoff_time",
+        "azure.storage.blob._shared.policies.ExponentialRetry.get_backoff_time",
+    ):
+        monkeypatch.setattr(place, lambda *_: 0.01)

@@ -1,0 +1,156 @@
+"""One command job as the workspace knows it: its request, its statuses, and what run history tells of it."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from tests.fakes.azure.account import Account
+from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
+from tests.fakes.azure.wire import iso_date
+
+ENDED = ("Completed", "Failed", "Canceled")
+LOG_CONTAINER = "azureml"
+_LOOSE = ("tags", "displayName", "description", "isArchived")
+"""What of a job may be changed while it lives."""
+
+
+class Job:
+    """A job from the moment its creation was answered. Every method may be called from any thread."""
+
+    def __init__(self, name: str, body: Mapping[str, Any], *, vm_size: str, low_priority: bool) -> None:
+        self.name, self.vm_size, self.low_priority = name, vm_size, low_priority
+        self.properties: dict[str, Any] = copy.deepcopy(dict(body["properties"]))
+        self.created, self.owner = time.time(), CLIENT
+        self.cancel_asked = threading.Event()
+        self.woken = threading.Event()
+        """There is a reason not to wait any longer."""
+        self.interrupted = threading.Event()
+        """Its machines are being taken away; taken back when that has been seen to."""
+        self.statuses: list[str] = ["NotStarted"]
+        """All that it has been through."""
+        self.error: dict[str, str] | None = None
+        self._started = self._ended = 0.0
+        self._logs: dict[str, str] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def status(self) -> str:
+        """As Azure ML names it."""
+        with self._lock:
+            return self.statuses[-1]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.status in ENDED
+
+    @property
+    def nodes(self) -> int:
+        """How many machines it runs on."""
+        return int(self.properties.get("resources", {}).get("instanceCount", 1))
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """What it can be found by."""
+        with self._lock:
+            return dict(self.properties.get("tags") or {})
+
+    @property
+    def log_folder(self) -> str:
+        """Where its logs lie in their container."""
+        return f"ExperimentRun/dcid.{self.name}/"
+
+    def enter(self, status: str) -> None:
+        """Another phase begins. Whoever has been asked to cancel goes nowhere but to the end."""
+        with self._lock:
+            if self.status == "CancelRequested" and status not in ENDED:
+                return
+            if self.has_ended or status == self.status:
+                return
+            self.statuses.append(status)
+            if status == "Running" and not self._started:
+                self._started = time.time()
+            if status in ENDED:
+                self._ended = time.time()
+
+    def finish(self, status: str, message: str = "", code: str = "UserError") -> None:
+        """The end. A cancel that was granted before it is what it ends with."""
+        with self._lock:
+            if self.cancel_asked.is_set() and status != "Canceled":
+                status, message = "Canceled", ""
+            if message:
+                self.error = {"code": code, "message": message}
+            self.enter(status)
+
+    def cancel(self) -> None:
+        """Ask it to end. A job that is over stays as it is."""
+        with self._lock:
+            if self.has_ended:
+                return
+            self.enter("CancelRequested")
+            self.cancel_asked.set()
+            self.woken.set()
+
+    def is_same(self, body: Mapping[str, Any]) -> bool:
+        """Whether a request describes this very job, apart from what may be changed."""
+        with self._lock:
+            fixed = [
+                {key: value for key, value in properties.items() if key not in _LOOSE}
+                for properties in (self.properties, body["properties"])
+            ]
+            return fixed[0] == fixed[1]
+
+    def change(self, body: Mapping[str, Any]) -> None:
+        """Take over what may be changed."""
+        with self._lock:
+            self.properties |= {key: value for key, value in body["properties"].items() if key in _LOOSE}
+
+    def open_log(self, file: str, blob: str) -> None:
+        """There is a log file of this name now."""
+        with self._lock:
+            self._logs[file] = blob
+
+    def resource(self, account: Account) -> dict[str, Any]:
+        """As ARM shows it."""
+        with self._lock:
+            about = {"experimentName": "Default", "displayName": self.name, "tags": {}, "properties": {}}
+            studio = f"{account.url}/studio/runs/{self.name}?wsid={account.scope}"
+            services = {
+                "Tracking": {"endpoint": f"azureml://{account.location}.loopback", "jobServiceType": "Tracking"},
+                "Studio": {"endpoint": studio, "jobServiceType": "Studio"},
+            }
+            known = {**about, **copy.deepcopy(self.properties), "status": self.status, "services": services}
+            return {
+                "id": f"{account.scope}/jobs/{self.name}",
+                "name": self.name,
+                "type": "Microsoft.MachineLearningServices/workspaces/jobs",
+                "systemData": {"createdAt": iso_date(self.created), "createdBy": self.owner, "createdByType": "User"},
+                "properties": known,
+            }
+
+    def details(self, account: Account) -> dict[str, Any]:
+        """As run history tells it."""
+        with self._lock:
+            error = {"error": {**self.error, "details": []}, "time": iso_date(self._ended)} if self.error else None
+            logs = {file: account.sas_url(LOG_CONTAINER, blob) for file, blob in sorted(self._logs.items())}
+            return {
+                "runId": self.name,
+                "target": str(self.properties.get("computeId", "serverless")).rpartition("/")[2],
+                "status": self.status,
+                "createdTimeUtc": iso_date(self.created),
+                "startTimeUtc": iso_date(self._started) if self._started else None,
+                "endTimeUtc": iso_date(self._ended) if self._ended else None,
+                "error": error,
+                "warnings": None,
+                "tags": self.tags,
+                "properties": dict(self.properties.get("properties") or {}),
+                "inputDatasets": [],
+                "outputDatasets": [],
+                "logFiles": logs,
+                "submittedBy": self.owner,
+                "createdBy": {"userObjectId": OBJECT_ID, "userName": self.owner},
+            }

@@ -1,0 +1,128 @@
+"""What Azure ML refuses of a command job's PUT, beyond the form of its body; in the service's words where known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from tests.fakes.azure.account import LOW_PRIORITY, Account, VmSize
+from tests.fakes.azure.assets import Assets
+from tests.fakes.azure.documents import place_of
+from tests.fakes.azure.errors import invalid, user_error
+from tests.fakes.azure.jobs import Job
+from tests.fakes.azure.schema import duration_seconds, violations
+from tests.fakes.messages import Refused
+
+Body = Mapping[str, Any]
+NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,254}")
+_QUOTAS = "https://docs.microsoft.com/azure/machine-learning/how-to-manage-quotas#request-quota-increases"
+
+
+def refuse(name: str, body: Body, account: Account, assets: Assets, jobs: Iterable[Job]) -> None:
+    """Raise the first reason against a request, if there is one."""
+    if not NAME.fullmatch(name):
+        raise invalid(
+            f"The job name {name} is not valid. Names may only contain alphanumeric characters, dashes and "
+            "underscores, must begin with an alphanumeric character and have at most 255 characters."
+        )
+    found = violations(dict(body))
+    if found:
+        raise invalid(f"The request is invalid. {'; '.join(found)}")
+    properties = body["properties"]
+    reasons = chain(_machines(properties, account), _assets(properties, account, assets), _words(properties, account))
+    for refused in reasons:  # the first one only: those after it may rely on what it misses
+        raise refused
+    _quota(properties, account, jobs)
+
+
+def machines(properties: Body, account: Account) -> tuple[str, bool]:
+    """The VM size that a request runs on, and whether at low priority."""
+    if "computeId" in properties:
+        cluster = account.computes[properties["computeId"].rpartition("/")[2]]
+        return cluster.vm_size, cluster.low_priority
+    spot = properties.get("queueSettings", {}).get("jobTier") == "Spot"
+    return properties["resources"]["instanceType"], spot
+
+
+def _machines(properties: Body, account: Account) -> Iterator[Refused]:
+    resources = properties.get("resources", {})
+    compute, size = properties.get("computeId"), resources.get("instanceType")
+    if compute is None:
+        if size is None:
+            yield user_error("A job without a compute needs resources.instanceType in this imitation.")
+        if size not in account.vm_sizes:
+            yield user_error(f"The specified VM size {size} is not supported in {account.location}.")
+        return
+    if size is not None:
+        yield user_error("InstanceType cannot be specified together with a compute target: the cluster has its own.")
+    if "queueSettings" in properties:
+        yield user_error("QueueSettings can be specified for serverless jobs only, not together with a compute target.")
+    name = _below(compute, account, "computes")
+    if name is None or name not in account.computes:
+        yield user_error(f"Compute {compute.rpartition('/')[2]} could not be found in the workspace.", 404)
+        return
+    cluster, nodes = account.computes[name], resources.get("instanceCount", 1)
+    if cluster.state != "Succeeded":
+        yield user_error(f"The compute target {name} is in provisioning state {cluster.state} and takes no jobs.")
+    if nodes > cluster.max_nodes:
+        yield user_error(
+            f"Requested {nodes} nodes but AzureMLCompute cluster only has {cluster.max_nodes} maximum nodes."
+        )
+
+
+def _assets(properties: Body, account: Account, assets: Assets) -> Iterator[Refused]:
+    code = properties.get("codeId")
+    if code is not None and assets.code(code) is None:
+        yield user_error(f"Code {code} could not be found in the workspace.", 404)
+    environment = properties["environmentId"]
+    if assets.image(environment) is None:
+        yield user_error(f"Environment {environment} could not be found in the workspace.", 404)
+    for kind in ("inputs", "outputs"):
+        for item in properties.get(kind, {}).values():
+            place = place_of(item["uri"], account) if item.get("uri") else None
+            if isinstance(place, str):
+                yield user_error(place)
+
+
+def _words(properties: Body, account: Account) -> Iterator[Refused]:
+    declared = {f"{kind}.{name}" for kind in ("inputs", "outputs") for name in properties.get(kind, {})}
+    for word in re.findall(r"\$\{\{\s*(.*?)\s*\}\}", properties["command"]):
+        if word not in declared:
+            yield user_error(f"The command refers to ${{{{{word}}}}}, which is neither an input nor an output.")
+    timeout = properties.get("limits", {}).get("timeout")
+    if timeout is not None and not duration_seconds(timeout):
+        yield invalid(f"limits.timeout: '{timeout}' is not a duration in ISO 8601 format of at least one second.")
+
+
+def _quota(properties: Body, account: Account, jobs: Iterable[Job]) -> None:
+    size, low_priority = machines(properties, account)
+    kind, name = account.vm_sizes[size], quota_name(size, low_priority, account.vm_sizes)
+    limit = account.quotas.get(name)
+    nodes = properties.get("resources", {}).get("instanceCount", 1)
+    if limit is not None and vcpus_used(name, account.vm_sizes, jobs) + nodes * kind.vcpus > limit:
+        words = "total low priority" if low_priority else f"{kind.family_words} family"
+        raise user_error(
+            "Job submission to AzureML Compute encountered an Exception with status code JobNodeCountExceedsCoreQuota, "
+            f"The specified subscription has a {words} vCPU quota of {limit} and is less than the "
+            f"requested job node count of {nodes} which maps to {nodes * kind.vcpus} vCPUs. Talk to your Subscription "
+            f"Admin or refer to {_QUOTAS} to increase the {words} vCPU quota"
+        )
+
+
+def quota_name(size: str, low_priority: bool, sizes: Mapping[str, VmSize]) -> str:
+    """The quota that a machine counts to: one for each family, and one for all at low priority."""
+    return LOW_PRIORITY if low_priority else sizes[size].family
+
+
+def vcpus_used(name: str, sizes: Mapping[str, VmSize], jobs: Iterable[Job]) -> int:
+    """What the jobs that are not over use of a quota."""
+    alive = [job for job in jobs if not job.has_ended and quota_name(job.vm_size, job.low_priority, sizes) == name]
+    return sum(job.nodes * sizes[job.vm_size].vcpus for job in alive)
+
+
+def _below(arm_id: str, account: Account, kind: str) -> str | None:
+    """The name in the ARM id of something in this workspace."""
+    scope, _, name = arm_id.rpartition(f"/{kind}/")
+    return name if scope.lower() == account.scope.lower() and name else None

@@ -1,0 +1,125 @@
+"""What ARM shows of a workspace: itself, its clusters and datastores, the machines and quotas of its region."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.fakes.azure.account import DATASTORES, LOW_PRIORITY, PROVIDER, SUFFIX, WORKSPACES, Account
+from tests.fakes.azure.errors import user_error
+from tests.fakes.azure.jobs import Job
+from tests.fakes.azure.refusals import vcpus_used
+from tests.fakes.azure.wire import DISCOVERY
+
+Resource = dict[str, Any]
+
+
+def workspace(account: Account) -> Resource:
+    """The workspace itself."""
+    return {
+        "id": account.scope,
+        "name": account.workspace,
+        "type": WORKSPACES,
+        "location": account.location,
+        "kind": "Default",
+        "identity": {"type": "SystemAssigned", "tenantId": account.tenant},
+        "sku": {"name": "Basic", "tier": "Basic"},
+        "properties": {
+            "workspaceId": account.subscription,
+            "friendlyName": account.workspace,
+            "discoveryUrl": f"{account.url}{DISCOVERY}",
+            "mlFlowTrackingUri": f"azureml://{account.location}.loopback{account.scope}",
+            "provisioningState": "Succeeded",
+        },
+    }
+
+
+def compute(account: Account, name: str) -> Resource:
+    """A cluster. Refused when there is none of this name."""
+    cluster = account.computes.get(name)
+    if cluster is None:
+        raise user_error(f"Compute {name} could not be found in the workspace.", 404)
+    scale = {"maxNodeCount": cluster.max_nodes, "minNodeCount": 0, "nodeIdleTimeBeforeScaleDown": "PT2M"}
+    about = {
+        "vmSize": cluster.vm_size,
+        "vmPriority": "LowPriority" if cluster.low_priority else "Dedicated",
+        "osType": "Linux",
+        "scaleSettings": scale,
+        "allocationState": "Steady",
+        "currentNodeCount": 0,
+        "targetNodeCount": 0,
+        "remoteLoginPortPublicAccess": "Disabled",
+    }
+    return {
+        "id": f"{account.scope}/computes/{name}",
+        "name": name,
+        "type": f"{WORKSPACES}/computes",
+        "location": account.location,
+        "properties": {"computeType": "AmlCompute", "provisioningState": cluster.state, "properties": about},
+    }
+
+
+def datastore(account: Account, name: str) -> Resource:
+    """A datastore. Refused when there is none of this name."""
+    if name not in DATASTORES:
+        raise user_error(f"Could not find datastore: {name}", 404)
+    return {
+        "id": f"{account.scope}/datastores/{name}",
+        "name": name,
+        "type": f"{WORKSPACES}/datastores",
+        "properties": {
+            "datastoreType": "AzureBlob",
+            "isDefault": name == next(iter(DATASTORES)),
+            "accountName": account.storage_account,
+            "containerName": DATASTORES[name],
+            "endpoint": SUFFIX,
+            "protocol": "https",
+            "credentials": {"credentialsType": "AccountKey"},
+            "tags": {},
+            "properties": {},
+        },
+    }
+
+
+def secrets(account: Account, name: str) -> Resource:
+    """What opens a datastore."""
+    datastore(account, name)
+    return {"secretsType": "AccountKey", "key": account.tokens.account_key}
+
+
+def usages(account: Account, jobs: Sequence[Job]) -> list[Resource]:
+    """What is used of each quota that there is."""
+    sizes, quotas = account.vm_sizes, account.quotas
+    words = {size.family: f"{size.family_words} Family Cluster Dedicated vCPUs" for size in sizes.values()}
+    words[LOW_PRIORITY] = "Total Cluster LowPriority Regional vCPUs"
+    place = f"/subscriptions/{account.subscription}/providers/{PROVIDER}/locations/{account.location}"
+    return [
+        {
+            "id": f"{place}/usages/{family}",
+            "type": f"{WORKSPACES}/usages",
+            "unit": "Count",
+            "currentValue": vcpus_used(family, sizes, jobs),
+            "limit": quotas[family],
+            "name": {"value": family, "localizedValue": words[family]},
+        }
+        for family in sorted(words.keys() & quotas.keys())
+    ]
+
+
+def sizes(account: Account) -> list[Resource]:
+    """The machines that there are in this region."""
+    return [
+        {
+            "name": name,
+            "family": size.family,
+            "vCPUs": size.vcpus,
+            "gpus": size.gpus,
+            "memoryGB": size.memory_gb,
+            "osVhdSizeMB": 1_047_552,
+            "maxResourceVolumeMB": 65_536,
+            "lowPriorityCapable": True,
+            "premiumIO": True,
+            "supportedComputeTypes": ["AmlCompute", "ComputeInstance"],
+        }
+        for name, size in account.vm_sizes.items()
+    ]

@@ -1,0 +1,89 @@
+"""Jobs for the imitation's own tests, the genuine client that submits them, and how to wait for what they do."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from azure.ai.ml import MLClient, load_job
+from azure.identity import DefaultAzureCredential
+
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.azure.jobs import LOG_CONTAINER
+from tests.support.waiting import eventually
+
+TAG = "cloudtrain-run"
+CURATED = "azureml:AzureML-acpt-pytorch-2.8-cuda12.6@latest"
+Document = dict[str, Any]
+
+
+def client(cloud: AzureCloud, **names: str) -> Any:
+    """The SDK's own client of the workspace, or of one with other names."""
+    account = cloud.account
+    return MLClient(
+        DefaultAzureCredential(),
+        names.get("subscription", account.subscription),
+        names.get("resource_group", account.resource_group),
+        names.get("workspace", account.workspace),
+        enable_telemetry=False,
+        show_progress=False,
+    )
+
+
+def code(folder: Path) -> Path:
+    """A folder with the program of these tests."""
+    (folder / "code" / "deep").mkdir(parents=True, exist_ok=True)
+    (folder / "code" / "program.py").write_bytes(Path(__file__).with_name("program.py").read_bytes())
+    (folder / "code" / "deep" / "more.txt").write_text("more")
+    return folder / "code"
+
+
+def document(cloud: AzureCloud, name: str, folder: Path, wish: str, nodes: int = 1, **changes: Any) -> Document:
+    """A command job that runs `program.py` with this wish; its outputs lie below `out/NAME` in the blob store."""
+    cloud.put("train/part/a.txt", b"data")
+    store = "azureml://datastores/workspaceblobstore/paths"
+    do, _, more = wish.partition(" ")
+    more = "${{inputs.train}}" if do == "meet" else more
+    return {
+        "type": "command",
+        "name": name,
+        "display_name": name,
+        "experiment_name": "loopback",
+        "code": str(code(folder)),
+        "command": f"python3 program.py {do} ${{{{outputs.out}}}} {more}".rstrip(),
+        "environment": {"image": cloud.image},
+        "compute": "azureml:gpu-cluster",
+        "resources": {"instance_count": nodes, "shm_size": "16g"},
+        "distribution": {"type": "pytorch", "process_count_per_instance": 1},
+        "inputs": {"train": {"type": "uri_folder", "mode": "ro_mount", "path": f"{store}/train/part/"}},
+        "outputs": {"out": {"type": "uri_folder", "mode": "rw_mount", "path": f"{store}/out/{name}/"}},
+        "environment_variables": {"NCCL_DEBUG": "WARN"},
+        "limits": {"timeout": 60},
+        "tags": {TAG: name, "team": "vision"},
+        **changes,
+    }
+
+
+def submit(ml: Any, job: Document) -> Any:
+    """What the SDK makes of a document, and what the workspace answers."""
+    return ml.jobs.create_or_update(load_job(io.StringIO(json.dumps(job))))
+
+
+def ended(cloud: AzureCloud, name: str) -> str:
+    """The status of a job when it is over."""
+    job = cloud.service.jobs[name]
+    eventually(lambda: job.has_ended)
+    return job.status
+
+
+def logs(cloud: AzureCloud, name: str) -> dict[str, bytes]:
+    """What a job's processes have said so far, by log file."""
+    container, folder = cloud.account.storage.create(LOG_CONTAINER), cloud.service.jobs[name].log_folder
+    return {blob.removeprefix(folder): container.read(blob) or b"" for blob in container.names(folder)}
+
+
+def said(cloud: AzureCloud, name: str, text: str, times: int = 1) -> None:
+    """Wait until so many of a job's log files hold this text."""
+    eventually(lambda: sum(text.encode() in content for content in logs(cloud, name).values()) >= times)

@@ -1,0 +1,126 @@
+"""The small services around a workspace: discovery, run history, the Key Vault, and the identity of its machines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from tests.fakes.azure.account import SUFFIX, Account
+from tests.fakes.azure.jobs import Job
+from tests.fakes.azure.tokens import LIFE_SECONDS
+from tests.fakes.azure.wire import Place, json_answer
+from tests.fakes.messages import Answer, Refused, Request
+
+CLOUD = "LoopbackCloud"
+VAULT_AUDIENCE = "https://vault.azure.net"
+REGISTRY_AUDIENCE = "https://containerregistry.azure.net"
+AUDIENCES = ("https://management.azure.com", "https://management.core.windows.net", "https://ml.azure.com")
+"""The resources whose tokens ARM and run history take, besides their own address."""
+
+
+class Services:
+    """All of them."""
+
+    def __init__(self, account: Account, jobs: Mapping[str, Job]) -> None:
+        self.account, self._jobs = account, jobs
+
+    def metadata(self) -> Answer:
+        """How this cloud is to be reached, for clients that know no address but this one."""
+        url = self.account.url
+        cloud = {
+            "name": CLOUD,
+            "portal": "https://portal.loop.local/",
+            "resourceManager": f"{url}/",
+            "authentication": {"loginEndpoint": f"{url}/", "audiences": [url]},
+            "suffixes": {"storage": SUFFIX},
+        }
+        return json_answer(200, [cloud])
+
+    def call(self, operation: str, place: Place, body: Mapping[str, Any]) -> Answer:
+        """One call of discovery or of run history; Refused is what it answers instead."""
+        if operation == "GetDiscovery":
+            return json_answer(200, dict.fromkeys(("api", "history", "studio"), self.account.url))
+        name = place.names.get("name") or str(body.get("runId", ""))
+        job = self._jobs.get(name)
+        if job is None:
+            raise Refused("UserError", f"Run {name} was not found", 404)
+        details = job.details(self.account)
+        if operation == "GetRunData":
+            return json_answer(200, {"runMetadata": {**details, "outputs": {}}})
+        return json_answer(200, details)
+
+    def secret(self, request: Request, place: Place) -> Answer:
+        """What the Key Vault answers to somebody who has a token for it."""
+        audience = self.account.tokens.audience(request.headers.get("authorization", ""))
+        if audience != VAULT_AUDIENCE:
+            told = f"AKV10022: Invalid audience. Expected {VAULT_AUDIENCE}, found: {audience}."
+            raise Refused("Unauthorized", told, 401)
+        if "api-version" not in place.query:
+            raise Refused("BadParameter", "api-version must be specified", 400)
+        name = place.names["name"]
+        if name not in self.account.secrets:
+            raise Refused(
+                "SecretNotFound",
+                f"A secret with (name/id) {name} was not found in this key vault. If you recently deleted this secret "
+                "you may be able to recover it using the correct recovery command. For help resolving this issue, "
+                "please see https://go.microsoft.com/fwlink/?linkid=2125182",
+                404,
+            )
+        version = place.names["version"] or "loopback"
+        about = {"enabled": True, "created": 1, "updated": 1}
+        told_id = f"{self.account.url}/secrets/{name}/{version}"
+        return json_answer(200, {"value": self.account.secrets[name], "id": told_id, "attributes": about})
+
+    def identity(self, request: Request, place: Place) -> Answer:
+        """A token for a process of a job: it shows the secret that its machine was given."""
+        env = self.account.env
+        if request.headers.get("secret") != env.get("MSI_SECRET"):
+            raise Refused("Unauthorized", "The secret is missing or wrong.", 401)
+        if place.query.get("api-version") != "2017-09-01" or "resource" not in place.query:
+            raise Refused("BadRequest", "api-version=2017-09-01 and a resource are required.", 400)
+        client = env.get("DEFAULT_IDENTITY_CLIENT_ID", "")
+        if place.query.get("clientid", client) != client:
+            raise Refused("BadRequest", f"No identity found for the client id {place.query['clientid']}.", 400)
+        resource = place.query["resource"]
+        token = self.account.tokens.bearer(resource)
+        expiry = str(int(time.time() + LIFE_SECONDS))
+        return json_answer(
+            200, {"access_token": token, "expires_on": expiry, "resource": resource, "token_type": "Bearer"}
+        )
+
+
+def login_script(account: Account) -> str:
+    """The text of an `az` that knows one command: `az account get-access-token`."""
+    cases = []
+    for resource in (account.url, *AUDIENCES, "https://storage.azure.com", VAULT_AUDIENCE, REGISTRY_AUDIENCE):
+        token = account.tokens.bearer(resource)
+        cases.append(f"  {resource}|{resource}/) token={token} ;;")
+    expiry = int(time.time() + LIFE_SECONDS)
+    local = time.strftime("%Y-%m-%d %H:%M:%S.000000", time.localtime(expiry))
+    told = (
+        f'{{"accessToken": "%s", "expiresOn": "{local}", "expires_on": {expiry}, '
+        f'"subscription": "{account.subscription}", "tenant": "{account.tenant}", "tokenType": "Bearer"}}\\n'
+    )
+    return "\n".join(
+        [
+            "#!/bin/sh",
+            "# What `az` says after a login to the imitated tenant; a file beside it says that nobody has logged in.",
+            'if [ -e "$(dirname "$0")/logged-out" ]; then',
+            "  echo \"ERROR: Please run 'az login' to setup account.\" >&2; exit 1",
+            "fi",
+            f"resource={account.url}",
+            'if [ "$1 $2" != "account get-access-token" ]; then echo "ERROR: not imitated: $*" >&2; exit 2; fi',
+            "while [ $# -gt 0 ]; do",
+            '  case "$1" in --resource) resource=$2 ;; --scope) resource=${2%/.default} ;; esac',
+            "  shift",
+            "done",
+            'case "$resource" in',
+            *cases,
+            '  *) echo "ERROR: AADSTS500011: The resource principal named $resource was not found in the tenant." >&2',
+            "     exit 1 ;;",
+            "esac",
+            f"printf '{told}' \"$token\"",
+            "",
+        ]
+    )

@@ -1,0 +1,167 @@
+"""Azure's protocols from the outside: which call a request is, and how an answer or an error looks in each of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+from uuid import uuid4
+from xml.sax.saxutils import escape
+
+from tests.fakes.azure.account import ACCOUNT_FOLDER, PROVIDER, SUFFIX
+from tests.fakes.messages import Answer, Call, Refused, Request
+
+STORAGE_VERSION = "2024-11-04"
+METADATA, DISCOVERY, MSI = "/metadata/endpoints", "/discovery", "/msi/token"
+_BLOBS = f"/{ACCOUNT_FOLDER}.blob.{SUFFIX}/"
+
+
+class Place(NamedTuple):
+    """What the address of a request says, taken apart."""
+
+    path: str
+    """Without escapes."""
+    query: Mapping[str, str]
+    names: Mapping[str, str]
+    """What the address names: subscription, group, workspace, name, version, container, blob …"""
+
+
+class _Route(NamedTuple):
+    service: str
+    operation: str
+    method: str
+    pattern: re.Pattern[str]
+
+
+_SCOPE = (
+    rf"/subscriptions/(?P<subscription>[^/]+)/resourceGroups/(?P<group>[^/]+)/providers/{PROVIDER}"
+    r"/workspaces/(?P<workspace>[^/]+)"
+)
+_REGION = rf"/subscriptions/(?P<subscription>[^/]+)/providers/{PROVIDER}/locations/(?P<location>[^/]+)"
+_NAME, _VERSION = r"/(?P<name>[^/]+)", r"/versions/(?P<version>[^/]+)"
+_RUN = rf"/history/v1\.0{_SCOPE}"
+_ROUTES = [
+    _Route(service, operation, method, re.compile(pattern, re.IGNORECASE))
+    for service, operation, method, pattern in (
+        ("arm", "GetWorkspace", "GET", _SCOPE),
+        ("arm", "ListCodes", "GET", f"{_SCOPE}/codes{_NAME}/versions"),
+        ("arm", "GetCode", "GET", f"{_SCOPE}/codes{_NAME}{_VERSION}"),
+        ("arm", "PutCode", "PUT", f"{_SCOPE}/codes{_NAME}{_VERSION}"),
+        ("arm", "StartPendingUpload", "POST", f"{_SCOPE}/codes{_NAME}{_VERSION}/startPendingUpload"),
+        ("arm", "GetEnvironmentContainer", "GET", f"{_SCOPE}/environments{_NAME}"),
+        ("arm", "ListEnvironments", "GET", f"{_SCOPE}/environments{_NAME}/versions"),
+        ("arm", "GetEnvironment", "GET", f"{_SCOPE}/environments{_NAME}{_VERSION}"),
+        ("arm", "PutEnvironment", "PUT", f"{_SCOPE}/environments{_NAME}{_VERSION}"),
+        ("arm", "ListJobs", "GET", f"{_SCOPE}/jobs"),
+        ("arm", "GetJob", "GET", f"{_SCOPE}/jobs{_NAME}"),
+        ("arm", "PutJob", "PUT", f"{_SCOPE}/jobs{_NAME}"),
+        ("arm", "CancelJob", "POST", f"{_SCOPE}/jobs{_NAME}/cancel"),
+        ("arm", "ListComputes", "GET", f"{_SCOPE}/computes"),
+        ("arm", "GetCompute", "GET", f"{_SCOPE}/computes{_NAME}"),
+        ("arm", "ListDatastores", "GET", f"{_SCOPE}/datastores"),
+        ("arm", "GetDatastore", "GET", f"{_SCOPE}/datastores{_NAME}"),
+        ("arm", "ListSecrets", "POST", f"{_SCOPE}/datastores{_NAME}/listSecrets"),
+        ("arm", "GetOperation", "GET", rf"{_REGION}/mfeOperationResults/jc:(?P<name>[^/:]+):[^/:]+"),
+        ("arm", "ListUsages", "GET", f"{_REGION}/usages"),
+        ("arm", "ListVmSizes", "GET", f"{_REGION}/vmSizes"),
+        ("history", "GetDiscovery", "GET", DISCOVERY),
+        ("history", "GetRunDetails", "GET", f"{_RUN}/runs{_NAME}/details"),
+        ("history", "GetRun", "GET", f"{_RUN}/runs{_NAME}"),
+        ("history", "GetRunData", "POST", f"{_RUN}/rundata"),
+        ("vault", "GetSecret", "GET", rf"/secrets{_NAME}(?:/(?P<version>[^/]*))?"),
+        ("msi", "GetToken", "GET", MSI),
+    )
+]
+_BLOB_CALLS = {
+    ("GET", True, ""): "GetBlob",
+    ("HEAD", True, ""): "HeadBlob",
+    ("DELETE", True, ""): "DeleteBlob",
+    ("PUT", True, ""): "PutBlob",
+    ("PUT", True, "block"): "PutBlock",
+    ("PUT", True, "blocklist"): "PutBlockList",
+    ("PUT", True, "metadata"): "SetBlobMetadata",
+    ("GET", False, "list"): "ListBlobs",
+    ("GET", False, ""): "GetContainer",
+    ("HEAD", False, ""): "GetContainer",
+}
+"""Method, whether a blob is named, `comp` -> the call."""
+
+
+def call_of(request: Request) -> tuple[Call | None, Place]:
+    """The call, and what its address names. No call: it asks how this cloud is to be reached."""
+    url = urlsplit(request.target)
+    query = dict(parse_qsl(url.query, keep_blank_values=True))
+    path = unquote(url.path)
+    if path == METADATA:
+        return None, Place(path, query, {})
+    if path.startswith(_BLOBS):
+        container, _, blob = path.removeprefix(_BLOBS).partition("/")
+        operation = _BLOB_CALLS.get((request.method, bool(blob), query.get("comp", "")), "?")
+        return Call("blob", operation), Place(path, query, {"container": container, "blob": blob})
+    for route in _ROUTES:
+        found = route.pattern.fullmatch(path) if route.method == request.method else None
+        if found:
+            names = {name: value or "" for name, value in found.groupdict().items()}
+            return Call(route.service, route.operation), Place(path, query, names)
+    service = "history" if path.startswith("/history/") else "arm"
+    return Call(service, "?"), Place(path, query, {})
+
+
+def json_answer(status: int, document: object = None, **headers: str) -> Answer:
+    """As everything but storage answers."""
+    told = [(name.replace("_", "-"), value) for name, value in headers.items()]
+    told.append(("x-ms-request-id", str(uuid4())))
+    if document is None:
+        return Answer(status, told, b"")
+    return Answer(status, [("Content-Type", "application/json; charset=utf-8"), *told], json.dumps(document).encode())
+
+
+def error_answer(request: Request, service: str, refused: Refused) -> Answer:
+    """An error in the words of the request's own protocol."""
+    again = {"Retry_After": "0"} if refused.status == 429 else {}
+    challenge = {}
+    if refused.status == 401:
+        told = 'Bearer authorization="https://login.windows.net/loopback", error="invalid_token"'
+        if service == "vault":
+            told += ', resource="https://vault.azure.net"'
+        challenge = {"WWW_Authenticate": told}
+    if service == "blob":
+        return _storage_error(request, refused)
+    inner: dict[str, object] = {"code": refused.code, "message": refused.message}
+    if service == "history":
+        return json_answer(
+            refused.status, {"error": inner, "correlation": {}, "componentName": "run-history"}, **again, **challenge
+        )
+    if service == "arm" and refused.code in ("UserError", "ValidationError"):
+        info = {"type": "ComponentName", "info": {"value": "managementfrontend"}}
+        inner |= {"details": [], "additionalInfo": [info]}
+    return json_answer(refused.status, {"error": inner}, **again, **challenge)
+
+
+def storage_headers() -> list[tuple[str, str]]:
+    """What storage says with every answer."""
+    return [("x-ms-request-id", str(uuid4())), ("x-ms-version", STORAGE_VERSION)]
+
+
+def http_date(seconds: float) -> str:
+    """A moment as HTTP writes it."""
+    return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(seconds))
+
+
+def iso_date(seconds: float) -> str:
+    """A moment as ARM and run history write it."""
+    told = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{told}.{int(seconds % 1 * 1e6):06}Z"
+
+
+def _storage_error(request: Request, refused: Refused) -> Answer:
+    message = f"{refused.message}\nRequestId:{uuid4()}\nTime:{iso_date(time.time())}"
+    text = f"<Error><Code>{refused.code}</Code><Message>{escape(message)}</Message></Error>"
+    body = f'<?xml version="1.0" encoding="utf-8"?>{text}'.encode()
+    headers = [*storage_headers(), ("x-ms-error-code", refused.code), ("Content-Type", "application/xml")]
+    if refused.status == 401:
+        headers.append(("WWW-Authenticate", "Bearer authorization_uri=https://login.windows.net/loopback"))
+    return Answer(refused.status, headers, body if request.method != "HEAD" else b"")

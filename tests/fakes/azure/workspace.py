@@ -1,0 +1,203 @@
+"""Azure Resource Manager for one workspace: it refuses what Azure refuses, and runs the jobs of what it takes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from tests.fakes.azure import resources, running
+from tests.fakes.azure.account import DATASTORES, PROVIDER, WORKSPACES, Account
+from tests.fakes.azure.assets import Assets
+from tests.fakes.azure.errors import user_error
+from tests.fakes.azure.jobs import Job
+from tests.fakes.azure.refusals import machines, refuse
+from tests.fakes.azure.wire import Place, json_answer
+from tests.fakes.messages import Answer, Refused
+
+VERSIONS = (
+    *("2021-10-01", "2022-05-01", "2022-10-01", "2023-02-01-preview", "2023-04-01", "2023-04-01-preview"),
+    *("2023-06-01-preview", "2023-08-01-preview", "2023-10-01", "2024-01-01-preview", "2024-04-01"),
+    *("2024-04-01-preview", "2024-07-01-preview", "2024-10-01", "2024-10-01-preview", "2025-01-01-preview"),
+    *("2025-04-01", "2025-04-01-preview", "2025-06-01", "2025-07-01-preview", "2025-09-01", "2025-12-01"),
+)
+POLL_MILLISECONDS = "50"
+
+
+class Question(NamedTuple):
+    """A call of ARM about things that exist."""
+
+    names: Mapping[str, str]
+    query: Mapping[str, str]
+    body: dict[str, Any]
+
+
+class Workspace:
+    """One workspace and its jobs."""
+
+    def __init__(self, account: Account) -> None:
+        self.account, self.assets = account, Assets(account)
+        self.jobs: dict[str, Job] = {}
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.RLock()
+        assets = self.assets
+        self._operations: dict[str, Callable[[Question], Answer]] = {
+            "GetWorkspace": lambda _: json_answer(200, resources.workspace(account)),
+            "ListCodes": lambda asked: _listed(assets.codes(asked.names["name"], asked.query.get("hash"))),
+            "GetCode": lambda asked: json_answer(200, assets.get("codes", *_version(asked))),
+            "StartPendingUpload": lambda asked: json_answer(200, assets.begin_upload(*_version(asked))),
+            "PutCode": lambda asked: json_answer(201, assets.put_code(*_version(asked), asked.body)),
+            "ListEnvironments": lambda asked: _listed(assets.environments(asked.names["name"])),
+            "GetEnvironment": lambda asked: json_answer(200, assets.get("environments", *_version(asked))),
+            "PutEnvironment": lambda asked: json_answer(201, assets.put_environment(*_version(asked), asked.body)),
+            "ListJobs": self._list_jobs,
+            "GetJob": lambda asked: json_answer(200, self._job(asked).resource(account)),
+            "PutJob": self._put_job,
+            "CancelJob": self._cancel,
+            "GetOperation": self._operation,
+            "ListComputes": lambda _: _listed([resources.compute(account, name) for name in account.computes]),
+            "GetCompute": lambda asked: json_answer(200, resources.compute(account, asked.names["name"])),
+            "ListDatastores": lambda _: _listed([resources.datastore(account, name) for name in DATASTORES]),
+            "GetDatastore": lambda asked: json_answer(200, resources.datastore(account, asked.names["name"])),
+            "ListSecrets": lambda asked: json_answer(200, resources.secrets(account, asked.names["name"])),
+            "ListUsages": lambda _: _listed(resources.usages(account, list(self.jobs.values()))),
+            "ListVmSizes": lambda _: _listed(resources.sizes(account)),
+        }
+
+    def call(self, operation: str, place: Place, body: dict[str, Any]) -> Answer:
+        """One call of the API; Refused is what it answers instead."""
+        version = place.query.get("api-version")
+        if version is None:
+            message = "The api-version query parameter (?api-version=) is required for all requests."
+            raise Refused("MissingApiVersionParameter", message, 400)
+        if version not in VERSIONS:
+            raise Refused(
+                "NoRegisteredProviderFound",
+                f"No registered resource provider found for location '{self.account.location}' and API version "
+                f"'{version}' for type 'workspaces'. The supported api-versions are '{', '.join(VERSIONS)}'.",
+                400,
+            )
+        self._find_scope(place)
+        if operation not in self._operations:
+            raise Refused("InvalidResourceType", f"The resource type of {place.path} could not be found.", 404)
+        return self._operations[operation](Question(place.names, place.query, body))
+
+    def interrupt(self, name: str) -> None:
+        """Take a job's low-priority machines away as soon as it runs. ValueError for a job that has others."""
+        job = self.jobs[name]
+        if not job.low_priority:
+            raise ValueError(f"{name} runs on dedicated machines, which nobody takes away")
+        job.interrupted.set()
+
+    def close(self) -> None:
+        """End all jobs by force."""
+        self.account.closing.set()
+        with self._lock:
+            threads = list(self._threads)
+            for job in self.jobs.values():
+                job.woken.set()
+        for thread in threads:
+            thread.join()
+
+    def _find_scope(self, place: Place) -> None:
+        account, names = self.account, place.names
+        if names.get("subscription", account.subscription).lower() != account.subscription:
+            raise Refused(
+                "SubscriptionNotFound", f"The subscription '{names['subscription']}' could not be found.", 404
+            )
+        if names.get("group", account.resource_group).lower() != account.resource_group:
+            raise Refused("ResourceGroupNotFound", f"Resource group '{names['group']}' could not be found.", 404)
+        if names.get("workspace", account.workspace).lower() != account.workspace:
+            raise Refused(
+                "ResourceNotFound",
+                f"The Resource '{WORKSPACES}/{names['workspace']}' under resource group '{names['group']}' was not "
+                "found. For more details please go to https://aka.ms/ARMResourceNotFoundFix",
+                404,
+            )
+        if names.get("location", account.location) != account.location:
+            raise Refused(
+                "LocationNotAvailableForResourceType",
+                f"The provided location '{names['location']}' is not available for resource type '{WORKSPACES}'.",
+                400,
+            )
+
+    def _put_job(self, asked: Question) -> Answer:
+        name, account = asked.names["name"], self.account
+        with self._lock:
+            job = self.jobs.get(name)
+            if job is not None:
+                if not job.is_same(asked.body):
+                    raise user_error(
+                        "A job with this name already exists. If you are trying to submit a new job, use a different "
+                        "name. If you are trying to update an existing job, the existing job's configuration cannot "
+                        "be changed. Only description, displayName, tags, and isArchived can be changed."
+                    )
+                job.change(asked.body)
+                return json_answer(200, job.resource(account))
+            refuse(name, asked.body, account, self.assets, self.jobs.values())
+            vm_size, low_priority = machines(asked.body["properties"], account)
+            job = Job(name, asked.body, vm_size=vm_size, low_priority=low_priority)
+            job.owner = account.user
+            self.jobs[name] = job
+            thread = threading.Thread(
+                target=running.run, args=(job, account, self.assets), name=f"loopback-{name}", daemon=True
+            )
+            answer = json_answer(201, job.resource(account))
+            self._threads.append(thread)
+            thread.start()
+        return answer
+
+    def _list_jobs(self, asked: Question) -> Answer:
+        """The newest first, a page at a time, and only those that have a tag of this name."""
+        known = {"api-version", "listViewType", "tag", "jobType", "$skipToken"}
+        if set(asked.query) - known:
+            raise user_error(f"Not part of this imitation: {', '.join(sorted(set(asked.query) - known))}")
+        tag, kind, view = (asked.query.get(key) for key in ("tag", "jobType", "listViewType"))
+        with self._lock:
+            jobs = [
+                job
+                for job in reversed(self.jobs.values())
+                if (tag is None or tag in job.tags)
+                and kind in (None, "Command")
+                and (view == "All" or job.properties.get("isArchived", False) == (view == "ArchivedOnly"))
+            ]
+        # A token names the last job that was told: jobs that are new meanwhile shift no page.
+        token = asked.query.get("$skipToken")
+        start = next((index + 1 for index, job in enumerate(jobs) if job.name == token), 0)
+        end = start + self.account.job_page
+        page: dict[str, Any] = {"value": [job.resource(self.account) for job in jobs[start:end]]}
+        if end < len(jobs):
+            query = "&".join(f"{key}={value}" for key, value in asked.query.items() if key != "$skipToken")
+            page["nextLink"] = f"{self.account.url}{self.account.scope}/jobs?{query}&$skipToken={jobs[end - 1].name}"
+        return json_answer(200, page)
+
+    def _cancel(self, asked: Question) -> Answer:
+        job = self._job(asked)
+        if job.has_ended:
+            return json_answer(200)
+        job.cancel()
+        return self._later(job, f"jc:{job.name}:{uuid4()}", asked)
+
+    def _operation(self, asked: Question) -> Answer:
+        job = self._job(asked)
+        return json_answer(200, {}) if job.has_ended else self._later(job, f"jc:{job.name}:{uuid4()}", asked)
+
+    def _later(self, job: Job, operation: str, asked: Question) -> Answer:
+        place = f"/subscriptions/{self.account.subscription}/providers/{PROVIDER}/locations/{self.account.location}"
+        location = f"{self.account.url}{place}/mfeOperationResults/{operation}?api-version={asked.query['api-version']}"
+        return json_answer(202, Location=location, x_ms_retry_after_ms=POLL_MILLISECONDS)
+
+    def _job(self, asked: Question) -> Job:
+        with self._lock:
+            if asked.names["name"] not in self.jobs:
+                raise user_error(f"Job {asked.names['name']} not found.", 404)
+            return self.jobs[asked.names["name"]]
+
+
+def _version(asked: Question) -> tuple[str, str]:
+    return asked.names["name"], asked.names["version"]
+
+
+def _listed(items: list[dict[str, Any]]) -> Answer:
+    return json_answer(200, {"value": items})

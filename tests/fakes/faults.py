@@ -1,0 +1,79 @@
+"""Things that go wrong on the way to a cloud: which, at which call, how often."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from tests.fakes.messages import Call
+
+Kind = Literal["throttle", "error", "expired", "denied", "lost", "refused_lost", "slow", "hang", "hang_before"]
+SLOW_SECONDS = 0.3
+
+
+@dataclass(kw_only=True)
+class Fault:
+    """One thing to go wrong."""
+
+    kind: Kind
+    service: str | None = None
+    operation: str | None = None
+    nth: int = 1
+    """With which of the calls that fit it begins, counted from when it was asked for."""
+    times: int = 1
+    seconds: float = SLOW_SECONDS
+    """For `slow`: until the call is answered."""
+    index: int | None = None
+    """Its place among all calls instead, from 0."""
+    seen: int = 0
+
+    def strikes(self, call: Call, index: int) -> bool:
+        """Whether this call is the one. Counts it, if it fits."""
+        if self.index is not None:
+            return self.index == index
+        if self.service not in (None, call.service) or self.operation not in (None, call.operation):
+            return False
+        self.seen += 1
+        return self.nth <= self.seen < self.nth + self.times
+
+
+class Gate:
+    """Where calls wait that get no answer, until they are let go or their clients are gone."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting = self._releases = 0
+        self._open = False
+
+    @property
+    def waiting(self) -> int:
+        """How many calls hang."""
+        with self._changed:
+            return self._waiting
+
+    def wait_for(self, count: int, seconds: float) -> None:
+        """Until so many calls hang. TimeoutError when they do not."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._waiting >= count, seconds):
+                raise TimeoutError(f"{self._waiting} of {count} calls hang after {seconds} s")
+
+    def release(self, *, for_good: bool = False) -> None:
+        """Let go those that hang now, or whoever comes."""
+        with self._changed:
+            self._releases += 1
+            self._open |= for_good
+            self._changed.notify_all()
+
+    def hang(self, is_gone: Callable[[], bool]) -> bool:
+        """Wait; False when the client has gone, or everything ends."""
+        with self._changed:
+            releases = self._releases
+            self._waiting += 1
+            self._changed.notify_all()
+            while not (self._open or self._releases != releases or is_gone()):
+                self._changed.wait(0.02)
+            self._waiting -= 1
+            # Who is let go may have gone a moment before.
+            return self._releases != releases and not self._open and not is_gone()

@@ -1,0 +1,121 @@
+"""What registries keep: manifests under tags and digests, and blobs behind signed addresses of another host."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from hashlib import sha256
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from tests.fakes.faults import Kind
+from tests.fakes.messages import Answer, Call, Refused, Request
+from tests.fakes.server import Server
+
+OCI, DOCKER = "application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"
+INDEXES = {
+    OCI: "application/vnd.oci.image.index.v1+json",
+    DOCKER: "application/vnd.docker.distribution.manifest.list.v2+json",
+}
+
+
+class Stored(NamedTuple):
+    """A manifest."""
+
+    kind: str
+    text: bytes
+
+
+class Shelf:
+    """The images of a registry."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self.blobs = blobs
+        self._manifests: dict[tuple[str, str], Stored] = {}
+
+    def find(self, repository: str, reference: str) -> Stored | None:
+        """The manifest of a tag or a digest."""
+        return self._manifests.get((repository, reference))
+
+    def has(self, repository: str) -> bool:
+        """Whether anything is kept under that name."""
+        return any(name == repository for name, _ in self._manifests)
+
+    def put(self, repository: str, tag: str, *architectures: str, kind: str = OCI) -> str:
+        """An image for one architecture, or an index for several; returns its digest."""
+        single = [self._single(repository, each, kind) for each in architectures]
+        stored = single[0] if len(single) == 1 else self._index(single, architectures, kind)
+        return self.put_manifest(repository, tag, stored)
+
+    def put_manifest(self, repository: str, tag: str, stored: Stored) -> str:
+        """Any manifest, under a tag and under its digest."""
+        digest = digest_of(stored.text)
+        self._manifests[repository, tag] = self._manifests[repository, digest] = stored
+        return digest
+
+    def _single(self, repository: str, architecture: str, kind: str) -> Stored:
+        config = json.dumps({"os": "linux", "architecture": architecture, "rootfs": {"diff_ids": []}}).encode()
+        about = {"mediaType": "application/vnd.oci.image.config.v1+json", "size": len(config)}
+        told = {"schemaVersion": 2, "mediaType": kind, "layers": [], "config": {**about, "digest": digest_of(config)}}
+        self.blobs.put(config)
+        self.put_manifest(repository, f"only-{architecture}", stored := Stored(kind, json.dumps(told).encode()))
+        return stored
+
+    def _index(self, single: list[Stored], architectures: tuple[str, ...], kind: str) -> Stored:
+        entries: list[dict[str, Any]] = []
+        for each, name in zip(single, architectures, strict=True):
+            about = {"mediaType": kind, "digest": digest_of(each.text), "size": len(each.text)}
+            entries.append({**about, "platform": {"os": "linux", "architecture": name}})
+        # What buildx adds about how an image was built is no image for any machine.
+        entries.append({**entries[0], "platform": {"os": "unknown", "architecture": "unknown"}})
+        told = {"schemaVersion": 2, "mediaType": INDEXES[kind], "manifests": entries}
+        return Stored(INDEXES[kind], json.dumps(told).encode())
+
+
+class BlobStore(Server):
+    """Where a registry sends those who want a blob: another host, whose addresses are signed. It takes no login."""
+
+    def __init__(self, troubles: list[str]) -> None:
+        super().__init__(troubles)
+        self._blobs: dict[str, bytes] = {}
+        self._signature = secrets.token_hex(8)
+
+    def put(self, content: bytes) -> str:
+        """Keep a blob; returns its digest."""
+        self._blobs[digest_of(content)] = content
+        return digest_of(content)
+
+    def address(self, digest: str) -> str:
+        """Where it is to be had. Refused for one that is not here."""
+        if digest not in self._blobs:
+            raise Refused("BLOB_UNKNOWN", "blob unknown to registry", 404)
+        return f"{self.url}/{digest}?X-Signature={self._signature}"
+
+    def call_of(self, request: Request) -> Call:
+        return Call("blobs", "Get")
+
+    def stranger(self, request: Request, call: Call) -> Answer | None:
+        if "authorization" in request.headers:
+            return _error(400, "InvalidArgument", "Only one auth mechanism allowed")
+        if not request.target.endswith(f"?X-Signature={self._signature}"):
+            return _error(403, "AccessDenied", "Access Denied")
+        return None
+
+    def execute(self, request: Request, call: Call | None) -> Answer:
+        return Answer(200, [], self._blobs[urlsplit(request.target).path.removeprefix("/")])
+
+    def error(self, request: Request, call: Call, kind: Kind) -> Answer | None:
+        return _error(500, "InternalError", "Please try again.") if kind == "error" else None
+
+    def sent_by(self, request: Request, call: Call) -> dict[str, Any] | None:
+        return None
+
+
+def digest_of(content: bytes) -> str:
+    """`sha256:…`."""
+    return f"sha256:{sha256(content).hexdigest()}"
+
+
+def _error(status: int, code: str, message: str) -> Answer:
+    text = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    return Answer(status, [("Content-Type", "application/xml")], text.encode())

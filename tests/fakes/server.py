@@ -1,0 +1,261 @@
+"""The one address that clients know a cloud by: an HTTP server that writes down every call and lets faults strike."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tests.fakes.faults import SLOW_SECONDS, Fault, Gate, Kind
+from tests.fakes.messages import Answer, Call, Request
+from tests.support.limits import HANG_SECONDS
+
+
+class Server(ABC):
+    """Answers on loopback. `calls` are all requests that came, in order, repeated ones too."""
+
+    def __init__(self, troubles: list[str], tls: ssl.SSLContext | None = None) -> None:
+        self.calls: list[Call] = []
+        self.sent: list[tuple[Call, dict[str, Any]]] = []
+        """The bodies of the JSON calls among them."""
+        self.gate = Gate()
+        self._troubles = troubles
+        self._scheme = "http" if tls is None else "https"
+        self._faults: list[Fault] = []
+        self._lock = threading.Lock()
+        self._connections: set[socket.socket] = set()
+        self._threads: set[threading.Thread] = set()
+        self._server = _Listener(("127.0.0.1", 0), _Handler)
+        self._server.front = self
+        if tls is not None:
+            # Each connection's own thread shakes hands: a client that does not must not keep others waiting.
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), name="loopback-front", daemon=True
+        )
+
+    @abstractmethod
+    def call_of(self, request: Request) -> Call | None:
+        """Which call a request is. None: no part of the cloud, but of reaching it; it is not written down."""
+
+    @abstractmethod
+    def stranger(self, request: Request, call: Call) -> Answer | None:
+        """What is answered to somebody without valid credentials; None for all others."""
+
+    @abstractmethod
+    def error(self, request: Request, call: Call, kind: Kind) -> Answer | None:
+        """What a fault of this kind answers with; None for one that answers with nothing of its own."""
+
+    @abstractmethod
+    def execute(self, request: Request, call: Call | None) -> Answer:
+        """The answer when nothing goes wrong."""
+
+    @abstractmethod
+    def sent_by(self, request: Request, call: Call) -> dict[str, Any] | None:
+        """The body of a JSON call; None for all others."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """Its address, without a path."""
+        return f"{self._scheme}://{'localhost' if self._scheme == 'https' else '127.0.0.1'}:{self.port}"
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def fault(
+        self,
+        kind: Kind,
+        service: str | None = None,
+        operation: str | None = None,
+        nth: int = 1,
+        times: int = 1,
+        *,
+        seconds: float = SLOW_SECONDS,
+    ) -> None:
+        """Let `times` calls go wrong, beginning with the nth from now on that fits."""
+        with self._lock:
+            self._faults.append(
+                Fault(kind=kind, service=service, operation=operation, nth=nth, times=times, seconds=seconds)
+            )
+
+    def faults_on_call(self, index: int, kind: Kind, *, seconds: float = SLOW_SECONDS) -> None:
+        """Let the call go wrong that will be `calls[index]`, whatever it is."""
+        with self._lock:
+            self._faults.append(Fault(kind=kind, index=index, seconds=seconds))
+
+    @property
+    def hanging(self) -> int:
+        """How many calls hang just now."""
+        return self.gate.waiting
+
+    def wait_hanging(self, count: int = 1, seconds: float = HANG_SECONDS) -> None:
+        """Until so many calls hang. TimeoutError when they do not."""
+        self.gate.wait_for(count, seconds)
+
+    def release(self) -> None:
+        """Let the hanging calls go on."""
+        self.gate.release()
+
+    def reset(self) -> None:
+        """Forget calls and faults."""
+        with self._lock:
+            self.calls.clear()
+            self.sent.clear()
+            self._faults.clear()
+        self.gate.release()
+
+    def close(self) -> None:
+        """Let everything go, and close every connection and the port."""
+        self.gate.release(for_good=True)
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        with self._lock:
+            connections, threads = list(self._connections), list(self._threads)
+        for connection in connections:
+            _hang_up(connection)
+        for thread in threads:
+            thread.join(5)
+
+    def opened(self, connection: socket.socket, thread: threading.Thread) -> None:
+        """A client has come, for whom this thread is there."""
+        with self._lock:
+            self._connections.add(connection)
+            self._threads = {each for each in self._threads if each.is_alive()} | {thread}
+            thread.start()
+
+    def closed(self, connection: socket.socket) -> None:
+        """It has gone."""
+        with self._lock:
+            self._connections.discard(connection)
+
+    def answer(self, request: Request, connection: socket.socket) -> Answer | None:
+        """The answer to a request; None: the connection is to be closed without one."""
+        try:
+            return self._answer(request, connection)
+        except Exception:  # noqa: BLE001  (a mistake of ours, which must not look like one of the client's)
+            self._troubles.append(traceback.format_exc())
+            return None
+
+    def _answer(self, request: Request, connection: socket.socket) -> Answer | None:
+        call = self.call_of(request)
+        if call is None:
+            return self.execute(request, call)
+        fault = self._record(call, request)
+        stranger = self.stranger(request, call)
+        if stranger is not None:
+            return stranger
+        if fault is None:
+            return self.execute(request, call)
+        error = self.error(request, call, fault.kind)
+        if error is not None:
+            return error
+        if fault.kind == "refused_lost" or (fault.kind == "hang_before" and not self._hang(connection)):
+            return None
+        answer = self.execute(request, call)
+        if fault.kind == "slow":
+            time.sleep(fault.seconds)
+        if fault.kind == "lost" or (fault.kind == "hang" and not self._hang(connection)):
+            return None
+        return answer
+
+    def _record(self, call: Call, request: Request) -> Fault | None:
+        body = self.sent_by(request, call)
+        with self._lock:
+            index = len(self.calls)
+            self.calls.append(call)
+            if body is not None:
+                self.sent.append((call, body))
+            struck = [fault for fault in self._faults if fault.strikes(call, index)]
+        return struck[0] if struck else None
+
+    def _hang(self, connection: socket.socket) -> bool:
+        return self.gate.hang(lambda: _is_gone(connection))
+
+
+class _Listener(ThreadingHTTPServer):
+    front: Server
+    request_queue_size = 64
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Each connection has a thread, which must be known when all are closed."""
+        arguments = (request, client_address)
+        thread = threading.Thread(
+            target=self.process_request_thread, args=arguments, name="loopback-client", daemon=True
+        )
+        self.front.opened(request, thread)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that was killed amid a request is what the tests are about, and no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Listener
+
+    def finish(self) -> None:
+        self.server.front.closed(self.connection)
+        super().finish()
+
+    def _serve(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        request = Request(self.command, self.path, headers, self._body(headers))
+        answer = self.server.front.answer(request, self.connection)
+        if answer is None:
+            self.close_connection = True
+            _hang_up(self.connection)
+            return
+        self.send_response(answer.status)
+        for name, value in answer.headers:
+            self.send_header(name, value)
+        if not any(name == "Content-Length" for name, _ in answer.headers):
+            self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+    do_GET = do_PUT = do_POST = do_PATCH = do_HEAD = do_DELETE = _serve
+
+    def _body(self, headers: Mapping[str, str]) -> bytes:
+        if headers.get("transfer-encoding", "").lower() != "chunked":
+            return self.rfile.read(int(headers.get("content-length", 0)))
+        parts = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
+        return b"".join(parts)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: `calls` are the record."""
+
+
+def _is_gone(connection: socket.socket) -> bool:
+    try:
+        if not select.select([connection], [], [], 0)[0]:
+            return False
+        # Who waits for an answer over TLS sends nothing but its farewell.
+        return isinstance(connection, ssl.SSLSocket) or not connection.recv(1, socket.MSG_PEEK)
+    except (OSError, ValueError):
+        return True
+
+
+def _hang_up(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return

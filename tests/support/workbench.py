@@ -1,0 +1,139 @@
+"""A folder with a job in it and the real command line run on it, each command a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.limits import HANG_SECONDS
+
+
+@dataclass
+class Bench:
+    """One job folder, one home. Commands run with `run`; long ones are begun with `begin`."""
+
+    folder: Path
+    env: dict[str, str] = field(default_factory=dict)
+    """More variables of every command."""
+    begun: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "home").mkdir()
+
+    @property
+    def data(self) -> Path:
+        """The data folder of this home."""
+        return self.folder / "home" / ".local" / "share" / "cloudtrain"
+
+    def write(self, **files: str) -> None:
+        """Write files; `job_yaml` is job.yaml, `train_py` train.py."""
+        for name, text in files.items():
+            path = self.folder / "job" / (name.rpartition("_")[0].replace("__", "/") + "." + name.rpartition("_")[2])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        """The environment of every command: this home, and nothing of the test runner's own."""
+        foreign = ("AWS_", "CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "COV_", "PYTEST_")
+        env = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+        return {**env, "HOME": str(self.folder / "home"), "NO_COLOR": "1", **self.env, **extra}
+
+    def begin(self, *words: str, **env: str) -> subprocess.Popen[str]:
+        """Start a command in a session of its own."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cloudtrain", *words],
+            cwd=self.folder / "job",
+            env=self.environment(**env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.begun.append(process)
+        return process
+
+    def run(self, *words: str, **env: str) -> Result:
+        """Run a command to its end."""
+        process = self.begin(*words, **env)
+        out, err = process.communicate(timeout=HANG_SECONDS)
+        return Result(process.returncode, out, err)
+
+    def json(self, *words: str, **env: str) -> Any:
+        """Run a command with --json and read what it prints."""
+        return json.loads(self.run(*words, "--json", **env).out)
+
+    def run_folder(self, run: str) -> Path:
+        """The folder of a run."""
+        return self.data / "runs" / run
+
+    def document(self, run: str, name: str) -> Any:
+        """One of the JSON documents of a run."""
+        return json.loads((self.run_folder(run) / name).read_text())
+
+    def events(self, run: str) -> list[dict[str, Any]]:
+        """The events of a run so far."""
+        path = self.run_folder(run) / "events.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def await_event(self, run: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait until a run has an event that is wanted."""
+        deadline = time.monotonic() + HANG_SECONDS
+        while time.monotonic() < deadline:
+            for event in self.events(run):
+                if wanted(event):
+                    return event
+            if any(event["type"] == "ended" for event in self.events(run)):
+                break
+            time.sleep(0.02)  # the pause between two looks, not a guess at how long something takes
+        raise AssertionError(f"no such event; the run has {self.events(run)}")
+
+    def processes(self) -> list[int]:
+        """Processes that belong to any run of this home."""
+        mark = f"CLOUDTRAIN_RUN_DIR={self.data}".encode()
+        found = []
+        for file in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if any(entry.startswith(mark) for entry in file.read_bytes().split(b"\0")):
+                    found.append(int(file.parent.name))
+            except OSError:
+                continue
+        return found
+
+    def close(self) -> None:
+        """End whatever a failed test left."""
+        for process in self.begun:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for lock in self.data.glob("runs/*/supervisor.lock"):
+            pid = lock.read_text()
+            if pid and Path(f"/proc/{pid}/cmdline").exists() and str(lock.parent) in _cmdline(int(pid)):
+                os.kill(int(pid), signal.SIGKILL)
+        for left in self.processes():
+            os.kill(left, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+def _cmdline(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
