@@ -18,15 +18,8 @@ bug of ours and keeps its traceback.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-Keys = tuple[str | int, ...]
-"""Path of a value: `("resources", "gpu", 0)`."""
-
-
-def dotted(keys: Keys) -> str:
-    """`resources.gpu[0]` for `("resources", "gpu", 0)`."""
-    return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys).lstrip(".")
+from cloudtrain.issues import Issue
 
 
 class CloudtrainError(Exception):
@@ -44,24 +37,6 @@ class CloudtrainError(Exception):
         return self.message + (f"\nhint: {self.hint}" if self.hint else "")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mistake:
-    """One mistake in a spec or a settings file."""
-
-    where: str
-    """`job.yaml:7:3`, `--set resources.nodes=x`, `environment CLOUDTRAIN_DATA_DIR`."""
-    path: str
-    """Dotted path of the field, `resources.gpu`; empty for the file as a whole."""
-    message: str
-    hint: str | None = None
-
-    def render(self) -> str:
-        """`job.yaml:7:3: resources.gpu: unknown GPU 'A100-80' (did you mean 'A100-80GB'?)`, then the hint."""
-        where, path = (part.replace("\n", "\\n") for part in (self.where, self.path))  # names of others' choice
-        line = ": ".join(part for part in (where, path, self.message) if part)
-        return line + (f"\n  hint: {self.hint}" if self.hint else "")
-
-
 class UsageError(CloudtrainError):
     """A wrong command, flag or setting."""
 
@@ -69,11 +44,11 @@ class UsageError(CloudtrainError):
 
 
 class SpecError(UsageError):
-    """All mistakes of a spec (or of a settings file) at once."""
+    """All that is wrong with a spec (or with a settings file) at once: `issues`, each at its line."""
 
-    def __init__(self, mistakes: Sequence[Mistake]) -> None:
-        self.mistakes = tuple(mistakes)
-        super().__init__("\n".join(m.render() for m in self.mistakes))
+    def __init__(self, issues: Sequence[Issue]) -> None:
+        self.issues = tuple(issues)
+        super().__init__("\n".join(issue.render() for issue in self.issues))
 
 
 class SourceError(UsageError):

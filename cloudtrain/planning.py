@@ -9,10 +9,10 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
-from cloudtrain.errors import Keys, Mistake, SpecError, dotted
+from cloudtrain.errors import SpecError
+from cloudtrain.issues import Issue, dotted
 
 if TYPE_CHECKING:  # a provider that looks after a run needs no pydantic
-    from cloudtrain.catalog.machines import Problem
     from cloudtrain.catalog.pricing import Quote
     from cloudtrain.spec import JobSpec
     from cloudtrain.spec.yaml_document import Document
@@ -43,7 +43,7 @@ class Target:
     """GPUs per node, where the machine decides it; None: as the spec says."""
     quote: Quote | None = None
     """What it may cost; None where nothing is billed."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[Issue, ...] = ()
     """What is missing or wrong, so that no request can be made."""
 
     def place_of(self, places: Mapping[str, str]) -> str | None:
@@ -136,6 +136,10 @@ class Plan:
             keys = keys[:cut] if cut > 0 else ""
         return self.origins.get(keys, "")
 
+    def located(self, issue: Issue) -> Issue:
+        """The same issue, with the place where its field was set."""
+        return issue.at(self.where(issue.field))
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; the run folder keeps it beside the spec's own text."""
         return {
@@ -160,12 +164,12 @@ def make_plan(spec: JobSpec, document: Document, facts: Facts, target: Target, h
     """
     origins = {dotted(keys): origin for keys, origin in document.origins.items() if keys}
     origins |= {name: origin for name, origin in target.origins.items() if origin}
-    mistakes = [
-        Mistake(where=origins.get(dotted(keys)) or document.origin(keys), path=dotted(keys), message=message, hint=hint)
-        for keys, message, hint in (*target.problems, *_impossible(spec, target))
+    issues = [
+        issue.at(origins.get(issue.field) or document.origin(issue.path))
+        for issue in (*target.problems, *_impossible(spec, target))
     ]
-    if mistakes:
-        raise SpecError(mistakes)
+    if issues:
+        raise SpecError(issues)
     return Plan(
         run_id=facts.run_id,
         spec=spec,
@@ -191,26 +195,26 @@ def digest_of(value: Any) -> str:
     return sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def _impossible(spec: JobSpec, target: Target) -> list[tuple[Keys, str, str | None]]:
+def _impossible(spec: JobSpec, target: Target) -> list[Issue]:
     """What the target cannot do, before anything is spent."""
-    found: list[tuple[Keys, str, str | None]] = []
+    found: list[Issue] = []
     name, resources = target.provider, spec.resources
     if resources.nodes > target.max_nodes:
         message = f"{resources.nodes} nodes are more than {name} runs at once ({target.max_nodes})"
-        found.append((("resources", "nodes"), message, None))
+        found.append(Issue(("resources", "nodes"), message))
     for key, item in spec.inputs.items():
         place = target.place_of(item.uri)
         if place is None:
-            found.append((("inputs", key), f"says no place for {name}", f"add {name}: …"))
+            found.append(Issue(("inputs", key), f"says no place for {name}", f"add {name}: …"))
             continue
         scheme = place.partition("://")[0].lower() if "://" in place else ""
         if scheme not in target.schemes:
             hint = f"a place for each: {{{name}: '{_EXAMPLES.get(name, '…')}', {_owner(scheme)}: '{place}'}}"
-            found.append((("inputs", key), f"{place} cannot be read by the {name} provider", hint))
+            found.append(Issue(("inputs", key), f"{place} cannot be read by the {name} provider", hint))
     for key, places in spec.secrets.items():
         if target.place_of(places) is None:
             hint = f"add {name}: 'env:{key}'" if name in ("local", "docker") else f"add {name}: …"
-            found.append((("secrets", key), f"says no place for {name}", hint))
+            found.append(Issue(("secrets", key), f"says no place for {name}", hint))
     return found
 
 

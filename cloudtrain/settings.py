@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.errors import Mistake, SpecError
+from cloudtrain.errors import SpecError
+from cloudtrain.issues import Issue
 from cloudtrain.units import parse_duration, parse_size
 
 
@@ -158,23 +159,23 @@ def load_settings(
     environ = os.environ if environ is None else environ
     values: dict[str, Any] = {**DEFAULTS, "data_dir": str(_xdg(environ, "XDG_DATA_HOME", ".local/share"))}
     origins = dict.fromkeys(values, "default")
-    mistakes: list[Mistake] = []
+    issues: list[Issue] = []
     for given in (
-        _file(_xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml", mistakes),
-        _file(folder / FILE_NAME, mistakes),
+        _file(_xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml", issues),
+        _file(folder / FILE_NAME, issues),
         _environment(environ),
         {key: (value, f"--{key.replace('_', '-')}") for key, value in (flags or {}).items() if value is not None},
     ):
         for key, (value, origin) in given.items():
             if key not in KEYS:
-                mistakes.append(Mistake(where=origin, path=key, message=f"unknown setting{_near(key)}"))
+                issues.append(Issue((key,), f"unknown setting{_near(key)}", origin=origin))
                 continue
             try:
                 values[key], origins[key] = KEYS[key][0](value), origin
             except ValueError as error:
-                mistakes.append(Mistake(where=origin, path=key, message=str(error), hint=KEYS[key][1]))
-    if mistakes:
-        raise SpecError(mistakes)
+                issues.append(Issue((key,), str(error), KEYS[key][1], origin=origin))
+    if issues:
+        raise SpecError(issues)
     return Settings(values=values, origins=origins, folder=folder)
 
 
@@ -187,13 +188,13 @@ def _environment(environ: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
     return given
 
 
-def _file(path: Path, mistakes: list[Mistake]) -> dict[str, tuple[Any, str]]:
+def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        mistakes.append(Mistake(where=str(path), path="", message=f"cannot be read: {error}"))
+        issues.append(Issue((), f"cannot be read: {error}", origin=str(path)))
         return {}
     import tomllib
 
@@ -202,13 +203,13 @@ def _file(path: Path, mistakes: list[Mistake]) -> dict[str, tuple[Any, str]]:
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"line (\d+), column (\d+)", str(error))
         where = f"{path}:{place[1]}:{place[2]}" if place else str(path)
-        mistakes.append(Mistake(where=where, path="", message=f"is not TOML: {error}"))
+        issues.append(Issue((), f"is not TOML: {error}", origin=where))
         return {}
     except ValueError:  # of the number alone, without its place
-        mistakes.append(Mistake(where=str(path), path="", message="holds a number of more digits than can be read"))
+        issues.append(Issue((), "holds a number of more digits than can be read", origin=str(path)))
         return {}
     except RecursionError:
-        mistakes.append(Mistake(where=str(path), path="", message="is nested too deeply"))
+        issues.append(Issue((), "is nested too deeply", origin=str(path)))
         return {}
     given = {}
     for key, value in table.items():

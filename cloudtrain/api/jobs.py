@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
+from cloudtrain.issues import Issue
 from cloudtrain.planning import Plan, make_plan
-from cloudtrain.providers import Finding, Request, get_provider
+from cloudtrain.providers import Request, get_provider
 from cloudtrain.settings import load_settings
 from cloudtrain.spec import JobSpec, load_spec, spec_from_values
 from cloudtrain.spec.yaml_document import Document
@@ -84,7 +85,7 @@ def render(plan: Plan) -> Request:
 def submit(
     plan: Plan,
     *,
-    findings: Sequence[Finding] | None = None,
+    issues: Sequence[Issue] | None = None,
     progress: Progress | None = None,
     sending: Progress | None = None,
     pushing: Progress | None = None,
@@ -92,4 +93,4 @@ def submit(
     """Start a plan and return at once; `wait()` waits. The same plan is never started twice."""
     from cloudtrain.api.run import Run  # a plan alone needs nothing that looks after runs
 
-    return Run(start(plan, findings=findings, progress=progress, sending=sending, pushing=pushing))
+    return Run(start(plan, issues=issues, progress=progress, sending=sending, pushing=pushing))

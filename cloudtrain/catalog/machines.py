@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cloudtrain.catalog import Instance, instances, type_names
-from cloudtrain.errors import Keys
-
-Problem = tuple[Keys, str, str | None]
-"""A mistake before it has its place: keys, message, hint."""
+from cloudtrain.issues import Issue, Keys
 
 
 def choose(
     provider: str, *, gpus: int | None, gpu: Sequence[str], named: Sequence[str], default: str
-) -> tuple[tuple[str, ...], int, list[Problem]]:
+) -> tuple[tuple[str, ...], int, list[Issue]]:
     """The instance types for a job, the GPUs that it uses of each, and what is wrong with the wish.
 
     `named` types are taken as they are, with all their GPUs where no number is asked for. Otherwise each GPU model of
@@ -38,11 +35,11 @@ def choose(
         offered = ", ".join(f"{row.gpus} ({row.instance_type})" for row in _one_per_count(rows))
         what = f"{gpus} x {model}" if model else f"{gpus} GPUs"
         hint = f"a node can have: {offered}" if rows else f"{provider} has: {', '.join(_models(provider))}"
-        problems.append((keys, f"no {provider} instance type has {what}", hint))
+        problems.append(Issue(keys, f"no {provider} instance type has {what}", hint))
     return tuple(dict.fromkeys(chosen)), gpus, [] if chosen else problems
 
 
-def _all_gpus(provider: str, named: Sequence[str]) -> tuple[int | None, list[Problem]]:
+def _all_gpus(provider: str, named: Sequence[str]) -> tuple[int | None, list[Issue]]:
     """How many GPUs these types have, which must be one number: processes per node are the same wherever it runs."""
     counts = {name: _gpus_of(provider, name) for name in named}
     at: Keys = ("resources", "instance", provider)
@@ -53,11 +50,11 @@ def _all_gpus(provider: str, named: Sequence[str]) -> tuple[int | None, list[Pro
         near = get_close_matches(unknown[0], [row.instance_type for row in instances(provider)], n=1)
         meant = f" (did you mean {near[0]!r}?)" if near else ""
         message = f"{unknown[0]} is not in our table of machines, so how many GPUs it has is not known{meant}"
-        return None, [(at, message, "say resources.gpus: how many the job uses per node")]
+        return None, [Issue(at, message, "say resources.gpus: how many the job uses per node")]
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name}: {count}" for name, count in counts.items())
         hint = "name types with as many GPUs as each other, of which a job uses all"
-        return None, [(at, f"these types have different numbers of GPUs ({told})", hint)]
+        return None, [Issue(at, f"these types have different numbers of GPUs ({told})", hint)]
     return next(iter(counts.values())), []
 
 
@@ -89,14 +86,14 @@ def architecture_of(provider: str, types: Sequence[str]) -> str:
     return type_names.architecture(provider, types[0]) if types else "amd64"
 
 
-def mixed_architectures(provider: str, types: Sequence[str]) -> list[Problem]:
+def mixed_architectures(provider: str, types: Sequence[str]) -> list[Issue]:
     """Why no one image of ours or of the cloud's runs on all of these types, if none does."""
     known = {name: type_names.architecture(provider, name) for name in types}
     if len(set(known.values())) < 2:
         return []
     told = ", ".join(f"{name}: {architecture}" for name, architecture in known.items())
     hint = "name types of one kind, or an image of your own that is built for both"
-    return [(("resources",), f"no one image runs on all of these machines ({told})", hint)]
+    return [Issue(("resources",), f"no one image runs on all of these machines ({told})", hint)]
 
 
 def names_of(row: Instance) -> tuple[str, ...]:
@@ -104,19 +101,21 @@ def names_of(row: Instance) -> tuple[str, ...]:
     return (row.gpu, f"{row.gpu}-{row.gpu_memory_gib:.0f}GB") if row.gpu_memory_gib else (row.gpu,)
 
 
-def _wrong_counts(provider: str, gpus: int | None, named: Sequence[str]) -> list[Problem]:
+def _wrong_counts(provider: str, gpus: int | None, named: Sequence[str]) -> list[Issue]:
     """A job that uses fewer GPUs than the machine has pays for idle ones; one that wants more never starts."""
-    problems: list[Problem] = []
+    problems: list[Issue] = []
     for index, name in enumerate(named):
         row = find(provider, name)
         if row is None and (meant := find(provider, f"ml.{name}")):
             at: Keys = ("resources", "instance", provider, *((index,) if len(named) > 1 else ()))
             message = f"{name} is EC2's name of it (did you mean {meant.instance_type!r}?)"
-            problems.append((at, message, None))
+            problems.append(Issue(at, message))
         if row is not None and gpus is not None and row.gpus != gpus:
             has = f"{row.gpus} x {row.gpu}" if row.gpus else "no GPU"
             keys: Keys = ("resources", "instance", provider, *((index,) if len(named) > 1 else ()))
-            problems.append((keys, f"{name} has {has}, the job uses {gpus} per node", f"resources.gpus: {row.gpus}"))
+            problems.append(
+                Issue(keys, f"{name} has {has}, the job uses {gpus} per node", f"resources.gpus: {row.gpus}")
+            )
     return problems
 
 

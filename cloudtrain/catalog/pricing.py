@@ -8,7 +8,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.catalog.machines import Problem, find
+from cloudtrain.catalog.machines import find
+from cloudtrain.issues import Issue
 
 if TYPE_CHECKING:
     from cloudtrain.spec.model import Limits
@@ -97,13 +98,13 @@ def quote(
     default_seconds: int,
     grace_seconds: int,
     kept_seconds: int = 0,
-) -> tuple[Quote, list[Problem]]:
+) -> tuple[Quote, list[Issue]]:
     """The caps of a job, and what is wrong with them.
 
     An amount of money becomes a time, since only a time can be held by the cloud without a watcher of ours. With an
     unknown price that is impossible, and such a job is refused; so is one without any cap of its own.
     """
-    problems: list[Problem] = []
+    problems: list[Issue] = []
     seconds, cap = default_seconds, ""
     if limits.max_runtime is not None:
         seconds, cap = limits.max_runtime, "limits.max_runtime"
@@ -115,23 +116,23 @@ def quote(
             message = f"{limits.max_cost:.2f} USD pay for {max(0, affordable)} s at {hour}"
             if kept_seconds:
                 message += f", {kept_seconds} s of kept machines set aside"
-            problems.append((("limits", "max_cost"), message, "allow more, or take fewer or smaller machines"))
+            problems.append(Issue(("limits", "max_cost"), message, "allow more, or take fewer or smaller machines"))
         if affordable < seconds:
             seconds, cap = max(SHORTEST_SECONDS, affordable), "limits.max_cost"
     elif limits.max_cost is not None:
         message = "cannot be held: the price of this machine is not known"
         hint = "say the price in a table of your own (setting prices), or replace max_cost by max_runtime"
-        problems.append((("limits", "max_cost"), message, hint))
+        problems.append(Issue(("limits", "max_cost"), message, hint))
     elif limits.max_runtime is None and price is None:
         message = "the price of this machine is not known, and nothing limits what the job may cost"
-        problems.append((("limits",), message, "set limits.max_runtime"))
+        problems.append(Issue(("limits",), message, "set limits.max_runtime"))
     made = Quote(
         price=price, nodes=nodes, max_seconds=seconds, cap=cap, overhead_seconds=overhead, kept_seconds=kept_seconds
     )
     return made, problems
 
 
-def own_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Problem]]:
+def own_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Issue]]:
     """The user's own table, if there is one, and what is wrong with it."""
     if path is None:
         return {}, []
@@ -139,7 +140,7 @@ def own_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Pro
         return read_prices(Path(path).read_text(encoding="utf-8")), []
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        return {}, [(("prices",), f"{path}: {why}", "a CSV file: instance_type,usd_per_hour,region,as_of")]
+        return {}, [Issue(("prices",), f"{path}: {why}", "a CSV file: instance_type,usd_per_hour,region,as_of")]
 
 
 def known_prices(

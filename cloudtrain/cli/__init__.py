@@ -165,7 +165,8 @@ def _fail(error: Exception, argv: list[str]) -> int:
         detail: dict[str, Any] = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
         if isinstance(error, SpecError):
             detail["mistakes"] = [
-                {"where": m.where, "path": m.path, "message": m.message, "hint": m.hint} for m in error.mistakes
+                {"where": issue.origin, "path": issue.field, "message": issue.message, "hint": issue.hint}
+                for issue in error.issues
             ]
         write_json({"error": detail})
     return error.exit_code

@@ -25,7 +25,7 @@ _PLACE = re.compile(r"(?P<file>[^:\n]+):(?P<line>\d+)(?::(?P<col>\d+))?: (?P<tex
 
 def annotate_error(error: CloudtrainError) -> None:
     """One annotation per mistake in a spec, one for any other error."""
-    texts = [mistake.render() for mistake in error.mistakes] if isinstance(error, SpecError) else [error.render()]
+    texts = [issue.render() for issue in error.issues] if isinstance(error, SpecError) else [error.render()]
     annotate("error", texts)
 
 

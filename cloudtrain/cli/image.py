@@ -196,6 +196,6 @@ def _repository(provider: str | None) -> str:
     if name == "azure":
         return str(facts["repository"])
     found, problems = repository_of({**facts, "region": region_known(settings)})
-    for field, message, better in problems:
-        raise UsageError(f"{'.'.join(map(str, field))}: {message}", hint=better)
+    for issue in problems:
+        raise UsageError(issue.line(), hint=issue.hint)
     return found

@@ -69,9 +69,9 @@ def check_command(
     from cloudtrain.submission.submit import warnings
 
     plan = api.plan(api.load(job, overrides), provider, as_=as_, data_dir=folder)
-    findings = preflight(plan, starting=False)
-    refuse_errors(findings)
-    notes = warnings(plan, findings)
+    issues = preflight(plan, starting=False)
+    refuse_errors(issues)
+    notes = warnings(plan, issues)
     github.annotate("warning", notes)
     if as_json:
         print_json({"ok": True, "name": plan.spec.name, "provider": plan.provider, "warnings": notes})
@@ -101,13 +101,13 @@ def plan_command(
     """Show what JOB would run, the exact request, and what a submit would refuse. Offline; nothing is started."""
     from cloudtrain.api import jobs as api
     from cloudtrain.cli.plan_view import difference, overview
-    from cloudtrain.submission.preflight import offline_findings, refuse_errors
+    from cloudtrain.submission.preflight import offline_issues, refuse_errors
 
     bar = progress_bar("reading source")
     plan = api.plan(api.load(job, overrides), provider, as_=as_, data_dir=folder, progress=bar)
-    findings = offline_findings(plan)
+    issues = offline_issues(plan)
     if as_json:  # a request that would be refused is handed to no other tool
-        refuse_errors(findings)
+        refuse_errors(issues)
     if against is not None:
         lines = difference(plan, against, folder)
         if as_json:
@@ -117,8 +117,8 @@ def plan_command(
     elif as_json:
         print_json(dict(api.render(plan).document))
     else:
-        tell(overview(plan, findings))
-    refuse_errors(findings)
+        tell(overview(plan, issues))
+    refuse_errors(issues)
 
 
 @click.command("submit", epilog="Example:\n\n  cloudtrain submit --provider local --set args.epochs=1")
@@ -145,15 +145,15 @@ def submit_command(
     plan = api.plan(
         loaded, options["provider"], as_=options["as_"], run_id=options["run_id"], data_dir=folder, progress=bar
     )
-    findings = preflight(plan, starting=not dry_run)
+    issues = preflight(plan, starting=not dry_run)
     if dry_run and not as_json:
-        tell(overview(plan, findings))
-    refuse_errors(findings)
+        tell(overview(plan, issues))
+    refuse_errors(issues)
     if dry_run:
         if as_json:
             print_json(dict(api.render(plan).document))
         return
-    start(plan, findings, detach=detach, as_json=as_json)
+    start(plan, issues, detach=detach, as_json=as_json)
 
 
 @click.command("schema", epilog="Example:\n\n  cloudtrain schema > job.schema.json")

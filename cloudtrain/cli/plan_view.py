@@ -16,8 +16,8 @@ from cloudtrain.catalog.pricing import Quote
 from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import UsageError
+from cloudtrain.issues import Issue
 from cloudtrain.planning import Plan
-from cloudtrain.providers import Finding
 from cloudtrain.providers.cloud.request import file_name
 from cloudtrain.spec.fields import Input
 from cloudtrain.submission.submit import is_packed, warnings
@@ -65,7 +65,7 @@ def _types(plan: Plan) -> list[str]:
     return types if plan.target.contract == "sagemaker" else types[:1]
 
 
-def overview(plan: Plan, findings: Sequence[Finding] = ()) -> str:
+def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
     """The plan in a few lines."""
     spec, source = plan.spec, plan.facts.source
     world = spec.resources.nodes * plan.processes
@@ -91,8 +91,8 @@ def overview(plan: Plan, findings: Sequence[Finding] = ()) -> str:
     lines = [f"{spec.name}  {one_line(headline(plan))}"]
     lines += [f"  {name:<8} {one_line(text)}" for name, text in rows]
     lines += [f"  {'set by':<8} {one_line(f'{path}  ← {origin}')}" for path, origin in _set_elsewhere(plan)]
-    lines += [f"  note: {indented(note, 8)}" for note in warnings(plan, findings)]
-    errors = sum(finding.severity == "error" for finding in findings)
+    lines += [f"  note: {indented(note, 8)}" for note in warnings(plan, issues)]
+    errors = sum(issue.is_error for issue in issues)
     lines += [f"  refused  submit would not start it: {count(errors, 'error')}"] if errors else []
     return "\n".join(lines)
 

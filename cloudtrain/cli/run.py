@@ -334,9 +334,9 @@ def rerun_command(folder: str | None, /, run: str, as_json: bool, detach: bool, 
 
     old = find_run(run, data_dir=folder)
     plan = old.plan_again(options["overrides"], fresh=options["fresh"], provider=options["provider"])
-    findings = preflight(plan)
-    refuse_errors(findings)
+    issues = preflight(plan)
+    refuse_errors(issues)
     say(
         f"again after {old.id}" + (f", from its checkpoints in {plan.facts.resume_from}" * bool(plan.facts.resume_from))
     )
-    start(plan, findings, archive=archive_of(plan), detach=detach, as_json=as_json, after=old.id)
+    start(plan, issues, archive=archive_of(plan), detach=detach, as_json=as_json, after=old.id)

@@ -10,13 +10,13 @@ import click
 from cloudtrain.cli.options import progress_bar
 from cloudtrain.cli.output import command, print_json, say, tell
 from cloudtrain.cli.terminal import indented, one_line
+from cloudtrain.issues import Issue
 from cloudtrain.planning import Plan
-from cloudtrain.providers import Finding
 
 
 def start(
     plan: Plan,
-    findings: Sequence[Finding],
+    issues: Sequence[Issue],
     *,
     archive: Path | None = None,
     detach: bool,
@@ -35,13 +35,13 @@ def start(
     say(f"{plan.run_id}  {one_line(headline(plan))}")
     if plan.target.quote is not None and not plan.is_rehearsal:
         say(f"  cost: {cost(plan)[-1]}")
-    for note in warnings(plan, findings):
+    for note in warnings(plan, issues):
         say(f"  note: {indented(note, 8)}")
     try:
         folder = submit(
             plan,
             archive=archive,
-            findings=findings,
+            issues=issues,
             progress=progress_bar("packing source"),
             sending=progress_bar("sending source", bytes_=True),
             pushing=progress_bar("pushing image", bytes_=True),

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import Keys, SourceError
+from cloudtrain.errors import SourceError
 from cloudtrain.images.recipe import Recipe, our_recipe, recipe_of
+from cloudtrain.issues import Issue, Keys
 
 if TYPE_CHECKING:
-    from cloudtrain.catalog.machines import Problem
     from cloudtrain.settings import Settings
 
 CLOUD_PLATFORM = "linux/amd64"
@@ -34,7 +34,7 @@ def is_build(wish: Wish) -> bool:
     return wish[0][-1] == "build"
 
 
-def recipe_for(wish: Wish, settings: Settings, *, gpu: bool, platform: str = "") -> tuple[Recipe | None, list[Problem]]:
+def recipe_for(wish: Wish, settings: Settings, *, gpu: bool, platform: str = "") -> tuple[Recipe | None, list[Issue]]:
     """The recipe of our own image (`auto`) or of the Dockerfile that was named, and what is wrong with it."""
     at, text = wish
     try:
@@ -42,11 +42,11 @@ def recipe_for(wish: Wish, settings: Settings, *, gpu: bool, platform: str = "")
             return our_recipe("cuda" if gpu else "cpu", settings.get("image.args") or (), platform), []
         dockerfile = Path(settings.folder, text).absolute()
         if not dockerfile.is_file():
-            return None, [(at, f"there is no file {dockerfile}", "the path counts from the folder of job.yaml")]
+            return None, [Issue(at, f"there is no file {dockerfile}", "the path counts from the folder of job.yaml")]
         args = settings.get("image.build_args") or ()  # what `image.args` name is ours: their BASE_IMAGE is another
         return recipe_of(dockerfile, args, platform, limit=settings.get("source_limit")), []
     except SourceError as error:
-        return None, [(at, error.message, error.hint)]
+        return None, [Issue(at, error.message, error.hint)]
 
 
 def built(recipe: Recipe | None, repository: str = "") -> dict[str, Any]:

@@ -8,7 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cloudtrain.errors import Keys, UsageError, dotted
+from cloudtrain.errors import UsageError
+from cloudtrain.issues import Issue
 
 if TYPE_CHECKING:
     from cloudtrain.planning import Plan, Target
@@ -26,30 +27,6 @@ class Request:
     document: Mapping[str, Any]
     job: Mapping[str, Any] = field(default_factory=dict)
     """The job document that travels beside it: what the launcher reads on every node."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """What a check has to say. An error refuses the job, a warning is shown."""
-
-    severity: str
-    """error or warning."""
-    message: str
-    hint: str | None = None
-    where: str = ""
-    """The place in the spec or the settings, if one is to blame: `job.yaml:7:3`."""
-    path: str = ""
-    """The field there: `limits.max_wait`."""
-
-    def text(self) -> str:
-        """`job.yaml:7:3: limits.max_wait: …`, without the hint."""
-        return ": ".join(part for part in (self.where, self.path, self.message) if part)
-
-
-def finding(plan: Plan, keys: Keys, message: str, hint: str | None = None) -> Finding:
-    """An error of a plan, at the place where the field was set."""
-    path = dotted(keys)
-    return Finding(severity="error", message=message, hint=hint, path=path, where=plan.where(path))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,14 +75,14 @@ class Provider(Protocol):
         """
         ...
 
-    def rules(self, plan: Plan) -> list[Finding]:
+    def rules(self, plan: Plan) -> list[Issue]:
         """What is wrong with the plan, as far as rules, tables and the disk tell: no network, no process, no SDK.
 
         `plan` shows it. For a rehearsal both providers are asked, the one whose request it is and the one that runs it.
         """
         ...
 
-    def checks(self, plan: Plan) -> list[Finding]:
+    def checks(self, plan: Plan) -> list[Issue]:
         """What else stands in the way, where it takes a process, an engine or an SDK to tell. Nothing is spent yet."""
         ...
 

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from cloudtrain.errors import SourceError
+from cloudtrain.issues import Issue
 from cloudtrain.source.cache import HashCache, stamp
 from cloudtrain.source.content import read_content
 from cloudtrain.source.ignore import Patterns
 from cloudtrain.source.links import folders_of, link_trouble, read_link
 from cloudtrain.source.outputs import own_outputs
 from cloudtrain.source.tree import PAYLOAD_FOLDER, Progress, SourceEntry, SourceTree, digest_entries
-from cloudtrain.source.walk import Found, Problem, unreadable, walk
+from cloudtrain.source.walk import Found, unreadable, walk
 
 _Listed = list[tuple[str, os.stat_result]]
 
@@ -78,12 +79,12 @@ def _payload_files(added: Mapping[str, Path], found: Found) -> _Listed:
             info = file.stat()
         except OSError as error:
             why = f"cannot be read ({error.strerror or error})"
-            found.problems.append(Problem(path=str(file), why=why, remedy="name a readable file as the payload"))
+            found.problems.append(Issue((), why, "name a readable file as the payload", origin=str(file)))
             continue
         if stat.S_ISREG(info.st_mode):
             files.append((path, info))
         else:
-            found.problems.append(Problem(path=str(file), why="not a file", remedy="name a file as the payload"))
+            found.problems.append(Issue((), "not a file", "name a file as the payload", origin=str(file)))
     return files
 
 
@@ -110,7 +111,7 @@ def _hash(
                 found.problems.append(unreadable(path, error))
                 continue
         if digest is None:
-            found.problems.append(Problem(path=path, why="changed while it was read", remedy="run again"))
+            found.problems.append(Issue((), "changed while it was read", "run again", origin=path))
             continue
         cache.put(path, now, info, digest)
         executable = info.st_mode & stat.S_IXUSR != 0
@@ -131,7 +132,7 @@ def _links(top: str, found: Found) -> list[SourceEntry]:
         except UnicodeEncodeError:
             del targets[path]
             why = "a link to a name that is not valid UTF-8"
-            found.problems.append(Problem(path=path, why=why, remedy="rename the target"))
+            found.problems.append(Issue((), why, "rename the target", origin=path))
     if not targets:
         return []
     files = {path: None for path, _ in found.files}
@@ -140,14 +141,20 @@ def _links(top: str, found: Found) -> list[SourceEntry]:
     for path, target in targets.items():
         if trouble := link_trouble(path, targets, files, folders):
             remedy = "replace it by what it points to, or add it to .cloudtrainignore"
-            found.problems.append(Problem(path=path, why=trouble, remedy=remedy))
+            found.problems.append(Issue((), trouble, remedy, origin=path))
         else:
             digest = hashlib.sha256(target.encode()).hexdigest()
             entries.append(SourceEntry(path=path, size=0, executable=False, sha256=digest, link=target))
     return entries
 
 
-def _refusal(root: Path, problems: list[Problem]) -> str:
+def _refusal(root: Path, problems: list[Issue]) -> str:
     count = "1 thing" if len(problems) == 1 else f"{len(problems)} things"
-    lines = [problem.render() for problem in sorted(problems, key=lambda problem: problem.path)]
+    lines = [_in_one_line(issue) for issue in sorted(problems, key=lambda issue: issue.origin)]
     return "\n  ".join([f"{count} in the source folder {root} cannot travel:", *lines])
+
+
+def _in_one_line(issue: Issue) -> str:
+    """One line, whatever characters the path holds."""
+    path = issue.origin
+    return f"{issue.at(path if path.isprintable() else ascii(path)).line()}; {issue.hint}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+from cloudtrain.issues import Issue
 from cloudtrain.source.ignore import IgnoreFile, Patterns
 from cloudtrain.source.likely_secrets import is_likely_secret
 from cloudtrain.source.tree import PAYLOAD_FOLDER
@@ -30,27 +31,14 @@ class _Say(IntEnum):
     """One of these that was itself brought back."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
-    """One thing that cannot travel."""
-
-    path: str
-    why: str
-    remedy: str
-
-    def render(self) -> str:
-        """One line, whatever the path holds."""
-        path = self.path if self.path.isprintable() else ascii(self.path)
-        return f"{path}: {self.why}; {self.remedy}"
-
-
 class Found:
     """What a walk found, in no order."""
 
     def __init__(self) -> None:
         self.files: list[tuple[str, os.stat_result]] = []
         self.links: list[str] = []
-        self.problems: list[Problem] = []
+        self.problems: list[Issue] = []
+        """What cannot travel, each with its path as the origin."""
         self.secrets: list[str] = []
         """What stays out since it is likely to hold secrets; folders end with a slash."""
 
@@ -84,12 +72,12 @@ def walk(root: str, patterns: Patterns) -> Found:
     return walker.found
 
 
-def unreadable(path: str, error: OSError) -> Problem:
+def unreadable(path: str, error: OSError) -> Issue:
     """The problem of a file or folder that the system does not let us read."""
     if isinstance(error, FileNotFoundError):
-        return Problem(path=path, why="vanished while it was read", remedy="run again")
+        return Issue((), "vanished while it was read", "run again", origin=path)
     why = f"cannot be read ({error.strerror or error})"
-    return Problem(path=path, why=why, remedy="change its permissions or add it to .cloudtrainignore")
+    return Issue((), why, "change its permissions or add it to .cloudtrainignore", origin=path)
 
 
 class _Walker:
@@ -178,7 +166,7 @@ def _take(entry: os.DirEntry[str], path: str, found: Found) -> None:
     else:
         kinds = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}
         why = kinds.get(stat.S_IFMT(info.st_mode), "a device") + ", not a file"
-        found.problems.append(Problem(path=path, why=why, remedy="remove it or add it to .cloudtrainignore"))
+        found.problems.append(Issue((), why, "remove it or add it to .cloudtrainignore", origin=path))
 
 
 def _name_travels(path: str, name: str, found: Found) -> bool:
@@ -192,7 +180,7 @@ def _name_travels(path: str, name: str, found: Found) -> bool:
         bad, why = True, "a name that is not valid UTF-8"
     if bad:
         remedy = "rename it, or leave it out by a pattern with ? for each such character in .cloudtrainignore"
-        found.problems.append(Problem(path=path, why=why, remedy=remedy))
+        found.problems.append(Issue((), why, remedy, origin=path))
     return not bad
 
 

@@ -1,16 +1,16 @@
-"""Readers of single fields: each takes what YAML gave and returns our value, or raises `Wrong`."""
+"""Readers of single fields: each takes what YAML gave and returns our value, or raises `FieldError`."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from cloudtrain.catalog import gpu_names
-from cloudtrain.errors import Keys
+from cloudtrain.issues import Issue, Keys
 from cloudtrain.spec.yaml_document import kind_of
 
 PROVIDERS = ("local", "docker", "aws", "azure")
@@ -39,20 +39,19 @@ INPUT_TYPES = ("file", "folder", "table", "model", "mlflow_model", "triton_model
 _AZURES_TYPES = {"uri_file": "file", "uri_folder": "folder", "mltable": "table", "custom_model": "model"}
 
 
-class Wrong(ValueError):
-    """What is wrong with a field's value; `at` leads from the field to the part that is wrong."""
+class FieldErrors(ValueError):
+    """What is wrong with a field's value; the path of each issue leads from the field to the part that is wrong."""
+
+    def __init__(self, issues: Sequence[Issue]) -> None:
+        super().__init__("; ".join(issue.message for issue in issues))
+        self.issues = tuple(issues)
+
+
+class FieldError(FieldErrors):
+    """One thing is wrong with it; `at` leads from the field to the part that is wrong."""
 
     def __init__(self, message: str, hint: str | None = None, at: Keys = ()) -> None:
-        super().__init__(message)
-        self.message, self.hint, self.at = message, hint, at
-
-
-class SeveralWrong(ValueError):
-    """Several parts of one field are wrong."""
-
-    def __init__(self, parts: list[Wrong]) -> None:
-        super().__init__("; ".join(part.message for part in parts))
-        self.parts = parts
+        super().__init__([Issue(at, message, hint)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,36 +86,36 @@ def did_you_mean(word: str, known: tuple[str, ...]) -> str:
 
 
 def expect(value: Any, kind: type | tuple[type, ...], name: str) -> Any:
-    """The value if it is of that kind; `Wrong` says what was expected and what is there."""
+    """The value if it is of that kind; `FieldError` says what was expected and what is there."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise Wrong(f"expected {name}, got {kind_of(value)}")
+        raise FieldError(f"expected {name}, got {kind_of(value)}")
     return value
 
 
 def read_quantity(value: Any, parse: Callable[[str], Any], what: str, forms: str) -> Any:
     """A duration, a size or an amount of money; a bare number has no unit and is refused."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise Wrong(f"{kind_of(value)} has no unit; write for example {forms}")
+        raise FieldError(f"{kind_of(value)} has no unit; write for example {forms}")
     expect(value, str, what)
     try:
         return parse(value)
     except ValueError as error:
-        raise Wrong(str(error)) from None
+        raise FieldError(str(error)) from None
 
 
 def read_text(value: Any) -> str:
     """A scalar as it was written: numbers and booleans are welcome where text is wanted."""
     if value is None:
-        raise Wrong("has no value", "write '' for an empty text")
+        raise FieldError("has no value", "write '' for an empty text")
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (int, float)):
         return str(getattr(value, "text", value))
     expect(value, str, "one value")
     if "\0" in value:
-        raise Wrong("holds a NUL character, which no program can be given")
+        raise FieldError("holds a NUL character, which no program can be given")
     if re.search("[\ud800-\udfff]", value):
-        raise Wrong("is not UTF-8 text")
+        raise FieldError("is not UTF-8 text")
     return str(value)
 
 
@@ -124,7 +123,7 @@ def read_name(value: Any) -> str:
     """A job's name."""
     if not NAME.fullmatch(read_text(value)):
         rule = "up to 50 letters, digits and single hyphens inside, the rule that SageMaker sets"
-        raise Wrong(f"{read_text(value)!r} is no valid job name", rule)
+        raise FieldError(f"{read_text(value)!r} is no valid job name", rule)
     return read_text(value)
 
 
@@ -153,7 +152,7 @@ def _argument(value: Any) -> tuple[str, ...] | None:
     if isinstance(value, (list, tuple)):
         return tuple(_each(dict(enumerate(value)), read_text).values())
     if value is None:
-        raise Wrong("has no value", "write true for a bare flag, '' for an empty text")
+        raise FieldError("has no value", "write true for a bare flag, '' for an empty text")
     return (read_text(value),)
 
 
@@ -165,7 +164,7 @@ def read_env(value: Any) -> Mapping[str, str]:
         size = len(f"{name}={text}".encode()) + 1
         if size > MAX_VARIABLE_BYTES:
             message = f"is {size:,} bytes long, and Linux starts no program with a variable of more than "
-            raise Wrong(f"{message}{MAX_VARIABLE_BYTES:,}", "put it into a file in the source folder", at=(name,))
+            raise FieldError(f"{message}{MAX_VARIABLE_BYTES:,}", "put it into a file in the source folder", at=(name,))
     return found
 
 
@@ -175,12 +174,12 @@ def read_secrets(value: Any) -> Mapping[str, Mapping[str, str]]:
     # No message repeats a value: it may be the secret.
     def read(sources: Any) -> Mapping[str, str]:
         if not isinstance(sources, dict):
-            raise Wrong("expected a mapping from provider to where the secret is kept", _NO_SECRETS)
+            raise FieldError("expected a mapping from provider to where the secret is kept", _NO_SECRETS)
         pairs = {provider: (provider, place) for provider, place in sources.items()}
         return _each(pairs, _secret_place)
 
     if not isinstance(value, dict):
-        raise Wrong("expected a mapping (NAME: where it is kept)", _NO_SECRETS)
+        raise FieldError("expected a mapping (NAME: where it is kept)", _NO_SECRETS)
     return _each(value, read, _variable)
 
 
@@ -189,7 +188,7 @@ def _secret_place(pair: tuple[str, Any]) -> str:
     store, _, name = place.partition(":") if isinstance(place, str) else ("", "", "")
     if store not in _SECRET_STORES[provider] or not name.strip() or "\0" in name:
         forms = " or ".join(f"'{store}:{_SECRET_NAMES.get(store, 'NAME')}'" for store in _SECRET_STORES[provider])
-        raise Wrong(f"expected {forms}", _NO_SECRETS)
+        raise FieldError(f"expected {forms}", _NO_SECRETS)
     return str(place)
 
 
@@ -204,7 +203,7 @@ def read_gpus(value: Any) -> tuple[str, ...]:
         return ()
     names = (value,) if isinstance(value, str) else expect(value, (list, tuple), "a GPU name or a list of them")
     if not names:
-        raise Wrong("names no GPU", "leave it out, or name at least one")
+        raise FieldError("names no GPU", "leave it out, or name at least one")
     if isinstance(value, str):
         return (_gpu(value),)
     return tuple(_each(dict(enumerate(names)), _gpu).values())
@@ -212,7 +211,9 @@ def read_gpus(value: Any) -> tuple[str, ...]:
 
 def _gpu(name: Any) -> str:
     if expect(name, str, "a GPU name") not in gpu_names():
-        raise Wrong(f"unknown GPU {kind_of(name)}{did_you_mean(name, gpu_names())}", f"known: {', '.join(gpu_names())}")
+        raise FieldError(
+            f"unknown GPU {kind_of(name)}{did_you_mean(name, gpu_names())}", f"known: {', '.join(gpu_names())}"
+        )
     return str(name)
 
 
@@ -227,7 +228,7 @@ def read_instances(value: Any) -> Mapping[str, tuple[str, ...]]:
 def _machines(value: Any) -> tuple[str, ...]:
     names = read_strings(value)
     if not names or not all(name.strip() for name in names):
-        raise Wrong("names no machine", "leave it out, or name at least one")
+        raise FieldError("names no machine", "leave it out, or name at least one")
     return names
 
 
@@ -247,7 +248,7 @@ def read_inputs(value: Any) -> Mapping[str, Input]:
         variable = name.upper().replace("-", "_")
         if variable in seen:
             shared = f"shares the variable CLOUDTRAIN_INPUT_{variable} with {seen[variable]!r}"
-            raise Wrong(shared, "give one of them another name", at=(name,))
+            raise FieldError(shared, "give one of them another name", at=(name,))
         seen[variable] = name
     return inputs
 
@@ -258,44 +259,46 @@ def _input(value: Any) -> Input:
     rest = dict(expect(value, dict, "a place, or a mapping"))
     mode = rest.pop("mode", "copy")
     if mode not in ("copy", "stream"):
-        raise Wrong(f"expected copy or stream, got {kind_of(mode)}", at=("mode",))
+        raise FieldError(f"expected copy or stream, got {kind_of(mode)}", at=("mode",))
     kind = rest.pop("type", None)
     kind = _AZURES_TYPES.get(kind, kind) if isinstance(kind, str) else kind
     if kind is not None and kind not in INPUT_TYPES:
         near = did_you_mean(str(kind), INPUT_TYPES)
-        raise Wrong(f"expected one of {', '.join(INPUT_TYPES)}, got {kind_of(kind)}{near}", at=("type",))
+        raise FieldError(f"expected one of {', '.join(INPUT_TYPES)}, got {kind_of(kind)}{near}", at=("type",))
     if not rest:
-        raise Wrong("says no place", "write uri: …, or one place per provider")
+        raise FieldError("says no place", "write uri: …, or one place per provider")
     places = _each(rest, _place, lambda k: k if k == "uri" else _provider(k))
     slashed = next((place for place in places.values() if place.endswith("/")), None)
     if kind == "file" and slashed:
-        raise Wrong(f"{slashed} ends in a slash, as no file does", "type: folder", at=("type",))
+        raise FieldError(f"{slashed} ends in a slash, as no file does", "type: folder", at=("type",))
     return Input({"*" if key == "uri" else key: place for key, place in places.items()}, mode, kind)
 
 
 def _place(value: Any) -> str:
     place = read_text(expect(value, str, "a place"))
     if not place.strip():
-        raise Wrong("says no place", "an address such as s3://bucket/data/, or a folder such as ./data")
+        raise FieldError("says no place", "an address such as s3://bucket/data/, or a folder such as ./data")
     if "://" not in place:
         _refuse_long(place)
     try:
         Path(place).expanduser()
     except RuntimeError:
-        raise Wrong(f"there is no such user: {kind_of(place)}", "write ./~name for a folder of that name") from None
+        raise FieldError(
+            f"there is no such user: {kind_of(place)}", "write ./~name for a folder of that name"
+        ) from None
     return place
 
 
 def _refuse_long(path: str) -> None:
     if max(len(os.fsencode(part)) for part in path.split("/")) > 255 or len(os.fsencode(path)) > 4000:
-        raise Wrong("holds a longer name than any disk keeps")
+        raise FieldError("holds a longer name than any disk keeps")
 
 
 def _image(value: Any) -> str:
     """An address, or the path of a Dockerfile."""
     text = read_text(expect(value, str, "text"))
     if not text.strip():
-        raise Wrong("names no image", "leave it out, or write auto")
+        raise FieldError("names no image", "leave it out, or write auto")
     _refuse_long(text)
     return text
 
@@ -306,7 +309,7 @@ def read_image(value: Any) -> str | Mapping[str, str]:
         return value
     mapping = expect(value, dict, "auto, an image's address, or a mapping")
     if not mapping:
-        raise Wrong("names no image", "leave it out, or write auto")
+        raise FieldError("names no image", "leave it out, or write auto")
     known = (lambda key: key) if set(mapping) == {"build"} else _provider
     return _each(mapping, _image, known)
 
@@ -316,9 +319,9 @@ def read_processes(value: Any) -> int | Literal["auto"]:
     if value == "auto":
         return "auto"
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Wrong(f"expected auto or a whole number, got {kind_of(value)}")
+        raise FieldError(f"expected auto or a whole number, got {kind_of(value)}")
     if not 1 <= value <= 1024:
-        raise Wrong(f"must be between 1 and 1024, got {value}")
+        raise FieldError(f"must be between 1 and 1024, got {value}")
     return int(value)
 
 
@@ -336,36 +339,34 @@ def plain(value: Any) -> Any:
 def _each(value: dict[Any, Any], read: Callable[[Any], Any], key: Callable[[str], str] = str) -> dict[Any, Any]:
     """Every item read, and all that is wrong with them raised together, each with its key."""
     good: dict[Any, Any] = {}
-    wrong: list[Wrong] = []
+    issues: list[Issue] = []
     for name, item in value.items():
         try:
             if isinstance(name, str):
                 key(name)
             good[name] = read(item)
-        except Wrong as error:
-            wrong.append(Wrong(error.message, error.hint, (name, *error.at)))
-        except SeveralWrong as error:
-            wrong += [Wrong(part.message, part.hint, (name, *part.at)) for part in error.parts]
-    if wrong:
-        raise SeveralWrong(wrong)
+        except FieldErrors as error:
+            issues += [replace(issue, path=(name, *issue.path)) for issue in error.issues]
+    if issues:
+        raise FieldErrors(issues)
     return good
 
 
 def _variable(name: str) -> str:
     if not _ENV_NAME.fullmatch(name):
-        raise Wrong("is no valid variable name", "letters, digits and _, not starting with a digit")
+        raise FieldError("is no valid variable name", "letters, digits and _, not starting with a digit")
     if name.startswith("CLOUDTRAIN_"):
-        raise Wrong("belongs to cloudtrain's own contract with the job", "choose another name")
+        raise FieldError("belongs to cloudtrain's own contract with the job", "choose another name")
     return name
 
 
 def _input_name(name: str) -> str:
     if not _INPUT_NAME.fullmatch(name):
-        raise Wrong("is no valid input name", "letters, digits, - and _, starting with a letter")
+        raise FieldError("is no valid input name", "letters, digits, - and _, starting with a letter")
     return name
 
 
 def _provider(name: str) -> str:
     if name not in PROVIDERS:
-        raise Wrong(f"unknown provider{did_you_mean(name, PROVIDERS)}", f"one of {', '.join(PROVIDERS)}")
+        raise FieldError(f"unknown provider{did_you_mean(name, PROVIDERS)}", f"one of {', '.join(PROVIDERS)}")
     return name

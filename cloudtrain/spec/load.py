@@ -11,15 +11,17 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from cloudtrain.errors import Keys, Mistake, SpecError, dotted
-from cloudtrain.spec.fields import NAME, SeveralWrong, Wrong, did_you_mean
+from cloudtrain.errors import SpecError
+from cloudtrain.issues import Issue, Keys, dotted
+from cloudtrain.spec.fields import NAME, FieldErrors, did_you_mean
 from cloudtrain.spec.model import JobSpec
-from cloudtrain.spec.placeholders import Found, places_in_env, unknown_places
+from cloudtrain.spec.placeholders import places_in_env, unknown_places
 from cloudtrain.spec.yaml_document import (
     Document,
     kind_of,
@@ -57,7 +59,7 @@ def spec_from_values(
     try:
         text = json.dumps(dict(values), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise SpecError([Mistake(where="spec", path="", message=f"holds what no job.yaml can say: {error}")]) from None
+        raise SpecError([Issue((), f"holds what no job.yaml can say: {error}", origin="spec")]) from None
     document = Document(values=json.loads(text), name="spec", text=text)
     return spec_from_document(override(document, overrides), folder.resolve())
 
@@ -66,23 +68,23 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
     """Lay `key.path=value` texts over a document; their origin is the flag."""
     values = _copy(document.values)
     origins = dict(document.origins)
-    mistakes = []
+    issues = []
     for text in overrides:
         path, equals, value = text.partition("=")
         flag = f"--set {path}=…" if path.strip().startswith("secrets") else f"--set {text}"  # it may hold the secret
         keys: Keys = tuple(part.strip() for part in path.split("."))
         if not equals or not all(keys):
             hint = "--set resources.nodes=4"
-            mistakes.append(Mistake(where=flag, path="", message="expected KEY.PATH=VALUE", hint=hint))
+            issues.append(Issue((), "expected KEY.PATH=VALUE", hint, origin=flag))
             continue
         if re.search("[\ud800-\udfff]", text):
-            mistakes.append(Mistake(where=f"--set {path}", path="", message="is not UTF-8 text"))
+            issues.append(Issue((), "is not UTF-8 text", origin=f"--set {path}"))
             continue
         inner = values
         for depth, key in enumerate(keys[:-1], 1):
             if isinstance(inner.get(str(key)), list):
                 message, hint = "is a list, which has no named parts", f"--set {dotted(keys[:depth])}='[…]' replaces it"
-                mistakes.append(Mistake(where=flag, path=dotted(keys[:depth]), message=message, hint=hint))
+                issues.append(Issue(keys[:depth], message, hint, origin=flag))
                 break
             if not isinstance(inner.get(str(key)), dict):
                 inner[str(key)] = {}
@@ -91,8 +93,8 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
         else:
             inner[str(keys[-1])] = parse_scalar(value)
             origins = {k: v for k, v in origins.items() if k[: len(keys)] != keys} | {keys: flag}
-    if mistakes:
-        raise SpecError(mistakes)
+    if issues:
+        raise SpecError(issues)
     applied = (*document.overrides, *overrides)
     return Document(values=values, origins=origins, name=document.name, text=document.text, overrides=applied)
 
@@ -103,7 +105,7 @@ def spec_from_document(document: Document, folder: Path, *, look: bool = True) -
     `look`: whether the disk must hold what the spec names; a rerun brings its source along instead.
     """
     values = document.values
-    found: list[Found] = []
+    found: list[Issue] = []
     if "name" not in values:
         values = {"name": name_from_folder(folder), **values}
     spec = None
@@ -116,11 +118,8 @@ def spec_from_document(document: Document, folder: Path, *, look: bool = True) -
     found += _contradictions(values)
     found += _on_disk(values, folder) if look else []
     if found or spec is None:
-        mistakes = [
-            Mistake(where=document.origin(keys), path=dotted(keys), message=message, hint=hint)
-            for keys, message, hint in dict.fromkeys(found)
-        ]
-        raise SpecError(sorted(mistakes, key=_by_place))
+        issues = [issue.at(document.origin(issue.path)) for issue in dict.fromkeys(found)]
+        raise SpecError(sorted(issues, key=_by_place))
     return spec, document
 
 
@@ -151,28 +150,26 @@ def _copy(value: Any) -> Any:
     return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
-def _by_place(mistake: Mistake) -> tuple[str, list[int], str]:
-    name, *numbers = re.split(r":(?=\d+)", mistake.where)
-    return name, [int(number) for number in numbers if number.isdecimal()], mistake.path
+def _by_place(issue: Issue) -> tuple[str, list[int], str]:
+    name, *numbers = re.split(r":(?=\d+)", issue.origin)
+    return name, [int(number) for number in numbers if number.isdecimal()], issue.field
 
 
-def _from_pydantic(item: Any) -> list[Found]:
+def _from_pydantic(item: Any) -> list[Issue]:
     keys, kind, given = tuple(item["loc"]), item["type"], item["input"]
     context = item.get("ctx", {})
     if kind == "extra_forbidden":
         message = f"unknown key{did_you_mean(str(keys[-1]), _known_keys(keys[:-1]))}"
-        return [(keys, message, None)]
-    if kind == "value_error" and isinstance(context["error"], SeveralWrong):
-        return [((*keys, *part.at), part.message, part.hint) for part in context["error"].parts]
-    if kind == "value_error" and isinstance(context["error"], Wrong):
-        return [((*keys, *context["error"].at), context["error"].message, context["error"].hint)]
+        return [Issue(keys, message)]
+    if kind == "value_error" and isinstance(context["error"], FieldErrors):
+        return [replace(issue, path=(*keys, *issue.path)) for issue in context["error"].issues]
     if kind in _EXPECTED:
-        return [(keys, f"expected {_EXPECTED[kind]}, got {kind_of(given)}", None)]
+        return [Issue(keys, f"expected {_EXPECTED[kind]}, got {kind_of(given)}")]
     if kind == "greater_than_equal":
-        return [(keys, f"must be at least {context['ge']}, got {kind_of(given)}", None)]
+        return [Issue(keys, f"must be at least {context['ge']}, got {kind_of(given)}")]
     if kind == "less_than_equal":
-        return [(keys, f"must be at most {context['le']}, got {kind_of(given)}", None)]
-    return [(keys, f"{item['msg'][:1].lower()}{item['msg'][1:]}, got {kind_of(given)}", None)]
+        return [Issue(keys, f"must be at most {context['le']}, got {kind_of(given)}")]
+    return [Issue(keys, f"{item['msg'][:1].lower()}{item['msg'][1:]}, got {kind_of(given)}")]
 
 
 def _known_keys(keys: Keys) -> tuple[str, ...]:
@@ -183,30 +180,34 @@ def _known_keys(keys: Keys) -> tuple[str, ...]:
     return tuple(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else ()
 
 
-def _contradictions(values: Mapping[str, Any]) -> list[Found]:
+def _contradictions(values: Mapping[str, Any]) -> list[Issue]:
     """What is right each by itself but impossible together. Of raw values, so that it works beside other mistakes."""
-    found: list[Found] = []
+    found: list[Issue] = []
     resources, limits, aws = (_mapping(values, key) for key in ("resources", "limits", "aws"))
     if resources.get("gpu") and resources.get("instance"):
         hint = "keep gpu (any cloud picks a machine) or instance (you pick it), not both"
-        found.append((("resources", "instance"), "stands beside gpu: both choose the machine", hint))
+        found.append(Issue(("resources", "instance"), "stands beside gpu: both choose the machine", hint))
     if resources.get("gpu") and resources.get("gpus") is None:
-        found.append((("resources", "gpu"), "asks for a GPU model, but not how many", "add gpus: how many per node"))
+        found.append(
+            Issue(("resources", "gpu"), "asks for a GPU model, but not how many", "add gpus: how many per node")
+        )
     if resources.get("spot") is True and aws.get("keep_alive"):
         hint = "leave one of them out"
-        found.append((("aws", "keep_alive"), "cannot go with spot: SageMaker keeps no interruptible machine", hint))
+        found.append(
+            Issue(("aws", "keep_alive"), "cannot go with spot: SageMaker keeps no interruptible machine", hint)
+        )
     runtime, wait = (_seconds(limits.get(key)) for key in ("max_runtime", "max_wait"))
     if runtime and wait and wait < runtime and resources.get("spot") is True:
         hint = "max_wait counts from submission to the end, running included"
-        found.append((("limits", "max_wait"), "is shorter than max_runtime", hint))
+        found.append(Issue(("limits", "max_wait"), "is shorter than max_runtime", hint))
     found += unknown_places(values.get("args"), _mapping(values, "inputs"))
     secrets, env = _mapping(values, "secrets"), _mapping(values, "env")
     found += places_in_env(env, _mapping(values, "inputs"))
-    found += [(("secrets", name), "is set by env too", "keep one of them") for name in secrets if name in env]
+    found += [Issue(("secrets", name), "is set by env too", "keep one of them") for name in secrets if name in env]
     return found
 
 
-def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Found]:
+def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
     """What the spec says of files: source and entrypoint must be there, and the one inside the other."""
     source_name, entrypoint = values.get("source", "."), values.get("entrypoint")
     if not isinstance(source_name, str) or not source_name:
@@ -216,14 +217,14 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Found]:
         source = (folder / source_name).resolve()
         if not source.is_dir():
             word = "is a file, not a folder" if source.exists() else "no such folder"
-            return [((at,), f"{word}: {source_name}", "the folder whose content travels with the job")]
+            return [Issue((at,), f"{word}: {source_name}", "the folder whose content travels with the job")]
         at = "entrypoint"
         problem = _entrypoint_problem(entrypoint.strip(), source) if isinstance(entrypoint, str) else None
     except OSError as error:
         problem = (f"cannot be looked up: {error.strerror}", None)
     except ValueError as error:  # a NUL character
         problem = (f"cannot be looked up: {error}", None)
-    return [((at,), *problem)] if problem else []
+    return [Issue((at,), *problem)] if problem else []
 
 
 def _entrypoint_problem(entrypoint: str, source: Path) -> tuple[str, str | None] | None:

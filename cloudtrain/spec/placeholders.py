@@ -6,11 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from cloudtrain.errors import Keys
+from cloudtrain.issues import Issue
 from cloudtrain.spec.fields import did_you_mean
-
-Found = tuple[Keys, str, str | None]
-"""A mistake before it has its place: keys, message, hint."""
 
 # Compiled when they are needed: a plan has no time to lose.
 _PLACE = r"\$\{(?P<azure>\{\s*)?(?P<kind>inputs|outputs)\.(?P<name>[A-Za-z][\w-]*)(?(azure)\s*\})\}"
@@ -19,11 +16,11 @@ _AZURES_OWN = r"\$\{\{\s*((search_space|parent)\.[^}]*?)\s*\}\}"
 _OUTPUTS = ("model", "output", "checkpoints")
 
 
-def unknown_places(args: Any, inputs: Mapping[str, Any]) -> list[Found]:
+def unknown_places(args: Any, inputs: Mapping[str, Any]) -> list[Issue]:
     """Placeholders in arguments, `${inputs.train}` or `${outputs.model}`, that stand for nothing."""
     items = args.items() if isinstance(args, dict) else enumerate(args) if isinstance(args, list) else ()
     known = {"inputs": tuple(map(str, inputs)), "outputs": _OUTPUTS}
-    found: list[Found] = []
+    found: list[Issue] = []
     for key, item in items:
         if "${" not in str(item):
             continue
@@ -32,21 +29,21 @@ def unknown_places(args: Any, inputs: Mapping[str, Any]) -> list[Found]:
             names = {each.replace("-", "_") for each in known[kind]} if place["azure"] else set(known[kind])
             if (name.replace("-", "_") if place["azure"] else name) not in names:
                 message = f"there is no {kind[:-1]} {name!r}{did_you_mean(name, known[kind])}"
-                found.append((("args", key), message, None))
+                found.append(Issue(("args", key), message))
         for word in re.findall(_AZURES_OWN, str(item)):
             hint = "here ${inputs.NAME} and ${outputs.model}, .output and .checkpoints are put in"
-            found.append((("args", key), f"${{{{{word[0]}}}}} is a word of Azure ML's pipelines and sweeps", hint))
+            found.append(Issue(("args", key), f"${{{{{word[0]}}}}} is a word of Azure ML's pipelines and sweeps", hint))
     return found
 
 
-def places_in_env(env: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Found]:
+def places_in_env(env: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Issue]:
     """Placeholders in variables, where none are put in: the program finds the same in variables of ours."""
-    found: list[Found] = []
+    found: list[Issue] = []
     for key, item in env.items():
         place = re.search(_PLACE, str(item)) if "${" in str(item) else None
         if place and place["name"].replace("_", "-") in {str(n).replace("_", "-") for n in (*inputs, *_OUTPUTS)}:
             inputs_name = f"CLOUDTRAIN_INPUT_{place['name'].upper().replace('-', '_')}"
             variable = inputs_name if place["kind"] == "inputs" else "CLOUDTRAIN_OUTPUT_DIR, …_MODEL_DIR, …"
             hint = f"put it into args, or read the variable {variable} in the program"
-            found.append((("env", key), f"{place[0]} is put in in args alone", hint))
+            found.append(Issue(("env", key), f"{place[0]} is put in in args alone", hint))
     return found

@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from cloudtrain.errors import Keys, Mistake, SpecError, UsageError, dotted
+from cloudtrain.errors import SpecError, UsageError
+from cloudtrain.issues import Issue, Keys
 
 MAX_BYTES = 1_000_000
 MAX_NODES = 100_000
@@ -76,7 +77,7 @@ def read_document(path: Path, *, what: str = "spec") -> Document:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise SpecError([Mistake(where=f"{path}:{line}:1", path="", message="is not UTF-8 text")]) from None
+        raise SpecError([Issue((), "is not UTF-8 text", origin=f"{path}:{line}:1")]) from None
     return parse_document(text, name=str(path))
 
 
@@ -85,20 +86,20 @@ def parse_document(text: str, *, name: str) -> Document:
     try:
         root = _compose(text)
     except yaml.MarkedYAMLError as error:
-        raise SpecError([_syntax_mistake(error, text, name)]) from None
+        raise SpecError([_syntax_issue(error, text, name)]) from None
     except yaml.YAMLError:
-        raise SpecError([_character_mistake(text, name)]) from None
+        raise SpecError([_character_issue(text, name)]) from None
     if root is None:
         hint = "cloudtrain init writes a commented starter"
-        raise SpecError([Mistake(where=f"{name}:1:1", path="", message="is empty", hint=hint)])
+        raise SpecError([Issue((), "is empty", hint, origin=f"{name}:1:1")])
     walk = _Walk(name)
     values = walk.value(root, ())
-    if not walk.mistakes and not isinstance(values, dict):
+    if not walk.issues and not isinstance(values, dict):
         where = f"{name}:{root.start_mark.line + 1}:{root.start_mark.column + 1}"
         message = f"expected a mapping (key: value), got {kind_of(values)}"
-        walk.mistakes.append(Mistake(where=where, path="", message=message))
-    if walk.mistakes:
-        raise SpecError(walk.mistakes)
+        walk.issues.append(Issue((), message, origin=where))
+    if walk.issues:
+        raise SpecError(walk.issues)
     return Document(values=values, origins=walk.origins, name=name, text=text)
 
 
@@ -112,7 +113,7 @@ def parse_scalar(text: str) -> Any:
         return text.strip()  # what YAML would drop, such as the comment in `#fff` or `a #1`, was typed to be kept
     walk = _Walk("")
     value = walk.value(root, ())
-    return text if walk.mistakes else value
+    return text if walk.issues else value
 
 
 def kind_of(value: Any) -> str:
@@ -163,12 +164,12 @@ def _compose(text: str) -> yaml.Node | None:
 
 
 class _Walk:
-    """One pass over the nodes that collects values, places and mistakes."""
+    """One pass over the nodes that collects values, places and issues."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.origins: dict[Keys, str] = {}
-        self.mistakes: list[Mistake] = []
+        self.issues: list[Issue] = []
         self.nodes = 0
 
     def value(self, node: yaml.Node, keys: Keys) -> Any:
@@ -231,13 +232,13 @@ class _Walk:
         return self._refuse_tag(node, keys)
 
     def _exhausted(self) -> bool:
-        return len(self.mistakes) > 100 or self.nodes > MAX_NODES
+        return len(self.issues) > 100 or self.nodes > MAX_NODES
 
     def _refuse_tag(self, node: yaml.Node, keys: Keys) -> None:
         self._refuse(node, keys, f"a tag such as {node.tag!r} is not allowed here; write a plain value")
 
     def _refuse(self, node: yaml.Node, keys: Keys, message: str) -> None:
-        self.mistakes.append(Mistake(where=self._place(node), path=dotted(keys), message=message))
+        self.issues.append(Issue(keys, message, origin=self._place(node)))
 
     def _place(self, node: yaml.Node) -> str:
         return f"{self.name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
@@ -253,7 +254,7 @@ def _written_int(text: str) -> Any:
     return number
 
 
-def _syntax_mistake(error: yaml.MarkedYAMLError, text: str, name: str) -> Mistake:
+def _syntax_issue(error: yaml.MarkedYAMLError, text: str, name: str) -> Issue:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     lines = text.splitlines()
@@ -265,12 +266,12 @@ def _syntax_mistake(error: yaml.MarkedYAMLError, text: str, name: str) -> Mistak
         message, hint = "a second document begins here (---)", "one job file holds one job"
     else:
         message, hint = f"is not YAML: {error.problem or 'syntax error'}", None
-    return Mistake(where=f"{name}:{line + 1}:{column + 1}", path="", message=message, hint=hint)
+    return Issue((), message, hint, origin=f"{name}:{line + 1}:{column + 1}")
 
 
-def _character_mistake(text: str, name: str) -> Mistake:
+def _character_issue(text: str, name: str) -> Issue:
     found = re.search(_REFUSED, text)
     before = text[: found.start()] if found else ""
     line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
     what = f"holds the control character U+{ord(found[0]):04X}" if found else "holds a character that is no text"
-    return Mistake(where=f"{name}:{line}:{column}", path="", message=f"is not YAML: {what}")
+    return Issue((), f"is not YAML: {what}", origin=f"{name}:{line}:{column}")

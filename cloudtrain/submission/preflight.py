@@ -10,61 +10,62 @@ from importlib import import_module
 from types import ModuleType
 
 from cloudtrain.bundle import bundled
-from cloudtrain.errors import Mistake, RefusedError, SpecError
+from cloudtrain.errors import RefusedError, SpecError
+from cloudtrain.issues import Issue, warning
 from cloudtrain.planning import Plan
-from cloudtrain.providers import Finding, get_provider
+from cloudtrain.providers import get_provider
 
 PYTHON = "python"
 """The fact, and its origin, that names the Python of jobs on this machine."""
 
 
-def offline_findings(plan: Plan) -> list[Finding]:
+def offline_issues(plan: Plan) -> list[Issue]:
     """What rules, tables and the disk say of a plan, errors first: all that `plan` can show. No network, no process.
 
     Of the provider whose request it is, of the one that runs it, and of the shared trainer.
     """
-    findings = [*get_provider(plan.target.provider).rules(plan), *trainer_findings(plan)]
+    issues = [*get_provider(plan.target.provider).rules(plan), *trainer_issues(plan)]
     if plan.is_rehearsal:
-        findings += get_provider(plan.provider).rules(plan)
-    return sorted(findings, key=_errors_first)
+        issues += get_provider(plan.provider).rules(plan)
+    return sorted(issues, key=_errors_first)
 
 
-def preflight(plan: Plan, *, starting: bool = True) -> list[Finding]:
-    """All findings on a plan, errors first: the offline ones, and those that take a process, an engine or an SDK.
+def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
+    """All issues of a plan, errors first: the offline ones, and those that take a process, an engine or an SDK.
 
     `starting`: whether the job is started if nothing stands in the way. If not, no program is executed that a file
     beside the job names: who only looks at a repository of somebody else must be able to without running it.
     """
-    findings = offline_findings(plan)
+    issues = offline_issues(plan)
     for provider in dict.fromkeys((plan.target.provider, plan.provider)):
         named_by = plan.host.origins.get(PYTHON) if provider == plan.provider else None
         if named_by and not starting:
-            findings.append(_not_executed(plan.host.facts[PYTHON], named_by))
+            issues.append(_not_executed(plan.host.facts[PYTHON], named_by))
         else:
-            findings += get_provider(provider).checks(plan)
-    return sorted(findings, key=_errors_first)
+            issues += get_provider(provider).checks(plan)
+    return sorted(issues, key=_errors_first)
 
 
-def _not_executed(python: str, named_by: str) -> Finding:
+def _not_executed(python: str, named_by: str) -> Issue:
     message = f"{python} is named by {named_by}, so nothing is asked of it before a submit"
-    return Finding(severity="warning", message=message, hint="CLOUDTRAIN_PYTHON names one that is asked at once")
+    return warning(message, "CLOUDTRAIN_PYTHON names one that is asked at once")
 
 
-def _errors_first(finding: Finding) -> bool:
-    return finding.severity != "error"
+def _errors_first(issue: Issue) -> bool:
+    return not issue.is_error
 
 
-def refuse_errors(findings: Sequence[Finding]) -> None:
-    """Raise with every error among the findings: SpecError if the spec is to blame, else RefusedError."""
-    errors = [finding for finding in findings if finding.severity == "error"]
+def refuse_errors(issues: Sequence[Issue]) -> None:
+    """Raise with every error among the issues: SpecError if the spec is to blame, else RefusedError."""
+    errors = [issue for issue in issues if issue.is_error]
     if not errors:
         return
-    if any(finding.path for finding in errors):
-        raise SpecError([Mistake(where=f.where, path=f.path, message=f.message, hint=f.hint) for f in errors])
-    raise RefusedError("\n".join(f.text() + (f"\n  hint: {f.hint}" if f.hint else "") for f in errors))
+    if any(issue.path for issue in errors):
+        raise SpecError(errors)
+    raise RefusedError("\n".join(issue.render() for issue in errors))
 
 
-def trainer_findings(plan: Plan) -> list[Finding]:
+def trainer_issues(plan: Plan) -> list[Issue]:
     """What the shared trainer says of its arguments and of so many ranks: each would say so in the job, and be paid."""
     if plan.spec.entrypoint is not None:
         return []
@@ -79,7 +80,7 @@ def trainer_findings(plan: Plan) -> list[Finding]:
             arguments.parse(list(plan.spec.args.argv))
         except arguments.Refused as reason:
             message = f"the shared trainer says: {reason}"
-            return [Finding(severity="error", message=message, path="args", where=plan.where("args"))]
+            return [plan.located(Issue(("args",), message))]
         except SystemExit:  # --help
             pass
     return []

@@ -18,8 +18,9 @@ from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.contracts.launch import entrypoint_of
 from cloudtrain.errors import CloudtrainError, SourceError, StorageError, UsageError
 from cloudtrain.images.selection import asked, is_build
+from cloudtrain.issues import Issue
 from cloudtrain.planning import Facts, Plan, SourceFacts, Target, make_plan
-from cloudtrain.providers import Finding, get_provider
+from cloudtrain.providers import get_provider
 from cloudtrain.runs.store import RunFolder, RunStore, as_text, storing
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.source import SourceTree, check_size, pack, scan
@@ -74,7 +75,7 @@ def submit(
     plan: Plan,
     *,
     archive: Path | None = None,
-    findings: Sequence[Finding] | None = None,
+    issues: Sequence[Issue] | None = None,
     progress: Progress | None = None,
     sending: Progress | None = None,
     pushing: Progress | None = None,
@@ -82,10 +83,10 @@ def submit(
     """Start a plan. RefusedError when a check says no, RunExists when its run id is taken: nothing was started then.
 
     `archive`: the source as another run packed it; by default it is packed now, and must be what was planned.
-    `findings`: those of a preflight of this very plan, when one was just made.
+    `issues`: those of a preflight of this very plan, when one was just made.
     `progress` is told of the packing, in files; `sending` of the upload and `pushing` of the image, in bytes.
     """
-    refuse_errors(preflight(plan) if findings is None else findings)
+    refuse_errors(preflight(plan) if issues is None else issues)
     plan = with_image(plan, pushing)
     store = RunStore(Path(plan.facts.data_dir))
     request = get_provider(plan.target.provider).render(plan)
@@ -233,9 +234,9 @@ def archive_of(plan: Plan) -> Path:
     return path
 
 
-def warnings(plan: Plan, findings: Sequence[Finding]) -> list[str]:
+def warnings(plan: Plan, issues: Sequence[Issue]) -> list[str]:
     """What a user should know before a start, though it does not forbid it."""
-    notes = [f.text() + (f" ({f.hint})" if f.hint else "") for f in findings if f.severity != "error"]
+    notes = [issue.line() + (f" ({issue.hint})" if issue.hint else "") for issue in issues if not issue.is_error]
     recipe = plan.host.facts.get("recipe")
     if recipe:
         notes.append(f"the image is built from {recipe['dockerfile']} first, if it is new")

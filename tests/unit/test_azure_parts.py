@@ -142,7 +142,7 @@ def test_a_rehearsal_goes_without_an_account_and_says_so() -> None:
     missing = ["azure.subscription", "azure.resource_group", "azure.workspace"]
     assert (facts["placeholders"], problems) == (missing, [])
     _, _, told = account(Azure(), settings(), rehearsal=False)
-    assert [".".join(map(str, keys)) for keys, _, _ in told] == missing
+    assert [issue.field for issue in told] == missing
 
 
 def test_a_workspace_is_named_whole_or_not_at_all() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import SpecError, UsageError, dotted
+from cloudtrain.errors import SpecError, UsageError
+from cloudtrain.issues import dotted
 from cloudtrain.spec.yaml_document import Document, kind_of, parse_document, parse_scalar, read_document
 
 
@@ -19,7 +20,7 @@ def read(text: str) -> Document:
 def mistakes(text: str) -> list[str]:
     with pytest.raises(SpecError) as caught:
         read(text)
-    return [mistake.render() for mistake in caught.value.mistakes]
+    return [mistake.render() for mistake in caught.value.issues]
 
 
 @pytest.mark.parametrize(

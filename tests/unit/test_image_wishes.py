@@ -14,6 +14,7 @@ from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import SpecError
 from cloudtrain.images.recipe import our_recipe, recipe_of
 from cloudtrain.images.reference import ACR, ECR, Address, is_loopback, take_apart, without_tag
+from cloudtrain.issues import Issue
 from cloudtrain.providers.aws.image import image_of as aws_image
 from cloudtrain.providers.aws.image import repository_of
 from cloudtrain.providers.aws.target import target as aws_target
@@ -160,7 +161,9 @@ def test_a_dockerfile_counts_from_the_folder_of_the_job(folder: Path) -> None:
 
 def test_a_dockerfile_that_is_not_there_is_told_at_its_field(folder: Path) -> None:
     wish = {"build": "Dockerfile"}
-    told = (("image", "build"), f"there is no file {folder}/Dockerfile", "the path counts from the folder of job.yaml")
+    told = Issue(
+        ("image", "build"), f"there is no file {folder}/Dockerfile", "the path counts from the folder of job.yaml"
+    )
     assert docker_image(wish, known(folder), gpu=False)[1] == (told,)
     assert aws_image(wish, aws("train"), known(folder), gpu=False, rehearsal=False)[1] == [told]
     assert azure_image(wish, {"repository": "r.azurecr.io/t"}, known(folder), gpu=False)[1] == [told]
@@ -168,10 +171,10 @@ def test_a_dockerfile_that_is_not_there_is_told_at_its_field(folder: Path) -> No
 
 def test_a_context_that_is_too_large_is_told_at_its_field(folder: Path) -> None:
     (folder / "image" / "data").write_bytes(bytes(2000))
-    ((at, message, hint),) = docker_image(BUILD, known(folder, source_limit=1000), gpu=False)[1]
-    assert at == ("image", "build")
-    assert "holds more than 1000 bytes" in message
-    assert ".dockerignore" in (hint or "")
+    (issue,) = docker_image(BUILD, known(folder, source_limit=1000), gpu=False)[1]
+    assert issue.path == ("image", "build")
+    assert "holds more than 1000 bytes" in issue.message
+    assert ".dockerignore" in (issue.hint or "")
 
 
 def test_arguments_of_the_settings_are_those_of_our_image_or_of_ones_own(folder: Path) -> None:
@@ -237,9 +240,9 @@ def test_an_address_is_taken_as_it_is_with_a_repository_or_without(folder: Path,
 
 
 def test_a_dockerfile_for_sagemaker_needs_a_repository_and_azure_builds_it_itself(folder: Path) -> None:
-    ((at, message, hint),) = aws_image(BUILD, aws(), known(folder), gpu=False, rehearsal=False)[1]
-    assert (at, message) == (("aws", "repository"), "is not set: nobody has said where to push the image")
-    assert "CLOUDTRAIN_AWS_REPOSITORY" in (hint or "")
+    (issue,) = aws_image(BUILD, aws(), known(folder), gpu=False, rehearsal=False)[1]
+    assert (issue.path, issue.message) == (("aws", "repository"), "is not set: nobody has said where to push the image")
+    assert "CLOUDTRAIN_AWS_REPOSITORY" in (issue.hint or "")
     found, problems = azure_image(BUILD, {"repository": None}, known(folder), gpu=False)
     assert (found, problems) == ({"image": "image/Dockerfile", "recipe": None}, [])
 
@@ -268,15 +271,18 @@ def test_a_repositorys_name_is_one_in_the_account_of_the_role(region: str, repos
     ],
 )
 def test_what_is_no_repository_of_ecr_is_refused(repository: str) -> None:
-    ((at, message, hint),) = repository_of(aws(repository))[1]
-    assert (at, message) == (("aws", "repository"), f"{repository!r} is no repository of ECR")
-    assert "without a tag" in (hint or "")
+    (issue,) = repository_of(aws(repository))[1]
+    assert (issue.path, issue.message) == (("aws", "repository"), f"{repository!r} is no repository of ECR")
+    assert "without a tag" in (issue.hint or "")
 
 
 def test_a_name_alone_needs_a_role_that_tells_its_account() -> None:
-    ((at, message, hint),) = repository_of({**aws("train"), "role": None})[1]
-    assert (at, message) == (("aws", "repository"), "'train' is a name alone, and no role tells its account")
-    assert "aws.role" in (hint or "")
+    (issue,) = repository_of({**aws("train"), "role": None})[1]
+    assert (issue.path, issue.message) == (
+        ("aws", "repository"),
+        "'train' is a name alone, and no role tells its account",
+    )
+    assert "aws.role" in (issue.hint or "")
 
 
 def test_a_rehearsal_goes_without_a_repository_and_says_so(folder: Path) -> None:
@@ -285,7 +291,7 @@ def test_a_rehearsal_goes_without_a_repository_and_says_so(folder: Path) -> None
     made = aws_target(known(folder, aws__poll=1.0), spec, rehearsal=True)
     assert "aws.repository" in made.facts["placeholders"]
     assert made.facts["image"].startswith(f"{HOST}/not-set-yet:")
-    assert [keys for keys, _, _ in made.problems] == []
+    assert [issue.path for issue in made.problems] == []
 
 
 def test_a_rehearsal_runs_in_what_is_built_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

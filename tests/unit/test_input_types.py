@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cloudtrain.cli.plan_view import overview
 from cloudtrain.contracts.launch import job_document
 from cloudtrain.providers import get_provider
-from cloudtrain.submission.preflight import offline_findings
+from cloudtrain.submission.preflight import offline_issues
 from cloudtrain_launcher import contract
 from tests.golden.cases import plan_of
 
@@ -77,7 +77,7 @@ SWITCHES = (
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_switch_that_microsofts_examples_set_is_taken(name: str) -> None:
     plan = plan_of("azure", f"name: d\nlimits: {{max_runtime: 1 h}}\nenv: {{{name}: 'True'}}\n")
-    assert [finding.text() for finding in offline_findings(plan) if finding.severity == "error"] == []
+    assert [issue.line() for issue in offline_issues(plan) if issue.is_error] == []
     assert get_provider("azure").render(plan).document["environment_variables"][name] == "True"
 
 
@@ -111,4 +111,4 @@ def test_a_long_argument_travels_once() -> None:
         "azure", f"name: d\nentrypoint: -m train\nlimits: {{max_runtime: 1 h}}\nargs: {{x: {'y' * 90_000}}}\n"
     )
     assert json.dumps(job_document(plan)).count("y" * 90_000) == 1
-    assert [finding.text() for finding in offline_findings(plan) if finding.severity == "error"] == []
+    assert [issue.line() for issue in offline_issues(plan) if issue.is_error] == []

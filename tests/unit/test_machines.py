@@ -14,7 +14,7 @@ from cloudtrain.errors import SpecError
 from cloudtrain.planning import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.request import job_of
-from cloudtrain.submission.preflight import offline_findings
+from cloudtrain.submission.preflight import offline_issues
 from tests.golden.cases import plan_of
 
 KEY = "arn:aws:kms:us-east-1:123456789012:key/12345678-1234-1234-1234-123456789012"
@@ -31,7 +31,7 @@ def request(plan: Plan) -> Any:
 
 
 def said(plan: Plan) -> list[str]:
-    return [finding.text() for finding in offline_findings(plan) if finding.severity == "error"]
+    return [issue.line() for issue in offline_issues(plan) if issue.is_error]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_key_for_a_volume_is_an_id_or_an_arn(key: str, message: str) -> None:
 def test_a_disk_is_no_larger_than_a_volume_can_be(disk: str, error: bool, note: bool) -> None:
     plan = plan_of("aws", f"name: d\nresources: {{disk: {disk}}}\n")
     assert bool(said(plan)) == error
-    assert any("raised quota" in finding.message for finding in offline_findings(plan)) == note
+    assert any("raised quota" in issue.message for issue in offline_issues(plan)) == note
 
 
 ARM = "ml.p6e-gb200.36xlarge", "Standard_ND128isr_NDR_GB200_v6"
@@ -198,5 +198,5 @@ def test_sagemaker_keeps_two_checkpoints_at_least_and_says_so(keep: int, kept: i
     """It deletes in S3 what the job deletes, and may do so before the newest one is stored."""
     plan = plan_of("aws", f"name: d\ncheckpoints: {{keep: {keep}}}\n")
     assert job_of(plan)["checkpoint_keep"] == kept
-    notes = [finding.message for finding in offline_findings(plan)]
+    notes = [issue.message for issue in offline_issues(plan)]
     assert any(note.startswith("2 checkpoints are kept, not 1: ") for note in notes) == (keep < kept)

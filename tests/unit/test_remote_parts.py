@@ -103,5 +103,5 @@ def test_models_that_a_cloud_does_not_have_are_passed_over() -> None:
 def test_when_a_cloud_has_none_of_the_models_each_is_told() -> None:
     types, _, problems = choose("azure", gpus=4, gpu=("L4", "H100"), named=(), default="none")
     assert types == ()
-    assert [keys for keys, _, _ in problems] == [("resources", "gpu", 0), ("resources", "gpu", 1)]
-    assert "8 (Standard_ND96isr_H100_v5)" in (problems[1][2] or "")
+    assert [issue.path for issue in problems] == [("resources", "gpu", 0), ("resources", "gpu", 1)]
+    assert "8 (Standard_ND96isr_H100_v5)" in (problems[1].hint or "")

@@ -43,7 +43,7 @@ def load(home: Path, job: Path, flags: dict[str, str] | None = None, **environ: 
 def mistakes(home: Path, job: Path, flags: dict[str, str] | None = None, **environ: str) -> list[str]:
     with pytest.raises(SpecError) as caught:
         load(home, job, flags, **environ)
-    return [mistake.render() for mistake in caught.value.mistakes]
+    return [mistake.render() for mistake in caught.value.issues]
 
 
 def test_without_any_setting_the_defaults_hold(home: Path, job: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import Keys
-from cloudtrain.providers.aws.shapes import Violation, violations
+from cloudtrain.issues import Issue, Keys
+from cloudtrain.providers.aws.shapes import violations
 
 pytest.importorskip("botocore", reason='pip install "cloudtrain[aws]"')
 TAG = r"([\p{L}\p{Z}\p{N}_.:/=+\-@]*)"
@@ -49,7 +49,7 @@ def training_job(*changes: tuple[Keys, Any]) -> dict[str, Any]:
     return request
 
 
-def found(request: Any) -> list[Violation]:
+def found(request: Any) -> list[Issue]:
     return violations(input_shape("sagemaker", "CreateTrainingJob"), request)
 
 
@@ -112,7 +112,7 @@ def channel(**source: Any) -> dict[str, Any]:
     ids=lambda part: ".".join(map(str, part)) if isinstance(part, tuple) else None,
 )
 def test_a_mistake_is_found_and_named_once(keys: Keys, value: Any, message: str) -> None:
-    assert found(training_job((keys, value))) == [Violation(keys, message)]
+    assert found(training_job((keys, value))) == [Issue(keys, message)]
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_a_mistake_is_found_and_named_once(keys: Keys, value: Any, message: str)
 def test_a_wrong_type_of_machine_is_told_with_its_neighbours_not_with_all(name: str, near: str) -> None:
     known = input_shape("sagemaker", "CreateTrainingJob").members["ResourceConfig"].members["InstanceType"].enum
     message = f"{name!r} is none of the {len(known)} known values{near}"
-    assert found(training_job((TYPE, name))) == [Violation(TYPE, message)]
+    assert found(training_job((TYPE, name))) == [Issue(TYPE, message)]
 
 
 def test_a_name_that_is_no_text_is_a_mistake_of_its_entry() -> None:
     wanted = "the name: expected text, got a whole number"
-    assert found(training_job((("Environment",), {5: "x"}))) == [Violation(("Environment", "5"), wanted)]
+    assert found(training_job((("Environment",), {5: "x"}))) == [Issue(("Environment", "5"), wanted)]
 
 
 def test_a_mistake_deep_in_a_list_has_its_whole_path() -> None:

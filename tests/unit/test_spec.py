@@ -37,7 +37,7 @@ def spec(folder: Path, text: str, *overrides: str) -> JobSpec:
 def mistakes(folder: Path, text: str, *overrides: str) -> list[str]:
     with pytest.raises(SpecError) as caught:
         read(folder, text, *overrides)
-    return [m.render().replace(f"{folder}/", "") for m in caught.value.mistakes]
+    return [m.render().replace(f"{folder}/", "") for m in caught.value.issues]
 
 
 def argv(**values: Any) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from cloudtrain.catalog.dlc import dlc_regions
-from cloudtrain.catalog.machines import Problem
 from cloudtrain.errors import UsageError
+from cloudtrain.issues import Issue
 from cloudtrain.providers.aws.cli_defaults import region_around
 from cloudtrain.providers.cloud.account import complete, gather
 from cloudtrain.providers.cloud.cli_defaults import Found
@@ -31,7 +31,7 @@ _WHAT = {
 }
 
 
-def account(aws: Aws, settings: Settings, *, rehearsal: bool) -> tuple[dict[str, Any], dict[str, str], list[Problem]]:
+def account(aws: Aws, settings: Settings, *, rehearsal: bool) -> tuple[dict[str, Any], dict[str, str], list[Issue]]:
     """The facts by name, the origins of those that no spec line says, and what is missing.
 
     A rehearsal may go without: placeholders stand in, and `facts["placeholders"]` names them.
@@ -44,25 +44,25 @@ def account(aws: Aws, settings: Settings, *, rehearsal: bool) -> tuple[dict[str,
     return facts, origins, problems
 
 
-def malformed(name: str, value: str) -> list[Problem]:
+def malformed(name: str, value: str) -> list[Issue]:
     """What is wrong with the form of a region, a role or a bucket."""
     if _FORMS[name].fullmatch(value):
         return []
     at = ("aws", name)
     if name == "region":
-        return [(at, f"{value!r} is no region{did_you_mean(value, dlc_regions())}", "such as us-east-1")]
+        return [Issue(at, f"{value!r} is no region{did_you_mean(value, dlc_regions())}", "such as us-east-1")]
     if name == "role":
         hint = f"the full ARN: arn:aws:iam::ACCOUNT:role/{value.rpartition('/')[2] or 'NAME'}"
-        return [(at, f"{value!r} is no ARN of a role", hint)]
+        return [Issue(at, f"{value!r} is no ARN of a role", hint)]
     hint = "the bucket's name alone: 3 to 63 lower-case letters, digits, dots and hyphens"
-    return [(at, f"{value!r} is no bucket name", hint)]
+    return [Issue(at, f"{value!r} is no bucket name", hint)]
 
 
-def unlikely(region: str) -> list[Problem]:
+def unlikely(region: str) -> list[Issue]:
     """What is to blame when image or price of an unknown region are not known: most likely the region's name."""
     meant = "" if region in dlc_regions() else did_you_mean(region, dlc_regions())
     hint = "if it is right: an image in a repository of your own there, by its address, and limits.max_runtime"
-    return [(("aws", "region"), f"{region!r} is no region that we know{meant}", hint)] if meant else []
+    return [Issue(("aws", "region"), f"{region!r} is no region that we know{meant}", hint)] if meant else []
 
 
 _FORMS = {

@@ -2,64 +2,68 @@
 
 from __future__ import annotations
 
-from cloudtrain.errors import Keys, dotted
+from collections.abc import Mapping
+
+from cloudtrain.issues import Keys, dotted
 from cloudtrain.planning import Plan
 from cloudtrain.providers.cloud.request import tags
 
 
-def spec_path(plan: Plan, path: Keys) -> str:
-    """The field of the spec, dotted, that a place in the body comes from; empty when it is ours alone."""
+def spec_path(plan: Plan, path: Keys) -> Keys:
+    """The field of the spec that a place in the body comes from; empty when it is ours alone."""
     spec = plan.spec
     head, rest = (path[0] if path else ""), path[1:]
     if head == "Environment":
-        return dotted(("env", *rest[:1]))
+        return ("env", *rest[:1])
     if head == "Tags":
         keys = list(tags(plan))
         index = rest[0] if rest and isinstance(rest[0], int) else -1
-        return dotted(("tags", keys[index])) if 0 <= index < len(keys) and keys[index] in spec.tags else "tags"
+        return ("tags", keys[index]) if 0 <= index < len(keys) and keys[index] in spec.tags else ("tags",)
     if head == "InputDataConfig":
         names = [None, None, *spec.inputs]
         index = rest[0] if rest and isinstance(rest[0], int) else 0
         name = names[index] if index < len(names) else None
-        return dotted(("inputs", name)) if name else ("inputs" if not rest else "aws.bucket")
+        return ("inputs", name) if name else (("aws", "bucket") if rest else ("inputs",))
     if head == "ResourceConfig":
         return _resource_path(plan, rest)
     if head == "StoppingCondition":
         return _stopping_path(plan, rest)
-    return _FIELDS.get(dotted(path[:2]), _FIELDS.get(str(head), ""))
+    return _FIELDS.get(dotted(path[:2]), _FIELDS.get(str(head), ()))
 
 
-_FIELDS = {
-    "TrainingJobName": "name",
-    "RoleArn": "aws.role",
-    "AlgorithmSpecification.TrainingImage": "image",
-    "OutputDataConfig.KmsKeyId": "aws.kms_key",
-    "OutputDataConfig": "aws.bucket",
-    "CheckpointConfig": "checkpoints.uri",
-    "RetryStrategy": "limits.retries",
-    "VpcConfig.Subnets": "aws.subnets",
-    "VpcConfig": "aws.security_groups",
-    "TensorBoardOutputConfig": "aws.bucket",
+_FIELDS: Mapping[str, Keys] = {
+    "TrainingJobName": ("name",),
+    "RoleArn": ("aws", "role"),
+    "AlgorithmSpecification.TrainingImage": ("image",),
+    "OutputDataConfig.KmsKeyId": ("aws", "kms_key"),
+    "OutputDataConfig": ("aws", "bucket"),
+    "CheckpointConfig": ("checkpoints", "uri"),
+    "RetryStrategy": ("limits", "retries"),
+    "VpcConfig.Subnets": ("aws", "subnets"),
+    "VpcConfig": ("aws", "security_groups"),
+    "TensorBoardOutputConfig": ("aws", "bucket"),
 }
 
 
-def _resource_path(plan: Plan, rest: Keys) -> str:
+def _resource_path(plan: Plan, rest: Keys) -> Keys:
     resources = plan.spec.resources
     field = str(rest[0]) if rest else ""
     if field in ("InstanceType", "InstancePreferences"):
         index = rest[1:2] if field == "InstancePreferences" else ()
         if resources.instance.get(plan.target.provider):
-            return dotted(("resources", "instance", plan.target.provider, *index))
-        return "resources.gpu" if resources.gpu else "resources.gpus"
-    return {
-        "InstanceCount": "resources.nodes",
-        "VolumeSizeInGB": "resources.disk",
-        "VolumeKmsKeyId": "aws.kms_key",
-        "KeepAlivePeriodInSeconds": "aws.keep_alive",
-    }.get(field, "resources")
+            return ("resources", "instance", plan.target.provider, *index)
+        return ("resources", "gpu" if resources.gpu else "gpus")
+    known: Mapping[str, Keys] = {
+        "InstanceCount": ("resources", "nodes"),
+        "VolumeSizeInGB": ("resources", "disk"),
+        "VolumeKmsKeyId": ("aws", "kms_key"),
+        "KeepAlivePeriodInSeconds": ("aws", "keep_alive"),
+    }
+    return known.get(field, ("resources",))
 
 
-def _stopping_path(plan: Plan, rest: Keys) -> str:
+def _stopping_path(plan: Plan, rest: Keys) -> Keys:
     if rest and rest[0] == "MaxRuntimeInSeconds":
-        return plan.target.quote.cap if plan.target.quote and plan.target.quote.cap else "limits.max_runtime"
-    return "limits.max_wait"
+        cap = plan.target.quote.cap if plan.target.quote else ""
+        return tuple((cap or "limits.max_runtime").split("."))
+    return ("limits", "max_wait")

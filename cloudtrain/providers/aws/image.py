@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions, registry_domain
-from cloudtrain.catalog.machines import Problem, architecture_of, mixed_architectures
+from cloudtrain.catalog.machines import architecture_of, mixed_architectures
 from cloudtrain.images.reference import ECR
 from cloudtrain.images.selection import CLOUD_PLATFORM, asked, built, is_build, recipe_for
+from cloudtrain.issues import Issue
 from cloudtrain.settings import Settings
 from cloudtrain.spec.fields import did_you_mean
 
@@ -22,7 +23,7 @@ _NAME = r"[a-z0-9]+([._/-][a-z0-9]+)*"
 def image_of(
     image: str | Mapping[str, str], facts: Mapping[str, Any], settings: Settings, *, gpu: bool, rehearsal: bool,
     types: Sequence[str] = (),
-) -> tuple[dict[str, Any], list[Problem]]:  # fmt: skip
+) -> tuple[dict[str, Any], list[Issue]]:  # fmt: skip
     """The facts `image`, its address, and `recipe`, if we build it; and what is wrong with the wish.
 
     `auto` is our own image where `aws.repository` says where to keep it, else AWS's newest PyTorch container that we
@@ -44,7 +45,7 @@ def image_of(
     if platform != CLOUD_PLATFORM and not mixed:
         hint = "aws.repository, for an image of ours that is built for them; or an image of your own"
         message = f"AWS's containers are built for amd64, and {types[0]} has ARM processors"
-        mixed = [(at, message, hint)]
+        mixed = [Issue(at, message, hint)]
     return {"image": found, "recipe": None}, problems + mixed
 
 
@@ -52,7 +53,7 @@ def _is_address(text: str) -> bool:
     return text != "auto" and not text.startswith(_DLC)
 
 
-def _container(at: tuple[str | int, ...], address: str, region: str, *, gpu: bool) -> tuple[str, list[Problem]]:
+def _container(at: tuple[str | int, ...], address: str, region: str, *, gpu: bool) -> tuple[str, list[Issue]]:
     """The address of one of AWS's own containers."""
     if address == "auto":
         address = f"{_DLC}pytorch-{dlc_versions()[0]}"
@@ -61,30 +62,30 @@ def _container(at: tuple[str | int, ...], address: str, region: str, *, gpu: boo
     found = dlc_image(version, region, gpu) if name == "pytorch" else None
     if found is None and region not in dlc_regions():
         hint = "copy the image into a repository of your own there, and give its address"
-        return "", [(at, f"AWS keeps no Deep Learning Containers in {region}, as far as we know", hint)]
+        return "", [Issue(at, f"AWS keeps no Deep Learning Containers in {region}, as far as we know", hint)]
     if found is None:
         message = f"unknown container {address!r}{did_you_mean(address, known)}"
-        return "", [(at, message, f"known: {', '.join(known)}; any other by its address")]
+        return "", [Issue(at, message, f"known: {', '.join(known)}; any other by its address")]
     return found, []
 
 
-def repository_of(facts: Mapping[str, Any]) -> tuple[str, list[Problem]]:
+def repository_of(facts: Mapping[str, Any]) -> tuple[str, list[Issue]]:
     """The address to push to. A name alone is one in the account of the role, in the job's region."""
     said = str(facts["repository"] or "")
     if not said:
         hint = "aws: {repository: train} in job.yaml, [aws] repository in cloudtrain.toml, or CLOUDTRAIN_AWS_REPOSITORY"
-        return "", [(("aws", "repository"), "is not set: nobody has said where to push the image", hint)]
+        return "", [Issue(("aws", "repository"), "is not set: nobody has said where to push the image", hint)]
     account = re.match(r"arn:[\w-]+:iam::(\d{12}):", str(facts["role"]))
     name = said.partition("/")[2] if ECR.fullmatch(said) else said
     if not re.fullmatch(_NAME, name) or "." in name.partition("/")[0]:
         hint = "its name, or ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, without a tag"
-        return "", [(("aws", "repository"), f"{facts['repository']!r} is no repository of ECR", hint)]
+        return "", [Issue(("aws", "repository"), f"{facts['repository']!r} is no repository of ECR", hint)]
     if name != said:
         return said, []
     if account is None:
         hint = "ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, or aws.role, whose account it is in"
-        return "", [(("aws", "repository"), f"{said!r} is a name alone, and no role tells its account", hint)]
+        return "", [Issue(("aws", "repository"), f"{said!r} is a name alone, and no role tells its account", hint)]
     if not facts["region"]:
         hint = "export CLOUDTRAIN_AWS_REGION=us-east-1, or [aws] region in cloudtrain.toml"
-        return "", [(("aws", "region"), f"is not set, and the repository {said!r} is a name alone", hint)]
+        return "", [Issue(("aws", "region"), f"is not set, and the repository {said!r} is a name alone", hint)]
     return f"{account[1]}.dkr.ecr.{facts['region']}.{registry_domain(facts['region'])}/{said}", []

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
-from cloudtrain.providers import Adopted, Finding, Note, Progress, Request, Seen
+from cloudtrain.issues import Issue
+from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
@@ -31,17 +32,17 @@ class Provider:
 
         return target(settings, spec, rehearsal=rehearsal)
 
-    def rules(self, plan: Plan) -> list[Finding]:
+    def rules(self, plan: Plan) -> list[Issue]:
         """SageMaker's rules across several fields, and its service model."""
-        from cloudtrain.providers.aws.validate import rule_findings
+        from cloudtrain.providers.aws.validate import rule_issues
 
-        return rule_findings(plan)
+        return rule_issues(plan)
 
-    def checks(self, plan: Plan) -> list[Finding]:
+    def checks(self, plan: Plan) -> list[Issue]:
         """Whether boto3 is here, and takes the request. No network."""
-        from cloudtrain.providers.aws.validate import model_findings
+        from cloudtrain.providers.aws.validate import model_issues
 
-        return model_findings(plan)
+        return model_issues(plan)
 
     def render(self, plan: Plan) -> Request:
         """The CreateTrainingJob body."""

@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloudtrain.catalog.machines import Problem, find
+from cloudtrain.catalog.machines import find
 from cloudtrain.contracts.sagemaker import LEAST_KEPT
 from cloudtrain.images.reference import ECR
+from cloudtrain.issues import Issue
 from cloudtrain.planning import Plan
 from cloudtrain.providers.aws.account import malformed, unlikely
 from cloudtrain.providers.aws.request import has_own_disk, needs_volume, single_file
@@ -37,7 +38,7 @@ _PARTITIONS = {
 """By what the names of their regions begin with; all others are in `aws`."""
 
 
-def broken_rules(plan: Plan) -> list[Problem]:
+def broken_rules(plan: Plan) -> list[Issue]:
     """All of them at once, each with the field to blame."""
     return [*_places(plan), *_capacity(plan), *_time(plan), *_network(plan), *_image(plan), *_names(plan)]
 
@@ -65,7 +66,7 @@ def unheeded(plan_types: list[str], *, disk: bool) -> tuple[str, ...]:
     return ("resources.disk",) if disk and not needs_volume(plan_types) else ()
 
 
-def _places(plan: Plan) -> Iterator[Problem]:
+def _places(plan: Plan) -> Iterator[Issue]:
     facts, spec = plan.target.facts, plan.spec
     region = facts["region"]
     yield from malformed("role", facts["role"])
@@ -73,113 +74,115 @@ def _places(plan: Plan) -> Iterator[Problem]:
     partition = _PARTITIONS.get(region.rpartition("-")[0].rpartition("-")[0], "aws")
     given = facts["role"].split(":")[1:2]
     if facts["role"].startswith("arn:") and given != [partition]:
-        yield ("aws", "role"), f"belongs to the partition {given[0]}, the region {region} to {partition}", None
+        yield Issue(("aws", "role"), f"belongs to the partition {given[0]}, the region {region} to {partition}")
     yield from _key(facts["kms_key"] or "", facts)
     uri = spec.checkpoints.uri
     if uri is not None and not re.fullmatch(r"s3://[^/]+(/.*)?", uri):
-        yield ("checkpoints", "uri"), f"{uri!r} is no place in S3", "s3://bucket/folder/"
+        yield Issue(("checkpoints", "uri"), f"{uri!r} is no place in S3", "s3://bucket/folder/")
     resume = plan.facts.resume_from
     if resume and not resume.startswith("s3://") and not plan.is_rehearsal:
         hint = f"start without them: cloudtrain rerun {plan.facts.resume_run} --fresh"
-        yield (), f"the earlier run's checkpoints lie where SageMaker cannot read them: {resume}", hint
+        yield Issue((), f"the earlier run's checkpoints lie where SageMaker cannot read them: {resume}", hint)
     for name, item in spec.inputs.items():
         place = item.on(plan.target.provider) or ""
         if item.mode == "stream" and single_file(item, place):
             hint = "mode: copy; or a slash at the end, if it is a folder"
-            yield ("inputs", name), f"{place} is one object; only a folder can be streamed", hint
+            yield Issue(("inputs", name), f"{place} is one object; only a folder can be streamed", hint)
 
 
-def _key(key: str, facts: Mapping[str, Any]) -> Iterator[Problem]:
+def _key(key: str, facts: Mapping[str, Any]) -> Iterator[Issue]:
     """Disks take a key by its id or ARN, what is written to S3 by an alias too: ResourceConfig, OutputDataConfig."""
     at, region = ("aws", "kms_key"), facts["region"]
     if key and not re.fullmatch(_KEY, key):
         hint = "its id, its ARN (arn:aws:kms:REGION:ACCOUNT:key/ID) or alias/NAME"
-        yield at, f"{key!r} is no key of KMS", hint
+        yield Issue(at, f"{key!r} is no key of KMS", hint)
         return
     there = key.split(":")[3] if key.startswith("arn:") else region
     if there != region:
-        yield at, f"lies in {there or repr(key)}, the job runs in {region}", "a key of that region"
+        yield Issue(at, f"lies in {there or repr(key)}, the job runs in {region}", "a key of that region")
     if not key or not needs_volume(facts["instances"]):
         return
     if has_own_disk(facts["instances"]):
         message = "cannot encrypt the disks of types with and without disks of their own"
-        yield at, message, "name types of one kind"
+        yield Issue(at, message, "name types of one kind")
     elif "alias/" in key:
         message = f"{key!r} is an alias, and disks are encrypted by a key's id or ARN alone"
-        yield at, message, f"aws kms describe-key --key-id {key} tells both"
+        yield Issue(at, message, f"aws kms describe-key --key-id {key} tells both")
 
 
-def _capacity(plan: Plan) -> Iterator[Problem]:
+def _capacity(plan: Plan) -> Iterator[Issue]:
     resources, types = plan.spec.resources, plan.target.facts["instances"]
     blame = ("resources", "instance", plan.target.provider) if resources.instance else ("resources", "gpu")
     if resources.spot and len(types) > 1:
         hint = "name one instance type for spot, or leave spot out and let SageMaker take the first type it has"
-        yield blame, f"a choice of {len(types)} instance types cannot go with spot", hint
+        yield Issue(blame, f"a choice of {len(types)} instance types cannot go with spot", hint)
     if plan.spec.aws.keep_alive and len(types) > 1:
         hint = "a warm pool is found again by its one instance type"
-        yield blame, f"a choice of {len(types)} instance types cannot go with aws.keep_alive", hint
+        yield Issue(blame, f"a choice of {len(types)} instance types cannot go with aws.keep_alive", hint)
     if resources.disk and needs_volume(types) and resources.disk > MAX_DISK_GIB * 2**30:
         message = f"{resources.disk / 2**30:,.0f} GiB are more than one volume holds: {MAX_DISK_GIB:,} GiB"
-        yield ("resources", "disk"), message, "a type with disks of its own, or inputs with mode: stream"
+        yield Issue(("resources", "disk"), message, "a type with disks of its own, or inputs with mode: stream")
     for name in types:
         if re.match(r"ml\.(trn|inf)", name):
-            yield blame, f"{name} has AWS's own chips, which need another PyTorch", "a type with GPUs or none"
+            yield Issue(blame, f"{name} has AWS's own chips, which need another PyTorch", "a type with GPUs or none")
 
 
-def _time(plan: Plan) -> Iterator[Problem]:
+def _time(plan: Plan) -> Iterator[Issue]:
     limits, quote = plan.spec.limits, plan.target.quote
     runtime = quote.max_seconds if quote else 0
     if runtime > MAX_RUNTIME_SECONDS:
         cap = quote.cap if quote and quote.cap else "limits.max_runtime"
         message = f"{exact_duration(runtime)} is longer than SageMaker runs a job: 28 d"
-        yield tuple(cap.split(".")), message, "28 d at most"
+        yield Issue(tuple(cap.split(".")), message, "28 d at most")
     if limits.max_wait is None:
         return
     at = ("limits", "max_wait")
     if plan.spec.resources.spot:
         if limits.max_wait < runtime:
             message = f"{exact_duration(limits.max_wait)} is shorter than the job may run: {exact_duration(runtime)}"
-            yield at, message, "for spot it counts from the submission to the end, running included"
+            yield Issue(at, message, "for spot it counts from the submission to the end, running included")
         return
     rows = [find("aws", name) for name in plan.target.facts["instances"]]
     if any(row is not None and not row.gpus for row in rows) and not plan.is_rehearsal:
-        yield at, "SageMaker limits the waiting for GPU machines and for spot only", "leave it out"
+        yield Issue(at, "SageMaker limits the waiting for GPU machines and for spot only", "leave it out")
 
 
-def _network(plan: Plan) -> Iterator[Problem]:
+def _network(plan: Plan) -> Iterator[Issue]:
     facts, spec = plan.target.facts, plan.spec
     if bool(facts["subnets"]) != bool(facts["security_groups"]):
         missing, there = ("security_groups", "subnets") if facts["subnets"] else ("subnets", "security_groups")
-        yield ("aws", there), f"needs aws.{missing} beside it", "both, or neither"
+        yield Issue(("aws", there), f"needs aws.{missing} beside it", "both, or neither")
     if spec.aws.network_isolation:
         if spec.secrets:
-            yield ("aws", "network_isolation"), "keeps the job from asking for its secrets", "leave one of them out"
+            yield Issue(
+                ("aws", "network_isolation"), "keeps the job from asking for its secrets", "leave one of them out"
+            )
         if spec.aws.remote_debug:
-            yield ("aws", "network_isolation"), "leaves no way in for aws.remote_debug", "leave one of them out"
+            yield Issue(("aws", "network_isolation"), "leaves no way in for aws.remote_debug", "leave one of them out")
 
 
-def _image(plan: Plan) -> Iterator[Problem]:
+def _image(plan: Plan) -> Iterator[Issue]:
     image, region = plan.target.facts["image"], plan.target.facts["region"]
     match = ECR.fullmatch(image)
     hint = "push it to a repository of Elastic Container Registry in that region, and give that address"
     if match is None:
-        yield ("image",), f"SageMaker cannot pull {image!r}", hint
+        yield Issue(("image",), f"SageMaker cannot pull {image!r}", hint)
     elif match[2] != region and unlikely(region):
         yield from unlikely(region)
     elif match[2] != region:
-        yield ("image",), f"{image} lies in {match[2]}, the job runs in {region}", hint
+        yield Issue(("image",), f"{image} lies in {match[2]}, the job runs in {region}", hint)
 
 
-def _names(plan: Plan) -> Iterator[Problem]:
+def _names(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     for name in spec.inputs:
         if name.startswith(OURS):
-            yield ("inputs", name), f"names that begin with {OURS} are taken", "choose another name"
+            yield Issue(("inputs", name), f"names that begin with {OURS} are taken", "choose another name")
     for key in spec.tags:
         if key.lower().startswith("aws:"):
-            yield ("tags", key), "names that begin with aws: belong to AWS", "choose another name"
+            yield Issue(("tags", key), "names that begin with aws: belong to AWS", "choose another name")
         if key.startswith(OURS):
-            yield ("tags", key), f"names that begin with {OURS} are taken", "choose another name"
+            yield Issue(("tags", key), f"names that begin with {OURS} are taken", "choose another name")
     for name in spec.env:
         if name.startswith(("SAGEMAKER_", "TRAINING_JOB_")) or name == "AWS_REGION":
-            yield ("env", name), "is SageMaker's own word to the container", "choose another name"
+            yield Issue(("env", name), "is SageMaker's own word to the container", "choose another name")

@@ -11,10 +11,9 @@ import json
 from collections.abc import Mapping
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from cloudtrain.providers.aws.shapes import Violation
+from cloudtrain.issues import Issue
 
 TABLE = "create_training_job.json"
 OPERATION_INPUT = "CreateTrainingJobRequest"
@@ -52,7 +51,7 @@ class TableShape:
         return TableShape(name, {**self._shapes[name], **reference}, self._shapes)
 
 
-def request_violations(body: Mapping[str, Any]) -> list[Violation]:
+def request_violations(body: Mapping[str, Any]) -> list[Issue]:
     """All that is wrong with a request by the table; what a botocore at hand lets pass is no mistake."""
     from cloudtrain.providers.aws.shapes import violations
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from cloudtrain.errors import Keys
+from cloudtrain.issues import Issue, Keys
 from cloudtrain.providers.aws.patterns import compiled
 
 SHOWN = 60
@@ -38,27 +37,21 @@ _EXPECTED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One mistake: the path to the member, map key or list item that is wrong, and what is wrong with it."""
-
-    path: Keys
-    message: str
-
-
-def violations(shape: Any, value: Any) -> list[Violation]:
+def violations(shape: Any, value: Any) -> list[Issue]:
     """All that is wrong with a value for this shape, such as an operation's `input_shape`; empty when nothing is.
+
+    An issue's path leads to the member, map key or list item that is wrong.
 
     `shape`: botocore's, or anything with the same attributes.
     """
     return list(_walk(shape, value, (), SHOWN))
 
 
-def _walk(shape: Any, value: Any, path: Keys, limit: int) -> Iterator[Violation]:
+def _walk(shape: Any, value: Any, path: Keys, limit: int) -> Iterator[Issue]:
     if getattr(shape, "is_document_type", False):
         yield from _document(value, path)
     elif not _is_a(shape.type_name, value):
-        yield Violation(path, f"expected {_EXPECTED.get(shape.type_name, shape.type_name)}, got {_kind(value)}")
+        yield Issue(path, f"expected {_EXPECTED.get(shape.type_name, shape.type_name)}, got {_kind(value)}")
     elif shape.type_name == "structure":
         yield from _structure(shape, value, path, limit)
     elif shape.type_name == "list":
@@ -70,7 +63,7 @@ def _walk(shape: Any, value: Any, path: Keys, limit: int) -> Iterator[Violation]
         for key, item in value.items():
             at = (*path, str(key))
             for violation in _walk(shape.key, key, at, SHOWN):
-                yield Violation(at, f"the name {violation.message}".replace("name expected", "name: expected", 1))
+                yield Issue(at, f"the name {violation.message}".replace("name expected", "name: expected", 1))
             yield from _walk(shape.value, item, at, SHOWN_IN_MAP)
     elif shape.type_name == "string":
         yield from _text(shape, value, path, limit)
@@ -116,14 +109,14 @@ def _is_time(value: Any) -> bool:
     return False
 
 
-def _structure(shape: Any, value: Mapping[Any, Any], path: Keys, limit: int) -> Iterator[Violation]:
+def _structure(shape: Any, value: Mapping[Any, Any], path: Keys, limit: int) -> Iterator[Issue]:
     for name in shape.metadata.get("required", ()):
         # botocore makes the token of a request itself.
         made = not path and shape.members[name].metadata.get("idempotencyToken")
         if name not in value and not made:
-            yield Violation((*path, name), "is missing")
+            yield Issue((*path, name), "is missing")
     if getattr(shape, "is_tagged_union", False) and len(value) != 1:
-        yield Violation(
+        yield Issue(
             path, f"expected exactly one of {', '.join(shape.members)}, got {' and '.join(map(str, value)) or 'none'}"
         )
     for name, item in value.items():
@@ -131,18 +124,16 @@ def _structure(shape: Any, value: Mapping[Any, Any], path: Keys, limit: int) -> 
             yield from _walk(shape.members[name], item, (*path, name), limit)
         else:
             near = _near(str(name), list(shape.members), 1)
-            yield Violation(
-                (*path, str(name)), "is not a known member" + (f" (did you mean {near!r}?)" if near else "")
-            )
+            yield Issue((*path, str(name)), "is not a known member" + (f" (did you mean {near!r}?)" if near else ""))
 
 
-def _text(shape: Any, value: str, path: Keys, limit: int) -> Iterator[Violation]:
+def _text(shape: Any, value: str, path: Keys, limit: int) -> Iterator[Issue]:
     shown = "this text" if shape.metadata.get("sensitive") else _shown(value, limit)
     known = shape.metadata.get("enum") or ()
     if known and value not in known:
         near = ", ".join(known) if len(known) <= FEW else _near(value, known, 3)
         places = f" ({'near: ' if len(known) > FEW else ''}{near})" if near else ""
-        yield Violation(path, f"{shown} is none of the {len(known)} known values{places}")
+        yield Issue(path, f"{shown} is none of the {len(known)} known values{places}")
         return
     wrong = list(_bounds(shape, len(value), "{} characters long", path))
     yield from wrong
@@ -151,22 +142,22 @@ def _text(shape: Any, value: str, path: Keys, limit: int) -> Iterator[Violation]
     if pattern and not wrong:
         wanted = compiled(pattern, value.isascii())
         if wanted is not None and not wanted.fullmatch(value):
-            yield Violation(path, f"{shown} does not match {_shortened(pattern, 2 * SHOWN)}")
+            yield Issue(path, f"{shown} does not match {_shortened(pattern, 2 * SHOWN)}")
 
 
-def _bounds(shape: Any, size: Any, unit: str, path: Keys) -> Iterator[Violation]:
+def _bounds(shape: Any, size: Any, unit: str, path: Keys) -> Iterator[Issue]:
     """`is 64 characters long, at most 63`, `has 101 entries, at most 100`, `is 0, at least 1`."""
     bits = {"integer": 31, "long": 63}.get(shape.type_name)
     least = shape.metadata.get("min", -(2**bits) if bits else None)
     most = shape.metadata.get("max", 2**bits - 1 if bits else None)
     has = ("has " if unit.endswith(("items", "entries")) else "is ") + unit.format(size)
     if size is not None and least is not None and size < least:
-        yield Violation(path, f"{has}, at least {least}")
+        yield Issue(path, f"{has}, at least {least}")
     if size is not None and most is not None and size > most:
-        yield Violation(path, f"{has}, at most {most}")
+        yield Issue(path, f"{has}, at most {most}")
 
 
-def _document(value: Any, path: Keys) -> Iterator[Violation]:
+def _document(value: Any, path: Keys) -> Iterator[Issue]:
     """A document is any JSON."""
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -175,7 +166,7 @@ def _document(value: Any, path: Keys) -> Iterator[Violation]:
         for index, item in enumerate(value):
             yield from _document(item, (*path, index))
     elif not isinstance(value, (str, int, float, bool, type(None))):
-        yield Violation(path, f"expected what JSON can hold, got {_kind(value)}")
+        yield Issue(path, f"expected what JSON can hold, got {_kind(value)}")
 
 
 def _kind(value: Any) -> str:

@@ -23,7 +23,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     """Everything that rendering needs; what is missing or impossible is listed in `problems`."""
     resources = spec.resources
     facts, origins, problems = account(spec.aws, settings, rehearsal=rehearsal)
-    region = "" if any(keys == ("aws", "region") for keys, _, _ in problems) else facts["region"]
+    region = "" if any(issue.path == ("aws", "region") for issue in problems) else facts["region"]
     types, gpus, wrong = choose(
         "aws",
         gpus=resources.gpus,
@@ -66,7 +66,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
             **image,
             "poll": settings["aws.poll"],
             # A rehearsal costs nothing: what only money forbids is told, and no reason to refuse it.
-            "unpaid": [message for _, message, _ in wrong_limits] if rehearsal else [],
+            "unpaid": [issue.message for issue in wrong_limits] if rehearsal else [],
         },
         origins={**origins, "prices": settings.origins.get("prices", "")},
         gpus=gpus,

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloudtrain.catalog.machines import Problem
-from cloudtrain.errors import UsageError, dotted
+from cloudtrain.errors import UsageError
+from cloudtrain.issues import Issue
 from cloudtrain.providers.azure.cli_defaults import account_around
 from cloudtrain.providers.cloud.account import complete, gather
 from cloudtrain.settings import Settings
@@ -39,9 +39,7 @@ _FORMS = {
 }
 
 
-def account(
-    azure: Azure, settings: Settings, *, rehearsal: bool
-) -> tuple[dict[str, Any], dict[str, str], list[Problem]]:
+def account(azure: Azure, settings: Settings, *, rehearsal: bool) -> tuple[dict[str, Any], dict[str, str], list[Issue]]:
     """The facts by name, the origins of those that no spec line says, and what is missing."""
     facts, origins = gather("azure", azure, settings, FIELDS, account_around)
     problems = complete("azure", facts, _WHAT, _PLACEHOLDERS, rehearsal=rehearsal)
@@ -50,12 +48,12 @@ def account(
     return facts, origins, problems
 
 
-def malformed(facts: Mapping[str, Any]) -> Iterator[Problem]:
+def malformed(facts: Mapping[str, Any]) -> Iterator[Issue]:
     """What is wrong with the form of any fact."""
     for name, (form, hint) in _FORMS.items():
         value = facts.get(name)
         if value and not re.fullmatch(form, str(value)):
-            yield ("azure", name), f"{value!r} is no {name.replace('_', ' ')}", hint
+            yield Issue(("azure", name), f"{value!r} is no {name.replace('_', ' ')}", hint)
 
 
 def workspace_of(settings: Settings) -> tuple[str, str, str]:
@@ -70,6 +68,6 @@ def workspace_of(settings: Settings) -> tuple[str, str, str]:
         hint = "in cloudtrain.toml, or as CLOUDTRAIN_AZURE_SUBSCRIPTION, …_RESOURCE_GROUP, …_WORKSPACE"
         raise UsageError(f"{', '.join(missing)} not set", hint=hint)
     subscription, group, workspace = (str(said[name][0]) for name in WORKSPACE)
-    for keys, message, form in malformed({name: value for name, (value, _) in said.items()}):
-        raise UsageError(f"{said[str(keys[-1])][1]}: {dotted(keys)}: {message}", hint=form)
+    for issue in malformed({name: value for name, (value, _) in said.items()}):
+        raise UsageError(issue.at(said[str(issue.path[-1])][1]).line(), hint=issue.hint)
     return subscription, group, workspace

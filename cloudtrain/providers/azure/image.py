@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloudtrain.catalog.machines import Problem, architecture_of
+from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.images.selection import CLOUD_PLATFORM, asked, built, is_build, recipe_for
+from cloudtrain.issues import Issue
 from cloudtrain.settings import Settings
 
 CURATED = "azureml:AzureML-acpt-pytorch-2.8-cuda12.6@latest"
@@ -22,7 +23,7 @@ _DOCKER = r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:[\w.-]{1,128})?(@sha256:[
 def image_of(
     image: str | Mapping[str, str], facts: Mapping[str, Any], settings: Settings, *, gpu: bool,
     types: Sequence[str] = (),
-) -> tuple[dict[str, Any], list[Problem]]:  # fmt: skip
+) -> tuple[dict[str, Any], list[Issue]]:  # fmt: skip
     """The facts `image`, an image or environment in one text, and `recipe`, if we build it; and what is wrong with it.
 
     Where `azure.repository` says where to keep them, `auto` is our own image, and a Dockerfile is built here. Else
@@ -35,22 +36,22 @@ def image_of(
         return built(recipe, str(facts["repository"])), wrong
     if wish[1] != "auto":
         return {"image": wish[1], "recipe": None}, []
-    problems: list[Problem] = []
+    problems: list[Issue] = []
     if platform != CLOUD_PLATFORM:
         hint = "azure.repository, for an image of ours that is built for them; or an image of your own"
         message = f"Microsoft's environment is built for amd64, and {types[0]} has ARM processors"
-        problems.append((wish[0], message, hint))
+        problems.append(Issue(wish[0], message, hint))
     return {"image": CURATED, "recipe": None}, problems
 
 
-def misnamed(image: str | Mapping[str, str]) -> list[Problem]:
+def misnamed(image: str | Mapping[str, str]) -> list[Issue]:
     """What is wrong with the address or the environment that a spec names."""
     wish = asked(image, "azure")
     at, text = wish
     if is_build(wish) or text == "auto":
         return []
     problem = _wrong(text)
-    return [(at, *problem)] if problem else []
+    return [Issue(at, *problem)] if problem else []
 
 
 def _wrong(image: str) -> tuple[str, str] | None:

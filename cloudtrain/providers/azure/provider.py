@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
-from cloudtrain.providers import Adopted, Finding, Note, Progress, Request, Seen
+from cloudtrain.issues import Issue
+from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
@@ -31,17 +32,17 @@ class Provider:
 
         return target(settings, spec, rehearsal=rehearsal)
 
-    def rules(self, plan: Plan) -> list[Finding]:
+    def rules(self, plan: Plan) -> list[Issue]:
         """Azure ML's rules, across fields and of single ones, and what is to be uploaded."""
-        from cloudtrain.providers.azure.validate import rule_findings
+        from cloudtrain.providers.azure.validate import rule_issues
 
-        return rule_findings(plan)
+        return rule_issues(plan)
 
-    def checks(self, plan: Plan) -> list[Finding]:
+    def checks(self, plan: Plan) -> list[Issue]:
         """Whether the SDK is here. No network."""
-        from cloudtrain.providers.azure.validate import local_findings
+        from cloudtrain.providers.azure.validate import local_issues
 
-        return local_findings(plan)
+        return local_issues(plan)
 
     def render(self, plan: Plan) -> Request:
         """The command-job document."""

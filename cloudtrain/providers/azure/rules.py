@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cloudtrain.catalog.machines import Problem
+from cloudtrain.issues import Issue
 from cloudtrain.planning import Plan
 from cloudtrain.providers.azure.account import malformed
 from cloudtrain.providers.azure.image import misnamed
@@ -52,7 +52,7 @@ _PLATFORMS = {
 }
 
 
-def broken_rules(plan: Plan) -> list[Problem]:
+def broken_rules(plan: Plan) -> list[Issue]:
     """All of them at once, each with the field to blame."""
     single = [*malformed(plan.target.facts), *misnamed(plan.spec.image), *_size(plan)]
     return [*single, *_places(plan), *_machines(plan), *_time(plan), *_ways(plan), *_names(plan)]
@@ -70,32 +70,32 @@ def notes(plan: Plan) -> list[str]:
     return found
 
 
-def _places(plan: Plan) -> Iterator[Problem]:
+def _places(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     for name, item in spec.inputs.items():
         place = item.on(plan.target.provider) or ""
         at = ("inputs", name)
         if place.startswith("azureml://") and not re.fullmatch(f"{_DATASTORE}|{_LONG_PATH}|{_REGISTRY}", place):
-            yield at, f"{place} is no path in a datastore", "azureml://datastores/NAME/paths/FOLDER/"
+            yield Issue(at, f"{place} is no path in a datastore", "azureml://datastores/NAME/paths/FOLDER/")
         elif place.startswith("azureml:") and "://" not in place and not re.fullmatch(_ASSET, place):
-            yield at, f"{place} names no data asset", "azureml:NAME:VERSION or azureml:NAME@latest"
+            yield Issue(at, f"{place} names no data asset", "azureml:NAME:VERSION or azureml:NAME@latest")
         elif "://" in place and ("?" in place or re.match(r"https://[^/]*@", place, re.IGNORECASE)):
             hint = "a datastore of the workspace keeps the key: azureml://datastores/NAME/paths/…"
-            yield at, "holds a password or a query, such as a signature; a plan holds no secret", hint
+            yield Issue(at, "holds a password or a query, such as a signature; a plan holds no secret", hint)
         elif item.mode == "stream" and not is_address(place):
-            yield at, f"{place} is uploaded first, and cannot be streamed from here", "mode: copy"
+            yield Issue(at, f"{place} is uploaded first, and cannot be streamed from here", "mode: copy")
     uri = spec.checkpoints.uri
     if uri is not None and (not re.fullmatch(_DATASTORE, uri) or not _is_folder(uri.partition("/paths/")[2])):
         hint = "azureml://datastores/NAME/paths/FOLDER/"
-        yield ("checkpoints", "uri"), f"{uri!r} is no path in a datastore", hint
+        yield Issue(("checkpoints", "uri"), f"{uri!r} is no path in a datastore", hint)
     resume = plan.facts.resume_from
     if resume and not resume.startswith("azureml://") and not plan.is_rehearsal:
         hint = f"start without them: cloudtrain rerun {plan.facts.resume_run} --fresh"
-        yield (), f"the earlier run's checkpoints lie where Azure ML cannot read them: {resume}", hint
+        yield Issue((), f"the earlier run's checkpoints lie where Azure ML cannot read them: {resume}", hint)
     for name, places in spec.secrets.items():
         kept = places.get(plan.target.provider, "")
         if kept and not re.fullmatch(_KEYVAULT, kept):
-            yield ("secrets", name), "is no secret of a Key Vault", "keyvault:VAULT/NAME"
+            yield Issue(("secrets", name), "is no secret of a Key Vault", "keyvault:VAULT/NAME")
 
 
 def _is_folder(path: str) -> bool:
@@ -103,7 +103,7 @@ def _is_folder(path: str) -> bool:
     return {"", ".", ".."}.isdisjoint(parts)
 
 
-def _machines(plan: Plan) -> Iterator[Problem]:
+def _machines(plan: Plan) -> Iterator[Issue]:
     resources, facts, azure = plan.spec.resources, plan.target.facts, plan.spec.azure
     named = resources.instance.get(plan.target.provider, ())
     for index, name in enumerate(named):
@@ -111,19 +111,23 @@ def _machines(plan: Plan) -> Iterator[Problem]:
         if facts["compute"] and not is_size(name):
             if not re.fullmatch(_INSTANCE_TYPE, name):
                 hint = "such as Standard_NC24ads_A100_v4; on Kubernetes one of kubectl get instancetypes"
-                yield at, f"{name!r} is neither a machine size of Azure nor an instance type of Kubernetes", hint
+                yield Issue(at, f"{name!r} is neither a machine size of Azure nor an instance type of Kubernetes", hint)
         elif not is_size(name):
             hint = "such as Standard_NC24ads_A100_v4; an instance type of Kubernetes goes with azure.compute"
-            yield at, f"{name!r} is no machine size of Azure", hint
+            yield Issue(at, f"{name!r} is no machine size of Azure", hint)
     if azure.tier and facts["compute"]:
-        yield ("azure", "tier"), "is a queue of serverless machines, and azure.compute names a cluster", "leave one out"
+        yield Issue(
+            ("azure", "tier"), "is a queue of serverless machines, and azure.compute names a cluster", "leave one out"
+        )
     if azure.tier and resources.spot:
-        yield ("azure", "tier"), "stands beside resources.spot, which is a tier of its own", "leave one of them out"
+        yield Issue(
+            ("azure", "tier"), "stands beside resources.spot, which is a tier of its own", "leave one of them out"
+        )
     if resources.shm and resources.shm < 2**20:
-        yield ("resources", "shm"), "is less than a MiB", "such as 16 GiB"
+        yield Issue(("resources", "shm"), "is less than a MiB", "such as 16 GiB")
 
 
-def _time(plan: Plan) -> Iterator[Problem]:
+def _time(plan: Plan) -> Iterator[Issue]:
     quote = plan.target.quote
     if quote is None:
         return
@@ -133,49 +137,51 @@ def _time(plan: Plan) -> Iterator[Problem]:
         cap = quote.cap or "limits.max_runtime"
         days = f"{longest // 86_400} d"
         machines = "low-priority machines" if spot else "a job"
-        yield (
+        yield Issue(
             tuple(cap.split(".")),
             f"{exact_duration(quote.max_seconds)} is longer than Azure ML runs {machines}",
             f"{days} at most",
         )
 
 
-def _ways(plan: Plan) -> Iterator[Problem]:
+def _ways(plan: Plan) -> Iterator[Issue]:
     azure = plan.spec.azure
     unknown = [name for name in azure.services if name not in SERVICES]
     if unknown:
-        yield ("azure", "services"), f"there is no service {unknown[0]!r}", f"known: {', '.join(SERVICES)}"
+        yield Issue(("azure", "services"), f"there is no service {unknown[0]!r}", f"known: {', '.join(SERVICES)}")
     key = azure.ssh_key
     if "ssh" in azure.services and not key:
-        yield ("azure", "services"), "ssh needs your public key", "azure.ssh_key: the content of ~/.ssh/id_ed25519.pub"
+        yield Issue(
+            ("azure", "services"), "ssh needs your public key", "azure.ssh_key: the content of ~/.ssh/id_ed25519.pub"
+        )
     if key and "ssh" not in azure.services:
-        yield ("azure", "ssh_key"), "is of no use without the service ssh", "azure.services: [ssh]"
+        yield Issue(("azure", "ssh_key"), "is of no use without the service ssh", "azure.services: [ssh]")
     if key and not re.fullmatch(_PUBLIC_KEY, key.strip()):
-        yield ("azure", "ssh_key"), "is no public key", "one line that begins with ssh-ed25519 or ssh-rsa"
+        yield Issue(("azure", "ssh_key"), "is no public key", "one line that begins with ssh-ed25519 or ssh-rsa")
 
 
-def _names(plan: Plan) -> Iterator[Problem]:
+def _names(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     for name in spec.inputs:
         if input_name(name).lower().partition("_")[0] == "cloudtrain":
-            yield ("inputs", name), "names that begin with cloudtrain are taken", "choose another name"
+            yield Issue(("inputs", name), "names that begin with cloudtrain are taken", "choose another name")
     for section, name in [*(("env", name) for name in spec.env), *(("secrets", name) for name in spec.secrets)]:
         if name in _PLATFORMS or re.fullmatch(_RESERVED, name, re.IGNORECASE):
-            yield (section, name), "is reserved by Azure ML", "choose another name"
+            yield Issue((section, name), "is reserved by Azure ML", "choose another name")
     if len(spec.tags) > TAGS - OWN_TAGS:
         message = f"{len(spec.tags)} tags and up to {OWN_TAGS} of cloudtrain's own are more than a job has: {TAGS}"
-        yield ("tags",), message, None
+        yield Issue(("tags",), message)
     for key, value in spec.tags.items():
         if key.startswith(OURS):
-            yield ("tags", key), f"names that begin with {OURS} are taken", "choose another name"
+            yield Issue(("tags", key), f"names that begin with {OURS} are taken", "choose another name")
         if len(key) > TAG_NAME_CHARACTERS or not key:
-            yield ("tags", key), f"a tag's name has 1 to {TAG_NAME_CHARACTERS} characters, this one {len(key)}", None
+            yield Issue(("tags", key), f"a tag's name has 1 to {TAG_NAME_CHARACTERS} characters, this one {len(key)}")
         if len(value) > TAG_CHARACTERS:
-            yield ("tags", key), f"a tag has at most {TAG_CHARACTERS} characters, this one {len(value)}", None
+            yield Issue(("tags", key), f"a tag has at most {TAG_CHARACTERS} characters, this one {len(value)}")
 
 
-def _size(plan: Plan) -> Iterator[Problem]:
+def _size(plan: Plan) -> Iterator[Issue]:
     size = len(as_variable(job_of(plan)).encode("utf-8", "replace"))
     if size > JOB_BYTES:
         hint = "put long values into a file in the source folder"
-        yield ("args",), f"{size} bytes are more than travel with a job ({JOB_BYTES})", hint
+        yield Issue(("args",), f"{size} bytes are more than travel with a job ({JOB_BYTES})", hint)

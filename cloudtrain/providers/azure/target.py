@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from cloudtrain.catalog.machines import Problem, choose
+from dataclasses import replace
+
+from cloudtrain.catalog.machines import choose
 from cloudtrain.catalog.pricing import known_prices, own_prices, price_of, quote
+from cloudtrain.issues import Issue
 from cloudtrain.planning import Target
 from cloudtrain.providers.azure.account import account
 from cloudtrain.providers.azure.image import image_of
@@ -37,7 +40,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _choice(resources, named)
     if facts["compute"] and named and not is_size(named[0]) and resources.gpus is None:
         message = f"how many GPUs {named[0]} has is known to the cluster {facts['compute']} alone"
-        wrong.append((("resources", "instance", "azure"), message, "say resources.gpus, 0 for none"))
+        wrong.append(Issue(("resources", "instance", "azure"), message, "say resources.gpus, 0 for none"))
     location = facts["location"] or ""
     image, wrong_image = image_of(spec.image, facts, settings, gpu=gpus > 0, types=types)
     own, wrong_prices = own_prices(settings.get("prices"))
@@ -50,7 +53,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     )
     if not location:
         wrong_limits = [
-            (at, said, f"{hint}; prices are known once azure.location is set") for at, said, hint in wrong_limits
+            replace(issue, hint=f"{issue.hint}; prices are known once azure.location is set") for issue in wrong_limits
         ]
     # A name that is none has no price either: that it is none is told by the rules.
     untold = rehearsal or wrong or (not facts["compute"] and any(not is_size(name) for name in types))
@@ -70,7 +73,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
             **image,
             "poll": settings["azure.poll"],
             # A rehearsal costs nothing: what only money forbids is told, and no reason to refuse it.
-            "unpaid": [message for _, message, _ in wrong_limits] if rehearsal else [],
+            "unpaid": [issue.message for issue in wrong_limits] if rehearsal else [],
         },
         origins={**origins, "prices": settings.origins.get("prices", "")},
         gpus=gpus,
@@ -79,6 +82,6 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     )
 
 
-def _choice(resources: Resources, named: tuple[str, ...]) -> tuple[tuple[str, ...], int, list[Problem]]:
+def _choice(resources: Resources, named: tuple[str, ...]) -> tuple[tuple[str, ...], int, list[Issue]]:
     gpus, gpu = resources.gpus, resources.gpu
     return choose("azure", gpus=gpus, gpu=gpu, named=named, default=DEFAULT_INSTANCE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cloudtrain.catalog.machines import Problem
+from cloudtrain.issues import Issue
 from cloudtrain.providers.cloud.cli_defaults import Found
 from cloudtrain.settings import Settings
 
@@ -40,12 +40,12 @@ def complete(
     placeholders: Mapping[str, str],
     *,
     rehearsal: bool,
-) -> list[Problem]:
+) -> list[Issue]:
     """What is missing. `needed`: name -> an example and its meaning.
 
     A rehearsal may go without: placeholders stand in, and `facts["placeholders"]` names them.
     """
-    problems: list[Problem] = []
+    problems: list[Issue] = []
     facts["placeholders"] = []
     for name, (example, meaning) in needed.items():
         if facts[name]:
@@ -58,5 +58,5 @@ def complete(
             f"{meaning}: {provider}: {{{name}: {example}}} in job.yaml, [{provider}] {name} in cloudtrain.toml, "
             f"or CLOUDTRAIN_{provider.upper()}_{name.upper()}"
         )
-        problems.append(((provider, name), "is not set", hint))
+        problems.append(Issue((provider, name), "is not set", hint))
     return problems

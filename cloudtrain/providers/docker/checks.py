@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.issues import Issue, warning
 from cloudtrain.planning import Plan
-from cloudtrain.providers import Finding
 from cloudtrain.providers.docker import gpus
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.local.checks import gpu_checks, gpu_rules, place_checks
 
 
-def container_rules(plan: Plan) -> list[Finding]:
+def container_rules(plan: Plan) -> list[Issue]:
     """What stands in the way as far as the disk and the environment tell: no engine is asked."""
     return [*_address(), *gpu_rules(plan, _gpus(plan), "in all"), *place_checks(plan, in_container=True)]
 
 
-def container_checks(plan: Plan) -> list[Finding]:
+def container_checks(plan: Plan) -> list[Issue]:
     """The rest: what the engine and the driver tell."""
     if _address():
         return []
@@ -31,7 +31,7 @@ def _gpus(plan: Plan) -> int:
     return plan.gpus * plan.spec.resources.nodes
 
 
-def _taken(plan: Plan, wanted: int) -> list[Finding]:
+def _taken(plan: Plan, wanted: int) -> list[Issue]:
     """Whether other runs leave as many GPUs as are wanted."""
     if not wanted:
         return []
@@ -39,10 +39,10 @@ def _taken(plan: Plan, wanted: int) -> list[Finding]:
     holders = gpus.busy(visible)
     if plan.host.facts["share_gpus"] or len(visible) - len(holders) >= wanted:
         return []
-    return [Finding(severity="error", message=gpus.too_few(visible, wanted, holders), hint=gpus.HINT)]
+    return [Issue((), gpus.too_few(visible, wanted, holders), gpus.HINT)]
 
 
-def _address() -> list[Finding]:
+def _address() -> list[Issue]:
     from cloudtrain.providers.docker.host import LOCAL, address
 
     where, by = address()
@@ -53,11 +53,11 @@ def _address() -> list[Finding]:
             if by == "DOCKER_HOST"
             else "docker context use default, or export DOCKER_CONTEXT=default"
         )
-        return [Finding(severity="error", message=message, hint=hint)]
+        return [Issue((), message, hint)]
     return []
 
 
-def _engine(plan: Plan) -> list[Finding]:
+def _engine(plan: Plan) -> list[Issue]:
     from cloudtrain.providers.docker.errors import missing_image
 
     image = plan.host.facts["image"]
@@ -66,13 +66,13 @@ def _engine(plan: Plan) -> list[Finding]:
             machine, _ = engine.machine()
             found = engine.image_architecture(image)
     except CloudtrainError as error:
-        return [Finding(severity="error", message=error.message, hint=error.hint)]
+        return [Issue((), error.message, error.hint)]
     if found is None and plan.host.facts["recipe"]:
         return []  # it is built first
     if found is None:
         missing = missing_image(image)
-        return [Finding(severity="error", message=missing.message, hint=missing.hint)]
+        return [Issue((), missing.message, missing.hint)]
     if found and found != machine:
         message = f"the image {image} is built for {found}, this machine is {machine}: emulated at best"
-        return [Finding(severity="warning", message=message, hint=f"docker build --platform linux/{machine} …")]
+        return [warning(message, f"docker build --platform linux/{machine} …")]
     return []

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.contracts import job_document, masked_variables
 from cloudtrain.contracts.plain import Layout, launches
+from cloudtrain.issues import Issue
 from cloudtrain.planning import Plan, Target
-from cloudtrain.providers import Finding, Progress, Request
+from cloudtrain.providers import Progress, Request
 from cloudtrain.providers.docker.container import Bind, default_shm_bytes, host_names
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
@@ -60,13 +61,13 @@ class Provider(RunsHere):
             problems=problems,
         )
 
-    def rules(self, plan: Plan) -> list[Finding]:
+    def rules(self, plan: Plan) -> list[Issue]:
         """Whether this machine can run the plan: GPUs, inputs, secrets."""
         from cloudtrain.providers.docker.checks import container_rules
 
         return [*super().rules(plan), *container_rules(plan)]
 
-    def checks(self, plan: Plan) -> list[Finding]:
+    def checks(self, plan: Plan) -> list[Issue]:
         """Whether the engine answers and has the image; GPUs."""
         from cloudtrain.providers.docker.checks import container_checks
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.issues import Issue
 from cloudtrain.private import private
-from cloudtrain.providers import Adopted, Finding, Note, Progress, Request, Seen
+from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import last_word
 from cloudtrain.providers.local.processes import run_module
@@ -75,13 +76,13 @@ class RunsHere:
     inside = ""
     """Where a job sees the run's own folders, if that is not where they are."""
 
-    def rules(self, plan: Plan) -> list[Finding]:
+    def rules(self, plan: Plan) -> list[Issue]:
         """Checkpoints of a run in a cloud are not at hand here."""
         earlier = plan.facts.resume_from
         if "://" not in earlier:
             return []
         hint = f"cloudtrain rerun {plan.facts.resume_run} --fresh starts without them"
-        return [Finding(severity="error", message=f"the earlier run's checkpoints lie in {earlier}", hint=hint)]
+        return [Issue((), f"the earlier run's checkpoints lie in {earlier}", hint)]
 
     def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Stage:
         """What executes a request here, under the contract that it is for. The supervisor asks for it."""

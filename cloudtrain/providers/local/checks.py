@@ -10,93 +10,91 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloudtrain.bundle import bundled
+from cloudtrain.issues import Issue, warning
 from cloudtrain.planning import Plan
-from cloudtrain.providers import Finding
 from cloudtrain.source.inputs import is_empty
 
 
-def machine_rules(plan: Plan) -> list[Finding]:
+def machine_rules(plan: Plan) -> list[Issue]:
     """What stands in the way as far as the disk and the environment tell: no process is started."""
-    python, findings = plan.host.facts["python"], []
+    python, issues = plan.host.facts["python"], []
     if python == sys.executable:
-        findings += _torch(python)
+        issues += _torch(python)
     if plan.is_rehearsal and not (Path(python).parent / "python3").exists():
         message = f"there is no python3 beside {python}, which is what the container's command starts"
-        findings.append(Finding(severity="error", message=message, hint="set CLOUDTRAIN_PYTHON to one called python3"))
-    return [*findings, *gpu_rules(plan, plan.gpus, "per node"), *place_checks(plan)]
+        issues.append(Issue((), message, "set CLOUDTRAIN_PYTHON to one called python3"))
+    return [*issues, *gpu_rules(plan, plan.gpus, "per node"), *place_checks(plan)]
 
 
-def machine_checks(plan: Plan) -> list[Finding]:
+def machine_checks(plan: Plan) -> list[Issue]:
     """The rest: what takes a process to tell."""
     python, wanted = plan.host.facts["python"], plan.gpus
-    findings = _torch(python) if python != sys.executable else []
-    return findings or gpu_checks(plan, python, wanted, "per node")
+    issues = _torch(python) if python != sys.executable else []
+    return issues or gpu_checks(plan, python, wanted, "per node")
 
 
-def gpu_rules(plan: Plan, wanted: int, of: str) -> list[Finding]:
+def gpu_rules(plan: Plan, wanted: int, of: str) -> list[Issue]:
     """Whether GPUs are wanted of a machine that has no driver for any."""
     return [] if _has_driver() else _too_few(plan, 0, wanted, of)
 
 
-def gpu_checks(plan: Plan, python: str, wanted: int, of: str) -> list[Finding]:
+def gpu_checks(plan: Plan, python: str, wanted: int, of: str) -> list[Issue]:
     """Whether this machine shows as many GPUs as are wanted; one without a driver is told by the rules."""
     return _too_few(plan, _gpus(python, plan.spec.env), wanted, of) if wanted and _has_driver() else []
 
 
-def _too_few(plan: Plan, found: int, wanted: int, of: str) -> list[Finding]:
+def _too_few(plan: Plan, found: int, wanted: int, of: str) -> list[Issue]:
     if found >= wanted:
         return []
     processes, machine = min(plan.processes, 2), _without_machine(plan)
     hint = f"to rehearse on the CPU: --set resources.gpus=0 --set resources.processes={processes}{machine}"
     message = f"this machine shows {found} GPUs, the spec asks for {wanted} {of}"
-    return [Finding(severity="error", message=message, hint=hint)]
+    return [Issue((), message, hint)]
 
 
-def place_checks(plan: Plan, *, in_container: bool = False) -> list[Finding]:
+def place_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
     """Whether inputs and secrets are where the spec says that this machine has them.
 
     `in_container`: nothing of the person's own credentials is there.
     """
-    findings = []
+    issues = []
     for name, item in plan.spec.inputs.items():
         place_here = plan.host.place_of(item.uri) or ""
         if not place_here or "://" in place_here:  # of a rehearsal: brought from the cloud
             message = f"inputs.{name} is brought from {item.on(plan.target.provider)}, with your own credentials"
             hint = f"or rehearse with a folder: {{local: ./data, {plan.target.provider}: …}}"
-            findings.append(Finding(severity="warning", message=message, hint=hint))
+            issues.append(warning(message, hint))
             continue
         place = Path(plan.facts.folder) / Path(place_here).expanduser()
         if not os.path.exists(place):  # noqa: PTH110  (false, not an error, for what no disk can hold)
-            origin = plan.origins.get(f"inputs.{name}", "")
-            findings.append(
-                Finding(severity="error", message=f"{origin}: inputs.{name}: no such file or folder: {place}")
+            issues.append(
+                Issue((), f"inputs.{name}: no such file or folder: {place}", origin=plan.where(f"inputs.{name}"))
             )
         elif is_empty(str(place)):
-            origin = plan.origins.get(f"inputs.{name}", "")
-            message = f"{origin}: inputs.{name}: {place} is empty: the job would run on nothing"
-            findings.append(Finding(severity="error", message=message))
+            message = f"inputs.{name}: {place} is empty: the job would run on nothing"
+            issues.append(Issue((), message, origin=plan.where(f"inputs.{name}")))
     for name, places in plan.spec.secrets.items():
         kept = plan.host.place_of(places)
         if kept is None:  # of a rehearsal
-            findings.append(_kept_in_the_cloud(plan, name, places, in_container))
+            issues.append(_kept_in_the_cloud(plan, name, places, in_container))
             continue
         variable = kept.partition(":")[2]
         if variable not in os.environ:
             message = f"secret {name}: the environment variable {variable} is not set"
-            findings.append(Finding(severity="error", message=message, hint=f"export {variable}=… and submit again"))
-    return findings
+            issues.append(Issue((), message, f"export {variable}=… and submit again"))
+    return issues
 
 
-def _kept_in_the_cloud(plan: Plan, name: str, places: Mapping[str, str], in_container: bool) -> Finding:
+def _kept_in_the_cloud(plan: Plan, name: str, places: Mapping[str, str], in_container: bool) -> Issue:
     hint = f"for rehearsals: local: 'env:{name}'"
     if "azure" in places and plan.target.provider == "azure":
         message = f"secret {name}: a Key Vault is asked by the job's identity, and this machine has none"
-        return Finding(severity="error", message=message, hint=hint)
+        return Issue((), message, hint)
     if in_container:
         message = f"secret {name} is looked up by the job's role, and a container on this machine has none"
-        return Finding(severity="error", message=message, hint=hint)
+        return Issue((), message, hint)
     message = f"secret {name} is looked up where the job would, with your own credentials"
-    return Finding(severity="warning", message=message, hint=f"or add local: 'env:{name}'")
+    return warning(message, f"or add local: 'env:{name}'")
 
 
 def _without_machine(plan: Plan) -> str:
@@ -106,7 +104,7 @@ def _without_machine(plan: Plan) -> str:
     return "".join(f" --set resources.{name}=null" for name in chosen if chosen[name])
 
 
-def _torch(python: str) -> list[Finding]:
+def _torch(python: str) -> list[Issue]:
     hint = 'pip install "cloudtrain[train]", or set CLOUDTRAIN_PYTHON to a Python that has torch'
     if python == sys.executable:
         has_torch = importlib.util.find_spec("torch") is not None
@@ -117,8 +115,8 @@ def _torch(python: str) -> list[Finding]:
                 subprocess.run([python, "-c", probe], timeout=30, check=False, capture_output=True).returncode == 0
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return [Finding(severity="error", message=f"{python} cannot be run: {error}", hint=hint)]
-    return [] if has_torch else [Finding(severity="error", message=f"torch is not installed for {python}", hint=hint)]
+            return [Issue((), f"{python} cannot be run: {error}", hint)]
+    return [] if has_torch else [Issue((), f"torch is not installed for {python}", hint)]
 
 
 def _has_driver() -> bool:

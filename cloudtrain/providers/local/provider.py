@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.contracts import job_document, masked_variables
 from cloudtrain.contracts.plain import Layout, launches
+from cloudtrain.issues import Issue
 from cloudtrain.planning import Plan, Target
-from cloudtrain.providers import Finding, Request
+from cloudtrain.providers import Request
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
 from cloudtrain.settings import Settings
@@ -43,13 +44,13 @@ class Provider(RunsHere):
             origins={"python": settings.beside_the_job("python")},
         )
 
-    def rules(self, plan: Plan) -> list[Finding]:
+    def rules(self, plan: Plan) -> list[Issue]:
         """Whether this machine can run the plan: torch, GPUs, inputs, secrets."""
         from cloudtrain.providers.local.checks import machine_rules
 
         return [*super().rules(plan), *machine_rules(plan)]
 
-    def checks(self, plan: Plan) -> list[Finding]:
+    def checks(self, plan: Plan) -> list[Issue]:
         """The same, where it takes a process to tell: GPUs, and torch in another Python."""
         from cloudtrain.providers.local.checks import machine_checks
 

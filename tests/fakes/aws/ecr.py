@@ -10,7 +10,7 @@ from typing import Any
 
 import botocore.session
 
-from cloudtrain.errors import dotted
+from cloudtrain.issues import dotted
 from cloudtrain.providers.aws.shapes import violations
 from tests.fakes.aws.account import Account
 from tests.fakes.images import DOCKER, BlobStore, Shelf, digest_of

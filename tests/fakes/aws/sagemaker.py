@@ -13,7 +13,7 @@ import boto3
 import botocore.session
 from botocore.config import Config
 
-from cloudtrain.errors import dotted
+from cloudtrain.issues import dotted
 from cloudtrain.providers.aws.shapes import violations
 from tests.fakes.aws import running
 from tests.fakes.aws.account import Account

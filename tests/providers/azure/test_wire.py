@@ -15,7 +15,7 @@ import cloudtrain
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError
 from cloudtrain.providers.azure.client import Workspace
-from cloudtrain.providers.azure.validate import rule_findings
+from cloudtrain.providers.azure.validate import rule_issues
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.samples import client
 from tests.fakes.azure.schema import OFFICIAL_FILE, official_schema, official_violations
@@ -226,10 +226,10 @@ def test_what_the_sdk_makes_of_a_build_context_is_told_before(cloud: AzureCloud,
     (folder / "docker" / "Dockerfile").write_text("FROM scratch\n")
     (folder / "docker" / ".gitignore").write_text("*.bin\n")
     plan = cloudtrain.plan(cloudtrain.load({**JOB, "image": {"build": "docker/Dockerfile"}}), "azure")
-    said = [found.message for found in rule_findings(plan)]
+    said = [found.message for found in rule_issues(plan)]
     assert f"azure-ai-ml leaves out of the build what {folder}/docker/.gitignore says" in said
     (folder / "docker" / "link").symlink_to("gone")
-    assert f"{folder}/docker: link is a broken link (gone)" in [found.message for found in rule_findings(plan)]
+    assert f"{folder}/docker: link is a broken link (gone)" in [found.message for found in rule_issues(plan)]
 
 
 def test_a_local_file_is_uploaded_under_its_name(cloud: AzureCloud, folder: Path) -> None:
