@@ -48,9 +48,9 @@ bench: $(VENV)/.dev
 	@for bench in tests/bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done
 
 docs: $(VENV)/.dev
-	$(BIN)/python docs/make_reference.py
-	$(BIN)/python docs/make_outputs.py --write README.md docs/*.md docs/guides/*.md docs/concepts/*.md
-	$(BIN)/python docs/make_picture.py
+	$(BIN)/python docs/make/make_reference.py
+	$(BIN)/python docs/make/make_outputs.py --write README.md docs/*.md docs/guides/*.md docs/concepts/*.md
+	$(BIN)/python docs/make/make_picture.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

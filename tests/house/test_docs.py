@@ -52,6 +52,13 @@ def test_the_index_lists_every_page() -> None:
     assert set(DOCS.rglob("*.md")) - listed == {index}
 
 
+def test_the_site_has_every_page_in_the_order_of_the_index() -> None:
+    index = DOCS / "README.md"
+    site = re.findall(r"^ *- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    listed = [target(index, link).relative_to(DOCS).as_posix() for link in links(index)]
+    assert site == list(dict.fromkeys(["README.md", *listed]))
+
+
 @pytest.mark.parametrize("name", make_reference.PAGES)
 def test_the_reference_is_what_the_code_says(name: str) -> None:
     written = (make_reference.FOLDER / name).read_text()

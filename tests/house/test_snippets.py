@@ -19,7 +19,7 @@ from make_outputs import ACCOUNT
 from pages import ROOT, Block, all_blocks, blocks, commands
 from tests.support.in_process import call
 
-LANGUAGES = {"yaml", "toml", "sh", "console", "python", "text", "dockerfile", ""}
+LANGUAGES = {"yaml", "toml", "sh", "console", "python", "pycon", "text", "dockerfile", ""}
 ELSEWHERE = {"cd", "source", "docker", "uv"} | {f"{name}=" for name in ("flags", "theirs")}
 """Programs of others, and words of the shell, whose arguments are not ours to check."""
 

@@ -1,4 +1,4 @@
-"""Draws docs/run.svg, the picture in README.md: a session in a terminal, run now. `python docs/make_picture.py`.
+"""Draws docs/run.svg, the picture in README.md: a session in a terminal, run now. `python docs/make/make_picture.py`.
 
 The commands are really run, with the job of the guide to SageMaker. The picture has a background of its own, so that it
 can be read on light and dark pages, and no font: every reader's own monospaced one is stretched to the same columns.
@@ -59,7 +59,7 @@ def drawn(steps: list[tuple[str, str]]) -> str:
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     return f"""<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">
 <title>{TITLE}</title>
-<!-- Drawn by docs/make_picture.py from what the commands printed. -->
+<!-- Drawn by docs/make/make_picture.py from what the commands printed. -->
 <rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="8" fill="{BACKGROUND}" stroke="{BORDER}"/>
 {dots}
 <g font-family="{FONTS}" font-size="{SIZE}" xml:space="preserve">

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference/ from the code. `python docs/make_reference.py`; a test says when they are old.
+"""Writes the pages of docs/reference/ from the code: `python docs/make/make_reference.py`. A test tells their age.
 
 Each function below is one page. What the code does not say (what a variable is for) is in the tables here, and a name
 that a table lacks, or has too many, is an error.
@@ -6,24 +6,19 @@ that a table lacks, or has too many, is an error.
 
 from __future__ import annotations
 
-import inspect
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-import click
-
-import cloudtrain
 from cloudtrain import errors, settings
-from cloudtrain.cli import COMMANDS, cli
-from cloudtrain.spec import json_schema
 from cloudtrain.units import format_duration, format_size
+from reference_commands import commands, job_yaml
+from reference_page import first, page, table
+from reference_python import python
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference"
 
 JOB_VARIABLES = {
@@ -85,102 +80,6 @@ JOB_CODES = {
 """Codes of processes inside a job, as logs and failures show them."""
 
 
-def commands() -> str:
-    """Every command with its arguments and options, as click has them."""
-    context = click.Context(cli, info_name="cloudtrain")
-    parts = [f"{cli.help}\n", *_options(cli)]
-    for name in COMMANDS:
-        command = cli.get_command(context, name)
-        if command is None:
-            raise LookupError(name)
-        parts += _command(f"cloudtrain {name}", command, context)
-    return _page("Commands", "\n".join(parts))
-
-
-def _command(name: str, command: click.Command, parent: click.Context) -> list[str]:
-    context = click.Context(command, info_name=name.rpartition(" ")[2], parent=parent)
-    usage = " ".join([name, *command.collect_usage_pieces(context)])
-    parts = [
-        f"## {name}\n",
-        f"```text\n{usage}\n```\n",
-        f"{inspect.cleandoc(command.help or '')}\n",
-        *_options(command),
-    ]
-    if command.epilog:
-        lines = [re.sub(r" {3,}", "   # ", line.strip()) for line in command.epilog.splitlines()]
-        parts.append("```sh\n" + "\n".join(line for line in lines if line.startswith("cloudtrain")) + "\n```\n")
-        parts = [part for part in parts if part != "```sh\n\n```\n"]
-    if isinstance(command, click.Group):
-        for sub in command.list_commands(context):
-            found = command.get_command(context, sub)
-            if found is not None:
-                parts += _command(f"{name} {sub}", found, context)
-    return parts
-
-
-def _options(command: click.Command) -> list[str]:
-    context = click.Context(command)
-    records = [param.get_help_record(context) for param in command.params if isinstance(param, click.Option)]
-    rows = [(f"`{record[0]}`", record[1]) for record in records if record]
-    return [_table(("option", "meaning"), rows)] if rows else []
-
-
-def job_yaml() -> str:
-    """Every field of job.yaml, from its JSON Schema."""
-    schema = json_schema()
-    sections = {name: _resolved(value, schema) for name, value in schema["properties"].items()}
-    top = {name: value for name, value in sections.items() if "properties" not in value}
-    parts = [
-        "Every field is optional. `cloudtrain schema` prints the JSON Schema, from which editors complete the file;"
-        " `cloudtrain init` writes a commented starter. Durations, sizes and money are written as people write them:"
-        " `90 s`, `6 h`, `200 GiB`, `50 USD`.\n",
-        _fields(top),
-    ]
-    for name, value in sections.items():
-        if "properties" in value:
-            parts += [f"## {name}\n", f"{value['description']}\n", _fields(value["properties"])]
-    return _page("job.yaml", "\n".join(parts))
-
-
-def _resolved(value: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    name = value.get("$ref", "").rpartition("/")[2]
-    return schema["$defs"][name] if name else value
-
-
-def _fields(properties: Mapping[str, Any]) -> str:
-    rows = [
-        (f"`{name}`", _type(value), _default(value), value.get("description", "")) for name, value in properties.items()
-    ]
-    return _table(("field", "type", "default", "meaning"), rows)
-
-
-def _type(value: Mapping[str, Any]) -> str:
-    kinds = value.get("anyOf") or value.get("oneOf")
-    if kinds:
-        return " or ".join(text for text in map(_type, kinds) if text)
-    if "enum" in value or "const" in value:
-        return ", ".join(f"`{item}`" for item in value.get("enum", [value.get("const")]))
-    names = value.get("type", "object")
-    kind = " or ".join(name for name in ([names] if isinstance(names, str) else names) if name != "null")
-    return (
-        "list" if kind == "array" else {"object": "mapping", "string": "text", "boolean": "true, false"}.get(kind, kind)
-    )
-
-
-KINDS = {"array": "list", "object": "mapping", "string": "text", "boolean": "true, false"}
-
-
-def _default(value: Mapping[str, Any]) -> str:
-    default = value.get("default")
-    if default in (None, [], {}, ()) or isinstance(default, dict):
-        return ""
-    if isinstance(default, bool):
-        return str(default).lower()
-    if isinstance(default, int) and value.get("examples"):
-        return format_duration(default)
-    return f"`{default}`"
-
-
 def settings_page() -> str:
     """Every setting: its key, its variable, what it means."""
     rows = [
@@ -192,7 +91,7 @@ def settings_page() -> str:
         " `~/.config/cloudtrain/config.toml`. In a file, `aws.region` is `region` in the table `[aws]`, and a relative"
         " path counts from the file.\n\n"
     )
-    return _page("Settings", text + _table(("key", "variable", "meaning", "default"), rows))
+    return page("Settings", text + table(("key", "variable", "meaning", "default"), rows))
 
 
 def _shown(key: str) -> str:
@@ -224,12 +123,12 @@ def environment() -> str:
         "Every [setting](settings.md) has a variable. Besides, cloudtrain minds:\n",
         _variables(CLIENT_VARIABLES),
     ]
-    return _page("Environment variables", "\n".join(parts))
+    return page("Environment variables", "\n".join(parts))
 
 
 def _variables(meanings: Mapping[str, str]) -> str:
     rows = [(", ".join(f"`{part}`" for part in name.split(", ")), meaning) for name, meaning in meanings.items()]
-    return _table(("variable", "meaning"), rows)
+    return table(("variable", "meaning"), rows)
 
 
 def _job_variables() -> set[str]:
@@ -256,17 +155,17 @@ def exit_codes() -> str:
         raise LookupError(f"exit codes without a meaning here: {sorted(listed - set(EXIT_CODES))}")
     parts = [
         "Of every command:\n",
-        _table(("code", "meaning", "errors in Python"), rows),
+        table(("code", "meaning", "errors in Python"), rows),
         "Of a process inside a job, where logs and failures show them:\n",
-        _table(("code", "meaning"), [(str(code), meaning) for code, meaning in JOB_CODES.items()]),
+        table(("code", "meaning"), [(str(code), meaning) for code, meaning in JOB_CODES.items()]),
     ]
-    return _page("Exit codes", "\n".join(parts))
+    return page("Exit codes", "\n".join(parts))
 
 
 def errors_page() -> str:
     """The exceptions, each with what it means and its exit code."""
     rows = [
-        (f"`{kind.__name__}`", f"`{kind.__bases__[0].__name__}`", str(kind.exit_code), _first(kind))
+        (f"`{kind.__name__}`", f"`{kind.__bases__[0].__name__}`", str(kind.exit_code), first(kind))
         for kind in _errors()
     ]
     text = (
@@ -274,46 +173,12 @@ def errors_page() -> str:
         " says what is wrong, where (file, line and column of a spec), and why; its `hint` says what to do. With"
         " `--json` the same is one JSON object. Anything else that ends in a traceback is a bug: please report it.\n\n"
     )
-    return _page("Errors", text + _table(("error", "is a", "exit code", "meaning"), rows))
+    return page("Errors", text + table(("error", "is a", "exit code", "meaning"), rows))
 
 
 def _errors() -> list[type[errors.CloudtrainError]]:
     found = dict.fromkeys(kind for kind in vars(errors).values() if isinstance(kind, type))
     return [kind for kind in found if issubclass(kind, errors.CloudtrainError)]
-
-
-def python() -> str:
-    """The names of `cloudtrain`, and the methods of a run."""
-    parts = ["What `import cloudtrain` offers; [errors](errors.md) have a page of their own.\n"]
-    for name in cloudtrain.__all__:
-        value = getattr(cloudtrain, name)
-        if isinstance(value, type) and issubclass(value, Exception):
-            continue
-        parts += _described(f"cloudtrain.{name}", value)
-        if isinstance(value, type):
-            methods = [(key, item) for key, item in vars(value).items() if not key.startswith("_")]
-            for key, item in methods:
-                if inspect.isfunction(item):
-                    parts += _described(f"{name}.{key}", item, level=3)
-    return _page("Python API", "\n".join(parts))
-
-
-def _described(name: str, value: Any, level: int = 2) -> list[str]:
-    parts = [f"{'#' * level} {name}\n"]
-    if inspect.isfunction(value):
-        parts.append(f"```text\n{_signature(name.rpartition('.')[2], value)}\n```\n")
-    return [*parts, f"{inspect.getdoc(value) or ''}\n"]
-
-
-def _signature(name: str, value: Callable[..., Any]) -> str:
-    """On one line where there is room, else a parameter a line."""
-    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(value)))
-    text = re.sub(r"^\(self(, )?", "(", text)
-    if len(name + text) <= 110:
-        return name + text
-    inside, _, after = text[1:].rpartition(")")
-    parameters = re.sub(r", (?=\w+:|\*)", ",\n    ", inside)
-    return f"{name}(\n    {parameters},\n){after}"
 
 
 def trainer_options() -> str:
@@ -323,7 +188,7 @@ def trainer_options() -> str:
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
     text = "In `job.yaml`, `args: {epochs: 3}` is `--epochs 3`. See [the trainer](../guides/trainer.md).\n\n"
     options = done.stdout.partition("\n\n")[2].rstrip()
-    return _page("The trainer's options", f"{text}```text\n{options}\n```\n")
+    return page("The trainer's options", f"{text}```text\n{options}\n```\n")
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -336,21 +201,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "python.md": python,
     "trainer-options.md": trainer_options,
 }
-
-
-def _page(title: str, text: str) -> str:
-    note = "<!-- Made from the code by docs/make_reference.py: change the code, then run it. -->"
-    return f"# {title}\n\n{note}\n\n{text.rstrip()}\n"
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    cells = [list(head), *([text.replace("|", "\\|").replace("\n", " ") for text in row] for row in rows)]
-    cells.insert(1, ["---"] * len(cells[0]))
-    return "".join("| " + " | ".join(row).replace("  |", " |") + " |\n" for row in cells)
-
-
-def _first(value: Any) -> str:
-    return (inspect.getdoc(value) or "").partition("\n\n")[0].replace("\n", " ")
 
 
 if __name__ == "__main__":

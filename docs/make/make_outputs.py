@@ -1,7 +1,7 @@
 """Runs the commands that a page shows, as a reader would, and holds what they print against the page.
 
-    python docs/make_outputs.py docs/getting-started.md          shows where the page is out of date
-    python docs/make_outputs.py --write docs/getting-started.md  writes what was printed into the page
+    python docs/make/make_outputs.py docs/getting-started.md          shows where the page is out of date
+    python docs/make/make_outputs.py --write docs/getting-started.md  writes what was printed into the page
 
 A page is one session: a folder, a home of its own, the files that it says to save. In an output, a line `…` stands
 for any lines; numbers, times, run ids and curves may differ.
