@@ -146,7 +146,7 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
 
 def export_model(loop: Any, folders: Folders) -> str:
     """Write the model, and tell its fingerprint: rank 0, and each rank that has the whole model."""
-    from cloudtrain_trainer import export, state
+    from cloudtrain_trainer import checkpointer, state
 
     loop.strategy.sync_buffers(loop.step.model)
     loop.strategy.average(loop.task.statistics(loop.step.model))
@@ -158,8 +158,8 @@ def export_model(loop: Any, folders: Folders) -> str:
     os.write(1, f"parameters sha256 {fingerprint} (rank {loop.ranks.rank})\n".encode())
     if loop.ranks.rank == 0:
         model, judged = folders.model / "model", loop.saving.best.step >= 0  # else it is an earlier run's best
-        if not judged or export.take_best(folders.checkpoints, model) is None:
-            export.write_model(model, weights, loop.ranks.say)
+        if not judged or checkpointer.take_best(folders.checkpoints, model) is None:
+            checkpointer.write_model(model, weights, loop.ranks.say)
     return fingerprint
 
 

@@ -1,8 +1,8 @@
 """Whether losses and gradients are finite numbers: noted on the device at every step, read between steps.
 
 A GPU is never waited for at a step. Steps note what they find in a small tensor on the device; the host looks at a copy
-of it that was ordered when ranks last asked each other (agreement.py), so a bad step is known half a second later at
-most. Where it must be known exactly, before a checkpoint and at the end of an epoch, the host waits anyhow.
+of it that was ordered when ranks last asked each other (`Agreement`, ranks.py), so a bad step is known half a second
+later at most. Where it must be known exactly, before a checkpoint and at the end of an epoch, the host waits anyhow.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
-"""What a rank computes on: which precision it has, its peak speed (the denominator of MFU), the memory of a step."""
+"""What a rank computes on: its precision, its peak speed (the denominator of MFU), its memory, and torch.compile."""
 
 from __future__ import annotations
 
 import resource
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
+from torch import nn
 
 from cloudtrain_trainer.rules import Refused
 
@@ -77,3 +80,50 @@ def check_compiler(device: torch.device) -> None:
             f"--compile needs a compiler, and there is none here ({', '.join(names)}): leave it out, or build the "
             'image with one (image.args = ["WITH_COMPILER=1"] in cloudtrain.toml, for `image: auto`)'
         )
+
+
+COMPILE_BACKEND: str | Callable[..., Any] = "inductor"
+"""torch's own, which needs a compiler of the system's."""
+
+
+def check_compile(device: torch.device) -> None:
+    """Raise `Refused` where it cannot work."""
+    if COMPILE_BACKEND == "inductor":
+        check_compiler(device)
+
+
+def compile_whole(module: nn.Module) -> None:
+    """As one graph, in place: the names in its state stay.
+
+    To be of a class of ours: torch passes over its own, and so would compile nothing of a model that is an
+    `nn.Sequential` of torch's layers.
+    """
+    module.compile(backend=COMPILE_BACKEND)
+
+
+def compile_each(layers: Sequence[nn.Module]) -> None:
+    """Each as a graph of its own, for strategies that gather one after the other: no graph reaches across two.
+
+    Layers of one kind share their code, and torch counts all graphs of one code against a limit, past which they run
+    as they were written: there must be room for every layer, and again for parts of a batch that differ in size.
+    """
+    config = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, 2 * len(layers))
+    for layer in layers:
+        layer.forward = _compiled_in_training(layer)
+
+
+def _compiled_in_training(layer: nn.Module) -> Callable[..., Any]:
+    """Evaluation is not worth graphs of its own: its last batch has another size."""
+    plain, fast = layer.forward, torch.compile(layer.forward, backend=COMPILE_BACKEND)
+
+    def forward(*inputs: Any, **named: Any) -> Any:
+        return (fast if layer.training else plain)(*inputs, **named)
+
+    return forward
+
+
+def eager() -> AbstractContextManager[None]:
+    """The context of passes as if nothing had been compiled."""
+    stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return stance

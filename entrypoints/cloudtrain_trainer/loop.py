@@ -10,16 +10,14 @@ from torch import Tensor
 
 from cloudtrain_job import emit, log_metrics
 from cloudtrain_trainer import finite, hardware, state
-from cloudtrain_trainer.agreement import Agreement
 from cloudtrain_trainer.batches import EVALUATION_BATCH, Batches, loader_processes
 from cloudtrain_trainer.checkpoint import Checkpoints
-from cloudtrain_trainer.evaluation import evaluate
+from cloudtrain_trainer.checkpointer import Saving
 from cloudtrain_trainer.finite import NotFinite
-from cloudtrain_trainer.measure import Meter
+from cloudtrain_trainer.metrics import Meter, evaluate
 from cloudtrain_trainer.options import Options
-from cloudtrain_trainer.ranks import cores
+from cloudtrain_trainer.ranks import Agreement, cores
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.saving import Saving
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.step import Step
 from cloudtrain_trainer.strategies import Strategy

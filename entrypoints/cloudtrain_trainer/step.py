@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cloudtrain_trainer import compiling, finite, hardware, state
+from cloudtrain_trainer import finite, hardware, state
 from cloudtrain_trainer.finite import FiniteWatch
-from cloudtrain_trainer.measure import LossMean
+from cloudtrain_trainer.metrics import LossMean
 from cloudtrain_trainer.options import Options
-from cloudtrain_trainer.schedule import lr_factor
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
 
@@ -51,7 +50,7 @@ class Step:
             if not strategy.slices:  # cuDNN follows the inputs, too
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if options.compile:
-            compiling.check(self.device)
+            hardware.check_compile(self.device)
         self.model, self.wrapped = strategy.wrap(model, self)
         del model  # of a pipeline, only this rank's stage goes on
         self._alike = _alike([p for p in self.model.parameters() if p.requires_grad])
@@ -217,3 +216,17 @@ def _alike(parameters: list[Tensor]) -> list[list[Tensor]]:
         how = (getattr(parameter, "device_mesh", None), getattr(parameter, "placements", None), parameter.device)
         groups.setdefault(how, []).append(parameter)
     return list(groups.values())
+
+
+def lr_factor(step: int, steps: int, kind: str = "cosine", warm_up: float = 0.1) -> float:
+    """The learning rate at a step (from 0) as a share of the highest: a linear rise, then what `kind` says.
+
+    `kind`: cosine or linear, to zero at the last step; constant. `warm_up`: the rise's share of all steps.
+    """
+    rise = max(1, int(warm_up * steps)) if warm_up else 0
+    if step < rise:
+        return (step + 1) / rise
+    passed = (step - rise) / max(1, steps - rise)
+    if kind == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * passed))
+    return 1 - passed if kind == "linear" else 1.0

@@ -24,9 +24,9 @@ from torch.nn import functional as F
 from cloudtrain_trainer import state, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.checkpoint import Checkpoints
-from cloudtrain_trainer.evaluation import evaluate
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.loop import Loop
+from cloudtrain_trainer.metrics import evaluate
 from cloudtrain_trainer.ranks import Ranks, exit_at_once_on_errors
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop

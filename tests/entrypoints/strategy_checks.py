@@ -20,11 +20,11 @@ from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 from torch.distributed.fsdp import FSDPModule
 
-from cloudtrain_trainer import compiling, step, strategies, tasks
+from cloudtrain_trainer import hardware, step, strategies, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.checkpoint import Checkpoints
-from cloudtrain_trainer.evaluation import evaluate
 from cloudtrain_trainer.loop import Loop
+from cloudtrain_trainer.metrics import evaluate
 from cloudtrain_trainer.ranks import Ranks, exit_at_once_on_errors
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.strategies import whole
@@ -267,14 +267,14 @@ def compiled(argv: list[str], ranks: Ranks, before: Callable[[Loop], None]) -> t
         return made
 
     torch._dynamo.reset()
-    compiling.BACKEND, first = count, getattr(dist, FIRST_BUCKET)
+    hardware.COMPILE_BACKEND, first = count, getattr(dist, FIRST_BUCKET)
     try:
         loop = begin(quiet(argv[1]), [*argv, "--compile"], ranks)
         before(loop)
         assert not graphs, "what is tried before training leaves no graph behind"
         return graphs, learn(loop)[0]
     finally:
-        compiling.BACKEND = "inductor"
+        hardware.COMPILE_BACKEND = "inductor"
         setattr(dist, FIRST_BUCKET, first)
 
 

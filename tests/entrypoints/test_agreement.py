@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from cloudtrain_trainer.agreement import ASK_SECONDS, MOST_STEPS, Agreement
+from cloudtrain_trainer.ranks import ASK_SECONDS, MOST_STEPS, Agreement
 
 
 class Alone:

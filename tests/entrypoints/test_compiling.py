@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._dynamo.backends.debugging import aot_eager
 
-from cloudtrain_trainer import compiling
+from cloudtrain_trainer import hardware
 from tests.entrypoints.strategy_checks import OWN, TOLERANCE, alone, begin, learn, off, quiet
 
 
@@ -25,7 +25,7 @@ def test_model_and_loss_are_one_graph(name: str, monkeypatch: pytest.MonkeyPatch
     argv = ["--task", name, "--batch-size", "32", *(f"--{key}={value}" for key, value in OWN.get(name, {}).items())]
     right, _ = learn(begin(quiet(name), argv, alone()))
     torch._dynamo.reset()
-    monkeypatch.setattr(compiling, "BACKEND", count)
+    monkeypatch.setattr(hardware, "COMPILE_BACKEND", count)
     found, _ = learn(begin(quiet(name), [*argv, "--compile"], alone()))
     assert len(graphs) == 1
     assert off(found, right) < TOLERANCE

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from cloudtrain_trainer.batches import Batches, loader
-from cloudtrain_trainer.models import blocks
+from cloudtrain_trainer.models import partition
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.samples import Samples, adapted
 from cloudtrain_trainer.tasks import Draw
@@ -154,13 +154,13 @@ def test_the_repeated_blocks_of_a_model_are_found() -> None:
     model.layers = nn.ModuleList(Block() for _ in range(3))
     first, second, last = Block(), Block(), Block()
     model.groups = nn.Sequential(nn.Sequential(first, second), nn.Sequential(last, nn.ReLU(), nn.ReLU()))
-    assert list(blocks.repeated(model)) == [*model.layers, first, second, *last.inside]
+    assert list(partition.repeated_blocks(model)) == [*model.layers, first, second, *last.inside]
 
 
 def test_blocks_that_share_a_weight_are_not_cut_apart() -> None:
     model = nn.Module()
     model.tied = nn.Parameter(torch.ones(4))
     model.layers = nn.ModuleList([Block(model.tied), Block(), Block()])
-    assert list(blocks.repeated(model)) == list(model.layers)[1:]
+    assert list(partition.repeated_blocks(model)) == list(model.layers)[1:]
     one = Block()
-    assert blocks.repeated(nn.ModuleList([one, one])) == [], "a module that is used twice"
+    assert partition.repeated_blocks(nn.ModuleList([one, one])) == [], "a module that is used twice"

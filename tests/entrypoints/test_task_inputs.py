@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cloudtrain_trainer import fetch, idx, tasks
+from cloudtrain_trainer import dataset_files, tasks
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, gpt, mnist, resnet50
 
@@ -199,14 +199,14 @@ def test_another_content_than_mnists_is_refused(server: list[str], four_files: d
     four_files["train-labels-idx1-ubyte.gz"] = packed(torch.zeros(40, dtype=torch.uint8))
     with pytest.raises(Refused, match=r"train-labels.* is not what it was: sha256 .*input called mnist"):
         tasks.build("mnist", 0)
-    assert not list(fetch.cache_folder("mnist").glob("train-labels*"))
+    assert not list(dataset_files.cache_folder("mnist").glob("train-labels*"))
 
 
 def test_no_more_is_downloaded_than_the_file_has(server: list[str], four_files: dict[str, bytes]) -> None:
     name = "train-images-idx3-ubyte.gz"
     size = len(four_files[name])
     four_files[name] += b"x" * 1_000_000
-    assert len(fetch._download(mnist.ADDRESS + name, size)) == size + 1
+    assert len(dataset_files._download(mnist.ADDRESS + name, size)) == size + 1
     with pytest.raises(Refused, match="is not what it was"):
         tasks.build("mnist", 0)
 
@@ -218,7 +218,7 @@ def test_without_network_the_way_out_is_told(server: list[str], four_files: dict
 
 
 def test_a_server_that_dawdles_is_given_up(server: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "MOST_SECONDS", -1)
+    monkeypatch.setattr(dataset_files, "MOST_SECONDS", -1)
     with pytest.raises(Refused, match="took longer than"):
         tasks.build("mnist", 0)
 
@@ -229,7 +229,7 @@ def test_mnist_comes_from_an_input(
     give(four_files, tmp_path, monkeypatch)
     images, labels = tasks.build("mnist", 0).validation[Draw(0, [7])]
     assert labels.dtype == torch.int64
-    raw = idx.read(tmp_path / "t10k-images-idx3-ubyte.gz", 3)
+    raw = dataset_files.read_idx(tmp_path / "t10k-images-idx3-ubyte.gz", 3)
     assert torch.equal((images[0, 0] * mnist.DEVIATION + mnist.MEAN).mul(255).round().byte(), raw[7])
 
 

@@ -19,8 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.models.decoder import decoder
+from cloudtrain_trainer.models.partition import split
 from cloudtrain_trainer.models.resnet import resnet
-from cloudtrain_trainer.models.split import split
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task, from_factory, gpt
 from cloudtrain_trainer.tasks.options import OPTIONS

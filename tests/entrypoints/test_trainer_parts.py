@@ -19,12 +19,12 @@ from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.batches import Batches, evaluation_draws
 from cloudtrain_trainer.checkpoint import Checkpoints
 from cloudtrain_trainer.loop import Loop, Position
-from cloudtrain_trainer.measure import LossMean, Meter
+from cloudtrain_trainer.metrics import LossMean, Meter
 from cloudtrain_trainer.options import Folders
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.schedule import lr_factor
 from cloudtrain_trainer.sigterm import Stop
+from cloudtrain_trainer.step import lr_factor
 from cloudtrain_trainer.tasks import Draw
 from cloudtrain_trainer.tasks.digits import read, split
 from tests.support.limits import HANG_SECONDS

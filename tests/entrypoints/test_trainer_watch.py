@@ -13,13 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from cloudtrain_trainer import export, gpu_monitor, hardware, memory, tasks
+from cloudtrain_trainer import checkpointer, gpu_monitor, hardware, memory, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.batches import loader_processes
 from cloudtrain_trainer.gpu_monitor import GpuMonitor
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.schedule import lr_factor
-from cloudtrain_trainer.step import Step
+from cloudtrain_trainer.step import Step, lr_factor
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.trackers import Trackers
 from tests.support.limits import HANG_SECONDS
@@ -112,8 +111,8 @@ def test_the_model_is_written_whole_and_the_best_one_is_taken(
 ) -> None:
     weights = {"a": torch.arange(4.0), "b": torch.ones(2, 2).t()}
     weights["tied"] = weights["a"]
-    written = export.write_model(tmp_path / export.BEST, weights, Ranks().say)
-    taken = export.take_best(tmp_path, tmp_path / "model" / "model")
+    written = checkpointer.write_model(tmp_path / checkpointer.BEST, weights, Ranks().say)
+    taken = checkpointer.take_best(tmp_path, tmp_path / "model" / "model")
     assert taken is not None
     assert taken.read_bytes() == written.read_bytes()
     if find_spec("safetensors") is None:
@@ -127,7 +126,7 @@ def test_the_model_is_written_whole_and_the_best_one_is_taken(
         found = import_module("safetensors.torch").load_file(taken)
     assert set(found) == set(weights)
     assert all(torch.equal(found[name], weights[name]) for name in weights)
-    assert export.take_best(tmp_path / "nothing", tmp_path / "model" / "model") is None
+    assert checkpointer.take_best(tmp_path / "nothing", tmp_path / "model" / "model") is None
 
 
 def test_mlflow_hears_of_a_run_and_a_server_that_is_gone_ends_nothing(

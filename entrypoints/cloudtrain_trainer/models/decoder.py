@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cloudtrain_trainer.models.split import split
+from cloudtrain_trainer.models.partition import split
 
 ROTARY_BASE = 10_000.0
 STANDARD_DEVIATION = 0.02

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from cloudtrain_trainer.models.split import split
+from cloudtrain_trainer.models.partition import split
 
 EXPANSION = 4
 """A block gives four times as many channels as its middle convolution has."""

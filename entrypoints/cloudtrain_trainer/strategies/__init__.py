@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from cloudtrain_trainer import compiling
+from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 
@@ -65,7 +65,7 @@ class Strategy:
         """(inputs, targets) -> the mean loss, as one module: what `--compile` compiles, in place."""
         whole = WithLoss(model, step.task)
         if self.options.compile:
-            compiling.compile_whole(whole)
+            hardware.compile_whole(whole)
         return whole
 
     def learn(self, step: Step, inputs: Tensor, targets: Tensor) -> None:

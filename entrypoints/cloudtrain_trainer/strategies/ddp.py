@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from cloudtrain_trainer import compiling
+from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy
@@ -44,7 +44,7 @@ class DistributedData(Strategy):
         And without the compiler: what it makes of a pass outside the wrapper is one graph, which it would take again
         inside. There it cuts at the wrapper's buckets, so that gradients are sent while others are computed.
         """
-        with compiling.eager():
+        with hardware.eager():
             self._through(step, step.wrapped.module, inputs, targets)  # type: ignore[arg-type]
 
     def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:

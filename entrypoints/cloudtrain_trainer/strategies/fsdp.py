@@ -23,8 +23,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cloudtrain_trainer import compiling
-from cloudtrain_trainer.models import blocks
+from cloudtrain_trainer import hardware
+from cloudtrain_trainer.models import partition
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy
@@ -51,9 +51,9 @@ class FullyShardedData(Strategy):
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         """Layer by layer, so that a model that fits on no device passes through it in slices."""
         policy = _policy(model, step.amp)
-        layers = step.task.layers(model) if step.task.layers else blocks.repeated(model)
+        layers = step.task.layers(model) if step.task.layers else partition.repeated_blocks(model)
         if self.options.compile:
-            compiling.compile_each(layers)
+            hardware.compile_each(layers)
         for layer in layers:
             fully_shard(layer, mesh=self.mesh, mp_policy=policy)
         fully_shard(model, mesh=self.mesh, mp_policy=policy)

@@ -78,7 +78,7 @@ class Task:
     statistics: Callable[[nn.Module], Sequence[Tensor]] = lambda model: ()  # noqa: ARG005
     """Tensors that follow the data and that no gradient or buffer sync makes equal: averaged over ranks."""
     layers: Callable[[nn.Module], Sequence[nn.Module]] | None = None
-    """The parts that FSDP shards one by one, in order of use; None: the blocks that repeat (models/blocks.py)."""
+    """The parts that FSDP shards one by one, in order of use; None: the blocks that repeat (models/partition.py)."""
     tensor_plan: Callable[[nn.Module], Mapping[str, Any]] | None = None
     """How each named module is split over ranks (`ParallelStyle`s of torch); None: tensor parallelism cannot be had."""
     tensor_limit: Callable[[nn.Module], int] | None = None

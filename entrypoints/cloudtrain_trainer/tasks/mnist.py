@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cloudtrain_trainer import idx
-from cloudtrain_trainer.fetch import cache_folder, fetch
-from cloudtrain_trainer.models.split import stages
+from cloudtrain_trainer.dataset_files import cache_folder, fetch, read_idx
+from cloudtrain_trainer.models.partition import stages
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task, digits
 
@@ -72,7 +71,7 @@ def read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
         instead = f"give the job an input called mnist with its four files (${INPUT}), or use --data digits"
         folder = cache_folder("mnist")
         paths = [fetch(ADDRESS + name, folder, *known, instead) for name, known in FILES.items()]
-    found = [idx.read(path, dimensions=3 if "images" in path.name else 1) for path in paths]
+    found = [read_idx(path, dimensions=3 if "images" in path.name else 1) for path in paths]
     for at in (0, 2):
         images, labels = found[at : at + 2]
         if images.shape != (len(labels), PIXELS, PIXELS):

@@ -1,4 +1,4 @@
-"""What of a run outlives its processes: checkpoints, the way back from them, and the best weights so far."""
+"""What of a run outlives its processes: checkpoints, the way back from them, the best weights and the trained model."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from cloudtrain_trainer import export, finite, sharded, state
+from cloudtrain_trainer import finite, sharded, state
 from cloudtrain_trainer.checkpoint import Checkpoints
 from cloudtrain_trainer.rules import Refused
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.loop import Loop
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
 
 
 class Best(NamedTuple):
@@ -135,7 +140,7 @@ class Saving:
         self.best = Best(val_loss, loop.at.step, 0, loop.at.step)
         weights = loop.strategy.whole_state(loop.step.model)
         if loop.ranks.rank == 0:
-            export.write_model(self.checkpoints.folder / export.BEST, weights, loop.ranks.say)
+            write_model(self.checkpoints.folder / BEST, weights, loop.ranks.say)
 
     def _layout(self) -> dict[str, Any]:
         """How the model lies on the ranks: what a rank has of its own fits no other layout."""
@@ -161,3 +166,48 @@ def _words(layout: dict[str, Any]) -> str:
 
 def _flags(identity: dict[str, Any]) -> str:
     return " ".join(f"--{key.replace('_', '-')} {value}" for key, value in identity.items())
+
+
+BEST = "best"
+"""The name, without its ending, of the best weights so far, kept beside the checkpoints."""
+
+
+def write_model(path: Path, state: dict[str, Tensor], say: Callable[[str], None]) -> Path:
+    """Write a state dict, whole or not at all. `path` has no ending; the one it got is in what comes back."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    try:
+        from safetensors.torch import save_file
+    except ImportError:
+        final = path.with_name(path.name + ".pt")
+        say(f"the package safetensors is not installed here: the model is written by torch.save to {final}")
+        temporary = final.with_name(final.name + ".partial")
+        torch.save(state, temporary)
+    else:
+        final = path.with_name(path.name + ".safetensors")
+        temporary = final.with_name(final.name + ".partial")
+        save_file(_unshared(state), str(temporary), metadata={"format": "pt"})
+    temporary.replace(final)
+    return final
+
+
+def take_best(checkpoints: Path, model: Path) -> Path | None:
+    """Copy the best weights so far to where the model belongs; None when there are none."""
+    for ending in (".safetensors", ".pt"):
+        best = checkpoints / (BEST + ending)
+        if best.is_file():
+            model.parent.mkdir(parents=True, exist_ok=True)
+            temporary = model.with_name(model.name + ending + ".partial")
+            shutil.copyfile(best, temporary)
+            return temporary.replace(model.with_name(model.name + ending))
+    return None
+
+
+def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """safetensors refuses tensors that share memory, such as tied weights: each gets its own."""
+    seen: set[int] = set()
+    for name, value in state.items():
+        if value.untyped_storage().data_ptr() in seen:
+            state[name] = value.clone()
+        seen.add(state[name].untyped_storage().data_ptr())
+    return state
