@@ -15,7 +15,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,17 +22,6 @@ from pages import FENCE, ROOT, Block, blocks
 
 ANY = "…"
 TIMEOUT = 600
-
-ACCOUNT = {
-    "CLOUDTRAIN_AWS_REGION": "us-east-1",
-    "CLOUDTRAIN_AWS_ROLE": "arn:aws:iam::123456789012:role/train",
-    "CLOUDTRAIN_AWS_BUCKET": "my-bucket",
-    "CLOUDTRAIN_AZURE_SUBSCRIPTION": "00000000-0000-0000-0000-000000000000",
-    "CLOUDTRAIN_AZURE_RESOURCE_GROUP": "my-group",
-    "CLOUDTRAIN_AZURE_WORKSPACE": "my-workspace",
-    "CLOUDTRAIN_AZURE_LOCATION": "eastus",
-}
-"""The account that pages speak of; a page that shows cloudtrain.toml says it itself."""
 
 VARIABLE = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
@@ -83,13 +71,13 @@ class Session:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
-    def run(self, command: str, more: Mapping[str, str] | None = None) -> str:
+    def run(self, command: str) -> str:
         """What a command prints, on both streams. A `cd` counts for those after it."""
         marker = "<<folder>>"
         done = subprocess.run(
             ["bash", "-c", f"{command}\necho '{marker}'\"$PWD\""],
             cwd=self.folder,
-            env={**self.environment(), **(more or {})},
+            env=self.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -113,7 +101,6 @@ def play(page: Path, folder: Path) -> list[Step]:
     """Run a page's sessions (its `console` blocks) from top to bottom."""
     session = Session(folder)
     found = blocks(page)
-    own_account = any(block.notes.get("file") == "cloudtrain.toml" for block in found)
     if any("examples/" in block.text for block in found):  # a reader has the repository
         (session.folder / "examples").symlink_to(ROOT / "examples")
     steps = []
@@ -124,8 +111,7 @@ def play(page: Path, folder: Path) -> list[Step]:
             steps.append(Step(block, "python", "", session.run_python(block.text)))
         elif block.language == "console":
             for command, expected in split(block.text):
-                printed = session.run(command, {} if own_account else ACCOUNT)
-                steps.append(Step(block, command, expected, printed))
+                steps.append(Step(block, command, expected, session.run(command)))
     return steps
 
 

@@ -63,7 +63,7 @@ def job_yaml() -> str:
     parts = [
         "Every field is optional. `cloudtrain schema` prints the JSON Schema, from which editors complete the file;"
         " `cloudtrain init` writes a commented starter. Durations, sizes and money are written as people write them:"
-        " `90 s`, `6 h`, `200 GiB`, `50 USD`.\n",
+        " `90 s`, `6 h`, `200 GiB`, `50 USD`. A field that a provider has no use for is named in its plan.\n",
         _fields(top),
     ]
     for name, value in sections.items():

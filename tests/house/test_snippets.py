@@ -15,9 +15,19 @@ import yaml
 import cloudtrain
 from cloudtrain.cli import cli
 from cloudtrain.settings import FILE_NAME, load_settings
-from make_outputs import ACCOUNT
 from pages import ROOT, Block, all_blocks, blocks, commands
 from tests.support.in_process import call
+
+ACCOUNT = {
+    "CLOUDTRAIN_AWS_REGION": "us-east-1",
+    "CLOUDTRAIN_AWS_ROLE": "arn:aws:iam::123456789012:role/train",
+    "CLOUDTRAIN_AWS_BUCKET": "my-bucket",
+    "CLOUDTRAIN_AZURE_SUBSCRIPTION": "00000000-0000-0000-0000-000000000000",
+    "CLOUDTRAIN_AZURE_RESOURCE_GROUP": "my-group",
+    "CLOUDTRAIN_AZURE_WORKSPACE": "my-workspace",
+    "CLOUDTRAIN_AZURE_LOCATION": "eastus",
+}
+"""The account that jobs on the pages are planned for."""
 
 LANGUAGES = {"yaml", "toml", "sh", "console", "python", "pycon", "text", "dockerfile", ""}
 ELSEWHERE = {"cd", "source", "docker", "uv"} | {f"{name}=" for name in ("flags", "theirs")}
