@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import botocore
 import pytest
 
 from tests.providers.aws import wrong_contents, wrong_requests
@@ -15,7 +16,9 @@ ACCOUNT = {
     "CLOUDTRAIN_AWS_ROLE": "arn:aws:iam::123456789012:role/train",
     "CLOUDTRAIN_AWS_BUCKET": "my-bucket",
 }
-ROWS = [*wrong_requests.ROWS, *wrong_contents.ROWS]
+ALL = [*wrong_requests.ROWS, *wrong_contents.ROWS]
+ROWS = [row for row in ALL if not row.is_limit]
+LIMITS = [row for row in ALL if row.is_limit]
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +47,18 @@ def test_it_is_refused_at_its_line(row: Row, a_job_folder: Path, monkeypatch: py
         assert call("plan", "--provider", "aws").err == said.err
 
 
+@pytest.mark.parametrize("row", LIMITS, ids=lambda row: row.id)
+def test_a_limit_of_the_service_model_is_a_warning_that_names_the_model(row: Row, a_job_folder: Path) -> None:
+    (a_job_folder / "job.yaml").write_text(row.job)
+    said = call("check", "--provider", "aws")
+    assert said.code == 0, said.err
+    for words in (*row.said, f"in the service model of botocore {botocore.__version__}"):
+        assert words in said.err
+    planned = call("plan", "--provider", "aws")
+    assert planned.code == 0, planned.err
+    assert all(words in planned.out for words in row.said)
+
+
 def test_a_plan_that_would_be_refused_is_shown_with_what_is_wrong(a_job_folder: Path) -> None:
     (a_job_folder / "job.yaml").write_text(
         "name: digits\nlimits: {max_wait: 10 min, max_runtime: 1 h}\nresources: {gpus: 1}\n"
@@ -58,7 +73,8 @@ def test_a_plan_that_would_be_refused_is_shown_with_what_is_wrong(a_job_folder: 
 
 def test_there_are_enough_of_them() -> None:
     assert len(ROWS) >= 40
-    assert len({row.id for row in ROWS}) == len(ROWS)
+    assert len(LIMITS) >= 10
+    assert len({row.id for row in ALL}) == len(ALL)
 
 
 def test_all_mistakes_are_told_at_once(a_job_folder: Path) -> None:
@@ -67,11 +83,11 @@ def test_all_mistakes_are_told_at_once(a_job_folder: Path) -> None:
         "resources: {gpus: 1, spot: true}\n"
         "limits: {max_wait: 1 h}\n"
         "tags: {'aws:x': y, z: 'a€b'}\n"
-        f"env: {{X: '{'y' * 600}'}}\n"
+        "env: {SAGEMAKER_X: y}\n"
         "aws: {role: not-an-arn-at-all-and-long-enough, subnets: [subnet-1]}\n"
     )
     said = call("check", "--provider", "aws")
-    fields = ("image", "limits.max_wait", "tags.aws:x", "tags.z", "env.X", "aws.role", "aws.subnets")
+    fields = ("image", "limits.max_wait", "tags.aws:x", "tags.z", "env.SAGEMAKER_X", "aws.role", "aws.subnets")
     assert [field for field in fields if f": {field}: " not in said.err] == []
 
 

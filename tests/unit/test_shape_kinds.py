@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.issues import Issue, Keys
+from cloudtrain.issues import Keys
 from cloudtrain.providers.aws.shapes import violations
 
 model = pytest.importorskip("botocore.model", reason='pip install "cloudtrain[aws]"')
@@ -80,4 +80,4 @@ def test_what_other_services_take_is_right(value: dict[str, Any]) -> None:
 )
 def test_what_other_services_refuse_is_found(value: dict[str, Any], path: Keys, message: str) -> None:
     shape = model.ShapeResolver(MODEL).get_shape_by_name("S")
-    assert violations(shape, value) == [Issue(path, message)]
+    assert [(each.path, each.message) for each in violations(shape, value)] == [(path, message)]

@@ -7,6 +7,7 @@ preferences); the model's own limits are walked by `cloudtrain.providers.aws.sha
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -36,6 +37,10 @@ _PARTITIONS = {
     "eusc-de": "aws-eusc",
 }
 """By what the names of their regions begin with; all others are in `aws`."""
+
+_TAG_SIGNS = "_.:/=+-@"
+"""Of a tag, beside letters, numbers and spaces of all languages: SageMaker's API reference (Tag), as of 2026-11-22. The
+service model says the same by a pattern that only Java understands."""
 
 
 def broken_rules(plan: Plan) -> list[Issue]:
@@ -178,7 +183,11 @@ def _names(plan: Plan) -> Iterator[Issue]:
     for name in spec.inputs:
         if name.startswith(OURS):
             yield Issue(("inputs", name), f"names that begin with {OURS} are taken", "choose another name")
-    for key in spec.tags:
+    for key, value in spec.tags.items():
+        odd = [sign for sign in key + value if sign not in _TAG_SIGNS and unicodedata.category(sign)[0] not in "LNZ"]
+        if odd:
+            message = f"{odd[0]!r} is not allowed in a tag: only letters, numbers, spaces and {' '.join(_TAG_SIGNS)}"
+            yield Issue(("tags", key), message)
         if key.lower().startswith("aws:"):
             yield Issue(("tags", key), "names that begin with aws: belong to AWS", "choose another name")
         if key.startswith(OURS):

@@ -3,6 +3,10 @@
 `create_training_job.json` in the catalog is the part of botocore's service model that the request consists of.
 tests/unit/test_service_model.py compares it with botocore, and makes it anew. The model of a botocore that is installed
 is read as a file where the table finds fault: a newer SDK may know an instance type that the table does not.
+
+Required members and types hold for every version. An enum, a pattern or a maximum goes out of date, and botocore holds
+no request against them (it took its check of the maximum out: boto/botocore#779); what breaks them is a warning that
+names the versions.
 """
 
 from __future__ import annotations
@@ -63,6 +67,14 @@ def request_violations(body: Mapping[str, Any]) -> list[Issue]:
     return found
 
 
+def models() -> str:
+    """The models that were asked: `botocore 1.40.2 and 1.43.4`; one version where both are of the same."""
+    from importlib.metadata import version
+
+    versions = {str(_file()["botocore"]), *([version("botocore")] if _installed() else [])}
+    return f"botocore {' and '.join(sorted(versions))}"
+
+
 def shapes_of(model: Mapping[str, Any]) -> dict[str, Any]:
     """The shapes that a CreateTrainingJob request consists of, out of a whole service model, without their prose."""
     found: dict[str, Any] = {}
@@ -85,9 +97,15 @@ def _without_prose(value: Any) -> Any:
 
 @cache
 def _table() -> TableShape:
-    path = Path(__file__).parents[2] / "catalog" / TABLE
-    shapes = json.loads(path.read_text("utf-8"))["shapes"]
+    shapes = _file()["shapes"]
     return TableShape(OPERATION_INPUT, shapes[OPERATION_INPUT], shapes)
+
+
+@cache
+def _file() -> dict[str, Any]:
+    path = Path(__file__).parents[2] / "catalog" / TABLE
+    content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return content
 
 
 @cache

@@ -2,19 +2,23 @@
 
 botocore itself checks required members, types and `min`, and stops there: a wrong enum value, a name that is too long
 or a pattern that does not fit are found by the service, after the upload. Patterns are full matches, as the services
-read them. No message holds more than the beginning of a value, and none at all of one that the model calls sensitive.
+read them; one that only Java understands is skipped. No message holds more than the beginning of a value, and none at
+all of one that the model calls sensitive.
 """
 
 from __future__ import annotations
 
 import math
+import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
-from cloudtrain.issues import Issue, Keys
-from cloudtrain.providers.aws.patterns import compiled
+from cloudtrain.issues import Issue, Keys, warning
 
 SHOWN = 60
 """As many characters of a value are shown; of a map's value (an environment variable, say) `SHOWN_IN_MAP`."""
@@ -40,7 +44,8 @@ _EXPECTED = {
 def violations(shape: Any, value: Any) -> list[Issue]:
     """All that is wrong with a value for this shape, such as an operation's `input_shape`; empty when nothing is.
 
-    An issue's path leads to the member, map key or list item that is wrong.
+    An issue's path leads to the member, map key or list item that is wrong. What breaks an enum, a pattern or a maximum
+    is a warning: services allow more over time, and the model may be older.
 
     `shape`: botocore's, or anything with the same attributes.
     """
@@ -63,7 +68,8 @@ def _walk(shape: Any, value: Any, path: Keys, limit: int) -> Iterator[Issue]:
         for key, item in value.items():
             at = (*path, str(key))
             for violation in _walk(shape.key, key, at, SHOWN):
-                yield Issue(at, f"the name {violation.message}".replace("name expected", "name: expected", 1))
+                message = f"the name {violation.message}".replace("name expected", "name: expected", 1)
+                yield replace(violation, path=at, message=message)
             yield from _walk(shape.value, item, at, SHOWN_IN_MAP)
     elif shape.type_name == "string":
         yield from _text(shape, value, path, limit)
@@ -133,16 +139,27 @@ def _text(shape: Any, value: str, path: Keys, limit: int) -> Iterator[Issue]:
     if known and value not in known:
         near = ", ".join(known) if len(known) <= FEW else _near(value, known, 3)
         places = f" ({'near: ' if len(known) > FEW else ''}{near})" if near else ""
-        yield Issue(path, f"{shown} is none of the {len(known)} known values{places}")
+        yield warning(f"{shown} is none of the {len(known)} known values{places}", path=path)
         return
     wrong = list(_bounds(shape, len(value), "{} characters long", path))
     yield from wrong
     pattern = shape.metadata.get("pattern")
     # What is too long or too short mostly breaks the pattern too: one mistake, said once.
     if pattern and not wrong:
-        wanted = compiled(pattern, value.isascii())
+        wanted = _compiled(pattern)
         if wanted is not None and not wanted.fullmatch(value):
-            yield Issue(path, f"{shown} does not match {_shortened(pattern, 2 * SHOWN)}")
+            yield warning(f"{shown} does not match {_shortened(pattern, 2 * SHOWN)}", path=path)
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    """None for a pattern that is Java's alone, such as `\\p{L}`, or that its author got wrong."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of what Python reads in another way
+        try:
+            return re.compile(pattern, re.ASCII)  # Java's \d, \w and \s are ASCII's
+        except (re.error, Warning, RecursionError, OverflowError):
+            return None
 
 
 def _bounds(shape: Any, size: Any, unit: str, path: Keys) -> Iterator[Issue]:
@@ -154,7 +171,8 @@ def _bounds(shape: Any, size: Any, unit: str, path: Keys) -> Iterator[Issue]:
     if size is not None and least is not None and size < least:
         yield Issue(path, f"{has}, at least {least}")
     if size is not None and most is not None and size > most:
-        yield Issue(path, f"{has}, at most {most}")
+        issue = Issue(path, f"{has}, at most {most}")
+        yield replace(issue, severity="warning") if "max" in shape.metadata else issue
 
 
 def _document(value: Any, path: Keys) -> Iterator[Issue]:

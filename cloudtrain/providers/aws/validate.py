@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from importlib.util import find_spec
 
 from cloudtrain.issues import Issue, warning
@@ -10,7 +11,7 @@ from cloudtrain.planning import Plan
 from cloudtrain.providers.aws.field_map import spec_path
 from cloudtrain.providers.aws.request import body_of
 from cloudtrain.providers.aws.rules import broken_rules, notes
-from cloudtrain.providers.aws.service_model import request_violations
+from cloudtrain.providers.aws.service_model import models, request_violations
 from cloudtrain.providers.cloud.image_notes import image_notes
 from cloudtrain.providers.cloud.request import idle_note, rehearsal_notes
 from cloudtrain.units import exact_duration
@@ -19,7 +20,10 @@ INSTALL = 'pip install "cloudtrain[aws]"'
 
 
 def rule_issues(plan: Plan) -> list[Issue]:
-    """Rules across several fields, and every member of the request held against SageMaker's model. Imports no SDK."""
+    """Rules across several fields, and every member of the request held against SageMaker's model. Imports no SDK.
+
+    What breaks an enum, a pattern or a maximum of the model is a warning: the service may be newer than the model.
+    """
     found = [plan.located(issue) for issue in broken_rules(plan)]
     found += _told(plan, request_violations(body_of(plan)), found)
     said = [*rehearsal_notes(plan), *notes(plan), *image_notes(plan), *idle_note(plan)]
@@ -29,7 +33,7 @@ def rule_issues(plan: Plan) -> list[Issue]:
 
 
 def model_issues(plan: Plan) -> list[Issue]:
-    """The same by the model of the boto3 that will send it: an older one may not know all that the request holds."""
+    """What the boto3 that will send it refuses to send: an older one may not know all members of the request."""
     if plan.is_rehearsal:
         return []  # nothing is sent
     try:
@@ -37,18 +41,23 @@ def model_issues(plan: Plan) -> list[Issue]:
         from cloudtrain.providers.aws.shapes import violations
     except ImportError:
         return [Issue((), "boto3 is not installed", INSTALL)]
-    return _told(plan, violations(input_shape("sagemaker", "CreateTrainingJob"), body_of(plan)), rule_issues(plan))
+    found = violations(input_shape("sagemaker", "CreateTrainingJob"), body_of(plan))
+    refused = _told(plan, [violation for violation in found if violation.is_error], rule_issues(plan))
+    return [replace(issue, hint="pip install --upgrade boto3") for issue in refused]
 
 
 def _told(plan: Plan, violations: list[Issue], others: list[Issue]) -> list[Issue]:
-    """Violations of the model at the fields of the spec, less those of fields that others tell in better words."""
-    told, issues = {other.path for other in others if other.path}, []
+    """Violations of the model at the spec's fields, less those of fields that other errors tell in better words."""
+    told, issues = {other.path for other in others if other.path and other.is_error}, []
     for violation in violations:
         path = spec_path(plan, violation.path)
         if path in told:
             continue
-        message = f"{_in_units(violation)}{_own_share(plan, violation)}  (CreateTrainingJob.{violation.field})"
-        issues.append(plan.located(Issue(path, message)))
+        place = f"CreateTrainingJob.{violation.field}"
+        if not violation.is_error:
+            place += f" in the service model of {models()}, which may be older than the service"
+        message = f"{_in_units(violation)}{_own_share(plan, violation)}  ({place})"
+        issues.append(plan.located(replace(violation, path=path, message=message)))
     return issues
 
 

@@ -6,14 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import botocore
 import pytest
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
 
 import cloudtrain
 from cloudtrain.api.run import Run
+from cloudtrain.submission.preflight import preflight
 from tests.fakes.aws.cloud import Cloud
 
 JOB = {
@@ -45,6 +49,53 @@ def test_a_submit_is_three_calls_and_so_is_the_next_one(cloud: Cloud) -> None:
     cloud.front.reset()
     submit()
     assert calls(cloud) == THREE
+
+
+NEW = "ml.p99.48xlarge"
+
+
+@pytest.fixture
+def newer(cloud: Cloud) -> Iterator[Cloud]:
+    """A cloud with a machine that no SDK of today knows."""
+    types = cloud.service.model.shape_for("TrainingInstanceType").metadata["enum"]
+    types.append(NEW)
+    yield cloud
+    types.remove(NEW)
+
+
+def test_a_machine_that_boto3_does_not_know_yet_is_submitted_with_a_warning(newer: Cloud) -> None:
+    machine = {"instance": {"aws": NEW}, "gpus": 8}
+    plan = cloudtrain.plan(cloudtrain.load({**JOB, "resources": machine}), "aws")
+    [said] = [issue for issue in preflight(plan) if NEW in issue.message]
+    assert not said.is_error
+    assert f"{NEW!r} is none of the" in said.message
+    assert f"in the service model of botocore {botocore.__version__}" in said.message
+    run = cloudtrain.submit(plan)
+    assert newer.service.jobs[run.id].describe()["ResourceConfig"]["InstanceType"] == NEW
+
+
+@pytest.fixture
+def older(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The shapes of the boto3 that sends a request, to take something out of them."""
+    model = json.loads(json.dumps(Loader().load_service_model("sagemaker", "service-2")))
+    shape = ServiceModel(model, "sagemaker").operation_model("CreateTrainingJob").input_shape
+    monkeypatch.setattr("cloudtrain.providers.aws.client.input_shape", lambda *_: shape)
+    shapes: dict[str, Any] = model["shapes"]
+    return shapes
+
+
+def test_an_older_boto3_refuses_no_machine_that_our_table_knows(older: dict[str, Any]) -> None:
+    older["TrainingInstanceType"]["enum"].remove("ml.p4de.24xlarge")
+    plan = cloudtrain.plan(cloudtrain.load(JOB), "aws")
+    assert not [issue for issue in preflight(plan) if "ml.p4de" in issue.message]
+
+
+def test_an_older_boto3_that_cannot_send_a_member_is_told_with_the_remedy(older: dict[str, Any]) -> None:
+    del older["CreateTrainingJobRequest"]["members"]["RemoteDebugConfig"]
+    plan = cloudtrain.plan(cloudtrain.load(JOB), "aws")
+    [said] = [issue for issue in preflight(plan) if issue.is_error]
+    assert "is not a known member" in said.message
+    assert said.hint == "pip install --upgrade boto3"
 
 
 def test_ten_thousand_files_are_as_many_calls_as_one(cloud: Cloud, folder: Path) -> None:

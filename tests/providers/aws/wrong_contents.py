@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.providers.aws.wrong_requests import many, row
+from tests.providers.aws.wrong_requests import limit, many, row
 
 ROWS = [
     # inputs
@@ -33,13 +33,13 @@ ROWS = [
         "inputs.train: s3://b/x.csv is one object",
         job="inputs: {train: {uri: 's3://b/x.csv', mode: stream}}\n",
     ),
-    row(
+    limit(
         "nineteen inputs",
         "1:1",
         "inputs: has 21 items, at most 20, 2 of them cloudtrain's own",
         job="inputs:\n" + many(19, "n#: s3://b/n#/"),
     ),
-    row(
+    limit(
         "input at too long an address",
         "1:10",
         "inputs.train",
@@ -47,9 +47,9 @@ ROWS = [
         job=f"inputs: {{train: 's3://b/{'x' * 200}/{'x' * 200}/{'x' * 200}/{'x' * 200}/{'x' * 250}/'}}\n",
     ),
     # environment, secrets, tags, checkpoints
-    row("value of 513 characters", "1:7", "env.X", "at most 512", job=f"env: {{X: '{'y' * 513}'}}\n"),
+    limit("value of 513 characters", "1:7", "env.X", "at most 512", job=f"env: {{X: '{'y' * 513}'}}\n"),
     row("variable with a dash", "1:7", "env.MY-VAR", job="env: {MY-VAR: x}\n"),
-    row(
+    limit(
         "a hundred and one variables",
         "1:1",
         "env: has 101 entries, at most 100, 1 of them cloudtrain's own",
@@ -79,9 +79,9 @@ ROWS = [
         "tags.cloudtrain-run: names that begin with cloudtrain- are taken",
         job="tags: {cloudtrain-run: x}\n",
     ),
-    row("tag with a strange character", "1:8", "tags.team", "does not match", job="tags: {team: 'a€b'}\n"),
-    row("tag value too long", "1:8", "tags.team", "at most 256", job=f"tags: {{team: '{'x' * 257}'}}\n"),
-    row(
+    row("tag with a strange character", "1:8", "tags.team", "'€' is not allowed in a tag", job="tags: {team: 'a€b'}\n"),
+    limit("tag value too long", "1:8", "tags.team", "at most 256", job=f"tags: {{team: '{'x' * 257}'}}\n"),
+    limit(
         "too many tags",
         "1:1",
         "tags: has 58 items, at most 50, 8 of them cloudtrain's own",

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 ECR = "123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1"
 CPU = "instance: {aws: ml.m5.xlarge}"
@@ -20,12 +20,19 @@ class Row:
     job: str
     env: Mapping[str, str] = field(default_factory=dict)
     run_id: str = ""
+    is_limit: bool = False
+    """Of the service model alone: an older model must not refuse what a newer service takes."""
 
 
 def row(id: str, at: str, *said: str, job: str, run_id: str = "", **env: str) -> Row:
     """A mistake at a place: `2:3` of job.yaml, or the words of another origin."""
     where = f"job.yaml:{at}: " if at[:1].isdigit() else at
     return Row(id, (where, *said), job, env, run_id)
+
+
+def limit(id: str, at: str, *said: str, job: str) -> Row:
+    """A value that the service model at hand does not know or allow, at a place."""
+    return replace(row(id, at, *said, job=job), is_limit=True)
 
 
 def many(count: int, line: str) -> str:
@@ -38,7 +45,7 @@ ROWS = [
     row("run id with an underscore", "", "'bad_id' is no valid run id", job="{}\n", run_id="bad_id"),
     row("run id of 64 characters", "", "is no valid run id", job="{}\n", run_id="a" * 64),
     # machines
-    row(
+    limit(
         "type that does not exist",
         "2:14",
         "resources.instance.aws",
@@ -53,14 +60,14 @@ ROWS = [
         "ml.p4d.24xlarge",
         job="resources: {instance: {aws: p4d.24xlarge}, gpus: 8}\nlimits: {max_runtime: 1 h}\n",
     ),
-    row(
+    limit(
         "second type of a list does not exist",
         "1:46",
         "resources.instance.aws[1]",
         "ml.nope",
         job="resources: {instance: {aws: [ml.p5.48xlarge, ml.nope]}, gpus: 8}\nlimits: {max_runtime: 1 h}\n",
     ),
-    row(
+    limit(
         "six types",
         "1:24",
         "resources.instance.aws",
@@ -139,7 +146,7 @@ ROWS = [
         "cannot go with aws.keep_alive",
         job="resources: {instance: {aws: [ml.g5.xlarge, ml.g6.xlarge]}, gpus: 1}\naws: {keep_alive: 10 min}\n",
     ),
-    row("kept too long", "1:7", "aws.keep_alive", "is 7 h, at most 6 h", job="aws: {keep_alive: 7 h}\n"),
+    limit("kept too long", "1:7", "aws.keep_alive", "is 7 h, at most 6 h", job="aws: {keep_alive: 7 h}\n"),
     row(
         "spot waits shorter than it runs",
         "2:28",
@@ -166,7 +173,7 @@ ROWS = [
         "is 10 min, at least 30 min",
         job="resources: {gpus: 1}\nlimits: {max_wait: 10 min}\n",
     ),
-    row(
+    limit(
         "waiting too long",
         "2:10",
         "limits.max_wait",
@@ -261,21 +268,21 @@ ROWS = [
         "aws.security_groups: needs aws.subnets beside it",
         job="aws: {security_groups: [sg-1]}\n",
     ),
-    row(
+    limit(
         "six security groups",
         "1:7",
         "aws.security_groups",
         "at most 5",
         job="aws: {security_groups: [sg-1, sg-2, sg-3, sg-4, sg-5, sg-6], subnets: [subnet-1]}\n",
     ),
-    row(
+    limit(
         "seventeen subnets",
         "1:7",
         "aws.subnets",
         "at most 16",
         job="aws: {subnets: [" + ", ".join(f"subnet-{n}" for n in range(17)) + "], security_groups: [sg-1]}\n",
     ),
-    row(
+    limit(
         "subnet that is no id",
         "1:7",
         "aws.subnets",
@@ -315,7 +322,7 @@ ROWS = [
         "lies in eu-west-1, the job runs in us-east-1",
         job="image: 123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1\n",
     ),
-    row("image that is too long", "1:1", "image: ", "at most 255", job=f"image: {ECR}{'x' * 250}\n"),
+    limit("image that is too long", "1:1", "image: ", "at most 255", job=f"image: {ECR}{'x' * 250}\n"),
     row(
         "image to be built of nothing, for nowhere",
         "1:9",
