@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from cloudtrain.images.ignored import Pattern, pattern_of
+from cloudtrain.images.dockerignore import Pattern, pattern_of
 
 _FLAGS = re.compile(r"--[a-z-]+(=(\"[^\"]*\"|\S*))?\s+")
 _HEREDOC = re.compile(r"<<-?\s*[\"']?[A-Za-z_]")

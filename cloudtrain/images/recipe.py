@@ -15,7 +15,7 @@ from typing import Any
 from cloudtrain.bundle import bundled, payload_files
 from cloudtrain.errors import SourceError
 from cloudtrain.images.copied import copied
-from cloudtrain.images.ignored import Rule, brings_back, fits, is_ignored, rules_of
+from cloudtrain.images.dockerignore import Rule, brings_back, fits, is_ignored, rules_of
 
 LOCAL = "cloudtrain"
 """What images that we build are called on this machine."""

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from cloudtrain.errors import SourceError, StorageError
 from cloudtrain.private import FILE, FOLDER, private, private_folder
-from cloudtrain.source.content import read_content
+from cloudtrain.source.hashes import read_content
 from cloudtrain.source.links import read_link
 from cloudtrain.source.tree import Progress, SourceEntry, SourceTree
 

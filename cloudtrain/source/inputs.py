@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloudtrain.errors import SourceError
-from cloudtrain.source.cache import HashCache, stamp
-from cloudtrain.source.content import read_content
+from cloudtrain.source.hashes import HashCache, read_content, stamp
 
 MAX_NAMED = 3
 """Of the problems of one input, in a message."""

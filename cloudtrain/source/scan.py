@@ -7,15 +7,14 @@ import os
 import stat
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from cloudtrain.errors import SourceError
 from cloudtrain.issues import Issue
-from cloudtrain.source.cache import HashCache, stamp
-from cloudtrain.source.content import read_content
+from cloudtrain.source.hashes import HashCache, read_content, stamp
 from cloudtrain.source.ignore import Patterns
 from cloudtrain.source.links import folders_of, link_trouble, read_link
-from cloudtrain.source.outputs import own_outputs
 from cloudtrain.source.tree import PAYLOAD_FOLDER, Progress, SourceEntry, SourceTree, digest_entries
 from cloudtrain.source.walk import Found, unreadable, walk
 
@@ -45,7 +44,7 @@ def scan(
     cache = HashCache(cache_dir, top, started)
     patterns = Patterns(cache.patterns)
     found = walk(top, patterns)
-    if outputs := own_outputs():
+    if outputs := _own_outputs():
         found.files = [(path, info) for path, info in found.files if (info.st_dev, info.st_ino) not in outputs]
     added = _payload_paths(payload or {})
     listed = found.files + _payload_files(added, found)
@@ -63,6 +62,20 @@ def scan(
         total_bytes=sum(entry.size for entry in entries),
         secrets=tuple(sorted(found.secrets)),
     )
+
+
+def _own_outputs() -> frozenset[tuple[int, int]]:
+    """`submit > log.txt` in the job's folder is no part of the source.
+
+    Device and inode of the regular files that standard output and standard error lead to; usually none.
+    """
+    found = set()
+    for fd in (1, 2):
+        with suppress(OSError):  # closed
+            about = os.fstat(fd)
+            if stat.S_ISREG(about.st_mode):
+                found.add((about.st_dev, about.st_ino))
+    return frozenset(found)
 
 
 def _payload_paths(payload: Mapping[str, Path]) -> dict[str, Path]:

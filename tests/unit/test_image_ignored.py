@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.errors import SourceError
-from cloudtrain.images.ignored import brings_back, is_ignored, rules_of
-from cloudtrain.images.wildcards import ANY, DEEP, STAR, matcher
+from cloudtrain.images.dockerignore import ANY, DEEP, STAR, brings_back, is_ignored, matcher, rules_of
 
 TABLE: list[tuple[str, str, bool]] = [
     # anchoring: a pattern counts from the top, with or without a slash before it

@@ -240,7 +240,7 @@ def test_the_source_must_be_a_folder(root: Path, name: str) -> None:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths whose content was read."""
-    from cloudtrain.source.content import read_content
+    from cloudtrain.source.hashes import read_content
 
     seen: list[str] = []
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import CloudError, SourceError
 from cloudtrain.providers import Progress
 from cloudtrain.providers.cloud.request import PREFIX
-from cloudtrain.source.cache import stamp
+from cloudtrain.source.hashes import stamp
 from cloudtrain.source.inputs import InputFile, digest_of, look
 
 if TYPE_CHECKING:

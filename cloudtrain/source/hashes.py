@@ -1,12 +1,13 @@
-"""Remembers the sha256 of unchanged files, and translated ignore patterns, between two scans of a folder.
+"""Hashes files, and remembers the sha256 of unchanged ones and translated ignore patterns between two scans.
 
-One file per folder. It is only a shortcut: missing, damaged or unwritable means that files are read again.
+One cache file per folder. It is only a shortcut: missing, damaged or unwritable means that files are read again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,31 @@ from cloudtrain.private import private, private_folder
 # tick every few milliseconds, some of them every two seconds.
 _RACY_NS = 2_000_000_000
 _VERSION = 2
+_BLOCK = 1 << 20
+# A file may turn into a FIFO or a link between being listed and being opened: neither block nor follow.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+def read_content(
+    path: str, size: int, sink: Callable[[bytes], object] | None = None, *, follow: bool = False
+) -> str | None:
+    """sha256 (hex digits) of the file, None if it is not exactly `size` bytes; OSError if it is unreadable.
+
+    `sink` receives the content, never more than `size` + 1 bytes of it. `follow`: the path may be a link.
+    """
+    digest = hashlib.sha256()
+    left = size
+    fd = os.open(path, _FLAGS if follow else _FLAGS | os.O_NOFOLLOW)
+    try:
+        # One byte more than is left is asked for, so that a file that has grown is noticed.
+        while left >= 0 and (block := os.read(fd, min(left + 1, _BLOCK))):
+            left -= len(block)
+            digest.update(block)
+            if sink is not None:
+                sink(block)
+    finally:
+        os.close(fd)
+    return None if left else digest.hexdigest()
 
 
 def stamp(info: os.stat_result) -> str:
