@@ -1,4 +1,4 @@
-"""Where the folders lie that travel with the package: entrypoints/, infra/, docker/."""
+"""Where the folders are that the package carries: entrypoints/, infra/, docker/."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     CloudtrainError            1
      ├─ UsageError             2   a wrong command, flag or setting
      │   ├─ SpecError          2   mistakes in job.yaml, all of them, each with its place
-     │   └─ SourceError        2   a source folder that cannot travel
+     │   └─ SourceError        2   a source folder that cannot be archived
      ├─ RunNotFound            2   no run of that name
      ├─ RefusedError           3   a check said no before anything was spent
      ├─ RunExists              3   that run id is taken: nothing was started
@@ -52,7 +52,7 @@ class SpecError(UsageError):
 
 
 class SourceError(UsageError):
-    """The source folder holds something that cannot travel, or changed while it was packed."""
+    """The source folder holds something that cannot be archived, or changed while it was packed."""
 
 
 class RunNotFound(CloudtrainError):

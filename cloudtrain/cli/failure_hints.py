@@ -93,7 +93,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"FileNotFoundError|No such file",
-        "files travel only inside the source folder; data is an input (CLOUDTRAIN_INPUT_<NAME>)",
+        "only files inside the source folder are in the archive; data is an input (CLOUDTRAIN_INPUT_<NAME>)",
     ),
     (r"No space left", "free some disk space, or ask for more: resources.disk"),
     (

@@ -26,7 +26,7 @@ class Request:
     provider: str
     document: Mapping[str, Any]
     job: Mapping[str, Any] = field(default_factory=dict)
-    """The job document that travels beside it: what the launcher reads on every node."""
+    """The job document that is sent with it: what the launcher reads on every node."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

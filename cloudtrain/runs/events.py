@@ -9,7 +9,7 @@ from cloudtrain.bundle import bundled
 
 
 def _load_schema() -> Any:
-    """The launcher's own file: it travels with the job, so that it cannot import from this package."""
+    """The launcher's own file: it is sent with the job, so that it cannot import from this package."""
     spec = spec_from_file_location(
         "cloudtrain._event_schema", bundled("entrypoints") / "cloudtrain_launcher" / "event_schema.py"
     )

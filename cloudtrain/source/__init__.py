@@ -1,7 +1,7 @@
-"""The source archive of a job: which files travel, the digest that names them, the .tar.gz that holds them.
+"""The source archive of a job: its files, the digest that names them, the .tar.gz that holds them.
 
 `scan` reads the disk only (no network, no process), so a plan can name the digest.
-What does not travel: what .gitignore and .cloudtrainignore leave out, `.git`, caches, virtual environments,
+Left out is what .gitignore and .cloudtrainignore name, `.git`, caches, virtual environments,
 empty folders.
 """
 

@@ -54,7 +54,7 @@ def link_trouble(
         elif name in folders or (name in files and not todo):
             here.append(part)
         else:
-            return f"a broken link: {name} does not exist or does not travel"
+            return f"a broken link: {name} does not exist or is not in the archive"
     return None
 
 

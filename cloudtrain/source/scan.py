@@ -1,4 +1,4 @@
-"""Scans the source folder: walk, hash (or remember), refuse what cannot travel, all of it at once."""
+"""Scans the source folder: walk, hash (or remember), refuse what cannot be archived, all of it at once."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def scan(
     cache_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> SourceTree:
-    """The tree that would travel; starts no process, needs no network.
+    """The tree that would be archived; starts no process, needs no network.
 
     `payload`: name below `.cloudtrain/` -> file added under it. `cache_dir`: where hashes are remembered.
-    SourceError lists everything below `root` that cannot travel.
+    SourceError lists everything below `root` that cannot be archived.
     """
     if not root.is_dir():
         raise SourceError(
@@ -164,7 +164,7 @@ def _links(top: str, found: Found) -> list[SourceEntry]:
 def _refusal(root: Path, problems: list[Issue]) -> str:
     count = "1 thing" if len(problems) == 1 else f"{len(problems)} things"
     lines = [_in_one_line(issue) for issue in sorted(problems, key=lambda issue: issue.origin)]
-    return "\n  ".join([f"{count} in the source folder {root} cannot travel:", *lines])
+    return "\n  ".join([f"{count} in the source folder {root} cannot be archived:", *lines])
 
 
 def _in_one_line(issue: Issue) -> str:

@@ -1,4 +1,4 @@
-"""What a scan found: the files that travel, the digest that names them, whether they are too many bytes."""
+"""What a scan found: the files of the archive, the digest that names them, whether they are too many bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Progress = Callable[[int, int], None]
 """Called with (files done, files in all): about a hundred times for a large tree, the last time when done."""
 
 PAYLOAD_FOLDER = ".cloudtrain"
-"""Top-level folder of the archive that is ours; a folder of that name in the source never travels."""
+"""Top-level folder of the archive that is ours; a folder of that name in the source is never in the archive."""
 
 WARN_BYTES = 100_000_000
 LIMIT_BYTES = 1_000_000_000
@@ -48,7 +48,7 @@ class SourceTree:
     """sha256 over path, mode and content of every entry: the same wherever the folder is copied to."""
     total_bytes: int
     secrets: tuple[str, ...] = ()
-    """What does not travel since it is likely to hold secrets; folders end with a slash."""
+    """What is left out since it is likely to hold secrets; folders end with a slash."""
 
     @property
     def files_count(self) -> int:

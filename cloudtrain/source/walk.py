@@ -1,4 +1,4 @@
-"""Walks the source folder and decides what travels: .gitignore, .cloudtrainignore, what always stays out."""
+"""Walks the source folder and decides what is archived: .gitignore, .cloudtrainignore, what always stays out."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Found:
         self.files: list[tuple[str, os.stat_result]] = []
         self.links: list[str] = []
         self.problems: list[Issue] = []
-        """What cannot travel, each with its path as the origin."""
+        """What cannot be archived, each with its path as the origin."""
         self.secrets: list[str] = []
         """What stays out since it is likely to hold secrets; folders end with a slash."""
 
@@ -55,7 +55,7 @@ class _Folder:
 
 
 def walk(root: str, patterns: Patterns) -> Found:
-    """Every file and link below `root` that travels. Problems are collected, nothing is raised."""
+    """Every file and link below `root` that is to be archived. Problems are collected, nothing is raised."""
     lead, git = _rules_above(root, patterns)
     walker = _Walker(root, lead, patterns)
     todo = [_Folder(path="", say=_Say.GIT, wanted=True, git=git, ours=())]
@@ -90,7 +90,7 @@ class _Walker:
         self.found = Found()
 
     def visit(self, folder: _Folder, entries: list[os.DirEntry[str]]) -> Iterator[_Folder]:
-        """Takes what travels of one folder and yields the folders to look into."""
+        """Takes what is to be archived of one folder and yields the folders to look into."""
         entered = self._enter(folder, {entry.name for entry in entries})
         if entered is None:
             return
@@ -119,7 +119,7 @@ class _Walker:
             if inner == _Say.NOTHING:
                 if not is_folder or not any(rules.may_bring_back_below(place) for rules in ours):
                     continue
-            elif not _name_travels(path, name, self.found):
+            elif not _has_usable_name(path, name, self.found):
                 continue
             if is_folder:
                 yield _Folder(path=path + "/", say=inner, wanted=verdict is False, git=git, ours=ours)
@@ -169,7 +169,7 @@ def _take(entry: os.DirEntry[str], path: str, found: Found) -> None:
         found.problems.append(Issue((), why, "remove it or add it to .cloudtrainignore", origin=path))
 
 
-def _name_travels(path: str, name: str, found: Found) -> bool:
+def _has_usable_name(path: str, name: str, found: Found) -> bool:
     if name.isascii() and name.isprintable():
         return True
     try:
@@ -185,7 +185,7 @@ def _name_travels(path: str, name: str, found: Found) -> bool:
 
 
 def _read_rules(file: str, patterns: Patterns, base: str) -> Chain:
-    """The rules of an ignore file; none if it cannot be read (as a file that travels it is then refused)."""
+    """The rules of an ignore file; none if it cannot be read (as a file of the archive it is then refused)."""
     try:
         # git does not follow a .gitignore that is a link either.
         fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

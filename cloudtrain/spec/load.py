@@ -217,7 +217,7 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
         source = (folder / source_name).resolve()
         if not source.is_dir():
             word = "is a file, not a folder" if source.exists() else "no such folder"
-            return [Issue((at,), f"{word}: {source_name}", "the folder whose content travels with the job")]
+            return [Issue((at,), f"{word}: {source_name}", "the folder whose content is sent with the job")]
         at = "entrypoint"
         problem = _entrypoint_problem(entrypoint.strip(), source) if isinstance(entrypoint, str) else None
     except OSError as error:
@@ -236,10 +236,10 @@ def _entrypoint_problem(entrypoint: str, source: Path) -> tuple[str, str | None]
     if entrypoint.split()[0] == "-m":
         return _module_problem(entrypoint.split()[1:], source)
     if Path(entrypoint).is_absolute():
-        return f"{entrypoint!r} is an absolute path", "write it as it lies in the source folder, which is what travels"
+        return f"{entrypoint!r} is an absolute path", "write it relative to the source folder, which is what is archived"
     target = source / entrypoint
     if not target.resolve().is_relative_to(source):
-        return f"{entrypoint!r} lies outside source, so it would not travel", "move it into the source folder"
+        return f"{entrypoint!r} is outside source, so it is not in the archive", "move it into the source folder"
     if target.is_dir():
         return f"{entrypoint!r} is a folder", "name the script in it"
     if not target.is_file():

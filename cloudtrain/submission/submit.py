@@ -312,14 +312,14 @@ def _changed(tree: SourceTree, before: SourceTree | None) -> SourceError:
 
 
 def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
-    """SourceError when an ignore file keeps the very program from travelling."""
+    """SourceError when an ignore file leaves out the program itself."""
     kind, target = entrypoint_of(spec.entrypoint)
     if kind not in ("script", "notebook"):
         return
     path = os.path.relpath((tree.root / target).resolve(), tree.root.resolve())
     if all(entry.path != path for entry in tree.files):
         raise SourceError(
-            f"the entrypoint {target} would not travel: .gitignore or .cloudtrainignore leaves it out",
+            f"the entrypoint {target} is not in the archive: .gitignore or .cloudtrainignore leaves it out",
             hint=f"add !{path} to .cloudtrainignore",
         )
 

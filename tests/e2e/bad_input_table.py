@@ -62,7 +62,7 @@ ROWS = [
     spec("name only of a hyphen", "1:1", "'-' is no valid job name", job="name: '-'\n"),
     spec("entrypoint missing", "1:1", "no such file in the source folder: trian.py (did you mean 'train.py'?)", job="entrypoint: trian.py\n", train_py=""),
     spec("entrypoint with arguments", "1:1", "no such file", "hint: arguments go into args", job="entrypoint: train.py --lr 3\n", train_py=""),
-    spec("entrypoint outside", "1:1", "'../x.py' lies outside source", "hint: move it", job="entrypoint: ../x.py\n"),
+    spec("entrypoint outside", "1:1", "'../x.py' is outside source", "hint: move it", job="entrypoint: ../x.py\n"),
     spec("entrypoint absolute", "1:1", "'/x.py' is an absolute path", job="entrypoint: /x.py\n"),
     spec("entrypoint is a folder", "1:1", "'code' is a folder", job="entrypoint: code\n", **{"code/": ""}),
     spec("entrypoint is no program", "1:1", "'a.txt' is neither a .py script", job="entrypoint: a.txt\n", **{"a.txt": ""}),

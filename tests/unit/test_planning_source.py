@@ -1,4 +1,4 @@
-"""What planning refuses of a source folder: runs kept inside it, and a program that would not travel."""
+"""What planning refuses of a source folder: runs kept inside it, and a program that is not in the archive."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_an_entrypoint_that_is_ignored_is_refused_with_the_line_to_add(tmp_path:
     (tmp_path / "build" / "train.py").write_text("")
     (tmp_path / ".gitignore").write_text("build/\n")
     job = cloudtrain.load(tmp_path / "job.yaml")
-    with pytest.raises(SourceError, match="would not travel") as refused:
+    with pytest.raises(SourceError, match="is not in the archive") as refused:
         cloudtrain.plan(job, data_dir=str(tmp_path.parent / "runs"))
     assert refused.value.hint == "add !build/train.py to .cloudtrainignore"
     (tmp_path / ".cloudtrainignore").write_text("!build/train.py\n")
     assert cloudtrain.plan(job, data_dir=str(tmp_path.parent / "runs")).facts.source.files == 4
 
 
-def test_an_entrypoint_behind_a_link_travels_with_what_it_leads_to(tmp_path: Path) -> None:
+def test_an_entrypoint_behind_a_link_is_archived_with_what_it_leads_to(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("entrypoint: link/train.py\n")
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "train.py").write_text("")

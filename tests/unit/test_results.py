@@ -47,7 +47,7 @@ def test_links_inside_are_kept_as_relative_ones_and_others_are_named(run: RunFol
     assert (copy / "step-2" / "up").read_text() == "w"
     assert (copy / "of-azure" / "x").read_text() == "x"
     assert notes == [
-        "model/gone was left out: a broken link: nowhere does not exist or does not travel",
+        "model/gone was left out: a broken link: nowhere does not exist or is not in the archive",
         f"model/secret was left out: a link that leads out of what the job left ({tmp_path}/secret)",
         "model/up was left out: a link that leads out of what the job left (../../../../secret)",
     ]

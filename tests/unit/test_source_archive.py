@@ -79,7 +79,7 @@ def test_a_round_trip_gives_the_same_tree(root: Path, tmp_path: Path) -> None:
     assert (tmp_path / "new/node-0/pkg/link").readlink() == Path("../train.py")
 
 
-def test_the_payload_travels(root: Path, tmp_path: Path) -> None:
+def test_the_payload_is_archived(root: Path, tmp_path: Path) -> None:
     target = write(tmp_path / "installed", {"real.py": "launch"}) / "real.py"
     (tmp_path / "launch.py").symlink_to(target)
     unpack(pack(scan(root, {"job/launch.py": tmp_path / "launch.py"}, None), tmp_path / "store"), tmp_path / "node")

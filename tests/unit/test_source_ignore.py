@@ -1,4 +1,4 @@
-"""What travels is what git would not ignore, plus what .cloudtrainignore says after it."""
+"""What is archived is what git would not ignore, plus what .cloudtrainignore says after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.samples import write
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 
-def travelling(root: Path) -> list[str]:
+def archived(root: Path) -> list[str]:
     return [entry.path for entry in scan(root, None, None).files]
 
 
@@ -86,10 +86,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @needs_git
 @settings(max_examples=200)
 @given(rules=ignore_files())
-def test_the_files_that_travel_are_the_files_git_sees(repository: Path, rules: dict[str, str]) -> None:
+def test_the_archived_files_are_the_files_git_sees(repository: Path, rules: dict[str, str]) -> None:
     write(repository, rules)
     try:
-        assert travelling(repository) == git_sees(repository)
+        assert archived(repository) == git_sees(repository)
     finally:
         for place in rules:
             (repository / place).unlink()
@@ -100,7 +100,7 @@ def test_the_files_that_travel_are_the_files_git_sees(repository: Path, rules: d
 @given(rules=ignore_files())
 def test_cloudtrainignore_alone_reads_as_gitignore_would(repository: Path, rules: dict[str, str]) -> None:
     seen = []
-    for name, files in ((".gitignore", git_sees), (".cloudtrainignore", travelling)):
+    for name, files in ((".gitignore", git_sees), (".cloudtrainignore", archived)):
         places = {place.replace(".gitignore", name): text for place, text in rules.items() if "exclude" not in place}
         write(repository, places)
         seen.append({path for path in files(repository) if path in TREE})
@@ -121,14 +121,14 @@ def test_a_folder_inside_a_repository_obeys_the_rules_above_it(tmp_path: Path) -
     git(tmp_path, "init", "--quiet")
     (tmp_path / ".git/info/exclude").write_text("jobs/digits/sub\n")
     expected = [".gitignore", "keep.ckpt", "secret.env", "train.py"]
-    assert travelling(tmp_path / "jobs/digits") == git_sees(tmp_path / "jobs/digits") == expected
+    assert archived(tmp_path / "jobs/digits") == git_sees(tmp_path / "jobs/digits") == expected
 
 
-def test_a_source_folder_that_the_repository_ignores_travels_by_its_own_rules(tmp_path: Path) -> None:
+def test_a_source_folder_that_the_repository_ignores_is_archived_by_its_own_rules(tmp_path: Path) -> None:
     write(
         tmp_path, {".git/HEAD": "", ".gitignore": "*\n", "job/.gitignore": "*.log\n", "job/a.py": "", "job/a.log": ""}
     )
-    assert travelling(tmp_path / "job") == [".gitignore", "a.py"]
+    assert archived(tmp_path / "job") == [".gitignore", "a.py"]
 
 
 def test_a_worktree_obeys_the_exclude_file_of_its_repository(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_worktree_obeys_the_exclude_file_of_its_repository(tmp_path: Path) -> 
         "main/.git/info/exclude": "*.tmp\n", "main/.git/worktrees/side/commondir": "../..\n",
         "side/.git": f"gitdir: {tmp_path}/main/.git/worktrees/side\n", "side/a.py": "", "side/a.tmp": "",
     })  # fmt: skip
-    assert travelling(tmp_path / "side") == ["a.py"]
+    assert archived(tmp_path / "side") == ["a.py"]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_worktree_obeys_the_exclude_file_of_its_repository(tmp_path: Path) -> 
 )
 def test_cloudtrainignore_has_the_last_word(tmp_path: Path, files: dict[str, str], expected: list[str]) -> None:
     rules = {".gitignore", ".cloudtrainignore"}
-    assert [path for path in travelling(write(tmp_path, files)) if path not in rules] == expected
+    assert [path for path in archived(write(tmp_path, files)) if path not in rules] == expected
 
 
 STAYS_OUT = {
@@ -231,7 +231,7 @@ STAYS_OUT = {
 
 
 def test_caches_environments_and_git_stay_out(tmp_path: Path) -> None:
-    assert travelling(write(tmp_path, STAYS_OUT)) == ["pkg/.cloudtrain/ok", "train.py"]
+    assert archived(write(tmp_path, STAYS_OUT)) == ["pkg/.cloudtrain/ok", "train.py"]
 
 
 def test_cloudtrainignore_brings_back_caches_and_environments_but_never_git_or_our_own_folder(tmp_path: Path) -> None:
@@ -239,25 +239,25 @@ def test_cloudtrainignore_brings_back_caches_and_environments_but_never_git_or_o
     (tmp_path / ".cloudtrainignore").write_text("!__pycache__/\n!*.pyc\n!.venv\n!env/\n!.git/\n!.cloudtrain/\n")
     hidden = (".git/", ".cloudtrain/launch", "pkg/.git/")
     expected = sorted(path for path in STAYS_OUT if not path.startswith(hidden))
-    assert travelling(tmp_path) == [".cloudtrainignore", *expected]
+    assert archived(tmp_path) == [".cloudtrainignore", *expected]
 
 
 def test_a_folder_that_is_brought_back_does_not_bring_its_caches(tmp_path: Path) -> None:
     write(
         tmp_path, {".gitignore": "src/\n", ".cloudtrainignore": "!src/\n", "src/a.py": "", "src/__pycache__/a.pyc": ""}
     )
-    assert travelling(tmp_path) == [".cloudtrainignore", ".gitignore", "src/a.py"]
+    assert archived(tmp_path) == [".cloudtrainignore", ".gitignore", "src/a.py"]
 
 
 def test_a_link_to_a_folder_is_no_folder_to_a_pattern(tmp_path: Path) -> None:
     write(tmp_path, {".gitignore": "link/\n", "real/a": ""})
     (tmp_path / "link").symlink_to("real")
-    assert travelling(tmp_path) == [".gitignore", "link", "real/a"]
+    assert archived(tmp_path) == [".gitignore", "link", "real/a"]
 
 
 def test_patterns_that_git_never_matches_are_no_error(tmp_path: Path) -> None:
     write(tmp_path, {".gitignore": "a\\\n[\n[z-a]\n!\n/\n[[]\n", "a": "", "[": ""})
-    assert travelling(tmp_path) == [".gitignore", "a"]
+    assert archived(tmp_path) == [".gitignore", "a"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A scan names the folder by its content, refuses what cannot travel, and remembers what has not changed."""
+"""A scan names the folder by its content, refuses what cannot be archived, and remembers what has not changed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_payload_names_are_plain(root: Path, name: str) -> None:
         scan(root, {name: root / "train.py"}, None)
 
 
-def test_everything_that_cannot_travel_is_refused_at_once(root: Path, tmp_path: Path) -> None:
+def test_everything_that_cannot_be_archived_is_refused_at_once(root: Path, tmp_path: Path) -> None:
     write(tmp_path, {"outside.txt": ""})
     (root / "broken").symlink_to("nowhere")
     (root / "absolute").symlink_to("/etc/passwd")
@@ -109,10 +109,10 @@ def test_everything_that_cannot_travel_is_refused_at_once(root: Path, tmp_path: 
     (root / "tab\tfolder").mkdir()
     message = refusal(root)
     lines = message.splitlines()
-    assert lines[0] == f"10 things in the source folder {root} cannot travel:"
+    assert lines[0] == f"10 things in the source folder {root} cannot be archived:"
     assert len(lines) == 11
     told = dict(line.strip().split(": ", 1) for line in lines[1:])
-    assert "a broken link: nowhere does not exist or does not travel" in told["broken"]
+    assert "a broken link: nowhere does not exist or is not in the archive" in told["broken"]
     assert "leads out of the source folder (/etc/passwd)" in told["absolute"]
     assert "leads out of the source folder" in told["pkg/up"]
     assert "leads out of the source folder" in told["around"]
@@ -152,7 +152,7 @@ def test_likely_secrets_stay_out_and_are_named(tmp_path: Path) -> None:
     ],
     ids=["a file", "a folder", "a file of a folder", "a folder around it", "a pattern"],
 )
-def test_a_likely_secret_travels_when_it_is_asked_for(tmp_path: Path, rules: str, brought: list[str]) -> None:
+def test_a_likely_secret_is_archived_when_it_is_asked_for(tmp_path: Path, rules: str, brought: list[str]) -> None:
     write(tmp_path, dict.fromkeys((".env", ".aws/config", ".aws/credentials", "certs/ca.pem"), "x"))
     write(tmp_path, {".cloudtrainignore": rules})
     assert [entry.path for entry in scan(tmp_path, None, None).files if entry.path != ".cloudtrainignore"] == brought
@@ -166,7 +166,7 @@ def test_a_secret_that_is_ignored_anyway_is_not_spoken_of(tmp_path: Path) -> Non
     assert scan(tmp_path, None, None).secrets == ()
 
 
-def test_what_cannot_travel_is_no_trouble_once_it_is_ignored(root: Path) -> None:
+def test_what_cannot_be_archived_is_no_problem_once_it_is_ignored(root: Path) -> None:
     (root / "broken").symlink_to("nowhere")
     os.mkfifo(root / "fifo")
     (root / "new\nline").touch()
@@ -228,7 +228,7 @@ def test_links_inside_the_tree_stay_links(root: Path) -> None:
 def test_a_link_to_something_that_stays_behind_is_refused(root: Path) -> None:
     write(root, {".gitignore": "*.bin\n", "weights.bin": ""})
     (root / "weights").symlink_to("weights.bin")
-    assert "weights: a broken link: weights.bin does not exist or does not travel" in refusal(root)
+    assert "weights: a broken link: weights.bin does not exist or is not in the archive" in refusal(root)
 
 
 @pytest.mark.parametrize("name", ["missing", "train.py"])

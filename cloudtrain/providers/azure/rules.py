@@ -22,7 +22,7 @@ TAGS, TAG_NAME_CHARACTERS, TAG_CHARACTERS = 50, 100, 1000
 OWN_TAGS = 11
 """As many as `cloudtrain.providers.cloud.request.tags` may add."""
 JOB_BYTES = 100_000
-"""Of the job document, which travels in a variable; Linux takes 128 KiB in one."""
+"""Of the job document, which is sent in a variable; Linux takes 128 KiB in one."""
 
 # Compiled when they are needed: a plan has no time to lose.
 _DATASTORE = r"azureml://datastores/[a-zA-Z0-9_]+/paths/.*"
@@ -184,4 +184,4 @@ def _size(plan: Plan) -> Iterator[Issue]:
     size = len(as_variable(job_of(plan)).encode("utf-8", "replace"))
     if size > JOB_BYTES:
         hint = "put long values into a file in the source folder"
-        yield Issue(("args",), f"{size} bytes are more than travel with a job ({JOB_BYTES})", hint)
+        yield Issue(("args",), f"{size} bytes are more than a job can carry ({JOB_BYTES})", hint)

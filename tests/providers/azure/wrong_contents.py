@@ -221,7 +221,7 @@ ROWS = [
         "arguments that do not fit",
         "2:1",
         "args: ",
-        "bytes are more than travel with a job (100000)",
+        "bytes are more than a job can carry (100000)",
         job=f"entrypoint: -m train\nargs: [{'x' * 99_900}]\n",
     ),
     # ways into the job
