@@ -1,4 +1,4 @@
-"""One job spec, trained on SageMaker, Azure ML or the machine in front of you, by the same torchrun entrypoint."""
+"""One job spec, trained on SageMaker, Azure ML or your machine, by the same torchrun entrypoint."""
 
 from __future__ import annotations
 

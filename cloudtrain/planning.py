@@ -205,7 +205,7 @@ def _impossible(spec: JobSpec, target: Target) -> list[Issue]:
     for key, item in spec.inputs.items():
         place = target.place_of(item.uri)
         if place is None:
-            found.append(Issue(("inputs", key), f"says no place for {name}", f"add {name}: …"))
+            found.append(Issue(("inputs", key), f"has no URI for provider {name}", f"add {name}: …"))
             continue
         scheme = place.partition("://")[0].lower() if "://" in place else ""
         if scheme not in target.schemes:
@@ -214,7 +214,7 @@ def _impossible(spec: JobSpec, target: Target) -> list[Issue]:
     for key, places in spec.secrets.items():
         if target.place_of(places) is None:
             hint = f"add {name}: 'env:{key}'" if name in ("local", "docker") else f"add {name}: …"
-            found.append(Issue(("secrets", key), f"says no place for {name}", hint))
+            found.append(Issue(("secrets", key), f"has no URI for provider {name}", hint))
     return found
 
 

@@ -107,7 +107,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "azure.subscription": (_text, "Azure subscription"),
     "azure.resource_group": (_text, "resource group"),
     "azure.workspace": (_text, "Azure ML workspace"),
-    "azure.location": (_text, "where the workspace lies, such as eastus: prices depend on it"),
+    "azure.location": (_text, "where the workspace is, such as eastus: prices depend on it"),
     "azure.compute": (_text, "compute cluster; none: serverless"),
     "azure.datastore": (_text, "where checkpoints, model and output are kept"),
     "azure.repository": (_text, "where images that are built are pushed: myregistry.azurecr.io/train"),

@@ -72,7 +72,7 @@ def plan(
     if run_id == "last":
         raise UsageError("'last' always means the last run; choose another id")
     if run_id is not None and not re.fullmatch(r"(?=.{1,63}$)[a-zA-Z0-9](-*[a-zA-Z0-9])*", run_id):
-        raise UsageError(f"{run_id!r} is no valid run id", hint="up to 63 letters, digits and single hyphens inside")
+        raise UsageError(f"{run_id!r} is not a valid run id", hint="up to 63 letters, digits and single hyphens inside")
     facts = read_facts(job.spec, job.folder, settings, run_id, progress)
     return make_plan(job.spec, job.document, facts, target, host)
 

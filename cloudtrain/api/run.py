@@ -133,14 +133,14 @@ class Run:
         since: float | None = None,
         grep: str | None = None,
     ) -> Iterator[LogLine]:
-        """Log lines, oldest first. `since`: seconds since 1970. `follow`: until the run has ended.
+        """Log lines, oldest first. `since`: Unix timestamp. `follow`: until the run has ended.
 
         CloudError, after the lines that are here already, when the cloud does not give the others.
         """
         try:
             pattern = re.compile(grep) if grep else None
         except re.error as error:
-            raise UsageError(f"{grep!r} is no regular expression: {error}") from None
+            raise UsageError(f"{grep!r} is not a valid regular expression: {error}") from None
 
         def wanted(line: LogLine) -> bool:
             return (
@@ -338,7 +338,7 @@ class Run:
         """
         self._read()
         if not self._state.created:
-            hint = f"what is left of it lies in {self.folder.path}"
+            hint = f"what is left of it is in {self.folder.path}"
             raise StorageError(f"run {self.id} is damaged: its events do not tell how it began", hint=hint)
         if not self._state.has_ended and self._is_time():
             provider = self._provider()

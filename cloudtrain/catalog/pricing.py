@@ -168,7 +168,7 @@ def read_prices(text: str) -> dict[tuple[str, str], Price]:
             if not 0 < usd < 1e6:
                 raise ValueError
         except (TypeError, ValueError):
-            raise ValueError(f"line {number}: {row['usd_per_hour']!r} is no price per hour") from None
+            raise ValueError(f"line {number}: {row['usd_per_hour']!r} is not a price per hour") from None
         key = (row["instance_type"].strip(), (row.get("region") or "").strip())
         own[key] = Price(usd=usd, as_of=(row.get("as_of") or "").strip(), source="your own table")
     return own

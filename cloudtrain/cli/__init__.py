@@ -86,7 +86,7 @@ Exit codes: 0 succeeded, 1 the job failed, 2 bad usage or bad spec, 3 refused by
 @click.version_option(__version__, prog_name="cloudtrain", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, data_dir: str | None, verbose: bool) -> None:
-    """One job spec, trained on SageMaker, Azure ML or the machine in front of you."""
+    """One job spec, trained on SageMaker, Azure ML or your machine."""
     ctx.obj = data_dir
     if verbose:
         import logging

@@ -25,11 +25,11 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"NoSuchBucket|(bucket|S3).*(different|another|wrong|same) region|PermanentRedirect|must be in region",
-        "bucket, inputs and image must lie in the job's own region: see aws.bucket and aws.region",
+        "bucket, inputs and image must be in the job's own region: see aws.bucket and aws.region",
     ),
     (
         r"No S3 objects found|S3 (prefix|key|object).*not (found|exist)",
-        "nothing lies at an input's address: look at inputs in job.yaml (aws s3 ls ADDRESS)",
+        "there is nothing at an input's address: look at inputs in job.yaml (aws s3 ls ADDRESS)",
     ),
     (
         r"StreamAccess|DataAccess|data asset .* not found",

@@ -190,9 +190,9 @@ def _repository(provider: str | None) -> str:
     facts: dict[str, Any] = {key: settings.get(f"{name}.{key}") for key in ("repository", "role")}
     hint = f"--to REPOSITORY, or [{name}] repository in cloudtrain.toml (no job.yaml is read here)"
     if name not in ("aws", "azure"):
-        raise UsageError("nobody has said where to push to", hint="--to REPOSITORY, or --provider aws or azure")
+        raise UsageError("no repository is configured", hint="--to REPOSITORY, or --provider aws or azure")
     if not facts["repository"]:
-        raise UsageError(f"{name}.repository is not set: nobody has said where to push to", hint=hint)
+        raise UsageError(f"{name}.repository is not set: no repository is configured", hint=hint)
     if name == "azure":
         return str(facts["repository"])
     found, problems = repository_of({**facts, "region": region_known(settings)})

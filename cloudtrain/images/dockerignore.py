@@ -41,12 +41,14 @@ def rules_of(text: str) -> list[Rule]:
                 rules.append((leaves_out, pattern_of(pattern)))
             except re.error as error:
                 hint = "a range in [] goes upwards: [a-z]"
-                raise SourceError(f"{line!r} in a .dockerignore is no pattern: {error.msg}", hint=hint) from None
+                raise SourceError(
+                    f"{line!r} in a .dockerignore is not a valid pattern: {error.msg}", hint=hint
+                ) from None
     return rules
 
 
 def pattern_of(text: str) -> Pattern:
-    """What a path of the context fits as a whole; re.error for what is no pattern."""
+    """What a path of the context fits as a whole; re.error for what is not a valid pattern."""
     return matcher(_pieces(posixpath.normpath(text).lstrip("/")))
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cloudtrain.settings import Settings
 
 CLOUD_PLATFORM = "linux/amd64"
-"""What all machines of both clouds run but those with NVIDIA's own processors, whatever is in front of you."""
+"""What all machines of both clouds run but those with NVIDIA's own processors, whatever your own machine is."""
 
 Wish = tuple[Keys, str]
 """The field that says it, and `auto`, an address, or the path of a Dockerfile."""

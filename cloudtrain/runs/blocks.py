@@ -18,7 +18,7 @@ def open_file(path: Path) -> IO[bytes]:
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError(f"{path} is no ordinary file")
+        raise OSError(f"{path} is not a regular file")
     return open(file, "rb")
 
 

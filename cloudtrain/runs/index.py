@@ -45,7 +45,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 """What a summary's fields are; the others are texts."""
 _MISSING = object()
 _LATEST = 253_402_300_800
-"""The year 10,000, in seconds since 1970."""
+"""The year 10,000, as a Unix timestamp."""
 
 DAMAGED = "damaged"
 """What is listed in the place of a state for a run that cannot be read."""

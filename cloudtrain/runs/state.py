@@ -47,7 +47,7 @@ class Curve:
 
 @dataclass(kw_only=True, slots=True)
 class RunState:
-    """A run as its events tell it. Times are seconds since 1970, 0 when not yet known."""
+    """A run as its events tell it. Times are Unix timestamps, 0 when not yet known."""
 
     run_id: str
     state: str = "submitting"

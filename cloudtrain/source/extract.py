@@ -119,7 +119,7 @@ class _Limit:
 def _keep(stream: BufferedIOBase, member: tarfile.TarInfo, results: Results) -> None:
     path = _plain(member.name)
     if path is None:
-        raise ValueError(f"{member.name!r} is no path inside a folder")
+        raise ValueError(f"{member.name!r} is not a path inside a folder")
     if member.type == tarfile.DIRTYPE:
         results.add_folder(path)
     elif not path:

@@ -9,7 +9,7 @@ _MAX_HOPS = 40
 
 
 def read_link(root: str, path: str) -> str:
-    """Target of the link at `path` below `root`; an absolute one that lies below `root` is made relative.
+    """Target of the link at `path` below `root`; an absolute one that is below `root` is made relative.
 
     OSError if it is no link (any more).
     """

@@ -64,7 +64,7 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input: where it lies for each provider ("*": for all), whether it is copied or streamed, and what it is."""
+    """One input: where it is for each provider ("*": for all), whether it is copied or streamed, and what it is."""
 
     uri: Mapping[str, str]
     mode: Literal["copy", "stream"] = "copy"
@@ -123,7 +123,7 @@ def read_name(value: Any) -> str:
     """A job's name."""
     if not NAME.fullmatch(read_text(value)):
         rule = "up to 50 letters, digits and single hyphens inside, the rule that SageMaker sets"
-        raise FieldError(f"{read_text(value)!r} is no valid job name", rule)
+        raise FieldError(f"{read_text(value)!r} is not a valid job name", rule)
     return read_text(value)
 
 
@@ -242,7 +242,7 @@ def read_strings(value: Any) -> tuple[str, ...]:
 
 def read_inputs(value: Any) -> Mapping[str, Input]:
     """The inputs, each with a name that makes a variable of its own."""
-    inputs = _each(expect(value, dict, "a mapping (name: where it lies)"), _input, _input_name)
+    inputs = _each(expect(value, dict, "a mapping (name: where it is)"), _input, _input_name)
     seen: dict[str, str] = {}
     for name in inputs:
         variable = name.upper().replace("-", "_")
@@ -266,7 +266,7 @@ def _input(value: Any) -> Input:
         near = did_you_mean(str(kind), INPUT_TYPES)
         raise FieldError(f"expected one of {', '.join(INPUT_TYPES)}, got {kind_of(kind)}{near}", at=("type",))
     if not rest:
-        raise FieldError("says no place", "write uri: …, or one place per provider")
+        raise FieldError("has no URI", "write uri: …, or one place per provider")
     places = _each(rest, _place, lambda k: k if k == "uri" else _provider(k))
     slashed = next((place for place in places.values() if place.endswith("/")), None)
     if kind == "file" and slashed:
@@ -277,7 +277,7 @@ def _input(value: Any) -> Input:
 def _place(value: Any) -> str:
     place = read_text(expect(value, str, "a place"))
     if not place.strip():
-        raise FieldError("says no place", "an address such as s3://bucket/data/, or a folder such as ./data")
+        raise FieldError("has no URI", "an address such as s3://bucket/data/, or a folder such as ./data")
     if "://" not in place:
         _refuse_long(place)
     try:
@@ -354,7 +354,7 @@ def _each(value: dict[Any, Any], read: Callable[[Any], Any], key: Callable[[str]
 
 def _variable(name: str) -> str:
     if not _ENV_NAME.fullmatch(name):
-        raise FieldError("is no valid variable name", "letters, digits and _, not starting with a digit")
+        raise FieldError("is not a valid variable name", "letters, digits and _, not starting with a digit")
     if name.startswith("CLOUDTRAIN_"):
         raise FieldError("belongs to cloudtrain's own contract with the job", "choose another name")
     return name
@@ -362,7 +362,7 @@ def _variable(name: str) -> str:
 
 def _input_name(name: str) -> str:
     if not _INPUT_NAME.fullmatch(name):
-        raise FieldError("is no valid input name", "letters, digits, - and _, starting with a letter")
+        raise FieldError("is not a valid input name", "letters, digits, - and _, starting with a letter")
     return name
 
 

@@ -236,7 +236,10 @@ def _entrypoint_problem(entrypoint: str, source: Path) -> tuple[str, str | None]
     if entrypoint.split()[0] == "-m":
         return _module_problem(entrypoint.split()[1:], source)
     if Path(entrypoint).is_absolute():
-        return f"{entrypoint!r} is an absolute path", "write it relative to the source folder, which is what is archived"
+        return (
+            f"{entrypoint!r} is an absolute path",
+            "write it relative to the source folder, which is what is archived",
+        )
     target = source / entrypoint
     if not target.resolve().is_relative_to(source):
         return f"{entrypoint!r} is outside source, so it is not in the archive", "move it into the source folder"

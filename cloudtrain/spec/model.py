@@ -152,7 +152,7 @@ class Azure(Section):
     subscription: str | None = Field(None, description="id of the subscription")
     resource_group: str | None = Field(None, description="the workspace's resource group")
     workspace: str | None = Field(None, description="the Azure ML workspace that the job runs in")
-    location: str | None = Field(None, description="where the workspace lies, such as eastus: prices depend on it")
+    location: str | None = Field(None, description="where the workspace is, such as eastus: prices depend on it")
     compute: str | None = Field(None, description="a compute cluster of the workspace; default: serverless machines")
     datastore: str | None = Field(None, description="where checkpoints, model and output are kept")
     repository: str | None = Field(None, description="where built images are pushed: myregistry.azurecr.io/train")

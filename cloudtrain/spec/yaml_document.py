@@ -273,5 +273,5 @@ def _character_issue(text: str, name: str) -> Issue:
     found = re.search(_REFUSED, text)
     before = text[: found.start()] if found else ""
     line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-    what = f"holds the control character U+{ord(found[0]):04X}" if found else "holds a character that is no text"
+    what = f"holds the control character U+{ord(found[0]):04X}" if found else "holds a character that is not text"
     return Issue((), f"is not YAML: {what}", origin=f"{name}:{line}:{column}")

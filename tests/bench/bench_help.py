@@ -20,7 +20,7 @@ import click
 @click.option("--data-dir", metavar="DIR", help="Where runs are kept.")
 @click.version_option("1.0", prog_name="program")
 def main(data_dir):
-    """One job spec, trained on SageMaker, Azure ML or the machine in front of you."""
+    """One job spec, trained on SageMaker, Azure ML or your machine."""
 '''
 COMMAND = '''
 

@@ -70,7 +70,7 @@ class Life:
         raise NotImplementedError
 
     def saved(self, cloud: Any, run_id: str) -> list[str]:
-        """What lies in the cloud's storage among a run's checkpoints."""
+        """What is in the cloud's storage among a run's checkpoints."""
         raise NotImplementedError
 
     def told(self, cloud: Any) -> str:

@@ -170,7 +170,7 @@ def test_a_place_in_a_datastore_has_two_parts(place: str, found: tuple[str, str]
 
 @pytest.mark.parametrize("place", ["", "s3://b/x", "azureml:x:1", "azureml://datastores/d", "/datastores/d/paths/x"])
 def test_another_place_cannot_be_fetched_from(place: str) -> None:
-    with pytest.raises(StorageError, match="is no path in a datastore"):
+    with pytest.raises(StorageError, match="is not a datastore path"):
         parts(place)
 
 
@@ -289,7 +289,7 @@ def test_a_cluster_with_another_number_of_gpus_is_refused() -> None:
 
 def test_a_place_that_is_not_the_workspaces_is_refused_where_prices_depend_on_it() -> None:
     told = ask(Stub(), compute="azureml:my-cluster", location="westeurope")
-    assert told == "the workspace my-workspace lies in eastus, not in westeurope; azure.location: eastus"
+    assert told == "the workspace my-workspace is in eastus, not in westeurope; azure.location: eastus"
     assert ask(Stub(), compute="azureml:my-cluster", location="eastus") == ""
 
 

@@ -377,9 +377,8 @@ def test_what_a_hook_of_another_repository_is_told_is_not_heard(git: Git, monkey
 
 def test_importing_it_loads_next_to_nothing() -> None:
     heavy = {"hashlib", "struct", "zlib", "subprocess", "json", "tempfile"}
-    code = (
-        f"import sys; old = set(sys.modules); import cloudtrain.source.git; print({heavy!r} & (set(sys.modules) - old))"
-    )
+    code = "import sys, cloudtrain.source; old = set(sys.modules); import cloudtrain.source.git"
+    code += f"; print({heavy!r} & (set(sys.modules) - old))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_SECONDS, check=True
     )

@@ -108,8 +108,8 @@ WRONG = {
     "build own/Dockerfile --arg A": "--arg A: expected NAME=VALUE",
     "build own": "there is no file own",
     "build nothing/Dockerfile": "cuda or cpu for our own image, or the path of a Dockerfile",
-    "push cpu": "nobody has said where to push to",
-    "push cpu --provider aws": "aws.repository is not set: nobody has said where to push to",
+    "push cpu": "no repository is configured",
+    "push cpu --provider aws": "aws.repository is not set: no repository is configured",
     "push cpu --provider azure": "[azure] repository in cloudtrain.toml",
     "push cpu --to 127.0.0.1:5000/train:1": "--to 127.0.0.1:5000/train --tag TAG",
     "push cpu --to r.azurecr.io/t@sha256:0": "r.azurecr.io/t@sha256:0 ends in a tag or a digest",
@@ -127,7 +127,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_built(folder: Path, t
 def test_a_repository_that_is_none_is_told_by_its_setting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "train:1")
     said = call("image", "push", "cpu", "--provider", "aws")
-    assert (said.code, "aws.repository: 'train:1' is no repository of ECR" in said.err) == (2, True)
+    assert (said.code, "aws.repository: 'train:1' is not an ECR repository" in said.err) == (2, True)
 
 
 PUSHES = {

@@ -241,7 +241,10 @@ def test_an_address_is_taken_as_it_is_with_a_repository_or_without(folder: Path,
 
 def test_a_dockerfile_for_sagemaker_needs_a_repository_and_azure_builds_it_itself(folder: Path) -> None:
     (issue,) = aws_image(BUILD, aws(), known(folder), gpu=False, rehearsal=False)[1]
-    assert (issue.path, issue.message) == (("aws", "repository"), "is not set: nobody has said where to push the image")
+    assert (issue.path, issue.message) == (
+        ("aws", "repository"),
+        "is not set: no repository is configured for the image",
+    )
     assert "CLOUDTRAIN_AWS_REPOSITORY" in (issue.hint or "")
     found, problems = azure_image(BUILD, {"repository": None}, known(folder), gpu=False)
     assert (found, problems) == ({"image": "image/Dockerfile", "recipe": None}, [])
@@ -272,7 +275,7 @@ def test_a_repositorys_name_is_one_in_the_account_of_the_role(region: str, repos
 )
 def test_what_is_no_repository_of_ecr_is_refused(repository: str) -> None:
     (issue,) = repository_of(aws(repository))[1]
-    assert (issue.path, issue.message) == (("aws", "repository"), f"{repository!r} is no repository of ECR")
+    assert (issue.path, issue.message) == (("aws", "repository"), f"{repository!r} is not an ECR repository")
     assert "without a tag" in (issue.hint or "")
 
 

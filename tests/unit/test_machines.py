@@ -104,8 +104,8 @@ def test_a_machine_with_disks_of_its_own_takes_neither_a_volume_nor_a_key_for_it
         (ID, ""),
         ("alias/mine", "is an alias, and disks are encrypted by a key's id or ARN alone"),
         ("arn:aws:kms:us-east-1:123456789012:alias/mine", "is an alias"),
-        ("mine", "'mine' is no key of KMS"),
-        ("arn:aws:kms:eu-west-1:123456789012:key/1", "lies in eu-west-1, the job runs in us-east-1"),
+        ("mine", "'mine' is not a KMS key"),
+        ("arn:aws:kms:eu-west-1:123456789012:key/1", "is in eu-west-1, the job runs in us-east-1"),
     ],
     ids=["ARN", "id", "alias", "ARN of an alias", "a name", "another region"],
 )

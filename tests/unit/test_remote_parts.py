@@ -28,7 +28,7 @@ def test_a_name_is_a_path_inside_its_folder(name: str) -> None:
     "name", ["..", "../x", "a/../../x", "a/..", "/etc/passwd", "//x", "a//b", "a/", "", ".", "./x", "a/./b", "a\0b"]
 )
 def test_a_name_that_leads_out_of_its_folder_is_refused(name: str) -> None:
-    with pytest.raises(StorageError, match="is no path inside a folder"):
+    with pytest.raises(StorageError, match="is not a path inside a folder"):
         inside(FOLDER, name)
 
 

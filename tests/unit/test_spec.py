@@ -140,7 +140,7 @@ def test_a_flag_that_replaces_a_section_is_the_origin_of_all_of_it(folder: Path)
         ("resources.nodes=two", "--set resources.nodes=two: resources.nodes: expected a whole number, got 'two'"),
         ("resources.node=2", "--set resources.node=2: resources.node: unknown key (did you mean 'nodes'?)"),
         ("args.lr=1", "--set args.lr=1: args: is a list, which has no named parts"),
-        ("name=x:3²", "--set name=x:3²: name: 'x:3²' is no valid job name"),
+        ("name=x:3²", "--set name=x:3²: name: 'x:3²' is not a valid job name"),
         ("name=\udcff", "--set name: is not UTF-8 text"),
     ],
 )

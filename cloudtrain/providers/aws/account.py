@@ -50,19 +50,19 @@ def malformed(name: str, value: str) -> list[Issue]:
         return []
     at = ("aws", name)
     if name == "region":
-        return [Issue(at, f"{value!r} is no region{did_you_mean(value, dlc_regions())}", "such as us-east-1")]
+        return [Issue(at, f"{value!r} is not a region{did_you_mean(value, dlc_regions())}", "such as us-east-1")]
     if name == "role":
         hint = f"the full ARN: arn:aws:iam::ACCOUNT:role/{value.rpartition('/')[2] or 'NAME'}"
         return [Issue(at, f"{value!r} is no ARN of a role", hint)]
     hint = "the bucket's name alone: 3 to 63 lower-case letters, digits, dots and hyphens"
-    return [Issue(at, f"{value!r} is no bucket name", hint)]
+    return [Issue(at, f"{value!r} is not a valid bucket name", hint)]
 
 
 def unlikely(region: str) -> list[Issue]:
     """What is to blame when image or price of an unknown region are not known: most likely the region's name."""
     meant = "" if region in dlc_regions() else did_you_mean(region, dlc_regions())
     hint = "if it is right: an image in a repository of your own there, by its address, and limits.max_runtime"
-    return [Issue(("aws", "region"), f"{region!r} is no region that we know{meant}", hint)] if meant else []
+    return [Issue(("aws", "region"), f"{region!r} is not a known region{meant}", hint)] if meant else []
 
 
 _FORMS = {

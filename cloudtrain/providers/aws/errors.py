@@ -114,7 +114,7 @@ def _remedy(code: str, said: str, name: str, region: str) -> str | None:
     if code == "NoSuchBucket":
         return "look at aws.bucket; cloudtrain makes no bucket by itself"
     if code in _ELSEWHERE:
-        return f"the bucket must lie in the job's own region, {region}: look at aws.bucket and aws.region"
+        return f"the bucket must be in the job's own region, {region}: look at aws.bucket and aws.region"
     if code == "ResourceLimitExceeded":
         return quota_hint(said)
     if "assume" in said.lower() and "role" in said.lower():

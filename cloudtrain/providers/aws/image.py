@@ -74,12 +74,12 @@ def repository_of(facts: Mapping[str, Any]) -> tuple[str, list[Issue]]:
     said = str(facts["repository"] or "")
     if not said:
         hint = "aws: {repository: train} in job.yaml, [aws] repository in cloudtrain.toml, or CLOUDTRAIN_AWS_REPOSITORY"
-        return "", [Issue(("aws", "repository"), "is not set: nobody has said where to push the image", hint)]
+        return "", [Issue(("aws", "repository"), "is not set: no repository is configured for the image", hint)]
     account = re.match(r"arn:[\w-]+:iam::(\d{12}):", str(facts["role"]))
     name = said.partition("/")[2] if ECR.fullmatch(said) else said
     if not re.fullmatch(_NAME, name) or "." in name.partition("/")[0]:
         hint = "its name, or ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, without a tag"
-        return "", [Issue(("aws", "repository"), f"{facts['repository']!r} is no repository of ECR", hint)]
+        return "", [Issue(("aws", "repository"), f"{facts['repository']!r} is not an ECR repository", hint)]
     if name != said:
         return said, []
     if account is None:

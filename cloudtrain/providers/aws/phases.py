@@ -52,7 +52,7 @@ def phase_of(described: Mapping[str, Any]) -> str:
 
 
 def phase_since(described: Mapping[str, Any]) -> float:
-    """When that phase began, seconds since 1970; 0 when SageMaker does not say."""
+    """When that phase began, as a Unix timestamp; 0 when SageMaker does not say."""
     transitions = described.get("SecondaryStatusTransitions") or []
     return seconds(transitions[-1].get("StartTime")) if transitions else 0.0
 
@@ -155,7 +155,7 @@ def machines_of(described: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def ended_at(described: Mapping[str, Any]) -> float:
-    """When it ended, seconds since 1970; 0 when SageMaker does not say."""
+    """When it ended, as a Unix timestamp; 0 when SageMaker does not say."""
     return seconds(described.get("TrainingEndTime")) or seconds(described.get("LastModifiedTime"))
 
 

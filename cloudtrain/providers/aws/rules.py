@@ -83,11 +83,11 @@ def _places(plan: Plan) -> Iterator[Issue]:
     yield from _key(facts["kms_key"] or "", facts)
     uri = spec.checkpoints.uri
     if uri is not None and not re.fullmatch(r"s3://[^/]+(/.*)?", uri):
-        yield Issue(("checkpoints", "uri"), f"{uri!r} is no place in S3", "s3://bucket/folder/")
+        yield Issue(("checkpoints", "uri"), f"{uri!r} is not an S3 URI", "s3://bucket/folder/")
     resume = plan.facts.resume_from
     if resume and not resume.startswith("s3://") and not plan.is_rehearsal:
         hint = f"start without them: cloudtrain rerun {plan.facts.resume_run} --fresh"
-        yield Issue((), f"the earlier run's checkpoints lie where SageMaker cannot read them: {resume}", hint)
+        yield Issue((), f"the earlier run's checkpoints are where SageMaker cannot read them: {resume}", hint)
     for name, item in spec.inputs.items():
         place = item.on(plan.target.provider) or ""
         if item.mode == "stream" and single_file(item, place):
@@ -100,11 +100,11 @@ def _key(key: str, facts: Mapping[str, Any]) -> Iterator[Issue]:
     at, region = ("aws", "kms_key"), facts["region"]
     if key and not re.fullmatch(_KEY, key):
         hint = "its id, its ARN (arn:aws:kms:REGION:ACCOUNT:key/ID) or alias/NAME"
-        yield Issue(at, f"{key!r} is no key of KMS", hint)
+        yield Issue(at, f"{key!r} is not a KMS key", hint)
         return
     there = key.split(":")[3] if key.startswith("arn:") else region
     if there != region:
-        yield Issue(at, f"lies in {there or repr(key)}, the job runs in {region}", "a key of that region")
+        yield Issue(at, f"is in {there or repr(key)}, the job runs in {region}", "a key of that region")
     if not key or not needs_volume(facts["instances"]):
         return
     if has_own_disk(facts["instances"]):
@@ -175,7 +175,7 @@ def _image(plan: Plan) -> Iterator[Issue]:
     elif match[2] != region and unlikely(region):
         yield from unlikely(region)
     elif match[2] != region:
-        yield Issue(("image",), f"{image} lies in {match[2]}, the job runs in {region}", hint)
+        yield Issue(("image",), f"{image} is in {match[2]}, the job runs in {region}", hint)
 
 
 def _names(plan: Plan) -> Iterator[Issue]:
@@ -194,4 +194,4 @@ def _names(plan: Plan) -> Iterator[Issue]:
             yield Issue(("tags", key), f"names that begin with {OURS} are taken", "choose another name")
     for name in spec.env:
         if name.startswith(("SAGEMAKER_", "TRAINING_JOB_")) or name == "AWS_REGION":
-            yield Issue(("env", name), "is SageMaker's own word to the container", "choose another name")
+            yield Issue(("env", name), "is reserved by SageMaker", "choose another name")

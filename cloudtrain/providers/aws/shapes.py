@@ -37,7 +37,7 @@ _EXPECTED = {
     "float": "a number",
     "double": "a number",
     "blob": "bytes",
-    "timestamp": "a time (ISO 8601, or seconds since 1970)",
+    "timestamp": "a time (ISO 8601, or a Unix timestamp)",
 }
 
 

@@ -33,4 +33,4 @@ def registry_login(registry: str) -> Login:
         message = f"{doing}: it cannot be reached: {getattr(error, 'reason', error)}"
         raise CloudError(message, hint="look at the registry's name (az acr list) and the network") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise CloudError(f"{doing}: its answer is no token") from error
+        raise CloudError(f"{doing}: its answer is not a token") from error

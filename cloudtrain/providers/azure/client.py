@@ -124,7 +124,7 @@ class Workspace:
 
     @cached_property
     def location(self) -> str:
-        """Where the workspace lies, such as `eastus`."""
+        """Where the workspace is, such as `eastus`."""
         with self._calling("looking at the workspace"):
             return str(self._client.workspaces.get(self.name).location or "")
 
@@ -151,7 +151,7 @@ class Workspace:
             with self._calling(f"looking at the datastore {datastore}"):
                 found = self._client.datastores.get(datastore, include_secrets=True)
             if getattr(found, "container_name", None) is None:
-                message = f"the datastore {datastore} is no blob container"
+                message = f"the datastore {datastore} is not a blob container"
                 raise CloudError(message, hint="azure.datastore names one of type azure_blob", code="NoContainer")
             given = found.credentials
             key = getattr(given, "account_key", None) or getattr(given, "sas_token", None)

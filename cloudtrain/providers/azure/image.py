@@ -60,14 +60,14 @@ def _wrong(image: str) -> tuple[str, str] | None:
         return f"{image} is AWS's own container, which Azure ML cannot pull", hint
     if ".dkr.ecr." in image:
         hint = "one per provider: {aws: …, azure: myregistry.azurecr.io/train:1}"
-        return f"{image} lies in AWS's registry, where Azure ML cannot log in", hint
+        return f"{image} is in AWS's registry, where Azure ML cannot log in", hint
     if image.startswith("azureml:"):
         if re.fullmatch(f"{_ASSET}|{_REGISTRY}", image):
             return None
         hint = "azureml:NAME:VERSION, azureml:NAME@latest or azureml://registries/…/environments/NAME/versions/VERSION"
         return f"{image!r} names no environment", hint
     if not re.fullmatch(_DOCKER, image):
-        return f"{image!r} is no image's address", "registry/name:tag, or azureml:NAME@latest"
+        return f"{image!r} is not an image address", "registry/name:tag, or azureml:NAME@latest"
     return None
 
 

@@ -53,12 +53,12 @@ def phase_event(details: Mapping[str, Any], now: float) -> dict[str, Any]:
 
 
 def started_at(details: Mapping[str, Any]) -> float:
-    """When it began to run, seconds since 1970; 0 when it has not."""
+    """When it began to run, as a Unix timestamp; 0 when it has not."""
     return seconds(details.get("startTimeUtc"))
 
 
 def ended_at(details: Mapping[str, Any]) -> float:
-    """When it ended, seconds since 1970; 0 when it has not."""
+    """When it ended, as a Unix timestamp; 0 when it has not."""
     return seconds(details.get("endTimeUtc"))
 
 

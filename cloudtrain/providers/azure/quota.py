@@ -36,7 +36,7 @@ def _location(cloud: Workspace, facts: Mapping[str, Any]) -> None:
     there = cloud.location
     if facts["prices"] and facts["location"] and there and there != facts["location"]:
         hint = f"azure.location: {there}"
-        raise RefusedError(f"the workspace {cloud.name} lies in {there}, not in {facts['location']}", hint=hint)
+        raise RefusedError(f"the workspace {cloud.name} is in {there}, not in {facts['location']}", hint=hint)
 
 
 def _cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: int) -> None:

@@ -33,7 +33,7 @@ def parts(place: str) -> tuple[str, str]:
     """Datastore and path of an address in a datastore. StorageError for any other."""
     found = _PLACE.fullmatch(place)
     if found is None:
-        raise StorageError(f"{place} is no path in a datastore", hint="az ml job download brings what it can")
+        raise StorageError(f"{place} is not a datastore path", hint="az ml job download brings what it can")
     return found[1], found[2]
 
 

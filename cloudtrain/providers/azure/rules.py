@@ -76,7 +76,7 @@ def _places(plan: Plan) -> Iterator[Issue]:
         place = item.on(plan.target.provider) or ""
         at = ("inputs", name)
         if place.startswith("azureml://") and not re.fullmatch(f"{_DATASTORE}|{_LONG_PATH}|{_REGISTRY}", place):
-            yield Issue(at, f"{place} is no path in a datastore", "azureml://datastores/NAME/paths/FOLDER/")
+            yield Issue(at, f"{place} is not a datastore path", "azureml://datastores/NAME/paths/FOLDER/")
         elif place.startswith("azureml:") and "://" not in place and not re.fullmatch(_ASSET, place):
             yield Issue(at, f"{place} names no data asset", "azureml:NAME:VERSION or azureml:NAME@latest")
         elif "://" in place and ("?" in place or re.match(r"https://[^/]*@", place, re.IGNORECASE)):
@@ -87,15 +87,15 @@ def _places(plan: Plan) -> Iterator[Issue]:
     uri = spec.checkpoints.uri
     if uri is not None and (not re.fullmatch(_DATASTORE, uri) or not _is_folder(uri.partition("/paths/")[2])):
         hint = "azureml://datastores/NAME/paths/FOLDER/"
-        yield Issue(("checkpoints", "uri"), f"{uri!r} is no path in a datastore", hint)
+        yield Issue(("checkpoints", "uri"), f"{uri!r} is not a datastore path", hint)
     resume = plan.facts.resume_from
     if resume and not resume.startswith("azureml://") and not plan.is_rehearsal:
         hint = f"start without them: cloudtrain rerun {plan.facts.resume_run} --fresh"
-        yield Issue((), f"the earlier run's checkpoints lie where Azure ML cannot read them: {resume}", hint)
+        yield Issue((), f"the earlier run's checkpoints are where Azure ML cannot read them: {resume}", hint)
     for name, places in spec.secrets.items():
         kept = places.get(plan.target.provider, "")
         if kept and not re.fullmatch(_KEYVAULT, kept):
-            yield Issue(("secrets", name), "is no secret of a Key Vault", "keyvault:VAULT/NAME")
+            yield Issue(("secrets", name), "is not a Key Vault secret", "keyvault:VAULT/NAME")
 
 
 def _is_folder(path: str) -> bool:
@@ -114,7 +114,7 @@ def _machines(plan: Plan) -> Iterator[Issue]:
                 yield Issue(at, f"{name!r} is neither a machine size of Azure nor an instance type of Kubernetes", hint)
         elif not is_size(name):
             hint = "such as Standard_NC24ads_A100_v4; an instance type of Kubernetes goes with azure.compute"
-            yield Issue(at, f"{name!r} is no machine size of Azure", hint)
+            yield Issue(at, f"{name!r} is not an Azure VM size", hint)
     if azure.tier and facts["compute"]:
         yield Issue(
             ("azure", "tier"), "is a queue of serverless machines, and azure.compute names a cluster", "leave one out"
@@ -157,7 +157,7 @@ def _ways(plan: Plan) -> Iterator[Issue]:
     if key and "ssh" not in azure.services:
         yield Issue(("azure", "ssh_key"), "is of no use without the service ssh", "azure.services: [ssh]")
     if key and not re.fullmatch(_PUBLIC_KEY, key.strip()):
-        yield Issue(("azure", "ssh_key"), "is no public key", "one line that begins with ssh-ed25519 or ssh-rsa")
+        yield Issue(("azure", "ssh_key"), "is not a public key", "one line that begins with ssh-ed25519 or ssh-rsa")
 
 
 def _names(plan: Plan) -> Iterator[Issue]:

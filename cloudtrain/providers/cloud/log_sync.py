@@ -29,7 +29,7 @@ class Mirror:
         self._sizes: dict[str, int] = dict(last.get("sizes", {}))
 
     def keep(self, node: int, lines: list[tuple[float, bytes]]) -> None:
-        """Add lines of a node, each with its time in seconds since 1970, and remember how far its stream was read."""
+        """Add lines of a node, each with its time as a Unix timestamp, and remember how far its stream was read."""
         events: list[dict[str, Any]] = []
         text = bytearray()
         for when, line in lines:

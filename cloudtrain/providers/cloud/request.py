@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.spec.fields import Input
 
 PREFIX = "cloudtrain"
-"""All that is ours lies below this folder of the user's storage."""
+"""All that is ours is below this folder of the user's storage."""
 
 OURS = "cloudtrain-"
 """What our tags begin with, and other names that we give beside the user's."""

@@ -176,6 +176,6 @@ def _own(plan: Plan, node: int, layout: Layout) -> list[Bind]:
 
 
 def _inside(name: str, place: str, plan: Plan) -> str:
-    """Where an input lies in the container; a single file keeps its own name."""
+    """Where an input is in the container; a single file keeps its own name."""
     folder = f"{INSIDE}/inputs/{name}"
     return f"{folder}/{Path(here(plan, place)).name}" if name in plan.facts.local_files else folder

@@ -140,6 +140,6 @@ class AzureMLStage:
         facts, folder = self.plan["target"]["facts"], self.paths.run / "inputs" / name
         cloud = workspace(facts["subscription"], facts["resource_group"], facts["workspace"])
         if not bring_folder(cloud, place, folder, None):
-            raise StorageError(f"input {name}: nothing lies at {place}")
+            raise StorageError(f"input {name}: there is nothing at {place}")
         files = list(folder.iterdir())
         return files[0] if len(files) == 1 and place.endswith(files[0].name) else folder

@@ -119,5 +119,5 @@ class SageMakerStage:
 
         folder = self.paths.run / "inputs" / name
         if not bring_folder(aws(self.plan["target"]["facts"]["region"]), place, folder, None):
-            raise StorageError(f"input {name}: nothing lies at {place}")
+            raise StorageError(f"input {name}: there is nothing at {place}")
         return folder

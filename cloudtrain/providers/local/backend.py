@@ -82,7 +82,7 @@ class RunsHere:
         if "://" not in earlier:
             return []
         hint = f"cloudtrain rerun {plan.facts.resume_run} --fresh starts without them"
-        return [Issue((), f"the earlier run's checkpoints lie in {earlier}", hint)]
+        return [Issue((), f"the earlier run's checkpoints are in {earlier}", hint)]
 
     def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Stage:
         """What executes a request here, under the contract that it is for. The supervisor asks for it."""

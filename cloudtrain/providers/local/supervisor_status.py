@@ -86,7 +86,7 @@ def silence_seconds(run: Path) -> float:
 
 
 def last_beat(run: Path) -> float:
-    """When the last heartbeat was, in seconds since 1970 by the clock of the disk; long ago when there never was."""
+    """When the last heartbeat was, as a Unix timestamp by the clock of the disk; long ago when there never was."""
     try:
         return RunPaths(run).supervisor_file.stat().st_mtime
     except OSError:
@@ -94,7 +94,7 @@ def last_beat(run: Path) -> float:
 
 
 def disk_time(folder: Path) -> float:
-    """The clock of a disk, perhaps that of another machine, in seconds since 1970; our own where it cannot be asked."""
+    """The clock of a disk, perhaps that of another machine, as a Unix timestamp; our own where it cannot be asked."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             return os.fstat(file.fileno()).st_mtime

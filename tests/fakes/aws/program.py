@@ -1,6 +1,6 @@
 """What jobs of the imitation's own tests run in their containers: one program, told by hyper-parameters what to do.
 
-Standard library only. It lies in the channel `code`.
+Standard library only. It is in the channel `code`.
 """
 
 import json

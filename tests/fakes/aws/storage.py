@@ -105,7 +105,7 @@ class Checkpoints:
 
 
 def archive(folders: Sequence[Path]) -> bytes | None:
-    """A .tar.gz of what lies in all these folders together, the first node's where names clash; None for nothing."""
+    """A .tar.gz of what is in all these folders together, the first node's where names clash; None for nothing."""
     found: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*")):
@@ -129,7 +129,7 @@ def _packed(found: dict[str, Path]) -> bytes:
 
 
 def inside(key: str, prefix: str) -> str:
-    """Where an object lies in the folder that its prefix becomes.
+    """Where an object is in the folder that its prefix becomes.
 
     `data/train` is taken for a folder if the name goes on with a slash; otherwise names count from the last slash.
     """

@@ -13,7 +13,7 @@ _ID = re.compile(r"<UploadId>(.*?)</UploadId>")
 
 
 class Uploads:
-    """Of one account. `begun`: upload id -> seconds since 1970; tests may date one back."""
+    """Of one account. `begun`: upload id -> Unix timestamp; tests may date one back."""
 
     def __init__(self) -> None:
         self.begun: dict[str, float] = {}

@@ -61,7 +61,7 @@ class Job:
 
     @property
     def log_folder(self) -> str:
-        """Where its logs lie in their container."""
+        """Where its logs are in their container."""
         return f"ExperimentRun/dcid.{self.name}/"
 
     def enter(self, status: str) -> None:

@@ -1,6 +1,6 @@
 """What jobs of the imitation's own tests run: one program, told by its arguments what to do, and where to leave what.
 
-Standard library only. It lies in the job's code.
+Standard library only. It is in the job's code.
 """
 
 import json

@@ -19,7 +19,10 @@ ROWS = [
         job="inputs: {train: 'azureml://x'}\n",
     ),
     row(
-        "input without a place", "1:10", "inputs.train: says no place for aws", job="inputs: {train: {local: ./data}}\n"
+        "input without a place",
+        "1:10",
+        "inputs.train: has no URI for provider aws",
+        job="inputs: {train: {local: ./data}}\n",
     ),
     row(
         "input of a reserved name",
@@ -58,13 +61,13 @@ ROWS = [
     row(
         "SageMaker's own variable",
         "1:7",
-        "env.SAGEMAKER_BASE_DIR: is SageMaker's own word",
+        "env.SAGEMAKER_BASE_DIR: is reserved by SageMaker",
         job="env: {SAGEMAKER_BASE_DIR: /tmp}\n",
     ),
     row(
         "secret without a place",
         "1:11",
-        "secrets.TOKEN: says no place for aws",
+        "secrets.TOKEN: has no URI for provider aws",
         job="secrets: {TOKEN: {local: 'env:TOKEN'}}\n",
     ),
     row(
@@ -90,7 +93,7 @@ ROWS = [
     row(
         "checkpoints on this machine",
         "1:15",
-        "checkpoints.uri: './ckpt' is no place in S3",
+        "checkpoints.uri: './ckpt' is not an S3 URI",
         job="checkpoints: {uri: ./ckpt}\n",
     ),
 ]

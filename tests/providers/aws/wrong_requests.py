@@ -42,8 +42,8 @@ def many(count: int, line: str) -> str:
 
 ROWS = [
     # names
-    row("run id with an underscore", "", "'bad_id' is no valid run id", job="{}\n", run_id="bad_id"),
-    row("run id of 64 characters", "", "is no valid run id", job="{}\n", run_id="a" * 64),
+    row("run id with an underscore", "", "'bad_id' is not a valid run id", job="{}\n", run_id="bad_id"),
+    row("run id of 64 characters", "", "is not a valid run id", job="{}\n", run_id="a" * 64),
     # machines
     limit(
         "type that does not exist",
@@ -239,25 +239,25 @@ ROWS = [
     row(
         "region with a typo",
         "1:7",
-        "aws.region: 'eu-centrl-1' is no region that we know (did you mean 'eu-central-1'?)",
+        "aws.region: 'eu-centrl-1' is not a known region (did you mean 'eu-central-1'?)",
         job="aws: {region: eu-centrl-1}\n",
     ),
     row(
         "region with a typo and an image in the right one",
         "1:7",
-        "aws.region: 'eu-centrl-1' is no region that we know (did you mean 'eu-central-1'?)",
+        "aws.region: 'eu-centrl-1' is not a known region (did you mean 'eu-central-1'?)",
         job=f"aws: {{region: eu-centrl-1}}\nimage: {ECR}\n",
     ),
     row(
         "region that is none",
         "1:7",
-        "aws.region: 'frankfurt' is no region",
+        "aws.region: 'frankfurt' is not a region",
         job=f"aws: {{region: frankfurt}}\nimage: {ECR}\nlimits: {{max_runtime: 1 h}}\n",
     ),
     row(
         "bucket with an address",
         "1:7",
-        "aws.bucket: 's3://bucket' is no bucket name",
+        "aws.bucket: 's3://bucket' is not a valid bucket name",
         job="aws: {bucket: 's3://bucket'}\n",
     ),
     row("bucket in capitals", "1:7", "aws.bucket", "lower-case", job="aws: {bucket: MyBucket}\n"),
@@ -292,7 +292,7 @@ ROWS = [
     row(
         "key of another region",
         "1:7",
-        "aws.kms_key: lies in eu-west-1",
+        "aws.kms_key: is in eu-west-1",
         job="aws: {kms_key: 'arn:aws:kms:eu-west-1:123456789012:key/k'}\n",
     ),
     row(
@@ -319,7 +319,7 @@ ROWS = [
         "image of another region",
         "1:1",
         "image: ",
-        "lies in eu-west-1, the job runs in us-east-1",
+        "is in eu-west-1, the job runs in us-east-1",
         job="image: 123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1\n",
     ),
     limit("image that is too long", "1:1", "image: ", "at most 255", job=f"image: {ECR}{'x' * 250}\n"),
@@ -327,13 +327,13 @@ ROWS = [
         "image to be built of nothing, for nowhere",
         "1:9",
         "image.build: there is no file /",
-        "aws.repository: is not set: nobody has said where to push the image",
+        "aws.repository: is not set: no repository is configured for the image",
         job="image: {build: Dockerfile}\n",
     ),
     row(
         "image to be kept under a tag",
         "1:7",
-        "aws.repository: 'train:1' is no repository of ECR",
+        "aws.repository: 'train:1' is not an ECR repository",
         job="aws: {repository: 'train:1'}\n",
     ),
     row(

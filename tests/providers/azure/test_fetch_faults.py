@@ -101,7 +101,7 @@ def test_a_hostile_name_is_refused_and_leaves_nothing(cloud: AzureCloud, tmp_pat
     run = submitted(f"hostile-{HOSTILE.index(name)}")
     cloud.put(f"cloudtrain/runs/{run.id}/model/good", b"x")
     cloud.put(f"cloudtrain/runs/{run.id}/model/{name}", b"x")
-    with pytest.raises(StorageError, match="is no path inside a folder"):
+    with pytest.raises(StorageError, match="is not a path inside a folder"):
         run.fetch(tmp_path / "deep" / "result")
     assert not (tmp_path / "outside").exists()
     assert list((tmp_path / "deep").iterdir()) == []

@@ -22,7 +22,7 @@ ROWS = [
     row(
         "image in AWS's registry",
         "1:1",
-        "lies in AWS's registry, where Azure ML cannot log in",
+        "is in AWS's registry, where Azure ML cannot log in",
         job="image: 123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1\n",
     ),
     row(
@@ -37,9 +37,11 @@ ROWS = [
         "names no environment",
         job="image: azureml://registries/azureml/environments/acpt\n",
     ),
-    row("image with a space", "1:9", "image.azure: 'my image' is no image's address", job="image: {azure: my image}\n"),
-    row("image in capitals", "1:1", "image: 'Mine/Train:1' is no image's address", job="image: Mine/Train:1\n"),
-    row("image with half a digest", "1:1", "is no image's address", job="image: mine/train@sha256:abc\n"),
+    row(
+        "image with a space", "1:9", "image.azure: 'my image' is not an image address", job="image: {azure: my image}\n"
+    ),
+    row("image in capitals", "1:1", "image: 'Mine/Train:1' is not an image address", job="image: Mine/Train:1\n"),
+    row("image with half a digest", "1:1", "is not an image address", job="image: mine/train@sha256:abc\n"),
     row(
         "Dockerfile that is not there",
         "1:9",
@@ -69,7 +71,7 @@ ROWS = [
     row(
         "input without a place",
         "1:10",
-        "inputs.train: says no place for azure",
+        "inputs.train: has no URI for provider azure",
         job="inputs: {train: {local: ./data}}\n",
     ),
     row(
@@ -102,13 +104,13 @@ ROWS = [
     row(
         "datastore without a path",
         "1:10",
-        "inputs.train: azureml://x is no path in a datastore",
+        "inputs.train: azureml://x is not a datastore path",
         job="inputs: {train: 'azureml://x'}\n",
     ),
     row(
         "datastore with a hyphen in an input",
         "1:10",
-        "is no path in a datastore",
+        "is not a datastore path",
         job="inputs: {train: 'azureml://datastores/a-b/paths/x'}\n",
     ),
     row(
@@ -146,7 +148,7 @@ ROWS = [
     row(
         "secret without a place",
         "1:11",
-        "secrets.TOKEN: says no place for azure",
+        "secrets.TOKEN: has no URI for provider azure",
         job="secrets: {TOKEN: {aws: 'ssm:token'}}\n",
     ),
     row(
@@ -158,20 +160,20 @@ ROWS = [
     row(
         "secret without its vault",
         "1:11",
-        "secrets.TOKEN: is no secret of a Key Vault",
+        "secrets.TOKEN: is not a Key Vault secret",
         "keyvault:VAULT/NAME",
         job="secrets: {TOKEN: {azure: 'keyvault:token'}}\n",
     ),
     row(
         "secret with an underscore",
         "1:11",
-        "is no secret of a Key Vault",
+        "is not a Key Vault secret",
         job="secrets: {TOKEN: {azure: 'keyvault:my-vault/to_ken'}}\n",
     ),
     row(
         "secret that is a key",
         "1:11",
-        "is no secret of a Key Vault",
+        "is not a Key Vault secret",
         job="secrets: {TOKEN: {azure: 'keyvault:https://v.vault.azure.net/keys/k'}}\n",
     ),
     row(
@@ -208,13 +210,13 @@ ROWS = [
     row(
         "checkpoints on this machine",
         "1:15",
-        "checkpoints.uri: './c' is no path in a datastore",
+        "checkpoints.uri: './c' is not a datastore path",
         job="checkpoints: {uri: ./c}\n",
     ),
     row(
         "checkpoints in S3",
         "1:15",
-        "checkpoints.uri: 's3://b/c' is no path in a datastore",
+        "checkpoints.uri: 's3://b/c' is not a datastore path",
         job="checkpoints: {uri: 's3://b/c'}\n",
     ),
     row(
@@ -242,13 +244,13 @@ ROWS = [
     row(
         "a key's file and not its content",
         "1:24",
-        "azure.ssh_key: is no public key",
+        "azure.ssh_key: is not a public key",
         job="azure: {services: ssh, ssh_key: ~/.ssh/id_ed25519.pub}\n",
     ),
     row(
         "two keys",
         "1:24",
-        "azure.ssh_key: is no public key",
+        "azure.ssh_key: is not a public key",
         job='azure: {services: ssh, ssh_key: "ssh-rsa AAAA\\nssh-rsa BBBB"}\n',
     ),
     # what contradicts itself

@@ -11,33 +11,33 @@ UNPRICED = "limits: the price of this machine is not known, and nothing limits w
 
 ROWS = [
     # names
-    row("run id with an underscore", "", "'bad_id' is no valid run id", job="{}\n", run_id="bad_id"),
-    row("run id of 64 characters", "", "is no valid run id", job="{}\n", run_id="a" * 64),
-    row("job name with an underscore", "1:1", "name: 'bad_name' is no valid job name", job="name: bad_name\n"),
+    row("run id with an underscore", "", "'bad_id' is not a valid run id", job="{}\n", run_id="bad_id"),
+    row("run id of 64 characters", "", "is not a valid run id", job="{}\n", run_id="a" * 64),
+    row("job name with an underscore", "1:1", "name: 'bad_name' is not a valid job name", job="name: bad_name\n"),
     # machines
     row(
         "size without Standard_",
         "1:24",
-        "resources.instance.azure: 'ND96isr_H100_v5' is no machine size of Azure",
+        "resources.instance.azure: 'ND96isr_H100_v5' is not an Azure VM size",
         "hint: such as Standard_NC24ads_A100_v4",
         job="resources: {instance: {azure: ND96isr_H100_v5}, gpus: 8}\n" + HOUR,
     ),
     row(
         "EC2's name of a machine",
         "1:24",
-        "resources.instance.azure: 'p4d.24xlarge' is no machine size of Azure",
+        "resources.instance.azure: 'p4d.24xlarge' is not an Azure VM size",
         job="resources: {instance: {azure: p4d.24xlarge}, gpus: 8}\n" + HOUR,
     ),
     row(
         "SageMaker's name of a machine",
         "1:24",
-        "resources.instance.azure: 'ml.p4d.24xlarge' is no machine size of Azure",
+        "resources.instance.azure: 'ml.p4d.24xlarge' is not an Azure VM size",
         job="resources: {instance: {azure: ml.p4d.24xlarge}, gpus: 8}\n" + HOUR,
     ),
     row(
         "second size of a list is none",
         "1:58",
-        "resources.instance.azure[1]: 'nope' is no machine size of Azure",
+        "resources.instance.azure[1]: 'nope' is not an Azure VM size",
         job="resources: {instance: {azure: [Standard_ND96isr_H100_v5, nope]}, gpus: 8}\n" + HOUR,
     ),
     row(
