@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Only the order in which files are begun: within one it stays."""
     here = Path(__file__).parent
     items.sort(key=lambda item: next((n for n, name in enumerate(SLOW_FIRST) if here / name in item.path.parents), 9))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test of what only Linux has is skipped elsewhere, and says what it misses."""
+    mark = item.get_closest_marker("linux")
+    if mark is not None and sys.platform != "linux":
+        pytest.skip(f"only Linux has it: {mark.args[0]}")
 
 
 OUTER = (

@@ -24,6 +24,7 @@ WRITTEN_BY = "0.1.0"
 @pytest.mark.parametrize("case", CASES)
 def test_a_request_is_what_it_was(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     provider, text = CASES[case]
     request = get_provider(provider).render(plan_of(provider, text))

@@ -154,7 +154,10 @@ def test_a_program_ignores_no_signal_that_it_did_not_choose_to(room: Room) -> No
     status = dict(line.split(":\t", 1) for line in room.run("cat", "/proc/self/status").stdout.splitlines())
     own = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines())
     pythons = 1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)  # which it ignores for itself
-    assert int(status["SigIgn"], 16) == int(own["SigIgn"], 16) & ~pythons  # what started the tests may ignore some
+    c_librarys = 1 << 31 | 1 << 32  # signals 32 and 33 (nptl(7)), which posix_spawn ignores: Python 3.13 starts by it
+    chosen = ~(pythons | c_librarys)
+    # what started the tests may ignore some
+    assert int(status["SigIgn"], 16) & chosen == int(own["SigIgn"], 16) & chosen
     assert int(status["SigBlk"], 16) == int(own["SigBlk"], 16)
 
 
@@ -356,6 +359,7 @@ def test_links_of_channels_lead_to_their_place_in_a_container_too(room: Room, tm
     assert room.run("cat", "/opt/ml/input/data/train/a").stdout == "1"
 
 
+@pytest.mark.linux("a loopback address per node")
 def test_every_node_has_an_address_in_the_order_of_the_nodes() -> None:
     assert rooms.addresses(0) == ()
     assert rooms.addresses(1) == ("127.0.0.1",)

@@ -113,6 +113,7 @@ with ExitStack() as held:
 """
 
 
+@pytest.mark.linux("sockets that are names and no files")
 def test_two_runs_share_no_gpu_by_accident_and_a_killed_one_holds_none(tmp_path: Path, four: list[str]) -> None:
     argv = [sys.executable, "-c", HOLDER, str(tmp_path / "runs" / "other-1"), *four]
     other = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -69,6 +69,7 @@ def look(run: RunFolder) -> RunState:
     return fold(run.run_id, run.events())
 
 
+KNOWS_AGES = pytest.mark.linux("when a process began, in /proc")
 MINE = ProcessIdentity.of(os.getpid())
 ELSEWHERE = replace(MINE, host="elsewhere 1234", boot="another", pid_namespace="pid:[1]")
 NEXT_DOOR = replace(MINE, host="container 1234", pid_namespace="pid:[1]")
@@ -126,13 +127,13 @@ def test_a_silent_supervisor_of_another_machine_that_answers_no_stop_is_given_up
     [
         (MINE, 9999, True, Life.ALIVE),
         (MINE, 9999, False, Life.ALIVE),
-        (replace(MINE, start="1"), 0, True, Life.DEAD),
-        (replace(MINE, start="1"), 0, False, Life.DEAD),
+        pytest.param(replace(MINE, start="1"), 0, True, Life.DEAD, marks=KNOWS_AGES),
+        pytest.param(replace(MINE, start="1"), 0, False, Life.DEAD, marks=KNOWS_AGES),
         (ELSEWHERE, 1, True, Life.ALIVE),
         (ELSEWHERE, 600, True, Life.UNKNOWN),
         (ELSEWHERE, 600, False, Life.UNKNOWN),
         (NEXT_DOOR, 1, True, Life.ALIVE),
-        (NEXT_DOOR, 600, True, Life.DEAD),
+        pytest.param(NEXT_DOOR, 600, True, Life.DEAD, marks=pytest.mark.linux("the id of a boot")),
         (NEXT_DOOR, 600, False, Life.UNKNOWN),
         (BEFORE, 1, True, Life.ALIVE),
         (BEFORE, 600, True, Life.DEAD),
@@ -168,6 +169,7 @@ def test_the_signs_together_tell_life_from_death(
     assert life_of(run.path) is life
 
 
+@KNOWS_AGES
 def test_a_lock_that_is_held_is_enough(run: RunFolder) -> None:
     is_supervised_by(run, replace(MINE, start="1"), silent_for=9999)
     with (run.path / "supervisor.lock").open() as lock:
@@ -176,6 +178,7 @@ def test_a_lock_that_is_held_is_enough(run: RunFolder) -> None:
     assert life_of(run.path) is Life.DEAD
 
 
+@KNOWS_AGES
 def test_a_stop_signals_nobody_who_only_has_the_number_of_the_supervisor(
     run: RunFolder, sleeper: subprocess.Popen[bytes]
 ) -> None:
@@ -196,6 +199,7 @@ def test_a_stop_signals_nobody_who_only_has_the_number_of_the_supervisor(
     assert sleeper.wait(60) == -15
 
 
+@pytest.mark.linux("the state of a process, in /proc")
 def test_a_process_that_was_not_collected_yet_counts_as_gone(run: RunFolder) -> None:
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
         is_supervised_by(run, ProcessIdentity.of(process.pid))
@@ -223,6 +227,7 @@ def test_an_identity_that_is_damaged_is_none(run: RunFolder, text: str) -> None:
     assert life_of(run.path) is Life.DEAD, "the lock alone is left to go by"
 
 
+@KNOWS_AGES
 def test_a_supervisor_that_died_before_it_took_the_run_on_is_known_by_who_was_started(store: RunStore) -> None:
     folder = born(store, "b-1")
     assert life_of(folder.path, MINE) is Life.ALIVE
@@ -237,6 +242,7 @@ def test_who_takes_a_run_on_says_so(store: RunStore) -> None:
     assert life_of(folder.path) is Life.ALIVE
 
 
+@pytest.mark.linux("the environment and the root of a process, in /proc")
 def test_a_process_that_sees_another_folder_under_the_same_path_is_not_of_the_run(
     run: RunFolder, sleeper: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

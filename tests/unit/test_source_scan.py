@@ -95,6 +95,7 @@ def test_payload_names_are_plain(root: Path, name: str) -> None:
         scan(root, {name: root / "train.py"}, None)
 
 
+@pytest.mark.linux("file names that are not UTF-8")
 def test_everything_that_cannot_be_archived_is_refused_at_once(root: Path, tmp_path: Path) -> None:
     write(tmp_path, {"outside.txt": ""})
     (root / "broken").symlink_to("nowhere")

@@ -86,6 +86,7 @@ def carriers(run: RunFolder) -> list[str]:
     return found
 
 
+@pytest.mark.linux("the environment of a process, in /proc")
 def test_a_folder_that_is_removed_ends_the_training(run: RunFolder) -> None:
     with supervise(run) as supervisor:
         assert carriers(run)
@@ -111,7 +112,11 @@ def test_a_stop_is_a_file_that_the_supervisor_reads(run: RunFolder) -> None:
     assert run.events()[-1]["state"] == "stopped"
 
 
-@pytest.mark.parametrize("code", ["", NO_LOCKS], ids=["with locks", "on a disk without locks"])
+@pytest.mark.parametrize(
+    "code",
+    ["", pytest.param(NO_LOCKS, marks=pytest.mark.linux("a proof that a process lives besides a lock, in /proc"))],
+    ids=["with locks", "on a disk without locks"],
+)
 def test_a_second_supervisor_leaves_the_run_to_the_first(run: RunFolder, code: str) -> None:
     with supervise(run, code=code) as first:
         try:
