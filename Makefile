@@ -12,12 +12,16 @@ TESTS ?=
 # What to build, as cloudtrain image build takes it: make image IMAGE=cpu
 IMAGE ?= cuda
 
-.PHONY: help demo test check lint types imports image bench docs clean
+PYTEST_ARGS := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
+
+.PHONY: help demo test quick check coverage lint types imports image bench docs clean
 
 help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
 	@echo "make test    run every test"
-	@echo "make check   what CI runs: lint, types, imports, tests"
+	@echo "make quick   what to run after a change: lint, types, imports, unit and golden tests (under a minute)"
+	@echo "make check   what CI runs: lint, types, imports, every test"
+	@echo "make coverage   run the tests and tell which lines none of them reached, in subprocesses too"
 	@echo "make image   build the image for GPUs; make image IMAGE=cpu the one for CPUs"
 	@echo "make bench   measure the speed bars (some minutes)"
 	@echo "make docs    write anew what pages show of the code: reference, outputs, picture"
@@ -27,9 +31,18 @@ demo: $(VENV)/.train
 	@$(BIN)/cloudtrain submit examples/digits/job.yaml --provider local
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q $(TESTS)
+	$(BIN)/python $(PYTEST_ARGS) $(TESTS)
+
+quick: lint types imports
+	$(BIN)/python $(PYTEST_ARGS) tests/unit tests/golden
 
 check: lint types imports test
+
+# Lines that subprocesses reach count too: `patch` in pyproject.toml. What was measured is shown if tests fail as well.
+coverage: $(VENV)/.dev
+	$(BIN)/coverage erase
+	@failed=0; $(BIN)/coverage run $(PYTEST_ARGS) $(TESTS) || failed=$$?; \
+	  $(BIN)/coverage combine --quiet && $(BIN)/coverage report && exit $$failed
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -53,7 +66,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/make/make_picture.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* dist
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

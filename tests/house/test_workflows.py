@@ -64,7 +64,8 @@ def test_nothing_is_permitted_but_what_a_job_needs(workflow: dict[str, Any]) -> 
 def test_actions_are_pinned_by_their_commit_and_keep_no_credentials(workflow: dict[str, Any]) -> None:
     for step in steps(workflow):
         if "uses" in step:
-            assert re.fullmatch(r"actions/(checkout|cache)@[0-9a-f]{40}", step["uses"]), "no action of third parties"
+            pinned = re.fullmatch(r"actions/(checkout|cache|setup-python)@[0-9a-f]{40}", step["uses"])
+            assert pinned, "no action of third parties"
             assert "checkout" not in step["uses"] or step["with"] == {"persist-credentials": False}
 
 

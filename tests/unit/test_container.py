@@ -153,11 +153,8 @@ def test_arguments_variables_and_input_arrive_as_they_were_given(room: Room) -> 
 def test_a_program_ignores_no_signal_that_it_did_not_choose_to(room: Room) -> None:
     status = dict(line.split(":\t", 1) for line in room.run("cat", "/proc/self/status").stdout.splitlines())
     own = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    pythons = 1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)  # which it ignores for itself
-    c_librarys = 1 << 31 | 1 << 32  # signals 32 and 33 (nptl(7)), which posix_spawn ignores: Python 3.13 starts by it
-    chosen = ~(pythons | c_librarys)
-    # what started the tests may ignore some
-    assert int(status["SigIgn"], 16) & chosen == int(own["SigIgn"], 16) & chosen
+    chosen = ~sum(1 << (number - 1) for number in (signal.SIGPIPE, signal.SIGXFSZ, 32, 33))  # Python's, libc's: nptl(7)
+    assert int(status["SigIgn"], 16) & chosen == int(own["SigIgn"], 16) & chosen  # the tests' parent may ignore some
     assert int(status["SigBlk"], 16) == int(own["SigBlk"], 16)
 
 
@@ -228,12 +225,11 @@ def test_what_was_below_opt_is_still_there(room: Room, tmp_path: Path) -> None:
     assert (opt / "ml").is_symlink()
     assert (opt / "tool/new").read_text() == "seen by all"
 
-    argv[len(PYTHON) + 1] = code.replace(str(opt), str(tmp_path / "none"))
+    none = str(tmp_path / "none")
+    argv[len(PYTHON) + 1] = code.replace(str(opt), none)
     said = run(*argv)
     assert said.returncode == enter.CANNOT
-    assert said.stderr == (
-        f"cannot enter the container 'algo-2': [Errno 2] No such file or directory: '{tmp_path / 'none'}'\n"
-    )
+    assert said.stderr == f"cannot enter the container 'algo-2': [Errno 2] No such file or directory: '{none}'\n"
 
 
 # Where it cannot be
