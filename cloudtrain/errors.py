@@ -18,8 +18,23 @@ bug of ours and keeps its traceback.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 from cloudtrain.issues import Issue
+
+NOTHING_STARTED = "nothing was started"
+"""How people are told of `Outcome.NOT_STARTED`."""
+
+
+class Outcome(Enum):
+    """What became of what was asked for, when the call for it failed."""
+
+    REFUSED = "refused"
+    """This call has not done it."""
+    UNKNOWN = "unknown"
+    """It may have been done all the same: no answer came."""
+    NOT_STARTED = "not_started"
+    """There is no job, and none will come of it."""
 
 
 class CloudtrainError(Exception):
@@ -27,10 +42,20 @@ class CloudtrainError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, what: str, *, hint: str | None = None, outcome: Outcome = Outcome.REFUSED) -> None:
+        super().__init__(what)
+        self.what = what
+        """What failed, where and why."""
         self.hint = hint
+        self.outcome = outcome
+
+    @property
+    def message(self) -> str:
+        """What failed, and that nothing was started where that is certain."""
+        return f"{self.what}; {NOTHING_STARTED}" if self.outcome is Outcome.NOT_STARTED else self.what
+
+    def __str__(self) -> str:
+        return self.message
 
     def render(self) -> str:
         """The text a user reads: the message, then the hint on a line of its own."""
@@ -70,6 +95,9 @@ class RefusedError(CloudtrainError):
 class RunExists(RefusedError):
     """The run id is taken; nothing was started a second time."""
 
+    def __init__(self, what: str, *, hint: str | None = None) -> None:
+        super().__init__(what, hint=hint, outcome=Outcome.NOT_STARTED)
+
 
 class StorageError(CloudtrainError):
     """The local disk would not take or give what was asked: full, read-only, not ours."""
@@ -87,15 +115,19 @@ class CloudError(CloudtrainError):
     exit_code = 4
 
     def __init__(
-        self, message: str, *, hint: str | None = None, code: str = "", transient: bool = False, unsure: bool = False
+        self,
+        what: str,
+        *,
+        hint: str | None = None,
+        code: str = "",
+        transient: bool = False,
+        outcome: Outcome = Outcome.REFUSED,
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(what, hint=hint, outcome=outcome)
         self.code = code
         """The cloud's own name for it."""
         self.transient = transient
         """Whether asking again later may help."""
-        self.unsure = unsure
-        """Whether what was asked for may have been done all the same: no answer came."""
 
 
 class JobFailed(CloudtrainError):

@@ -91,7 +91,7 @@ class RunStore:
                 _remove(draft)
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                     hint = f"cloudtrain status {run_id}"
-                    raise RunExists(f"run {run_id} exists already; nothing was started", hint=hint) from None
+                    raise RunExists(f"run {run_id} exists already", hint=hint) from None
                 raise
         return folder
 

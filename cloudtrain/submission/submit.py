@@ -16,7 +16,7 @@ from pathlib import Path
 from cloudtrain.bundle import payload_files
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.contracts.launch import entrypoint_of
-from cloudtrain.errors import CloudtrainError, SourceError, StorageError, UsageError
+from cloudtrain.errors import CloudtrainError, Outcome, SourceError, StorageError, UsageError
 from cloudtrain.images.selection import asked, is_build
 from cloudtrain.issues import Issue
 from cloudtrain.planning import Facts, Plan, SourceFacts, Target, make_plan
@@ -112,10 +112,9 @@ def submit(
         try:
             ref = get_provider(plan.provider).start(request, folder, archive, sending)
         except CloudtrainError as error:
-            if getattr(error, "unsure", False):  # left open: the next look at the run asks what became of it
+            if error.outcome is Outcome.UNKNOWN:  # left open: the next look at the run asks what became of it
                 raise
-            if not error.message.endswith("nothing was started"):
-                error.message += "; nothing was started"
+            error.outcome = Outcome.NOT_STARTED
             folder.append({"type": "ended", "time": time.time(), "state": "failed", "reason": error.message})
             raise
         folder.append({"type": "submitted", "time": time.time(), "ref": ref})

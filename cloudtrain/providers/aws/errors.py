@@ -7,9 +7,13 @@ import re
 from botocore import exceptions as sdk
 from botocore.exceptions import ClientError
 
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, Outcome
 
 _AGAIN = "then try again"
+_WAIT = f"wait a little, {_AGAIN}"
+
+NOT_FOUND = "NotFound"
+"""The code of our error where SageMaker knows no job of that name: its own says that a value is invalid."""
 
 _EXPIRED = {
     "ExpiredToken",
@@ -82,7 +86,7 @@ def translated(error: Exception, call: str, region: str, *, place: str = "") -> 
         return CloudError(f"{where}: AWS cannot be reached: {error}", hint=hint, code="Unreachable", transient=True)
     if isinstance(error, _LOST):
         message = f"{where}: no answer came: {error}"
-        return CloudError(message, hint=f"wait a little, {_AGAIN}", code="Lost", transient=True, unsure=True)
+        return CloudError(message, hint=_WAIT, code="Lost", transient=True, outcome=Outcome.UNKNOWN)
     if isinstance(error, sdk.ParamValidationError):
         return CloudError(f"{where}: {error}", code="ParamValidation")
     return CloudError(f"{where}: {error}", code=type(error).__name__)
@@ -100,12 +104,13 @@ def _answered(error: ClientError, name: str, region: str, place: str) -> CloudEr
         hint = f"look at AWS_PROFILE and the keys (aws sts get-caller-identity), {_AGAIN}"
         return CloudError(f"{where}: AWS does not accept these credentials: {said}", hint=hint, code=code)
     if code in _THROTTLED:
-        hint = f"wait a little, {_AGAIN}"
-        return CloudError(f"{where}: too many requests: {said}", hint=hint, code=code, transient=True)
+        return CloudError(f"{where}: too many requests: {said}", hint=_WAIT, code=code, transient=True)
     if status >= 500:
         message = f"{where}: AWS failed ({code or status}): {said}"
-        return CloudError(message, hint=f"wait a little, {_AGAIN}", code=code, transient=True, unsure=True)
-    return CloudError(f"{where}: {code}: {said}", hint=_remedy(code, said, name, region), code=code)
+        return CloudError(message, hint=_WAIT, code=code, transient=True, outcome=Outcome.UNKNOWN)
+    is_missing = code == "ResourceNotFound" or (code == "ValidationException" and "not found" in said.lower())
+    hint = _remedy(code, said, name, region)
+    return CloudError(f"{where}: {code}: {said}", hint=hint, code=NOT_FOUND if is_missing else code)
 
 
 def _remedy(code: str, said: str, name: str, region: str) -> str | None:

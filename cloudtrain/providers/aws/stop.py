@@ -26,7 +26,7 @@ def stop(cloud: Aws, run: RunFolder, state: RunState) -> bool:
     try:
         cloud.call("sagemaker", "stop_training_job", TrainingJobName=run.run_id)
     except CloudError as error:
-        if error.code not in ("ValidationException", "ResourceNotFound"):
+        if error.code not in ("ValidationException", "NotFound"):
             raise
         # SageMaker refuses to stop what has ended; observing tells how it did.
         if _needs_no_stop(cloud, run.run_id):

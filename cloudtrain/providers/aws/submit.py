@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import CloudError, RunExists
+from cloudtrain.errors import CloudError, Outcome, RunExists
 from cloudtrain.providers import Progress
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, uri_parts
 from cloudtrain.providers.cloud import idempotent_create as arrival
@@ -31,8 +31,8 @@ def send(
 ) -> dict[str, Any]:
     """Store source and job document, then create the job. The answer finds it again.
 
-    Three calls when the source is there already or small, however many files it has. CloudError with `unsure` when
-    it cannot be told whether the job exists; `settle` tells later.
+    Three calls when the source is there already or small, however many files it has. CloudError with
+    `Outcome.UNKNOWN` when it cannot be told whether the job exists; `settle` tells later.
     """
     key = body["OutputDataConfig"].get("KmsKeyId")
     try:
@@ -41,7 +41,7 @@ def send(
         bucket, folder = uri_parts(_channel(body, JOB))
         cloud.put(bucket, folder + JOB_FILE, as_text(dict(job)).encode(), key)
     except CloudError as error:
-        error.unsure = False  # of the object perhaps, of the job not: it was not asked for
+        error.outcome = Outcome.NOT_STARTED  # whatever became of the object: the job was not asked for
         raise
     run.append({"type": "creating", "time": time.time()}, durable=True)
     return arrival.create(
@@ -71,7 +71,7 @@ def describe(cloud: Aws, name: str) -> dict[str, Any] | None:
     try:
         return cloud.call("sagemaker", "describe_training_job", TrainingJobName=name)
     except CloudError as error:
-        if error.code in ("ValidationException", "ResourceNotFound") and "not found" in error.message.lower():
+        if error.code == "NotFound":
             return None
         raise
 
@@ -111,7 +111,7 @@ def _find(cloud: Aws, name: str, body: Mapping[str, Any]) -> dict[str, Any] | No
         is_ours = _same_request(described, body)
     if is_ours:
         return ref_of(cloud, described)
-    message = f"a training job {name} exists already in {cloud.region}; {arrival.NOTHING}"
+    message = f"a training job {name} exists already in {cloud.region}"
     raise RunExists(message, hint="choose another --run-id")
 
 

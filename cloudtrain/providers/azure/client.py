@@ -19,7 +19,7 @@ from azure.core.credentials import AccessToken
 from azure.core.pipeline.policies import SansIOHTTPPolicy
 from azure.identity import DefaultAzureCredential
 
-from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.errors import CloudError, CloudtrainError, Outcome
 from cloudtrain.providers.azure.errors import is_foreign, translated
 from cloudtrain.providers.azure.storage import Container, Part, read_log
 
@@ -47,8 +47,8 @@ class Workspace:
     def create(self, document: Mapping[str, Any], before: Callable[[], None]) -> dict[str, Any]:
         """Upload what a command-job document names and is not there yet, then create the job; returns its description.
 
-        `before` is called when all is uploaded, right before the request that creates it. CloudError with `unsure`
-        when it cannot be told whether the job exists.
+        `before` is called when all is uploaded, right before the request that creates it. CloudError with
+        `Outcome.UNKNOWN` when it cannot be told whether the job exists.
         """
         self._watch.arm(before)
         try:
@@ -56,7 +56,8 @@ class Workspace:
                 job = load_job(io.StringIO(json.dumps(dict(document))))
                 return _described(self._client.jobs.create_or_update(job))
         except CloudError as error:
-            error.unsure = error.unsure and self._watch.struck  # of an upload perhaps, of the job not
+            if not self._watch.struck:  # whatever became of an upload: the job was not asked for
+                error.outcome = Outcome.REFUSED
             raise
         finally:
             self._watch.arm(None)

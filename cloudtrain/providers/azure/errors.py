@@ -9,9 +9,10 @@ from typing import Any
 
 from azure.core import exceptions as sdk
 
-from cloudtrain.errors import DENIED, CloudError, CloudtrainError, RefusedError
+from cloudtrain.errors import DENIED, CloudError, CloudtrainError, Outcome, RefusedError
 
 _AGAIN = "then try again"
+_WAIT = f"wait a little, {_AGAIN}"
 _LOGIN = f"az login, {_AGAIN}"
 
 NAME_TAKEN = "NameTaken"
@@ -51,7 +52,7 @@ def translated(error: Exception, call: str, place: str) -> CloudtrainError:
             return _answered(found, where)
         if isinstance(found, sdk.ServiceResponseError):
             message = f"{where}: no answer came: {_brief(found)}"
-            return CloudError(message, hint=f"wait a little, {_AGAIN}", code="Lost", transient=True, unsure=True)
+            return CloudError(message, hint=_WAIT, code="Lost", transient=True, outcome=Outcome.UNKNOWN)
         if isinstance(found, (sdk.ServiceRequestError, ConnectionError)):
             message = f"{where}: Azure cannot be reached: {_brief(found)}"
             return CloudError(message, hint=f"look at the network; {_AGAIN}", code="Unreachable", transient=True)
@@ -100,13 +101,12 @@ def _answered(error: sdk.HttpResponseError, where: str) -> CloudError:
     if "already exists" in said and "job" in said.lower():
         return CloudError(f"{where}: {said}", code=NAME_TAKEN)
     if status in (408, 429):
-        hint = f"wait a little, {_AGAIN}"
-        return CloudError(f"{where}: too many requests: {said}", hint=hint, code=code, transient=True)
+        return CloudError(f"{where}: too many requests: {said}", hint=_WAIT, code=code, transient=True)
     if code == "BlobAlreadyExists":  # of the SDK's uploads: an earlier try of its own, whose answer was lost
         return CloudError(f"{where}: {said}", hint="try again", code=code, transient=True)
     if status >= 500:
         message = f"{where}: Azure failed ({code or status}): {said}"
-        return CloudError(message, hint=f"wait a little, {_AGAIN}", code=code, transient=True, unsure=True)
+        return CloudError(message, hint=_WAIT, code=code, transient=True, outcome=Outcome.UNKNOWN)
     return CloudError(f"{where}: {code or status}: {said}", hint=_remedy(said), code=code or str(status))
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import CloudError, SourceError
+from cloudtrain.errors import CloudError, Outcome, SourceError
 from cloudtrain.providers import Progress
 from cloudtrain.providers.cloud.request import PREFIX
 from cloudtrain.source.hashes import stamp
@@ -39,7 +39,7 @@ def with_uploaded_inputs(
             place = {"path": _uploaded(cloud, item["path"], datastore, cache_dir, progress)} if here else {}
             inputs[name] = {**item, **place}
     except CloudError as error:
-        error.unsure = False  # of a blob perhaps, of the job not: it was not asked for
+        error.outcome = Outcome.NOT_STARTED  # whatever became of the blob: the job was not asked for
         raise
     return {**document, "inputs": inputs}
 

@@ -78,7 +78,7 @@ def _untold(run: RunFolder, error: CloudError | StorageError) -> CloudError:
     return CloudError(
         f"{run.run_id} cannot be told to save, so it was not stopped: {error.message}",
         hint=f"{error.hint}; {again}" if error.hint else again,
-        code=getattr(error, "code", ""),
+        code=error.code if isinstance(error, CloudError) else "",
     )
 
 

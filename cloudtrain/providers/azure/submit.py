@@ -33,8 +33,8 @@ def send(
 ) -> dict[str, Any]:
     """Look at the machines and at the name, upload source and inputs where they are new, create the job.
 
-    The answer finds it again. CloudError with `unsure` when it cannot be told whether the job exists; `settle` tells
-    later. RefusedError when the machines cannot run it.
+    The answer finds it again. CloudError with `Outcome.UNKNOWN` when it cannot be told whether the job exists;
+    `settle` tells later. RefusedError when the machines cannot run it.
     """
     plan = run.document("plan.json")
     refuse_machines(cloud, document, plan["target"]["facts"], plan["target"]["gpus"])
@@ -80,7 +80,7 @@ def _find(cloud: Workspace, name: str, document: Mapping[str, Any]) -> dict[str,
         return None
     if same_submission(ours(document["tags"]), ours(described["tags"])):
         return ref_of(described)
-    message = f"a job {name} exists already in the workspace {cloud.name}; {arrival.NOTHING}"
+    message = f"a job {name} exists already in the workspace {cloud.name}"
     raise RunExists(message, hint="choose another --run-id")
 
 
