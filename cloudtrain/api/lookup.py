@@ -11,7 +11,9 @@ from typing import Any
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, CloudtrainError, RunExists, RunNotFound, StorageError, UsageError
 from cloudtrain.providers import Adopted, Seen, get_provider
-from cloudtrain.runs.index import DAMAGED, remember, summaries
+from cloudtrain.runs.history import History
+from cloudtrain.runs.index import DAMAGED, summaries
+from cloudtrain.runs.observation import Observation
 from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import RunFolder, RunStore
 from cloudtrain.settings import load_settings
@@ -71,7 +73,7 @@ def _take_up(store: RunStore, job: Adopted) -> list[str]:
         folder = store.create(job.run_id, job.documents, first)
     except RunExists:  # by another process, in this moment
         return []
-    folder.append(*others, *job.news)
+    History(folder).record(Observation(events=[*others, *job.news]))
     os.utime(folder.path / "plan.json", (first["time"], first["time"]))  # the list and `last` go by it
     return [job.run_id]
 
@@ -86,8 +88,8 @@ def _look_again(folder: RunFolder, job: Adopted) -> None:
         with suppress(CloudError):  # as last seen, then
             run.status()
         return
-    folder.append(*(event for event in job.news if event["type"] != "phase" or event["phase"] != state.phase))
-    remember(folder)
+    news = [event for event in job.news if event["type"] != "phase" or event["phase"] != state.phase]
+    run.take([Observation(events=news)])
 
 
 def _until(store: RunStore) -> dict[str, float]:

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, JobFailed, StorageError, UsageError
 from cloudtrain.providers import Note, Progress, Provider, get_provider
-from cloudtrain.providers.cloud.unread_logs import read_log, unread
-from cloudtrain.runs.index import remember
+from cloudtrain.runs.history import History
+from cloudtrain.runs.index import index_run
 from cloudtrain.runs.logs import SOME_LINES, LogLine, LogReader
-from cloudtrain.runs.state import RunState, fold, who
+from cloudtrain.runs.observation import Observation
+from cloudtrain.runs.state import RunState, who
 from cloudtrain.runs.store import RunFolder, RunStore, storing
 
 if TYPE_CHECKING:
@@ -55,10 +56,8 @@ class Run:
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.id = folder.run_id
-        self._state = RunState(run_id=folder.run_id)
-        self._offset = 0
-        self.damaged_lines = 0
-        """Lines among its events that are none: a writer was killed, a disk was full, or somebody has changed them."""
+        self._history = History(folder)
+        self._state = self._history.state
         self._observed = 0.0
         self._pause: float | None = None
         self._patience = 1
@@ -68,20 +67,29 @@ class Run:
     def __repr__(self) -> str:
         return f"<Run {self.id}: {self._state.state}>"
 
+    @property
+    def damaged_lines(self) -> int:
+        """Lines among its events that are none: a writer was killed, a disk was full, or somebody has changed them."""
+        return self._history.damaged_lines
+
     def status(self) -> RunState:
         """The state now. CloudError when the cloud cannot be asked."""
-        self._catch_up()
+        self._backfill_logs()
         self._observed = 0.0
         state = self._refresh(patient=False)
         if state.has_ended and state.keeps_machines:
             with suppress(CloudError):  # as last seen, then
-                self._note_machines(self._provider().observe(self.folder, state))
+                self.take(self._provider().observe(self.folder, state))
         return self._state
 
     def recorded(self) -> RunState:
         """The state as last seen; nobody is asked."""
-        self._read()
-        return self._state
+        return self._history.read()
+
+    def take(self, observations: Iterable[Observation]) -> None:
+        """Write down what somebody has observed of the run; a list of runs shows how an ended one stands."""
+        if self._history.take(observations):
+            index_run(self._history)
 
     def watch(self) -> Iterator[Update]:
         """Everything from the beginning, then what comes, until the run has ended."""
@@ -91,7 +99,7 @@ class Run:
             # Lines first: an error is told before the lines that tell of it, so it is never read after them.
             lines = reader.some()
             state = self._refresh()
-            trouble = self._trouble or unread(state)
+            trouble = self._trouble or state.log_error
             events, told = self.folder.events_since(told, SOME_BYTES)
             while events and (following := self.folder.events_since(told, SOME_BYTES))[0]:
                 yield Update(state, events, [], trouble)
@@ -184,14 +192,8 @@ class Run:
 
     def release(self) -> RunState:
         """Give back the machines that are kept after the run, and billed. UsageError where there are none."""
-        self._note_machines(self._provider().release(self.folder, self.recorded()))
+        self.take([self._provider().release(self.folder, self.recorded())])
         return self._state
-
-    def _note_machines(self, events: list[dict[str, Any]]) -> None:
-        if events:
-            self.folder.append(*events)
-            self._read()
-            remember(self.folder)  # the list shows until when they are kept
 
     def last_known(self) -> RunState:
         """The state now or, if nobody can tell, as last seen."""
@@ -207,7 +209,7 @@ class Run:
         again = f"cloudtrain stop {self.id} asks again"
         for attempt in range(STOP_ATTEMPTS):
             try:
-                return self._provider().stop(self.folder, state)
+                return self._provider().stop(self.folder, state, self._history.record)
             except CloudError as error:
                 failure = error
             if not failure.transient:
@@ -294,7 +296,7 @@ class Run:
     def _look_for_lines(self, *, patient: bool) -> CloudError | None:
         """Bring what is new of the log; the error where a cloud does not give it."""
         try:
-            self._catch_up(again=True)
+            self._backfill_logs(again=True)
             self._refresh(patient=patient)
             self._refuse_unread(patient=patient)
         except CloudError as error:
@@ -305,26 +307,19 @@ class Run:
         """CloudError when the log cannot be read; `patient`: only when asking again cannot help."""
         trouble = self._state.log_trouble
         if trouble and not (patient and trouble.get("transient") and not self._state.has_ended):
-            raise CloudError(unread(self._state), hint=trouble.get("hint") or None, code=trouble.get("code", ""))
+            raise CloudError(self._state.log_error, hint=trouble.get("hint") or None, code=trouble.get("code", ""))
 
-    def _catch_up(self, *, again: bool = False) -> None:
+    def _backfill_logs(self, *, again: bool = False) -> None:
         """Lines and events of an ended run that are not here: of a run of another machine, the first time; of one
         whose log could not be read, each time that somebody asks for it (`again`).
         """
-        self._read()
-        state = self._state
+        state = self._history.read()
         if not state.has_ended:
             return
         late = state.adopted and not state.log_trouble and self.folder.last_event("cursor") is None
         if not late and not (again and state.log_trouble):
             return
-
-        def read() -> bool:
-            self._provider().catch_up(self.folder, state)
-            return True
-
-        self.folder.append(*read_log(read, state, time.time()).events)
-        self._read()
+        self._history.take(self._provider().backfill_logs(self.folder, state))
 
     def _provider(self) -> Provider:
         if self._runs_at is None:
@@ -336,25 +331,20 @@ class Run:
 
         StorageError when the events do not tell how the run began.
         """
-        self._read()
+        self._history.read()
         if not self._state.created:
             hint = f"what is left of it is in {self.folder.path}"
             raise StorageError(f"run {self.id} is damaged: its events do not tell how it began", hint=hint)
         if not self._state.has_ended and self._is_time():
-            provider = self._provider()
             try:
-                seen = provider.observe(self.folder, self._state)
+                self.take(self._provider().observe(self.folder, self._state))
                 self._patience, self._trouble = 1, ""
             except CloudError as error:
                 if not (patient and error.transient):
                     raise
                 self._patience = min(2 * self._patience, LONGEST_PAUSE)
-                self._trouble, seen = error.message, []
-            if seen:
-                self.folder.append(*seen)
-            self._read()
-            if self._state.has_ended and seen:
-                remember(self.folder)
+                self._trouble = error.message
+            self._history.read()
         elif self._state.has_ended and not self._observed:
             self._observed = time.monotonic()
             self._clear_up()
@@ -363,18 +353,7 @@ class Run:
     def _clear_up(self) -> None:
         """Of a run on this machine that has ended: what could not be removed at its end."""
         if self.id in RunStore(self.folder.path.parents[1]).with_leftovers():
-            self._provider().observe(self.folder, self._state)
-
-    def _read(self) -> None:
-        def new() -> Iterator[dict[str, Any]]:
-            for event, offset in self.folder.events_from(self._offset):
-                self._offset = offset
-                if event is not None:
-                    yield event
-                else:
-                    self.damaged_lines += 1
-
-        fold(self.id, new(), self._state)
+            self.take(self._provider().observe(self.folder, self._state))
 
     def _is_time(self) -> bool:
         now = time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +13,7 @@ from cloudtrain.issues import Issue
 
 if TYPE_CHECKING:
     from cloudtrain.planning import Plan, Target
+    from cloudtrain.runs.observation import Observation, Record
     from cloudtrain.runs.state import RunState
     from cloudtrain.runs.store import RunFolder
     from cloudtrain.settings import Settings
@@ -90,20 +91,33 @@ class Provider(Protocol):
         """The request for a plan. Pure."""
         ...
 
-    def start(self, request: Request, run: RunFolder, archive: Path, progress: Progress | None) -> dict[str, Any]:
-        """Start the job; the answer finds it again. Idempotent: the remote name is the run id."""
+    def start(
+        self, request: Request, run: RunFolder, archive: Path, progress: Progress | None, record: Record
+    ) -> dict[str, Any]:
+        """Start the job; the answer finds it again. Idempotent: the remote name is the run id.
+
+        `record` writes down what must be known even if this process dies in the next moment. An error that does not
+        say `Outcome.UNKNOWN` means that nothing was started.
+        """
         ...
 
     def pause_seconds(self, run: RunFolder) -> float:
         """How long to wait between two looks at a run."""
         ...
 
-    def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
-        """Events that the run folder does not hold yet, such as the end of a job nobody watched."""
+    def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
+        """What the run folder does not hold yet: log lines, how the job stands, the end of a job nobody watched.
+
+        Each observation is written down, and `state` brought up to date with it, before the next one is asked for: what
+        the lines have said decides how a job has ended. CloudError when nobody can tell.
+        """
         ...
 
-    def stop(self, run: RunFolder, state: RunState) -> bool:
-        """Ask the job to stop: a checkpoint, then the end. False: it cannot be asked yet; asking twice does no harm."""
+    def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
+        """Ask the job to stop: a checkpoint, then the end. False: it cannot be asked yet; asking twice does no harm.
+
+        `record` writes down what was done, and brings `state` up to date.
+        """
         ...
 
     def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
@@ -128,11 +142,11 @@ class Provider(Protocol):
         """Jobs of ours there, whoever started them, that are new or have changed; of one name, if it is given."""
         ...
 
-    def catch_up(self, run: RunFolder, state: RunState) -> None:
-        """Bring what an ended run of another machine has printed, and its events; once is enough."""
+    def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
+        """What an ended run of another machine has printed, and the events among it; once is enough."""
         ...
 
-    def release(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+    def release(self, run: RunFolder, state: RunState) -> Observation:
         """Give back machines that are kept after a run, and billed; the events that say so. UsageError for none."""
         ...
 

@@ -12,8 +12,9 @@ from typing import Any
 from cloudtrain.errors import StorageError
 from cloudtrain.private import FILE
 from cloudtrain.runs.blocks import read_file
+from cloudtrain.runs.history import History
 from cloudtrain.runs.locks import take
-from cloudtrain.runs.state import ENDED, RunState, fold
+from cloudtrain.runs.state import ENDED, RunState
 from cloudtrain.runs.store import RunFolder, RunStore, strict_json
 
 _FIELDS = (
@@ -59,7 +60,7 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
     for run_id in ids - known.keys():
         folder = RunFolder(store.runs_dir / run_id)
         try:
-            state = fold(run_id, folder.each_event())
+            state = History(folder).read()
         except StorageError as error:
             known[run_id] = _damaged(folder, error.message)
             continue
@@ -74,11 +75,10 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
     return sorted(known.values(), key=lambda s: s["created"], reverse=True)
 
 
-def remember(folder: RunFolder) -> None:
+def index_run(history: History) -> None:
     """Write down how a run has ended, in the moment in which it has."""
-    state = fold(folder.run_id, folder.each_event())
-    if state.has_ended:
-        _append(RunStore(folder.path.parents[1]), [summary(state)])
+    if history.state.has_ended:
+        _append(RunStore(history.folder.path.parents[1]), [summary(history.state)])
 
 
 def summary(state: RunState) -> dict[str, Any]:

@@ -120,6 +120,12 @@ class RunState:
         """Until when machines are kept after its end; 0 when none are."""
         return float(self.kept.get("until") or 0) if self.has_ended and self.keeps_machines else 0.0
 
+    @property
+    def log_error(self) -> str:
+        """`the log cannot be read: …`, why; empty while it can."""
+        reason = self.log_trouble.get("reason", "")
+        return f"the log cannot be read: {reason}" if reason else ""
+
     def seconds(self, now: float) -> float:
         """How long it has run, or ran."""
         begin = self.started or self.created

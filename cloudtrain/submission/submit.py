@@ -21,6 +21,7 @@ from cloudtrain.images.selection import asked, is_build
 from cloudtrain.issues import Issue
 from cloudtrain.planning import Facts, Plan, SourceFacts, Target, make_plan
 from cloudtrain.providers import get_provider
+from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunFolder, RunStore, as_text, storing
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.source import SourceTree, check_size, pack, scan
@@ -110,7 +111,7 @@ def submit(
     try:
         folder = store.create(plan.run_id, documents, submitting, held)
         try:
-            ref = get_provider(plan.provider).start(request, folder, archive, sending)
+            ref = get_provider(plan.provider).start(request, folder, archive, sending, History(folder).record)
         except CloudtrainError as error:
             if error.outcome is Outcome.UNKNOWN:  # left open: the next look at the run asks what became of it
                 raise

@@ -18,6 +18,7 @@ import pytest
 from cloudtrain.errors import StorageError
 from cloudtrain.providers.local.provider import Provider
 from cloudtrain.providers.local.supervisor_status import MARK, Life, end_leftovers, introduce, life_of, tell_to_stop
+from cloudtrain.runs.history import History
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.state import RunState, fold
 from cloudtrain.runs.store import RunFolder, RunStore
@@ -64,9 +65,9 @@ def is_supervised_by(run: RunFolder, who: ProcessIdentity, *, silent_for: float 
 
 
 def look(run: RunFolder) -> RunState:
-    state = fold(run.run_id, run.events())
-    run.append(*Provider().observe(run, state))
-    return fold(run.run_id, run.events())
+    history = History(run)
+    history.take(Provider().observe(run, history.read()))
+    return history.state
 
 
 KNOWS_AGES = pytest.mark.linux("when a process began, in /proc")
@@ -114,7 +115,7 @@ def test_a_silent_supervisor_of_another_machine_that_answers_no_stop_is_given_up
     run: RunFolder, sleeper: subprocess.Popen[bytes]
 ) -> None:
     is_supervised_by(run, ELSEWHERE, silent_for=600)
-    assert Provider().stop(run, RunState(run_id="a-1"))
+    assert Provider().stop(run, RunState(run_id="a-1"), History(run).record)
     assert look(run).state == "running", "it has a minute to answer in"
     os.utime(run.path / "stop", (time.time() - 70,) * 2)
     state = look(run)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.private import tighten
-from cloudtrain.runs.index import remember, summaries
+from cloudtrain.runs.history import History
+from cloudtrain.runs.index import index_run, summaries
 from cloudtrain.runs.store import RunStore
 from cloudtrain.source import pack, scan, unpack
 from tests.support.samples import write
@@ -40,7 +41,9 @@ def test_everything_in_the_data_folder_is_private(umask: None, tmp_path: Path) -
     run = store.create("a-1", {"plan.json": "{}", "request.json": "{}"}, EVENTS[0], held)
     os.close(held[0])
     run.append(EVENTS[1])
-    remember(run)
+    history = History(run)
+    history.read()
+    index_run(history)
     archive = pack(scan(source, None, data / "cache"), data / "sources")
     unpack(archive, run.path / "nodes" / "0" / "source")
     assert summaries(store)[0]["state"] == "succeeded"

@@ -19,6 +19,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.providers.local.processes import run_module
 from cloudtrain.providers.local.provider import Provider
 from cloudtrain.providers.local.supervisor_status import end_leftovers
+from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunFolder, RunStore
 from tests.support.limits import HANG_SECONDS
 from tests.support.samples import BORN
@@ -165,7 +166,7 @@ def test_a_look_from_outside_leaves_a_run_in_another_pid_namespace_alone_without
         try:
             state = Run(run).status()
             assert (state.state, namespace.poll()) == ("running", None)
-            assert Provider().stop(run, state)
+            assert Provider().stop(run, state, History(run).record)
             assert Run(run).wait(PATIENCE_SECONDS).state == "stopped"
         finally:
             namespace.kill()

@@ -129,7 +129,8 @@ def test_an_end_that_a_full_disk_would_not_take_is_told_when_there_is_room_again
     run = supervised(path, fill + failed(0, time.time()) + "exit 1")
     assert [event for event in run.events() if event["type"] == "ended"] == []
     (path / "filler").unlink()
-    (told,) = RunsHere().observe(run, fold("run-1", run.events()))
+    (seen,) = RunsHere().observe(run, fold("run-1", run.events()))
+    (told,) = seen.events
     assert (told["state"], told["reason"]) == ("failed", "rank 0 (node 0) failed")
     assert told["error"]["message"] == "Connection closed by peer"
 

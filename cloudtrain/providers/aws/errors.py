@@ -109,8 +109,8 @@ def _answered(error: ClientError, name: str, region: str, place: str) -> CloudEr
         message = f"{where}: AWS failed ({code or status}): {said}"
         return CloudError(message, hint=_WAIT, code=code, transient=True, outcome=Outcome.UNKNOWN)
     is_missing = code == "ResourceNotFound" or (code == "ValidationException" and "not found" in said.lower())
-    hint = _remedy(code, said, name, region)
-    return CloudError(f"{where}: {code}: {said}", hint=hint, code=NOT_FOUND if is_missing else code)
+    about = f"{where}: {code}: {said}"
+    return CloudError(about, hint=_remedy(code, said, name, region), code=NOT_FOUND if is_missing else code)
 
 
 def _remedy(code: str, said: str, name: str, region: str) -> str | None:

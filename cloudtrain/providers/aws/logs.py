@@ -1,14 +1,13 @@
-"""Bringing a job's log lines from CloudWatch into the run folder: each line once, resumable at any time."""
+"""A job's log lines in CloudWatch: what is new of each stream, from where it was left at any time."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError
-from cloudtrain.providers.cloud.log_sync import Mirror, reading
-from cloudtrain.runs.store import RunFolder
+from cloudtrain.runs.observation import LogPart, Positions
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import Aws
@@ -18,25 +17,20 @@ MOST_PAGES = 50
 """Per stream and look, of up to 1 MB each: a flood of lines is brought in turns."""
 
 
-def pull(cloud: Aws, run: RunFolder, job: str, nodes: int) -> bool:
-    """Bring what is new of all nodes; True when nothing more is there for now. One process reads at a time."""
-    with reading(run) as alone:
-        if not alone:
-            return False
-        mirror = Mirror(run)
-        hosts = sorted(f"algo-{number}" for number in range(1, nodes + 1))
-        drained = True
-        for name in _stream_names(cloud, job):
-            host = re.match(r"(algo-\d+)-\d+$", name.rpartition("/")[2])
-            if host is None or host[1] not in hosts:
-                continue
-            drained &= _pull_stream(cloud, mirror, name, hosts.index(host[1]))
-        return drained
+def new_lines(cloud: Aws, job: str, nodes: int, positions: Positions) -> Generator[LogPart, None, bool]:
+    """What is new of all nodes. Its value: whether nothing more is there for now."""
+    hosts = sorted(f"algo-{number}" for number in range(1, nodes + 1))
+    drained = True
+    for name in _stream_names(cloud, job):
+        host = re.match(r"(algo-\d+)-\d+$", name.rpartition("/")[2])
+        if host is not None and host[1] in hosts:
+            drained &= yield from _of_stream(cloud, name, hosts.index(host[1]), positions.get(name, {}))
+    return drained
 
 
-def _pull_stream(cloud: Aws, mirror: Mirror, name: str, node: int) -> bool:
+def _of_stream(cloud: Aws, name: str, node: int, position: Mapping[str, Any]) -> Generator[LogPart, None, bool]:
     # The token to go on with, the time of the last line (milliseconds), and how many lines had that time.
-    place = mirror.streams.setdefault(name, {"token": None, "time": 0, "count": 0})
+    place = {"token": None, "time": 0, "count": 0, **position}
     for _ in range(MOST_PAGES):
         answer = _page(cloud, name, place)
         lines = _unseen(answer["events"], place)
@@ -44,7 +38,7 @@ def _pull_stream(cloud: Aws, mirror: Mirror, name: str, node: int) -> bool:
         at_end = token == place["token"]  # an empty page alone is no end
         place["token"] = token
         if lines:
-            mirror.keep(node, lines)
+            yield LogPart(node=node, lines=lines, stream=name, position=dict(place))
         if at_end:
             return True
     return False

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
+from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
@@ -50,29 +51,31 @@ class Provider:
 
         return Request(provider=self.name, document=body_of(plan), job=job_of(plan))
 
-    def start(self, request: Request, run: RunFolder, archive: Path, progress: Progress | None) -> dict[str, Any]:
+    def start(
+        self, request: Request, run: RunFolder, archive: Path, progress: Progress | None, record: Record
+    ) -> dict[str, Any]:
         """Store the source and the job document, then create the job: three calls when the source is small or known."""
         from cloudtrain.providers.aws.submit import send
 
-        return send(_cloud(run), request.document, request.job, run, archive, progress)
+        return send(_cloud(run), request.document, request.job, archive, progress, record)
 
     def pause_seconds(self, run: RunFolder) -> float:
         """As the settings said when the job was planned."""
         return float(_facts(run)["poll"])
 
-    def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+    def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """Its status, and the log lines and events of all its nodes."""
         from cloudtrain.providers.aws.status import kept, observe
 
         if state.has_ended:
-            return kept(_cloud(run), run, state) if state.keeps_machines else []
+            return [kept(_cloud(run), run, state)] if state.keeps_machines else []
         return observe(_cloud(run), run, state, self.pause_seconds(run))
 
-    def stop(self, run: RunFolder, state: RunState) -> bool:
+    def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
         """StopTrainingJob: SIGTERM to every container, two minutes, SIGKILL."""
         from cloudtrain.providers.aws.stop import stop
 
-        return stop(_cloud(run), run, state)
+        return stop(_cloud(run), run, state, record)
 
     def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
         """S3 addresses; none of a job that was never started."""
@@ -95,7 +98,7 @@ class Provider:
 
         return fetch(_cloud(run), dict(self.places(run, state)), names, folder, progress, note)
 
-    def release(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+    def release(self, run: RunFolder, state: RunState) -> Observation:
         """UpdateTrainingJob with nothing to keep alive."""
         from cloudtrain.providers.aws.status import release
 
@@ -108,12 +111,13 @@ class Provider:
 
         return list(adopted(_connect(region_of(settings)), run_id, settings["aws.poll"], seen))
 
-    def catch_up(self, run: RunFolder, state: RunState) -> None:
+    def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """All log lines of an adopted run that had ended already."""
-        from cloudtrain.providers.aws.logs import pull
+        from cloudtrain.providers.aws.logs import new_lines
+        from cloudtrain.providers.cloud.log_attempt import backfill
 
-        while not pull(_cloud(run), run, run.run_id, state.nodes):
-            pass
+        cloud = _cloud(run)
+        return backfill(lambda positions: new_lines(cloud, run.run_id, state.nodes, positions), state)
 
     def native(self, run: RunFolder, state: RunState) -> Any:
         """The `sagemaker.core` TrainingJob."""

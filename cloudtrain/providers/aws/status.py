@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
-from cloudtrain.providers.aws.logs import pull
+from cloudtrain.providers.aws.logs import new_lines
 from cloudtrain.providers.aws.phases import (
     billing,
     ended_at,
@@ -21,9 +21,10 @@ from cloudtrain.providers.aws.phases import (
 )
 from cloudtrain.providers.aws.results import left, places
 from cloudtrain.providers.aws.submit import describe, same_account, settle
+from cloudtrain.providers.cloud.log_attempt import LogAttempt
 from cloudtrain.providers.cloud.outcome import all_told, cut_short, ended
-from cloudtrain.providers.cloud.unread_logs import read_log
-from cloudtrain.runs.state import RunState, fold
+from cloudtrain.runs.observation import Event, Observation
+from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 
 if TYPE_CHECKING:
@@ -33,56 +34,64 @@ SETTLING_PAUSES = 3
 """CloudWatch lags: after the end of a job its last lines are waited for, for this many looks."""
 
 
-def observe(cloud: Aws, run: RunFolder, state: RunState, pause: float) -> list[dict[str, Any]]:
-    """The events since the last look. Log lines, and the events in them, are kept as they are read."""
+def observe(cloud: Aws, run: RunFolder, state: RunState, pause: float) -> Iterator[Observation]:
+    """What is new since the last look. `state` is kept up to date with what has been observed so far."""
     now = time.time()
-    events: list[dict[str, Any]] = []
     if state.ref is None:
-        events = settle(cloud, run, now)
-        if not any(event["type"] == "submitted" for event in events):
-            return events
+        yield Observation(events=settle(cloud, run, now))
+    if state.ref is None:
+        return
     described = describe(cloud, run.run_id)
     if described is None:
-        same_account(cloud, (state.ref or events[0]["ref"])["arn"], run.run_id)
+        same_account(cloud, state.ref["arn"], run.run_id)
         reason = "SageMaker does not know this job (any more)"
-        return [*events, {"type": "ended", "time": now, "state": "failed", "reason": reason}]
+        yield Observation(events=[{"type": "ended", "time": now, "state": "failed", "reason": reason}])
+        return
+    yield Observation(events=list(_progress(described, state, now)))
+    _, count = machines_of(described)
+    log = LogAttempt(lambda positions: new_lines(cloud, described["TrainingJobName"], count, positions))
+    yield from log.observations(state)
+    over = ending(described)
+    if over is not None:  # what has just been read may hold the nodes' last words
+        waited = _waited(described, state, now, pause)
+        if log.is_done(waited=waited, all_reported=all_told(state, count)):
+            yield Observation(events=_end(cloud, run, described, state, over))
+
+
+def _progress(described: Mapping[str, Any], state: RunState, now: float) -> Iterator[Event]:
+    """How far it is, where that has changed."""
     chosen = selected(described)
     if phase_of(described) != state.phase or chosen not in ("", state.instance):
-        events.append(phase_event(described, now))
+        yield phase_event(described, now)
     if described["TrainingJobStatus"] == "Stopping" and not state.stop_requested:
-        events.append({"type": "stop_requested", "time": now, "reason": "SageMaker is stopping it"})
-    _, count = machines_of(described)
-    log = read_log(lambda: pull(cloud, run, described["TrainingJobName"], count), state, now)
-    events += log.events
-    over = ending(described)
-    if over is not None:
-        # What has just been read may hold the nodes' last words.
-        state = fold(run.run_id, run.each_event())
-        waited = _waited(described, state, now, pause)
-        if log.is_final(waited=waited) or (log.drained and (waited or all_told(state, count))):
-            price = _usd_per_hour(described, run)
-            if over[0] == "stopped":
-                over = over[0], over[1] + cut_short(state)
-            end = ended(state, over, ended_at(described) or now, billing(described, price))
-            events.append({**end, "left": left(cloud, places(run.document("request.json")))})
-            events += kept_event(described, now, price)
-    return events
+        yield {"type": "stop_requested", "time": now, "reason": "SageMaker is stopping it"}
 
 
-def kept(cloud: Aws, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+def _end(
+    cloud: Aws, run: RunFolder, described: Mapping[str, Any], state: RunState, over: tuple[str, str]
+) -> list[Event]:
+    """The end of a job, what it left, and what is known of machines that are kept after it."""
+    now, price = time.time(), _usd_per_hour(described, run)
+    if over[0] == "stopped":
+        over = over[0], over[1] + cut_short(state)
+    end = ended(state, over, ended_at(described) or now, billing(described, price))
+    return [{**end, "left": left(cloud, places(run.document("request.json")))}, *kept_event(described, now, price)]
+
+
+def kept(cloud: Aws, run: RunFolder, state: RunState) -> Observation:
     """What has become of the machines that are kept after a run that has ended; nothing while that is the same."""
     described = describe(cloud, run.run_id) or {}
     found = kept_event(described, time.time(), _usd_per_hour(described, run))
     if not found:  # a description that tells nothing of them any more
         found = [{"type": "kept", "time": time.time(), "status": "Terminated"}]
-    return [event for event in found if (event["status"], event.get("until")) != _as_known(state)]
+    return Observation(events=[event for event in found if (event["status"], event.get("until")) != _as_known(state)])
 
 
 def _as_known(state: RunState) -> tuple[Any, Any]:
     return state.kept.get("status"), state.kept.get("until")
 
 
-def release(cloud: Aws, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+def release(cloud: Aws, run: RunFolder, state: RunState) -> Observation:
     """Have the machines given back that are kept after a job, or would be. UsageError where there are none.
 
     UpdateTrainingJob with a KeepAlivePeriodInSeconds of 0, as the developer guide ends a warm pool.
@@ -96,7 +105,7 @@ def release(cloud: Aws, run: RunFolder, state: RunState) -> list[dict[str, Any]]
     resources = {"KeepAlivePeriodInSeconds": 0}
     cloud.call("sagemaker", "update_training_job", TrainingJobName=run.run_id, ResourceConfig=resources)
     seen = {"status": status, "seconds": 0} if not state.has_ended else {"status": "Terminated"}
-    return [{"type": "kept", "time": time.time(), **seen}]
+    return Observation(events=[{"type": "kept", "time": time.time(), **seen}])
 
 
 def _waited(described: Mapping[str, Any], state: RunState, now: float, pause: float) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.phases import ending
 from cloudtrain.providers.aws.submit import describe, settle
+from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 
@@ -15,14 +16,12 @@ if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import Aws
 
 
-def stop(cloud: Aws, run: RunFolder, state: RunState) -> bool:
+def stop(cloud: Aws, run: RunFolder, state: RunState, record: Record) -> bool:
     """StopTrainingJob; a job that is stopping or over already is left as it is. False: not yet, ask again."""
     if state.ref is None:
-        settled = settle(cloud, run, time.time())
-        if settled:
-            run.append(*settled)
-        if not any(event["type"] == "submitted" for event in settled):
-            return bool(settled)
+        record(Observation(events=settle(cloud, run, time.time())))
+    if state.ref is None:
+        return state.has_ended
     try:
         cloud.call("sagemaker", "stop_training_job", TrainingJobName=run.run_id)
     except CloudError as error:
@@ -32,7 +31,7 @@ def stop(cloud: Aws, run: RunFolder, state: RunState) -> bool:
         if _needs_no_stop(cloud, run.run_id):
             return True
         raise
-    run.append({"type": "stop_requested", "time": time.time(), "reason": "stop was asked"})
+    record(Observation(events=[{"type": "stop_requested", "time": time.time(), "reason": "stop was asked"}]))
     return True
 
 

@@ -12,6 +12,7 @@ from cloudtrain.providers import Progress
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, uri_parts
 from cloudtrain.providers.cloud import idempotent_create as arrival
 from cloudtrain.providers.cloud.request import ARCHIVE, ours, same_submission
+from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.store import RunFolder, as_text
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ def send(
     cloud: Aws,
     body: Mapping[str, Any],
     job: Mapping[str, Any],
-    run: RunFolder,
     archive: Path,
     progress: Progress | None,
+    record: Record,
 ) -> dict[str, Any]:
     """Store source and job document, then create the job. The answer finds it again.
 
@@ -43,7 +44,7 @@ def send(
     except CloudError as error:
         error.outcome = Outcome.NOT_STARTED  # whatever became of the object: the job was not asked for
         raise
-    run.append({"type": "creating", "time": time.time()}, durable=True)
+    record(Observation(events=[{"type": "creating", "time": time.time()}]))
     return arrival.create(
         body["TrainingJobName"],
         lambda: ref_of(cloud, cloud.call_once("sagemaker", "create_training_job", **body)),

@@ -1,14 +1,13 @@
-"""Bringing a job's log lines into the run folder: all nodes', each line once, resumable at any time."""
+"""A job's log lines: what is new of each node's log, from where it was left at any time."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from cloudtrain.providers.cloud.log_sync import Mirror, reading
-from cloudtrain.runs.store import RunFolder
+from cloudtrain.runs.observation import LogPart, Positions
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
@@ -20,27 +19,28 @@ MOST_READS = 8
 """Per log and look: a flood of lines is brought in turns."""
 
 
-def pull(cloud: Workspace, run: RunFolder, logs: Mapping[str, str], *, whole: bool) -> bool:
-    """Bring what is new of all nodes; True when nothing more is there for now. One process reads at a time.
+def new_lines(
+    cloud: Workspace, logs: Mapping[str, str], positions: Positions, *, whole: bool
+) -> Generator[LogPart, None, bool]:
+    """What is new of all nodes. Its value: whether nothing more is there for now.
 
     `logs`: their addresses by name, as the run history has them. `whole`: the job is over, and what comes after the
     last end of a line is a line too.
     """
-    with reading(run) as alone:
-        if not alone:
-            return False
-        mirror = Mirror(run)
-        drained = True
-        for name in sorted(logs):
-            found = LOG.fullmatch(name)
-            if found is not None:
-                drained &= _pull_log(cloud, mirror, name, logs[name], int(found[1] or 0), whole=whole)
-        return drained
+    drained = True
+    for name in sorted(logs):
+        found = LOG.fullmatch(name)
+        if found is not None:
+            at = positions.get(name, {})
+            drained &= yield from _of_log(cloud, name, logs[name], int(found[1] or 0), at, whole=whole)
+    return drained
 
 
-def _pull_log(cloud: Workspace, mirror: Mirror, name: str, address: str, node: int, *, whole: bool) -> bool:
+def _of_log(
+    cloud: Workspace, name: str, address: str, node: int, position: Mapping[str, Any], *, whole: bool
+) -> Generator[LogPart, None, bool]:
     # The next byte to read, and when the log was created: after a preemption another one takes its place.
-    place = mirror.streams.setdefault(name, {"offset": 0, "created": ""})
+    place = {"offset": 0, "created": "", **position}
     for _ in range(MOST_READS):
         part = cloud.read_log(address, place["offset"], place["created"])
         if part is None:
@@ -52,7 +52,8 @@ def _pull_log(cloud: Workspace, mirror: Mirror, name: str, address: str, node: i
         if not complete:
             return True
         now = time.time()  # Azure ML's logs have no times
-        mirror.keep(node, [(now, line.rstrip(b"\r")) for line in complete.removesuffix(b"\n").split(b"\n")])
+        lines_read = [(now, line.rstrip(b"\r")) for line in complete.removesuffix(b"\n").split(b"\n")]
+        yield LogPart(node=node, lines=lines_read, stream=name, position=dict(place))
         if not part.more:
             return True
     return False

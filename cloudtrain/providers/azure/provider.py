@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
+from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
@@ -56,27 +57,28 @@ class Provider:
         run: RunFolder,
         archive: Path,
         progress: Progress | None,  # of inputs: the source is uploaded by the SDK, which shows it itself
+        record: Record,
     ) -> dict[str, Any]:
         """Look at the machines, upload what is new, create the job."""
         from cloudtrain.providers.azure.submit import send
 
-        return send(_cloud(run), request.document, run, archive, progress)
+        return send(_cloud(run), request.document, run, archive, progress, record)
 
     def pause_seconds(self, run: RunFolder) -> float:
         """As the settings said when the job was planned."""
         return float(_facts(run)["poll"])
 
-    def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+    def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """Its status, and the log lines and events of all its nodes."""
         from cloudtrain.providers.azure.status import observe
 
         return [] if state.has_ended else observe(_cloud(run), run, state, self.pause_seconds(run))
 
-    def stop(self, run: RunFolder, state: RunState) -> bool:
+    def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
         """Told to save and end, then cancelled."""
         from cloudtrain.providers.azure.stop import stop
 
-        return stop(_cloud(run), run, state, self.pause_seconds(run))
+        return stop(_cloud(run), run, state, self.pause_seconds(run), record)
 
     def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
         """Addresses in datastores; none of a job that was never started."""
@@ -103,7 +105,7 @@ class Provider:
             found = [name for name in names if name in {*found, "output"}]
         return found
 
-    def release(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:  # noqa: ARG002
+    def release(self, run: RunFolder, state: RunState) -> Observation:  # noqa: ARG002
         """UsageError: Azure ML keeps machines for a cluster, not for a job."""
         hint = "the cluster's own setting says when idle machines go: az ml compute update --min-instances 0"
         raise UsageError(f"run {run.run_id} keeps no machines: a cluster does", hint=hint)
@@ -119,11 +121,11 @@ class Provider:
         own, _ = own_prices(settings.get("prices"))
         return list(adopted(_connect(*found), scope, run_id, settings["azure.poll"], own, seen))
 
-    def catch_up(self, run: RunFolder, state: RunState) -> None:  # noqa: ARG002
+    def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """All log lines of an adopted run that had ended already."""
-        from cloudtrain.providers.azure.status import catch_up
+        from cloudtrain.providers.azure.status import backfill_logs
 
-        catch_up(_cloud(run), run)
+        return backfill_logs(_cloud(run), run, state)
 
     def native(self, run: RunFolder, state: RunState) -> Any:
         """The `azure.ai.ml` Job."""

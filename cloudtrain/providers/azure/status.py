@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.providers.azure.logs import pull
+from cloudtrain.providers.azure.logs import new_lines
 from cloudtrain.providers.azure.phases import billing, ended_at, ending, phase_event, phase_of, started_at, status_of
 from cloudtrain.providers.azure.results import left, places
 from cloudtrain.providers.azure.submit import gone, settle
+from cloudtrain.providers.cloud.log_attempt import LogAttempt, backfill
 from cloudtrain.providers.cloud.outcome import all_told, cut_short, ended
-from cloudtrain.providers.cloud.unread_logs import read_log
-from cloudtrain.runs.state import RunState, fold
+from cloudtrain.runs.observation import Event, LogPart, Observation, Positions
+from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 
 if TYPE_CHECKING:
@@ -22,39 +23,44 @@ SETTLING_PAUSES = 3
 """Logs lag: after the end of a job its last lines are waited for, for this many looks."""
 
 
-def observe(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> list[dict[str, Any]]:
-    """The events since the last look. Log lines, and the events in them, are kept as they are read."""
+def observe(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> Iterator[Observation]:
+    """What is new since the last look. `state` is kept up to date with what has been observed so far."""
     now = time.time()
-    events: list[dict[str, Any]] = []
     if state.ref is None:
-        events = settle(cloud, run, now)
-        if not any(event["type"] == "submitted" for event in events):
-            return events
+        yield Observation(events=settle(cloud, run, now))
+    if state.ref is None:
+        return
     details = cloud.details(run.run_id)
     if details is None:
         raise gone(cloud, run.run_id)
-    if phase_of(details) != state.phase:
-        events.append(phase_event(details, now))
-    if status_of(details) == "CancelRequested" and not state.stop_requested:
-        events.append({"type": "stop_requested", "time": now, "reason": "Azure ML is cancelling it"})
+    yield Observation(events=list(_progress(details, state, now)))
     over = ending(details)
-    log = read_log(lambda: pull(cloud, run, logs_of(details), whole=over is not None), state, now)
-    events += log.events
-    if over is not None:
-        # What has just been read may hold the nodes' last words.
-        state = fold(run.run_id, run.each_event())
+    log = LogAttempt(lambda positions: new_lines(cloud, logs_of(details), positions, whole=over is not None))
+    yield from log.observations(state)
+    if over is not None:  # what has just been read may hold the nodes' last words
         waited = _waited(details, state, now, pause)
-        if log.is_final(waited=waited) or (log.drained and (waited or all_told(state, state.nodes))):
+        if log.is_done(waited=waited, all_reported=all_told(state, state.nodes)):
             end = _ended(details, state, over, run)
-            events.append({**end, "left": left(cloud, run.run_id, places(run.document("request.json")))})
-    return events
+            rest = left(cloud, run.run_id, places(run.document("request.json")))
+            yield Observation(events=[{**end, "left": rest}])
 
 
-def catch_up(cloud: Workspace, run: RunFolder) -> None:
+def _progress(details: Mapping[str, Any], state: RunState, now: float) -> Iterator[Event]:
+    """How far it is, where that has changed."""
+    if phase_of(details) != state.phase:
+        yield phase_event(details, now)
+    if status_of(details) == "CancelRequested" and not state.stop_requested:
+        yield {"type": "stop_requested", "time": now, "reason": "Azure ML is cancelling it"}
+
+
+def backfill_logs(cloud: Workspace, run: RunFolder, state: RunState) -> Iterator[Observation]:
     """All log lines of a job that is over."""
-    details = cloud.details(run.run_id) or {}
-    while not pull(cloud, run, logs_of(details), whole=True):
-        pass
+
+    def read(positions: Positions) -> Generator[LogPart, None, bool]:
+        logs = logs_of(cloud.details(run.run_id) or {})
+        return (yield from new_lines(cloud, logs, positions, whole=True))
+
+    return backfill(read, state)
 
 
 def logs_of(details: Mapping[str, Any]) -> Mapping[str, str]:

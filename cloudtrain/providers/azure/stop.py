@@ -17,7 +17,8 @@ from cloudtrain.providers.azure.results import parts
 from cloudtrain.providers.azure.status import observe
 from cloudtrain.providers.azure.submit import gone, settle
 from cloudtrain.providers.cloud.outcome import all_told
-from cloudtrain.runs.state import RunState, fold
+from cloudtrain.runs.observation import Observation, Record
+from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 
 if TYPE_CHECKING:
@@ -34,18 +35,16 @@ UNTOLD = "stop_untold"
 """The event of a stop that could not be told to the job, which therefore goes on."""
 
 
-def stop(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> bool:
+def stop(cloud: Workspace, run: RunFolder, state: RunState, pause: float, record: Record) -> bool:
     """Ask it to save and end, wait for that, cancel it. False: not yet, ask again.
 
     An interrupt while it waits leaves the job to end by itself, as it was told to. A job that cannot be told to save
     goes on: CloudError. Whoever asks once more means it, and it is cancelled.
     """
     if state.ref is None:
-        settled = settle(cloud, run, time.time())
-        if settled:
-            run.append(*settled)
-        if not any(event["type"] == "submitted" for event in settled):
-            return bool(settled)
+        record(Observation(events=settle(cloud, run, time.time())))
+    if state.ref is None:
+        return state.has_ended
     reason = "stop was asked"
     try:
         told = _tell_if_it_runs(cloud, run)
@@ -53,30 +52,30 @@ def stop(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> boo
         reason = f"{reason}; it could not be told to save, so what came after its last checkpoint is lost: "
         reason += error.message
         if run.last_event(UNTOLD) is None:
-            raise _untold(run, error) from error
+            record(Observation(events=[{"type": UNTOLD, "time": time.time(), "reason": error.message}]))
+            raise _untold(run.run_id, error) from error
         told = False
-    _note(run, reason)
-    trouble = _let_it_save(cloud, run, pause) if told else ""
+    record(_requested(reason))
+    trouble = _let_it_save(cloud, run, state, pause, record) if told else ""
     if trouble:
         with suppress(StorageError):  # a full disk keeps no job from being stopped
-            _note(run, f"{reason}; {trouble}")
+            record(_requested(f"{reason}; {trouble}"))
     _cancel(cloud, run.run_id)
     return True
 
 
-def _note(run: RunFolder, reason: str) -> None:
-    run.append({"type": "stop_requested", "time": time.time(), "reason": reason})
+def _requested(reason: str) -> Observation:
+    return Observation(events=[{"type": "stop_requested", "time": time.time(), "reason": reason}])
 
 
-def _untold(run: RunFolder, error: CloudError | StorageError) -> CloudError:
-    """Remember that this stop was not told, and say what there is to choose."""
-    run.append({"type": UNTOLD, "time": time.time(), "reason": error.message})
+def _untold(run_id: str, error: CloudError | StorageError) -> CloudError:
+    """That this stop was not told, and what there is to choose."""
     again = (
-        f"it goes on, and costs; once more `cloudtrain stop {run.run_id}` cancels it at once, and what came after its "
+        f"it goes on, and costs; once more `cloudtrain stop {run_id}` cancels it at once, and what came after its "
         "last checkpoint is lost"
     )
     return CloudError(
-        f"{run.run_id} cannot be told to save, so it was not stopped: {error.message}",
+        f"{run_id} cannot be told to save, so it was not stopped: {error.message}",
         hint=f"{error.hint}; {again}" if error.hint else again,
         code=error.code if isinstance(error, CloudError) else "",
     )
@@ -98,7 +97,7 @@ def _tell_if_it_runs(cloud: Workspace, run: RunFolder) -> bool:
             return True
 
 
-def _let_it_save(cloud: Workspace, run: RunFolder, pause: float) -> str:
+def _let_it_save(cloud: Workspace, run: RunFolder, state: RunState, pause: float, record: Record) -> str:
     """Wait until a job that was told is over, or the grace period is; what is to be said where it was not seen to save.
 
     Where it cannot be looked at, it still has its time.
@@ -107,19 +106,19 @@ def _let_it_save(cloud: Workspace, run: RunFolder, pause: float) -> str:
     deadline, blind = time.monotonic() + HEARING_SECONDS + grace, ""
     while time.monotonic() < deadline:
         try:
-            run.append(*observe(cloud, run, fold(run.run_id, run.each_event()), pause))
+            for seen in observe(cloud, run, state, pause):
+                record(seen)
             blind = ""
         except (CloudError, StorageError) as error:
             blind = error.message
-        now = fold(run.run_id, run.each_event())
-        if now.has_ended:
+        if state.has_ended:
             return ""
-        if all_told(now, now.nodes):
+        if all_told(state, state.nodes):
             deadline = min(deadline, time.monotonic() + FINISHING_SECONDS)
         time.sleep(min(pause, LOOK_SECONDS))
     if blind:
         return f"whether it has saved is not known: {blind}"
-    if all_told(now, now.nodes):
+    if all_told(state, state.nodes):
         return ""
     return f"it was cancelled after {grace:g} s without having said that it has saved (azure.stop_grace gives more)"
 

@@ -17,6 +17,7 @@ from cloudtrain.providers.azure.inputs import with_uploaded_inputs
 from cloudtrain.providers.azure.quota import refuse_machines
 from cloudtrain.providers.cloud import idempotent_create as arrival
 from cloudtrain.providers.cloud.request import ARCHIVE, ours, same_submission
+from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.store import RunFolder, storing
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ _TAKEN = ("NameTaken",)
 
 
 def send(
-    cloud: Workspace, document: Mapping[str, Any], run: RunFolder, archive: Path, progress: Progress | None = None
+    cloud: Workspace,
+    document: Mapping[str, Any],
+    run: RunFolder,
+    archive: Path,
+    progress: Progress | None,
+    record: Record,
 ) -> dict[str, Any]:
     """Look at the machines and at the name, upload source and inputs where they are new, create the job.
 
@@ -48,7 +54,7 @@ def send(
     complete = with_uploaded_inputs(cloud, document, facts["datastore"], cache, progress)
 
     def creating() -> None:
-        run.append({"type": "creating", "time": time.time()}, durable=True)
+        record(Observation(events=[{"type": "creating", "time": time.time()}]))
 
     def create() -> dict[str, Any]:
         return ref_of(cloud.create(complete, creating))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from cloudtrain.providers import Progress, Request
 from cloudtrain.providers.docker.container import Bind, default_shm_bytes, host_names
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
+from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
@@ -126,14 +127,16 @@ class Provider(RunsHere):
         }
         return Request(provider=self.name, document=document, job=job)
 
-    def start(self, request: Request, run: RunFolder, archive: Path, progress: Progress | None) -> dict[str, Any]:
+    def start(
+        self, request: Request, run: RunFolder, archive: Path, progress: Progress | None, record: Record
+    ) -> dict[str, Any]:
         """Start the supervisor, once nothing is left of runs whose own was killed."""
         from cloudtrain.providers.docker.cleanup import clear_dead_runs
 
         clear_dead_runs(run.path.parents[1])
-        return super().start(request, run, archive, progress)
+        return super().start(request, run, archive, progress, record)
 
-    def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+    def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """As for every run on this machine; of an ended one, what the engine still has is removed."""
         if state.has_ended:
             from cloudtrain.providers.docker.cleanup import clear_ended_run

@@ -6,7 +6,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from cloudtrain.providers.local.supervisor_status import (
     tell_to_stop,
 )
 from cloudtrain.runs.identity import ProcessIdentity
+from cloudtrain.runs.observation import Event, Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder, storing
 from cloudtrain.settings import Settings
@@ -94,6 +95,7 @@ class RunsHere:
         run: RunFolder,
         archive: Path,
         progress: Progress | None,  # noqa: ARG002
+        record: Record,  # noqa: ARG002  (the supervisor reports for itself)
     ) -> dict[str, Any]:
         """Start the supervisor, in a session of its own: closing the terminal does not reach it."""
         paths = RunPaths(run.path)
@@ -115,13 +117,14 @@ class RunsHere:
         """A look at this machine costs next to nothing."""
         return 1.0
 
-    def observe(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:
+    def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """The end of a run whose supervisor is proven to be gone; what of it is left, if anything, is ended first.
 
         A supervisor that cannot be looked at from here is never ended by a look: what is seen of it is said.
         """
-        if state.has_ended:
-            return []
+        return () if state.has_ended else (Observation(events=self._look(run, state)),)
+
+    def _look(self, run: RunFolder, state: RunState) -> list[Event]:
         if not run.path.is_dir():
             hint = "a training that still ran there ends within seconds"
             raise StorageError(f"run {run.run_id}: its folder was removed", hint=hint)
@@ -158,7 +161,7 @@ class RunsHere:
         left = end_leftovers(run, ORPHANS_SECONDS)
         return f"{left} processes that were left have been ended" if left else ""
 
-    def stop(self, run: RunFolder, state: RunState) -> bool:  # noqa: ARG002
+    def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:  # noqa: ARG002
         """A file that the supervisor looks for each second, wherever it runs; and SIGTERM, if it is proven ours."""
         with storing(run.path):
             RunPaths(run.path).stop_mark.touch()
@@ -200,10 +203,11 @@ class RunsHere:
         """None: all runs of this machine are known."""
         return []
 
-    def catch_up(self, run: RunFolder, state: RunState) -> None:
+    def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:  # noqa: ARG002
         """Nothing: all of it is here."""
+        return ()
 
-    def release(self, run: RunFolder, state: RunState) -> list[dict[str, Any]]:  # noqa: ARG002
+    def release(self, run: RunFolder, state: RunState) -> Observation:  # noqa: ARG002
         """UsageError: a run of this machine keeps none."""
         raise UsageError(f"run {run.run_id} keeps no machines: it runs on this one")
 

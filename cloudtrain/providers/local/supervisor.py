@@ -38,7 +38,8 @@ from cloudtrain.providers.local.supervisor_status import (
     identity_of,
     introduce,
 )
-from cloudtrain.runs.index import remember
+from cloudtrain.runs.history import History
+from cloudtrain.runs.index import index_run
 from cloudtrain.runs.locks import take
 from cloudtrain.runs.logs import log_file, split_events, stamp
 from cloudtrain.runs.state import first_cause, who
@@ -122,7 +123,9 @@ class Supervisor:
             return
         last = {"type": "ended", "time": time.time(), **ended}
         if self._append(last, durable=True):
-            remember(self.folder)
+            history = History(self.folder)
+            history.read()
+            index_run(history)
         else:
             last_word.write(self.paths.last_word, last)
 
