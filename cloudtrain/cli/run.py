@@ -141,6 +141,9 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     ]
     if state.instance:
         rows.append(("machines", f"{state.nodes} x {state.instance}"))
+    if state.image:
+        digest = f" ({state.image_digest})" if state.image_digest and state.image_digest not in state.image else ""
+        rows.append(("image", one_line(state.image + digest)))
     if state.phase and not state.has_ended:
         rows.append(("phase", f"{state.phase} for {format_duration(max(0.0, time.time() - state.phase_since))}"))
     why = explain(state)

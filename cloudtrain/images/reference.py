@@ -30,6 +30,18 @@ class Address:
     """A tag, or `sha256:…`."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResolvedImage:
+    """The image of a run, looked at or put in its place right before the start."""
+
+    address: str
+    """What the request names: by digest where we have pushed it, else as it was planned."""
+    planned: str
+    """What the plan calls it."""
+    digest: str = ""
+    """`sha256:…` of what is there under that address; empty where nobody has told."""
+
+
 def take_apart(text: str) -> Address:
     """The parts of an address. What stands before the first slash is a registry if it looks like a host."""
     name, _, digest = text.partition("@")

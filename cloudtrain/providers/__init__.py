@@ -12,6 +12,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 
 if TYPE_CHECKING:
+    from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.planning import Plan, Target
     from cloudtrain.runs.observation import Observation, Record
     from cloudtrain.runs.state import RunState
@@ -87,8 +88,11 @@ class Provider(Protocol):
         """What else stands in the way, where it takes a process, an engine or an SDK to tell. Nothing is spent yet."""
         ...
 
-    def render(self, plan: Plan) -> Request:
-        """The request for a plan. Pure."""
+    def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
+        """The request for a plan. Pure.
+
+        `image`: the one that a submit has put in its place, instead of the address that was planned.
+        """
         ...
 
     def start(

@@ -73,6 +73,10 @@ class RunState:
     """The type of machine it runs on, once the cloud has chosen it."""
     kept: dict[str, Any] = field(default_factory=dict)
     """Machines that are kept after the end, and billed: status, until, seconds."""
+    image: str = ""
+    """The address of the image that it runs in; empty where there is none, and for runs of an earlier version."""
+    image_digest: str = ""
+    """`sha256:…` of that image, where a registry has told."""
     stop_requested: float = 0
     phase: str = ""
     """What a cloud is doing with the job, in words: `launching machines`."""
@@ -149,6 +153,8 @@ class RunState:
             "owner": self.owner,
             "submitted": self.ref is not None,
             "instance": self.instance,
+            "image": self.image,
+            "image_digest": self.image_digest,
             "kept_until": self.kept_until or None,
             "phase": self.phase,
             "log_trouble": self.log_trouble.get("reason", ""),
@@ -222,6 +228,10 @@ def _submitting(state: RunState, event: Mapping[str, Any]) -> None:
 def _submitted(state: RunState, event: Mapping[str, Any]) -> None:
     state.ref = event["ref"]
     _advance(state, "pending")
+
+
+def _image(state: RunState, event: Mapping[str, Any]) -> None:
+    state.image, state.image_digest = event["address"], event.get("digest", "")
 
 
 def _node_started(state: RunState, event: Mapping[str, Any]) -> None:
@@ -326,6 +336,7 @@ def _keep(attribute: str, *fields: str, numbers: tuple[str, ...] = ("step",)) ->
 
 _APPLY: dict[str, Any] = {
     "submitting": _submitting,
+    "image": _image,
     "submitted": _submitted,
     "node_started": _node_started,
     "node_ended": _node_ended,

@@ -33,16 +33,16 @@ def look(image: str) -> Found | None:
         return registry.look(address, login)
 
 
-def refuse_missing(image: str, architecture: str) -> None:
-    """RefusedError when there is no such image, or none for the clouds' machines.
+def refuse_missing(image: str, architecture: str) -> str:
+    """The digest of an image. RefusedError when there is no such image, or none for the clouds' machines.
 
-    A registry that cannot be asked from here is no reason: the cloud may reach it all the same.
+    Empty where a registry cannot be asked from here: that is no reason, the cloud may reach it all the same.
     """
     try:
         found = look(image)
     except CloudError as error:
         logging.getLogger(__name__).info("%s was not looked at: %s", image, error.message)
-        return
+        return ""
     if found is None:
         hint = "look at its name and tag; cloudtrain image push pushes one; nothing was started"
         raise RefusedError(f"there is no image {image} in its registry", hint=hint)
@@ -50,6 +50,7 @@ def refuse_missing(image: str, architecture: str) -> None:
         there = ", ".join(sorted(found.architectures))
         hint = f"docker build --platform linux/{architecture} …; nothing was started"
         raise RefusedError(f"the image {image} is for {there}, the machines are {architecture}", hint=hint)
+    return found.digest
 
 
 def login_for(host: str) -> Login | None:

@@ -10,14 +10,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from cloudtrain.bundle import payload_files
-from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.contracts.launch import entrypoint_of
 from cloudtrain.errors import CloudtrainError, Outcome, SourceError, StorageError, UsageError
-from cloudtrain.images.selection import asked, is_build
 from cloudtrain.issues import Issue
 from cloudtrain.planning import Facts, Plan, SourceFacts, Target, make_plan
 from cloudtrain.providers import get_provider
@@ -30,6 +28,7 @@ from cloudtrain.spec import JobSpec, spec_from_document
 from cloudtrain.spec.load import override
 from cloudtrain.spec.yaml_document import Document, parse_document
 from cloudtrain.submission.preflight import preflight, refuse_errors
+from cloudtrain.submission.resolve import resolve_image
 
 Progress = Callable[[int, int], None]
 
@@ -88,9 +87,10 @@ def submit(
     `progress` is told of the packing, in files; `sending` of the upload and `pushing` of the image, in bytes.
     """
     refuse_errors(preflight(plan) if issues is None else issues)
-    plan = with_image(plan, pushing)
+    image = resolve_image(plan, pushing)
     store = RunStore(Path(plan.facts.data_dir))
-    request = get_provider(plan.target.provider).render(plan)
+    # A rehearsed request names the image of the cloud; the one that it is rehearsed in is another.
+    request = get_provider(plan.target.provider).render(plan, None if plan.is_rehearsal else image)
     archive = archive or _pack(plan, progress)
     documents = {
         "spec.yaml": plan.spec_text,
@@ -110,6 +110,8 @@ def submit(
     held: list[int] = []
     try:
         folder = store.create(plan.run_id, documents, submitting, held)
+        if image is not None:
+            folder.append({"type": "image", "time": time.time(), **asdict(image)})
         try:
             ref = get_provider(plan.provider).start(request, folder, archive, sending, History(folder).record)
         except CloudtrainError as error:
@@ -123,35 +125,6 @@ def submit(
         for file in held:
             os.close(file)
     return folder
-
-
-def with_image(plan: Plan, pushing: Progress | None = None) -> Plan:
-    """The plan with its image in place: built and pushed where it is new, and then named by its digest.
-
-    RefusedError when the image that the spec names is not in its registry, or not for the cloud's machines.
-    """
-    facts = plan.host.facts
-    if not facts.get("recipe"):
-        if not plan.is_rehearsal and named_image(plan):
-            from cloudtrain.submission.registry import refuse_missing
-
-            refuse_missing(facts["image"], architecture_of(plan.provider, facts["instances"]))
-        return plan
-    from cloudtrain.images.recipe import from_json
-    from cloudtrain.submission.images import ready_here, ready_there
-
-    recipe = from_json(facts["recipe"])
-    image = ready_here(recipe) if facts["image"] == recipe.name else ready_there(recipe, facts["image"], pushing)
-    host = replace(plan.host, facts={**facts, "image": image})
-    return replace(plan, host=host, target=plan.target if plan.is_rehearsal else host)
-
-
-def named_image(plan: Plan) -> bool:
-    """Whether the spec itself names an address in a registry, which a cloud is to pull from."""
-    wish = asked(plan.spec.image, plan.provider)
-    if plan.target.contract == "plain" or is_build(wish):
-        return False
-    return wish[1] == plan.target.facts["image"] and not wish[1].startswith("azureml:")
 
 
 _NEEDED: Mapping[str, type | tuple[type, ...]] = {

@@ -168,6 +168,7 @@ SCHEMA: Mapping[str, Fields] = {
         {"time": moment, "name": text, "provider": text, "contract": text, "nodes": whole, "processes": whole},
         {"adopted": flag, "owner": text},
     ),
+    "image": Fields({"address": text}, {"planned": text, "digest": text}),
     "submitted": Fields({"ref": mapping}),
     "phase": Fields({"time": moment, "phase": text}, {"since": moment, "running": flag, "instance": text}),
     "log_unread": Fields({"time": moment, "reason": text}, {"hint": text, "code": text, "transient": flag}),
@@ -182,7 +183,18 @@ LAUNCHERS = ("node_started", "node_ended", "restarted")
 """Events that only a launcher tells."""
 
 CLIENTS = (
-    *("submitting", "creating", "submitted", "phase", "cursor", "log_unread", "kept", "stop_requested", "ended"),
+    *(
+        "submitting",
+        "image",
+        "creating",
+        "submitted",
+        "phase",
+        "cursor",
+        "log_unread",
+        "kept",
+        "stop_requested",
+        "ended",
+    ),
 )
 """Events that only we may write; a job that prints one is not believed."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from docker.errors import APIError, NotFound
 
+import cloudtrain
 from cloudtrain.images.recipe import recipe_of
 from cloudtrain.submission.images import ready_there
 from cloudtrain.submission.prune import prune
@@ -147,10 +148,18 @@ def test_a_job_on_azure_names_the_digest_and_the_next_one_builds_and_pushes_noth
             asked.append(json.dumps([body for _, body in cloud.front.sent]))
             for image in docker.images.list(filters={"label": mark}):
                 docker.images.remove(image.id, force=True)  # what is not here cannot be pushed again
-        found = look(f"{host}/own:{recipe_of(folder / 'Dockerfile', platform='linux/amd64').tag}")
+        tag = recipe_of(folder / "Dockerfile", platform="linux/amd64").tag
+        found = look(f"{host}/own:{tag}")
         assert found is not None
         assert all(f"{host}/own@{found.digest}" in text for text in asked)
-        assert bench.document("second-1", "plan.json")["target"]["facts"]["image"] == f"{host}/own@{found.digest}"
+        found_run = cloudtrain.find_run("second-1", data_dir=str(bench.data))
+        assert (found_run.recorded().image, found_run.recorded().image_digest) == (
+            f"{host}/own@{found.digest}",
+            found.digest,
+        )
+        assert f"{host}/own@{found.digest}" in bench.run("status", "second-1").out
+        planned = bench.document("second-1", "plan.json")["target"]["facts"]["image"]
+        assert planned == f"{host}/own:{tag}", "the plan is kept as it was shown"
         assert builds(bench) == 1
 
 

@@ -17,7 +17,7 @@ from cloudtrain.images.reference import Address, take_apart
 from cloudtrain.providers.azure.acr import registry_login
 from cloudtrain.providers.cloud.registry import ANYBODY, Found, Login
 from cloudtrain.submission.registry import login_for, look, refuse_missing
-from cloudtrain.submission.submit import with_image
+from cloudtrain.submission.resolve import resolve_image
 from tests.fakes.aws.cloud import IMAGE, Cloud
 from tests.fakes.aws.ecr import PASSWORD
 from tests.fakes.azure.cloud import AzureCloud
@@ -147,7 +147,7 @@ def test_a_submit_of_an_image_that_cannot_work_costs_nothing(ecr: Cloud, image: 
 def test_a_rehearsal_asks_nobody(ecr: Cloud) -> None:
     plan = cloudtrain.plan(cloudtrain.load({**JOB, "image": f"{HOST}/train:9"}), "local", as_="aws")
     cloudtrain.render(plan)
-    assert with_image(plan) == plan
+    assert resolve_image(plan) is None
     assert calls(ecr) == []
 
 
@@ -271,7 +271,9 @@ def test_a_build_of_azures_own_asks_no_registry(
     (tmp_path / "image").mkdir()
     (tmp_path / "image" / "Dockerfile").write_text("FROM scratch\n")
     plan = cloudtrain.plan(cloudtrain.load({**JOB, "image": {"build": "image/Dockerfile"}}), "azure")
-    assert with_image(plan) == plan
+    resolved = resolve_image(plan)
+    assert resolved is not None
+    assert (resolved.address, resolved.digest) == ("image/Dockerfile", "")
     assert plan.target.facts["image"] == "image/Dockerfile"
 
 

@@ -11,6 +11,7 @@ from cloudtrain.planning import Plan, digest_of
 from cloudtrain.providers.cloud.request import ARCHIVE, OURS, PREFIX, as_folder, input_file, tags
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.spec.fields import Input
 
 SOURCE, JOB, RESUME = (f"{OURS}{name}" for name in ("source", "job", "resume"))
@@ -42,16 +43,16 @@ def source_place(bucket: str, digest: str) -> str:
     return f"s3://{bucket}/{PREFIX}/sources/{digest}/"
 
 
-def body_of(plan: Plan) -> dict[str, Any]:
+def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     """The request: `aws sagemaker create-training-job --cli-input-json` takes it as it is."""
     spec, facts = plan.spec, plan.target.facts
     aws, limits, bucket = spec.aws, spec.limits, facts["bucket"]
-    place = run_place(bucket, plan.run_id)
+    place, address = run_place(bucket, plan.run_id), image.address if image else facts["image"]
     body: dict[str, Any] = {
         "TrainingJobName": plan.run_id,
         "RoleArn": facts["role"],
         "AlgorithmSpecification": {
-            "TrainingImage": facts["image"],
+            "TrainingImage": address,
             "TrainingInputMode": "File",
             "ContainerEntrypoint": ["python3", "-u", "-c", BOOT],
             "ContainerArguments": [f"input/data/{SOURCE}/{ARCHIVE}", "code"],
@@ -66,7 +67,7 @@ def body_of(plan: Plan) -> dict[str, Any]:
         "StoppingCondition": _stopping(plan),
         "CheckpointConfig": {"S3Uri": _checkpoints(plan, place), "LocalPath": f"{ROOT}/checkpoints"},
         "Environment": {**spec.env, "CLOUDTRAIN_PLATFORM": "sagemaker"},
-        "Tags": [{"Key": key, "Value": value} for key, value in tags(plan).items()],
+        "Tags": [{"Key": key, "Value": value} for key, value in tags(plan, address).items()],
     }
     if spec.resources.spot:
         body["EnableManagedSpotTraining"] = True

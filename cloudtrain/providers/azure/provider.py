@@ -15,6 +15,7 @@ from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:
+    from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.planning import Plan, Target
     from cloudtrain.providers.azure.client import Workspace
     from cloudtrain.spec import JobSpec
@@ -45,11 +46,11 @@ class Provider:
 
         return local_issues(plan)
 
-    def render(self, plan: Plan) -> Request:
+    def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """The command-job document."""
         from cloudtrain.providers.azure.request import document_of, job_of
 
-        return Request(provider=self.name, document=document_of(plan), job=job_of(plan))
+        return Request(provider=self.name, document=document_of(plan, image), job=job_of(plan))
 
     def start(
         self,

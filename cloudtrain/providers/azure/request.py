@@ -14,6 +14,7 @@ from cloudtrain.providers.azure.image import environment_of
 from cloudtrain.providers.cloud.request import ARCHIVE, PREFIX, as_folder, input_file, tags
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.spec.fields import Input
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
@@ -70,10 +71,10 @@ def code_folder(data_dir: str, digest: str) -> str:
     return str(PurePosixPath(data_dir) / "sources" / digest)
 
 
-def document_of(plan: Plan) -> dict[str, Any]:
+def document_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     """The request: `az ml job create -f` takes it as it is."""
     spec, facts = plan.spec, plan.target.facts
-    inputs = _inputs(plan)
+    inputs, address = _inputs(plan), image.address if image else facts["image"]
     document: dict[str, Any] = {
         "$schema": SCHEMA,
         "type": "command",
@@ -82,7 +83,7 @@ def document_of(plan: Plan) -> dict[str, Any]:
         "experiment_name": spec.name,
         "code": code_folder(plan.facts.data_dir, plan.facts.source.digest),
         "command": _command(list(inputs)),
-        "environment": environment_of(facts["image"], _build(plan)),
+        "environment": environment_of(address, _build(plan)),
         "resources": _resources(plan),
         # One process per node, which is our launcher: without it each node would be a world of its own.
         "distribution": {"type": "pytorch", "process_count_per_instance": 1},
@@ -95,7 +96,7 @@ def document_of(plan: Plan) -> dict[str, Any]:
             "CLOUDTRAIN_JOB": as_variable(job_of(plan)),
         },
         "limits": {"timeout": plan.target.quote.max_seconds if plan.target.quote else 0},
-        "tags": tags(plan),
+        "tags": tags(plan, address),
         "properties": _properties(plan),
     }
     if facts["compute"]:

@@ -21,10 +21,10 @@ OURS = "cloudtrain-"
 ARCHIVE = "source.tar.gz"
 
 
-def tags(plan: Plan) -> dict[str, str]:
-    """Ours, by which a job is found again from any machine, then the user's."""
+def tags(plan: Plan, image: str) -> dict[str, str]:
+    """Ours, by which a job is found again from any machine, then the user's. `image`: the address in the request."""
     facts = plan.facts
-    digest = re.search(r"@(sha256:[0-9a-f]{64})$", str(plan.target.facts["image"]))
+    digest = re.search(r"@(sha256:[0-9a-f]{64})$", image)
     git = {"git-commit": facts.git_commit} if facts.git_commit else {}
     if facts.git_commit and facts.git_dirty is not None:
         git["git-dirty"] = str(facts.git_dirty).lower()

@@ -22,6 +22,7 @@ from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.providers.emulation.base import Stage
     from cloudtrain.spec import JobSpec
 
@@ -80,7 +81,7 @@ class Provider(RunsHere):
 
         return docker_stage(paths, request, plan)
 
-    def render(self, plan: Plan) -> Request:
+    def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """The containers, one per node: what each starts, sees and may use."""
         spec, facts = plan.spec, plan.target.facts
         nodes = spec.resources.nodes
@@ -109,7 +110,7 @@ class Provider(RunsHere):
             "run_id": plan.run_id,
             "job": job,
             "source": plan.facts.source.digest,
-            "image": facts["image"],
+            "image": image.address if image else facts["image"],
             "shm_bytes": facts["shm_bytes"],
             "memory_bytes": facts["memory_bytes"],
             "launches": [

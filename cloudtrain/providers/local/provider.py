@@ -18,6 +18,7 @@ from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.providers.emulation.base import Stage
     from cloudtrain.spec import JobSpec
 
@@ -71,7 +72,7 @@ class Provider(RunsHere):
 
         return PlainStage(paths, request)
 
-    def render(self, plan: Plan) -> Request:
+    def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:  # noqa: ARG002
         """The launches, one per node, with every path of the run."""
         spec, facts = plan.spec, plan.target.facts
         paths = RunPaths(Path(plan.facts.data_dir) / "runs" / plan.run_id)
