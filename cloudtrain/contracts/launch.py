@@ -28,6 +28,11 @@ class Launch:
         """Plain JSON."""
         return {**asdict(self), "argv": list(self.argv)}
 
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> Launch:
+        """What `to_json` gave, read back."""
+        return Launch(**{**document, "argv": tuple(document["argv"])})
+
 
 def job_document(plan: Plan) -> dict[str, Any]:
     """What the launcher needs to know of the plan, the same on every platform."""

@@ -20,13 +20,14 @@ from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker import checks as docker_checks
 from cloudtrain.providers.docker import provider as docker
 from cloudtrain.providers.docker.container import (
+    ContainerLaunch,
     ContainerSpec,
     default_shm_bytes,
     environment,
     host_names,
     spec_from_json,
 )
-from cloudtrain.providers.docker.emulator import DockerStage, docker_stage, labels_of
+from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator, labels_of
 from cloudtrain.providers.docker.errors import missing_image, translated
 from cloudtrain.providers.docker.host import address
 from cloudtrain.providers.docker.host import environment as environment_of_sdk
@@ -86,17 +87,21 @@ def test_host_names_sort_like_the_nodes() -> None:
         assert list(host_names(count)) == sorted(host_names(count))
 
 
-def stage_of(plan: Plan, run: Path) -> DockerStage:
+def emulator_of(plan: Plan, run: Path) -> DockerEmulator:
     request = json.loads(json.dumps(get_provider("docker").render(plan).document))
-    return docker_stage(RunPaths(run), request, plan.to_json())
+    return docker_emulator(RunPaths(run), request, plan.to_json())
 
 
 def plain_specs(text: str, run: Path) -> list[ContainerSpec]:
     plan = plan_of("docker", text)
-    stage = stage_of(plan, run)
-    stage.gpus = tuple(f"GPU-{number}" for number in range(plan.gpus * plan.spec.resources.nodes))
-    launches = json.loads(json.dumps(get_provider("docker").render(plan).document))["launches"]
-    return [stage.spec(launch) for launch in launches]
+    emulator = emulator_of(plan, run)
+    emulator.gpus = tuple(f"GPU-{number}" for number in range(plan.gpus * plan.spec.resources.nodes))
+    return [emulator.spec(launch) for launch in launches_of(plan)]
+
+
+def launches_of(plan: Plan) -> list[ContainerLaunch]:
+    document = json.loads(json.dumps(get_provider("docker").render(plan).document))
+    return [ContainerLaunch.from_json(launch) for launch in document["launches"]]
 
 
 GPUS = "name: digits\nimage: train:1\nresources: {nodes: 3, gpus: 2, shm: 16 GiB}\nsecrets: {A: {local: 'env:B'}}\n"
@@ -143,15 +148,15 @@ def test_the_rights_of_a_container_are_those_of_whoever_submits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of("docker", "name: digits\nresources: {gpus: 1}\n")
-    stage = stage_of(plan, tmp_path / "runs" / "run-1")
-    launch = json.loads(json.dumps(get_provider("docker").render(plan).document))["launches"][0]
+    emulator = emulator_of(plan, tmp_path / "runs" / "run-1")
+    launch = launches_of(plan)[0]
     for name, value in {"getuid": 1000, "getgid": 100, "getgroups": [100, 4711, 27]}.items():
         monkeypatch.setattr(os, name, lambda value=value: value)
-    own = stage.spec(launch)
+    own = emulator.spec(launch)
     assert (own.user, own.groups, own.capabilities) == ("1000:100", ("27", "4711"), ())
     assert own.ulimits == {"memlock": -1, "stack": 64 * 2**20}
     assert plain_specs("name: digits\n", tmp_path / "runs" / "run-2")[0].ulimits == {}, "only NCCL wants them"
-    rootless = stage.spec(launch, rootless=True)
+    rootless = emulator.spec(launch, rootless=True)
     assert (rootless.user, rootless.groups, rootless.ulimits) == ("0:0", (), {})
     assert "DAC_OVERRIDE" in rootless.capabilities
     assert not {"SYS_ADMIN", "NET_RAW", "MKNOD"} & {*rootless.capabilities}

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cloudtrain.providers.docker.emulator import DockerStage, docker_stage
+from cloudtrain.providers.docker.container import ContainerLaunch
+from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.emulation.run_paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def rehearsed(cloud: str, tmp_path: Path) -> tuple[DockerStage, list[Any]]:
-    """The stage and the launches of a golden request, rehearsed in containers."""
+def rehearsed(cloud: str, tmp_path: Path) -> tuple[DockerEmulator, list[ContainerLaunch]]:
+    """The emulator and the launches of a golden request, rehearsed in containers."""
     request = json.loads((ROOT / "tests" / "golden" / f"{cloud}.json").read_text())["request"]
     run = tmp_path / "runs" / "digits-k2x9"
     for folder in ("input", "earlier", "output", "model", "checkpoints"):
@@ -35,53 +35,53 @@ def rehearsed(cloud: str, tmp_path: Path) -> tuple[DockerStage, list[Any]]:
         "spec": {"inputs": places, "secrets": {"HF_TOKEN": {"local": "env:HF", cloud: "…"}}},
         "facts": {"folder": str(tmp_path), "resume_from": str(run / "earlier")},
     }
-    stage = docker_stage(RunPaths(run), request, plan)
-    return stage, list(stage.inner.prepare(archive))
+    emulator = docker_emulator(RunPaths(run), request, plan)
+    return emulator, list(emulator.inner.prepare(archive))
 
 
 def test_as_sagemaker_each_node_has_its_own_tree_and_its_channels_are_mounted(tmp_path: Path) -> None:
-    stage, launches = rehearsed("aws", tmp_path)
-    assert [launch["host"] for launch in launches] == ["algo-1", "algo-2"]
+    emulator, launches = rehearsed("aws", tmp_path)
+    assert [launch.host for launch in launches] == ["algo-1", "algo-2"]
     for node, launch in enumerate(launches):
-        binds = {bind.target: bind for bind in launch["binds"]}
-        assert binds["/opt/ml"].source == str(stage.paths.run / "nodes" / str(node) / "ml")
+        binds = {bind.target: bind for bind in launch.binds}
+        assert binds["/opt/ml"].source == str(emulator.paths.run / "nodes" / str(node) / "ml")
         assert binds["/opt/ml/input/data/cloudtrain-source/source.tar.gz"].source == str(tmp_path / "0123.tar.gz")
         assert binds["/opt/ml/input/data/labels/labels.csv"].read_only
-        assert binds["/opt/ml/input/data/cloudtrain-resume"].source == str(stage.paths.run / "earlier")
-        assert launch["secrets"] == {"HF_TOKEN": "env:HF"}
+        assert binds["/opt/ml/input/data/cloudtrain-resume"].source == str(emulator.paths.run / "earlier")
+        assert launch.secrets == {"HF_TOKEN": "env:HF"}
         for target in set(binds) - {"/opt/ml"}:  # Docker would make what is missing, as root
-            assert (stage.paths.run / "nodes" / str(node) / "ml" / target.removeprefix("/opt/ml/")).exists()
-    resources = (stage.paths.run / "nodes/1/ml/input/config/resourceconfig.json").read_text()
+            assert (emulator.paths.run / "nodes" / str(node) / "ml" / target.removeprefix("/opt/ml/")).exists()
+    resources = (emulator.paths.run / "nodes/1/ml/input/config/resourceconfig.json").read_text()
     assert json.loads(resources)["network_interface_name"] == "eth0"
-    assert not [path for path in stage.paths.run.rglob("*") if path.is_symlink()]
+    assert not [path for path in emulator.paths.run.rglob("*") if path.is_symlink()]
 
 
 @pytest.mark.parametrize("cloud", ["aws", "azure"])
 def test_the_ranks_of_all_nodes_share_this_machines_cores(cloud: str, tmp_path: Path) -> None:
     _, launches = rehearsed(cloud, tmp_path)
-    assert [launch["env"]["OMP_NUM_THREADS"] for launch in launches] == ["2", "2"]
+    assert [launch.env["OMP_NUM_THREADS"] for launch in launches] == ["2", "2"]
 
 
 def test_as_sagemaker_the_network_is_isolated_if_the_request_says_so(tmp_path: Path) -> None:
-    stage, _ = rehearsed("aws", tmp_path)
-    assert not stage.isolated
+    emulator, _ = rehearsed("aws", tmp_path)
+    assert not emulator.isolated
     request = json.loads((ROOT / "tests" / "golden" / "aws.json").read_text())["request"]
     plan = {"provider": "docker", "host": {"facts": {}}, "target": {"contract": "sagemaker"}}
-    assert docker_stage(stage.paths, {**request, "EnableNetworkIsolation": True}, plan).isolated
+    assert docker_emulator(emulator.paths, {**request, "EnableNetworkIsolation": True}, plan).isolated
 
 
 def test_as_azure_inputs_are_read_only_and_outputs_are_shared(tmp_path: Path) -> None:
-    stage, launches = rehearsed("azure", tmp_path)
-    assert [launch["env"]["MASTER_ADDR"] for launch in launches] == ["node-00", "node-00"]
-    assert [launch["env"]["CLOUDTRAIN_NODE_ADDR"] for launch in launches] == ["node-00", "node-01"]
+    emulator, launches = rehearsed("azure", tmp_path)
+    assert [launch.env["MASTER_ADDR"] for launch in launches] == ["node-00", "node-00"]
+    assert [launch.env["CLOUDTRAIN_NODE_ADDR"] for launch in launches] == ["node-00", "node-01"]
     for node, launch in enumerate(launches):
-        binds = {bind.target: bind for bind in launch["binds"]}
-        assert binds["/mnt/azureml/wd"].source == str(stage.paths.run / "nodes" / str(node) / "wd")
-        assert binds["/mnt/azureml/outputs/model"].source == str(stage.paths.model)
+        binds = {bind.target: bind for bind in launch.binds}
+        assert binds["/mnt/azureml/wd"].source == str(emulator.paths.run / "nodes" / str(node) / "wd")
+        assert binds["/mnt/azureml/outputs/model"].source == str(emulator.paths.model)
         assert not binds["/mnt/azureml/outputs/checkpoints"].read_only
         assert binds["/mnt/azureml/inputs/train_set"].read_only
         assert binds["/mnt/azureml/inputs/labels/labels.csv"].source == str(tmp_path / "labels.csv")
-        shell, flag, command = launch["argv"]
+        shell, flag, command = launch.argv
         assert (shell, flag) == ("/bin/sh", "-c")
         assert 'CLOUDTRAIN_MODEL_DIR="/mnt/azureml/outputs/model"' in command
         assert str(tmp_path) not in command

@@ -17,8 +17,8 @@ from cloudtrain.errors import CloudError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker import checks as docker_checks
 from cloudtrain.providers.docker import gpus
-from cloudtrain.providers.docker.container import environment
-from cloudtrain.providers.docker.emulator import DockerStage, docker_stage
+from cloudtrain.providers.docker.container import ContainerLaunch, environment
+from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.docker.gpu_ids import gpu_ids
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from tests.golden.cases import plan_of
@@ -74,24 +74,25 @@ def four(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def staged(tmp_path: Path, text: str) -> tuple[DockerStage, list[Any]]:
+def prepared(tmp_path: Path, text: str) -> tuple[DockerEmulator, list[ContainerLaunch]]:
     plan = plan_of("docker", f"name: digits\nimage: train:1\n{text}")
     request = json.loads(json.dumps(get_provider("docker").render(plan).document))
-    stage = docker_stage(RunPaths(tmp_path / "runs" / "run-1"), request, plan.to_json())
-    stage.gpus = stage._take_gpus(request["launches"])
-    return stage, request["launches"]
+    emulator = docker_emulator(RunPaths(tmp_path / "runs" / "run-1"), request, plan.to_json())
+    launches = [ContainerLaunch.from_json(launch) for launch in request["launches"]]
+    emulator.gpus = emulator._take_gpus(launches)
+    return emulator, launches
 
 
 def test_containers_get_the_chosen_gpus_and_count_them_from_zero(
     tmp_path: Path, four: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    stage, launches = staged(tmp_path, "resources: {nodes: 2, gpus: 1}\n")
-    with stage._held:
-        assert [stage.spec(launch).gpus for launch in launches] == [(four[2],), (four[3],)]
-    stage, launches = staged(tmp_path, "resources: {gpus: 2}\nenv: {CUDA_VISIBLE_DEVICES: '1,0'}\n")
-    with stage._held:
-        spec = stage.spec(launches[0])
+    emulator, launches = prepared(tmp_path, "resources: {nodes: 2, gpus: 1}\n")
+    with emulator._held:
+        assert [emulator.spec(launch).gpus for launch in launches] == [(four[2],), (four[3],)]
+    emulator, launches = prepared(tmp_path, "resources: {gpus: 2}\nenv: {CUDA_VISIBLE_DEVICES: '1,0'}\n")
+    with emulator._held:
+        spec = emulator.spec(launches[0])
     assert spec.gpus == (four[1], four[0])
     inside = environment(spec, {})
     assert inside["NVIDIA_VISIBLE_DEVICES"] == f"{four[1]},{four[0]}"
@@ -99,8 +100,8 @@ def test_containers_get_the_chosen_gpus_and_count_them_from_zero(
 
 
 def test_a_job_for_cpus_sees_no_gpu_whatever_its_image_says(tmp_path: Path, four: list[str]) -> None:
-    stage, launches = staged(tmp_path, "env: {NVIDIA_VISIBLE_DEVICES: all}\n")
-    assert environment(stage.spec(launches[0]), {})["NVIDIA_VISIBLE_DEVICES"] == "void"
+    emulator, launches = prepared(tmp_path, "env: {NVIDIA_VISIBLE_DEVICES: all}\n")
+    assert environment(emulator.spec(launches[0]), {})["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
 HOLDER = """
@@ -121,12 +122,12 @@ def test_two_runs_share_no_gpu_by_accident_and_a_killed_one_holds_none(tmp_path:
     assert other.stdin is not None
     try:
         assert other.stdout.readline().split() == four[:2]
-        stage, launches = staged(tmp_path, "resources: {gpus: 2}\n")
-        with stage._held:
-            assert stage.spec(launches[0]).gpus == (four[2], four[3])
+        emulator, launches = prepared(tmp_path, "resources: {gpus: 2}\n")
+        with emulator._held:
+            assert emulator.spec(launches[0]).gpus == (four[2], four[3])
             assert set(gpus.busy(four)) == set(four)
         with pytest.raises(CloudError) as refused:
-            staged(tmp_path, "resources: {gpus: 3}\n")
+            prepared(tmp_path, "resources: {gpus: 3}\n")
         assert refused.value.message == (
             "the run needs 3 of the 4 GPUs that this machine shows, and 2 are in use by run other-1"
         )

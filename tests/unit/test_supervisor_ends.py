@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.contracts.launch import Launch
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import last_word
 from cloudtrain.providers.local.backend import RunsHere
@@ -25,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Shells:
-    """A stage whose nodes are lines of shell."""
+    """An emulator whose nodes are lines of shell."""
 
     max_runtime_seconds, grace_seconds, nodes_are_here = None, 5, True
 
@@ -35,9 +36,12 @@ class Shells:
     def inherits(self, variable: str) -> bool:
         return variable == "PATH"
 
-    def prepare(self, archive: Path) -> list[dict[str, Any]]:
-        shell = {"cwd": str(self.folder), "env": {}, "secrets": {}}
-        return [{**shell, "node": node, "argv": ["sh", "-c", line]} for node, line in enumerate(self.lines)]
+    def prepare(self, archive: Path) -> list[Launch]:
+        where = str(self.folder)
+        return [
+            Launch(node=node, argv=("sh", "-c", line), cwd=where, env={}, secrets={})
+            for node, line in enumerate(self.lines)
+        ]
 
     def keep(self) -> None: ...
 
@@ -53,7 +57,7 @@ from pathlib import Path
 from cloudtrain.providers.local import supervisor
 from tests.unit.test_supervisor_ends import Shells
 run = Path(sys.argv[1])
-supervisor.stage_of = lambda _: Shells(run, tuple(sys.argv[2:]))
+supervisor.emulator_of = lambda _: Shells(run, tuple(sys.argv[2:]))
 supervisor.Supervisor(run, run / "source.tar.gz", []).run()
 """
 

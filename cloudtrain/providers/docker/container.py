@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from cloudtrain.contracts.launch import Launch
+
 RUN_LABEL, DATA_LABEL, NODE_LABEL = "cloudtrain.run", "cloudtrain.data", "cloudtrain.node"
 """Labels of all that belongs to a run: its id, the data folder that knows the run, and the node."""
 
@@ -35,6 +37,21 @@ class Bind:
     source: str
     target: str
     read_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContainerLaunch(Launch):
+    """One node's launcher, in a container."""
+
+    host: str
+    """The container's host name, by which its peers find it."""
+    binds: tuple[Bind, ...]
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> ContainerLaunch:
+        """What `to_json` gave, read back."""
+        binds = tuple(Bind(**bind) for bind in document["binds"])
+        return ContainerLaunch(**{**document, "argv": tuple(document["argv"]), "binds": binds})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

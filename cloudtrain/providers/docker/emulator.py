@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.contracts.launch import Launch
 from cloudtrain.providers.docker import gpus
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container import (
@@ -18,11 +19,10 @@ from cloudtrain.providers.docker.container import (
     ROOT_CAPABILITIES,
     RUN_LABEL,
     ULIMITS,
-    Bind,
+    ContainerLaunch,
     ContainerSpec,
 )
-from cloudtrain.providers.emulation.base import Launches, Stage
-from cloudtrain.providers.emulation.plain import PlainStage
+from cloudtrain.providers.emulation.base import Emulator
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.processes import run_module
 from cloudtrain.runs.store import LEFTOVERS
@@ -31,28 +31,32 @@ SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
 """Before the name of a secret in the environment of the process that hands it to a container."""
 
 
-def docker_stage(paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> DockerStage:
-    """The stage for a run's request, by its contract."""
+def docker_emulator(paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> DockerEmulator:
+    """The emulator of a run's request, by its contract."""
     contract = plan["target"]["contract"]
     if contract == "sagemaker":
-        from cloudtrain.providers.docker.mounts import SageMakerRooms
+        from cloudtrain.providers.docker.mounts import SageMakerContainers
 
         # SageMaker's containers reach the internet unless the request says otherwise.
         isolated = request.get("EnableNetworkIsolation", False)
-        return DockerStage(SageMakerRooms(paths, request, plan), paths, plan, isolated)
+        return DockerEmulator(SageMakerContainers(paths, request, plan), paths, plan, isolated)
     if contract == "azureml":
-        from cloudtrain.providers.docker.mounts import AzureMLRooms
+        from cloudtrain.providers.docker.mounts import AzureMLContainers
 
-        return DockerStage(AzureMLRooms(paths, request, plan), paths, plan)
-    return DockerStage(PlainStage(paths, request), paths, plan)
+        return DockerEmulator(AzureMLContainers(paths, request, plan), paths, plan)
+    from cloudtrain.providers.docker.mounts import PlainContainers
+
+    return DockerEmulator(PlainContainers(paths, request), paths, plan)
 
 
-class DockerStage:
-    """Whatever the contract's own stage says is to be started, started in containers."""
+class DockerEmulator:
+    """Whatever the contract's own emulator says is to be started, started in containers."""
 
     nodes_are_here = False
 
-    def __init__(self, inner: Stage, paths: RunPaths, plan: Mapping[str, Any], isolated: bool = False) -> None:
+    def __init__(
+        self, inner: Emulator[ContainerLaunch], paths: RunPaths, plan: Mapping[str, Any], isolated: bool = False
+    ) -> None:
         self.inner, self.paths, self.isolated = inner, paths, isolated
         self.facts = (plan["host"] or plan["target"])["facts"]
         chosen = plan["target"].get("gpus")  # by the machine that a rehearsed request names
@@ -69,7 +73,7 @@ class DockerStage:
         """What the process beside the container sees, such as DOCKER_HOST; the container sees nothing of it."""
         return not variable.startswith("CLOUDTRAIN_")
 
-    def prepare(self, archive: Path) -> Launches:
+    def prepare(self, archive: Path) -> Sequence[Launch]:
         """Folders, the network, and for each node a process that starts its container."""
         launches = self.inner.prepare(archive)
         self.gpus = self._take_gpus(launches)
@@ -96,21 +100,21 @@ class DockerStage:
         """As the contract does."""
         return self.inner.collect()
 
-    def spec(self, launch: Mapping[str, Any], rootless: bool = False) -> ContainerSpec:
+    def spec(self, launch: ContainerLaunch, rootless: bool = False) -> ContainerSpec:
         """One node's container."""
-        node, facts = launch["node"], self.facts
+        node, facts = launch.node, self.facts
         first = node * self.gpus_per_node
         return ContainerSpec(
             node=node,
             image=facts["image"],
-            name=f"{self.network}-{launch['host']}",
-            host=launch["host"],
+            name=f"{self.network}-{launch.host}",
+            host=launch.host,
             network=self.network,
-            argv=tuple(launch["argv"]),
-            folder=launch["cwd"],
-            env=launch["env"],
-            secrets=tuple(launch["secrets"]),
-            binds=tuple(bind if isinstance(bind, Bind) else Bind(**bind) for bind in launch["binds"]),
+            argv=launch.argv,
+            folder=launch.cwd,
+            env=launch.env,
+            secrets=tuple(launch.secrets),
+            binds=launch.binds,
             labels={**self.labels, NODE_LABEL: str(node)},
             grace_seconds=self.grace_seconds,
             shm_bytes=facts["shm_bytes"],
@@ -119,24 +123,24 @@ class DockerStage:
             **_rights(rootless, gpus=self.gpus_per_node > 0),
         )
 
-    def _take_gpus(self, launches: Launches) -> tuple[str, ...]:
+    def _take_gpus(self, launches: Sequence[Launch]) -> tuple[str, ...]:
         wanted = self.gpus_per_node * len(launches)
         if not wanted:
             return ()
-        visible = gpus.visible_gpus(gpus.chosen(launches[0]["env"]))
+        visible = gpus.visible_gpus(gpus.chosen(launches[0].env))
         return gpus.take(visible, wanted, self._held, shared=bool(self.facts.get("share_gpus")))
 
-    def _attached(self, launch: Mapping[str, Any], rootless: bool) -> dict[str, Any]:
-        file = self.paths.run / "nodes" / str(launch["node"]) / "container.json"
+    def _attached(self, launch: ContainerLaunch, rootless: bool) -> Launch:
+        file = self.paths.run / "nodes" / str(launch.node) / "container.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(self.spec(launch, rootless).to_json(), indent=2))
-        return {
-            "node": launch["node"],
-            "argv": [*run_module("docker.node"), str(file)],
-            "cwd": str(self.paths.run),
-            "env": {},
-            "secrets": {f"{SECRET}{name}": place for name, place in launch["secrets"].items()},
-        }
+        return Launch(
+            node=launch.node,
+            argv=(*run_module("docker.node"), str(file)),
+            cwd=str(self.paths.run),
+            env={},
+            secrets={f"{SECRET}{name}": place for name, place in launch.secrets.items()},
+        )
 
 
 def _rights(rootless: bool, *, gpus: bool) -> dict[str, Any]:

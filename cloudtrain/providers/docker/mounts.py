@@ -1,20 +1,20 @@
-"""What each contract promises a container: the same stages as for processes, but with mounts in place of links."""
+"""What each contract promises a container: the same emulators as for processes, with mounts in place of links."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from cloudtrain.contracts.sagemaker import ROOT
 from cloudtrain.errors import StorageError
 from cloudtrain.providers.aws.request import SOURCE
 from cloudtrain.providers.cloud.request import ARCHIVE
-from cloudtrain.providers.docker.container import Bind, host_names
+from cloudtrain.providers.docker.container import Bind, ContainerLaunch, host_names
 from cloudtrain.providers.emulation import container as rooms
-from cloudtrain.providers.emulation.azureml import HERE, AzureMLStage
-from cloudtrain.providers.emulation.base import Launches, local_secrets, threads
-from cloudtrain.providers.emulation.sagemaker import SageMakerStage
+from cloudtrain.providers.emulation.azureml import HERE, AzureMLEmulator
+from cloudtrain.providers.emulation.base import local_secrets, threads
+from cloudtrain.providers.emulation.plain import PlainEmulator
+from cloudtrain.providers.emulation.sagemaker import SageMakerEmulator
 
 INTERFACE = "eth0"
 """What Docker calls a container's way to its network."""
@@ -23,16 +23,27 @@ MOUNTS = "/mnt/azureml"
 """Below it lie, in a rehearsal as Azure ML, the working folder, the inputs and the outputs."""
 
 
-class SageMakerRooms(SageMakerStage):
+class PlainContainers(PlainEmulator):
+    """The plain contract: what each node sees of the run's own folders is in the request."""
+
+    nodes_are_here = False
+
+    def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
+        """The request's own launches."""
+        self.lay_out(archive)
+        return [ContainerLaunch.from_json(launch) for launch in self.request["launches"]]
+
+
+class SageMakerContainers(SageMakerEmulator):
     """Each node has its own /opt/ml; its channels are mounted there, read-only."""
 
     nodes_are_here = False
     interface = INTERFACE
 
-    def prepare(self, archive: Path) -> Launches:
+    def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
         """The tree of each node, and what is mounted into it."""
         places, share = {SOURCE: archive, **self.places()}, threads(self.paths, self.plan)
-        launches: Launches = []
+        launches = []
         for container, root in zip(self.job.containers, self.roots, strict=True):
             rooms.build(self.job, container, root, {})
             binds = [Bind(source=str(root), target=ROOT)]
@@ -41,12 +52,20 @@ class SageMakerRooms(SageMakerStage):
                     name = ARCHIVE if channel.name == SOURCE else place.name
                     inside = channel.folder if place.is_dir() else f"{channel.folder}/{name}"
                     binds.append(_read_only(place, root / inside, f"{ROOT}/{inside}"))
-            room = (container.node, container.host, container.argv, ROOT, {**share, **container.env}, binds)
-            launches.append(_launch(*room, self.plan))
+            launch = ContainerLaunch(
+                node=container.node,
+                argv=container.argv,
+                cwd=ROOT,
+                env={**share, **container.env},
+                secrets=local_secrets(self.plan),
+                host=container.host,
+                binds=tuple(binds),
+            )
+            launches.append(launch)
         return launches
 
 
-class AzureMLRooms(AzureMLStage):
+class AzureMLContainers(AzureMLEmulator):
     """Each node has a working folder of its own; inputs are mounted read-only, outputs are the run's own folders."""
 
     nodes_are_here = False
@@ -55,11 +74,11 @@ class AzureMLRooms(AzureMLStage):
         """Host names of the run's own network."""
         return host_names(nodes)
 
-    def prepare(self, archive: Path) -> Launches:
+    def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
         """The working folder of each node, and what is mounted beside it."""
         inside: dict[str, str] = {}
         shared: list[Bind] = []
-        launches: Launches = []
+        launches = []
         for name, place in self.places().items():
             kind, _, own = name.partition(".")
             inside[name] = f"{MOUNTS}/{kind}/{own}" + ("" if place.is_dir() else f"/{place.name}")
@@ -68,30 +87,17 @@ class AzureMLRooms(AzureMLStage):
         for process in self.job.processes:
             folder, host = self.working_folder(process.node), self.addresses[process.node]
             code = _read_only(archive, folder / ARCHIVE, f"{MOUNTS}/wd/{ARCHIVE}")
-            binds = [Bind(source=str(folder), target=f"{MOUNTS}/wd"), code, *shared]
-            env = {**share, **process.env, **HERE, "CLOUDTRAIN_NODE_ADDR": host}
-            launches.append(_launch(process.node, host, argv, f"{MOUNTS}/wd", env, binds, self.plan))
+            launch = ContainerLaunch(
+                node=process.node,
+                argv=argv,
+                cwd=f"{MOUNTS}/wd",
+                env={**share, **process.env, **HERE, "CLOUDTRAIN_NODE_ADDR": host},
+                secrets=local_secrets(self.plan),
+                host=host,
+                binds=(Bind(source=str(folder), target=f"{MOUNTS}/wd"), code, *shared),
+            )
+            launches.append(launch)
         return launches
-
-
-def _launch(
-    node: int,
-    host: str,
-    argv: tuple[str, ...],
-    folder: str,
-    env: Mapping[str, str],
-    binds: list[Bind],
-    plan: Mapping[str, Any],
-) -> dict[str, Any]:
-    return {
-        "node": node,
-        "host": host,
-        "argv": argv,
-        "cwd": folder,
-        "env": dict(env),
-        "binds": binds,
-        "secrets": local_secrets(plan),
-    }
 
 
 def _read_only(place: Path, here: Path, target: str) -> Bind:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from cloudtrain.contracts.plain import Layout, launches
 from cloudtrain.issues import Issue
 from cloudtrain.planning import Plan, Target
 from cloudtrain.providers import Progress, Request
-from cloudtrain.providers.docker.container import Bind, default_shm_bytes, host_names
+from cloudtrain.providers.docker.container import Bind, ContainerLaunch, default_shm_bytes, host_names
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
 from cloudtrain.runs.observation import Observation, Record
@@ -22,8 +21,9 @@ from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.contracts.launch import Launch
     from cloudtrain.images.reference import ResolvedImage
-    from cloudtrain.providers.emulation.base import Stage
+    from cloudtrain.providers.emulation.base import Emulator
     from cloudtrain.spec import JobSpec
 
 INSIDE = "/cloudtrain"
@@ -75,11 +75,11 @@ class Provider(RunsHere):
 
         return container_checks(plan)
 
-    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Stage:
+    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Emulator[Launch]:
         """What executes a request under the contract that it is for, in containers."""
-        from cloudtrain.providers.docker.emulator import docker_stage
+        from cloudtrain.providers.docker.emulator import docker_emulator
 
-        return docker_stage(paths, request, plan)
+        return docker_emulator(paths, request, plan)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """The containers, one per node: what each starts, sees and may use."""
@@ -114,12 +114,15 @@ class Provider(RunsHere):
             "shm_bytes": facts["shm_bytes"],
             "memory_bytes": facts["memory_bytes"],
             "launches": [
-                {
-                    **launch.to_json(),
-                    "env": {**launch.env, "CLOUDTRAIN_MASTER_PORT": str(MASTER_PORT)},
-                    "host": hosts[launch.node],
-                    "binds": [asdict(bind) for bind in (*_own(plan, launch.node, layout), *shared)],
-                }
+                ContainerLaunch(
+                    node=launch.node,
+                    argv=launch.argv,
+                    cwd=launch.cwd,
+                    env={**launch.env, "CLOUDTRAIN_MASTER_PORT": str(MASTER_PORT)},
+                    secrets=launch.secrets,
+                    host=hosts[launch.node],
+                    binds=(*_own(plan, launch.node, layout), *shared),
+                ).to_json()
                 for launch in found
             ],
             "max_runtime_seconds": spec.limits.max_runtime,

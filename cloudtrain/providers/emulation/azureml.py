@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.contracts.azureml import KEPT_FOLDERS, STOP_FILE, Mount, command_job
+from cloudtrain.contracts.launch import Launch
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.providers.azure.request import RESUME, input_name
 from cloudtrain.providers.cloud.request import ARCHIVE
 from cloudtrain.providers.emulation import container as rooms
 from cloudtrain.providers.emulation.base import (
     OF_THE_MACHINE,
-    Launches,
     local_input,
     local_secrets,
     search_path,
@@ -27,7 +27,7 @@ HERE = {"CLOUDTRAIN_SCHEDULED_EVENTS": "off"}
 """What a rehearsal tells the launcher: this is no machine of Azure, and nobody announces that it is taken away."""
 
 
-class AzureMLStage:
+class AzureMLEmulator:
     """A command job, executed as Azure ML would: each node has its own copy of the code and shares the outputs.
 
     What the request says of datastores is answered by this machine: the run's own folders for outputs, local folders
@@ -51,7 +51,7 @@ class AzureMLStage:
         """What a program needs to run on this machine at all, and the person's Azure in place of the job's identity."""
         return variable in OF_THE_MACHINE or variable.startswith(("AZURE_", "MSI_", "LC_"))
 
-    def prepare(self, archive: Path) -> Launches:
+    def prepare(self, archive: Path) -> Sequence[Launch]:
         """The working folder of each node, and the command that is run in it."""
         found = {name: str(place) for name, place in self.places().items()}
         # The shell must not read what a folder is called: each place is put in as a variable.
@@ -61,25 +61,14 @@ class AzureMLStage:
         command = self.job.command_line({name: f"${variable}" for name, variable in variables.items()})
         places = {variables[name]: path for name, path in found.items()}
         machine = {"PATH": search_path(self.plan), **threads(self.paths, self.plan)}
-        launches: Launches = []
+        argv, secrets = ("/bin/sh", "-c", command), local_secrets(self.plan)
+        launches = []
         for process in self.job.processes:
             folder = self.working_folder(process.node)
             (folder / ARCHIVE).symlink_to(archive)
-            launches.append(
-                {
-                    "node": process.node,
-                    "argv": ("/bin/sh", "-c", command),
-                    "cwd": str(folder),
-                    "env": {
-                        **machine,
-                        **process.env,
-                        **places,
-                        **HERE,
-                        "CLOUDTRAIN_NODE_ADDR": self.addresses[process.node],
-                    },
-                    "secrets": local_secrets(self.plan),
-                }
-            )
+            address = self.addresses[process.node]
+            env = {**machine, **process.env, **places, **HERE, "CLOUDTRAIN_NODE_ADDR": address}
+            launches.append(Launch(node=process.node, argv=argv, cwd=str(folder), env=env, secrets=secrets))
         return launches
 
     def places(self) -> dict[str, Path]:

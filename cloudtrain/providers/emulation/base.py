@@ -1,21 +1,21 @@
-"""What a stage is: a run's request made ready to be executed here. And what the stages of rehearsals share."""
+"""What an emulator is: it makes a run's request ready to be executed here. And what those of rehearsals share."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from cloudtrain.contracts.launch import Launch
 from cloudtrain.providers.emulation.run_paths import RunPaths
 
-Launches = list[Mapping[str, Any]]
-"""One per node: node, argv, cwd, env, secrets; for containers also host and binds."""
+LaunchT = TypeVar("LaunchT", bound=Launch, covariant=True)
 
 
-class Stage(Protocol):
-    """One run's request, made ready to be executed here."""
+class Emulator(Protocol[LaunchT]):
+    """One run's request, made ready to be executed here. `LaunchT`: what it says of a node."""
 
     max_runtime_seconds: int | None
     grace_seconds: int
@@ -26,8 +26,8 @@ class Stage(Protocol):
         """Whether the job sees this variable of the person's own environment."""
         ...
 
-    def prepare(self, archive: Path) -> Launches:
-        """Lay everything out, and say what is to be started."""
+    def prepare(self, archive: Path) -> Sequence[LaunchT]:
+        """Lay everything out, and say what is to be started, one launch per node."""
         ...
 
     def keep(self) -> None:

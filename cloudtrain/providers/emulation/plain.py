@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.providers.emulation.base import Launches
+from cloudtrain.contracts.launch import Launch
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.source.results import copy_results
 
 
-class PlainStage:
+class PlainEmulator:
     """The plain contract: the nodes share the run's own folders, so there is nothing to keep or to collect."""
 
     nodes_are_here = True
@@ -25,7 +25,12 @@ class PlainStage:
         """All but our own: the job runs as the person would run it."""
         return not variable.startswith("CLOUDTRAIN_")
 
-    def prepare(self, archive: Path) -> Launches:
+    def prepare(self, archive: Path) -> Sequence[Launch]:
+        """The request's own launches."""
+        self.lay_out(archive)
+        return [Launch.from_json(launch) for launch in self.request["launches"]]
+
+    def lay_out(self, archive: Path) -> None:
         """A copy of the source for each node; the checkpoints of the run that this one goes on from."""
         from cloudtrain.source import unpack
 
@@ -33,7 +38,6 @@ class PlainStage:
             _copy_checkpoints(Path(self.request["resume_from"]), self.paths.checkpoints)
         for launch in self.request["launches"]:
             unpack(archive, self.paths.source(launch["node"]))
-        return list(self.request["launches"])
 
     def keep(self) -> None:
         """Nothing: they write where it stays."""

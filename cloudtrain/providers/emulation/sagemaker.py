@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.contracts.launch import Launch
 from cloudtrain.contracts.sagemaker import ROOT, training_job
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
@@ -14,7 +15,6 @@ from cloudtrain.providers.cloud.request import ARCHIVE
 from cloudtrain.providers.emulation import container as rooms
 from cloudtrain.providers.emulation.base import (
     OF_THE_MACHINE,
-    Launches,
     local_input,
     local_secrets,
     search_path,
@@ -24,7 +24,7 @@ from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.emulation.storage_sync import Signs, merge, sync
 
 
-class SageMakerStage:
+class SageMakerEmulator:
     """A CreateTrainingJob request, executed as SageMaker would: one container per node, each with its own /opt/ml.
 
     What the request says of S3 is answered by this machine: the archive at hand, local folders for inputs that have
@@ -49,28 +49,21 @@ class SageMakerStage:
         """
         return variable in OF_THE_MACHINE or variable.startswith(("AWS_", "LC_"))
 
-    def prepare(self, archive: Path) -> Launches:
+    def prepare(self, archive: Path) -> Sequence[Launch]:
         """The tree of each node, with its files and channels, and the command that enters it."""
         places = {SOURCE: self._source(archive), **self.places()}
         addresses, private = rooms.addresses(len(self.roots)), rooms.is_private()
         hosts = self.paths.run / "hosts"
         hosts.write_text(rooms.hosts_text(self.job.hosts, addresses))
         machine = {"PATH": search_path(self.plan), **threads(self.paths, self.plan)}
-        launches: Launches = []
+        launches = []
         for container, root, address in zip(self.job.containers, self.roots, addresses, strict=True):
             rooms.build(self.job, container, root, places)
             argv, env = rooms.command(
                 container, root, hosts_file=hosts, address=address, master=addresses[0], private=private
             )
-            launches.append(
-                {
-                    "node": container.node,
-                    "argv": argv,
-                    "cwd": str(root),
-                    "env": {**machine, **env},
-                    "secrets": local_secrets(self.plan),
-                }
-            )
+            env, secrets = {**machine, **env}, local_secrets(self.plan)
+            launches.append(Launch(node=container.node, argv=argv, cwd=str(root), env=env, secrets=secrets))
         return launches
 
     def keep(self) -> None:

@@ -36,8 +36,9 @@ from cloudtrain.settings import Settings
 from cloudtrain.source.results import copy_results
 
 if TYPE_CHECKING:
+    from cloudtrain.contracts.launch import Launch
     from cloudtrain.planning import Plan
-    from cloudtrain.providers.emulation.base import Stage
+    from cloudtrain.providers.emulation.base import Emulator
 
 ORPHANS_SECONDS = 10
 """How long nodes that lost their supervisor may take to stop by themselves, with a checkpoint."""
@@ -85,7 +86,7 @@ class RunsHere:
         hint = f"cloudtrain rerun {plan.facts.resume_run} --fresh starts without them"
         return [Issue((), f"the earlier run's checkpoints are in {earlier}", hint)]
 
-    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Stage:
+    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Emulator[Launch]:
         """What executes a request here, under the contract that it is for. The supervisor asks for it."""
         raise NotImplementedError
 

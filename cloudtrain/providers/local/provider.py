@@ -18,8 +18,9 @@ from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.contracts.launch import Launch
     from cloudtrain.images.reference import ResolvedImage
-    from cloudtrain.providers.emulation.base import Stage
+    from cloudtrain.providers.emulation.base import Emulator
     from cloudtrain.spec import JobSpec
 
 
@@ -57,20 +58,20 @@ class Provider(RunsHere):
 
         return machine_checks(plan)
 
-    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Stage:
+    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Emulator[Launch]:
         """What executes a request under the contract that it is for, in processes."""
         contract = plan["target"]["contract"]
         if contract == "sagemaker":
-            from cloudtrain.providers.emulation.sagemaker import SageMakerStage
+            from cloudtrain.providers.emulation.sagemaker import SageMakerEmulator
 
-            return SageMakerStage(paths, request, plan)
+            return SageMakerEmulator(paths, request, plan)
         if contract == "azureml":
-            from cloudtrain.providers.emulation.azureml import AzureMLStage
+            from cloudtrain.providers.emulation.azureml import AzureMLEmulator
 
-            return AzureMLStage(paths, request, plan)
-        from cloudtrain.providers.emulation.plain import PlainStage
+            return AzureMLEmulator(paths, request, plan)
+        from cloudtrain.providers.emulation.plain import PlainEmulator
 
-        return PlainStage(paths, request)
+        return PlainEmulator(paths, request)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:  # noqa: ARG002
         """The launches, one per node, with every path of the run."""

@@ -17,14 +17,16 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.contracts.launch import Launch
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.private import FILE, OTHERS
 from cloudtrain.providers import get_provider
-from cloudtrain.providers.emulation.base import Launches, Stage
+from cloudtrain.providers.emulation.base import Emulator
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import last_word
 from cloudtrain.providers.local.node import Node, stdout, stopped
@@ -53,12 +55,12 @@ REMOVED_LOOKS = 3
 """So many looks in a row must miss the run's folder before it counts as removed."""
 
 
-def stage_of(run: RunFolder) -> Stage:
+def emulator_of(run: RunFolder) -> Emulator[Launch]:
     """What executes a run's request on this machine: its provider knows."""
     plan = run.document("plan.json")
     provider: Any = get_provider(plan["provider"])
-    stage: Stage = provider.emulator(RunPaths(run.path), run.document("request.json"), plan)
-    return stage
+    emulator: Emulator[Launch] = provider.emulator(RunPaths(run.path), run.document("request.json"), plan)
+    return emulator
 
 
 class Supervisor:
@@ -74,7 +76,7 @@ class Supervisor:
         self.place = run.stat()
         self.missed = 0
         self.archive = archive
-        self.stage = stage_of(self.folder)
+        self.emulator = emulator_of(self.folder)
         self.nodes: list[Node] = []
         self.stop_reason = ""
         self.first_failed: Node | None = None
@@ -105,7 +107,7 @@ class Supervisor:
                 self._clear()  # before the collecting: what is brought together must not change any more
             if self._is_there():
                 with storing(self.paths.run):
-                    self._remark(self.stage.collect())
+                    self._remark(self.emulator.collect())
         except CloudtrainError as error:
             ended = {"state": "failed", "reason": error.message + (f" ({error.hint})" if error.hint else "")}
         except Exception:  # noqa: BLE001  (a bug of ours: the run must still end, the traceback is kept)
@@ -116,7 +118,7 @@ class Supervisor:
             ended["reason"] = "; ".join(part for part in (ended.get("reason"), lost) if part)
         for node in self.nodes:
             node.log.close()
-            if node.scratch and self.stage.nodes_are_here:
+            if node.scratch and self.emulator.nodes_are_here:
                 shutil.rmtree(node.scratch, ignore_errors=True)
         if not self._is_there():
             self._leave_nothing()
@@ -134,30 +136,30 @@ class Supervisor:
         if self.stop_reason:
             return
         self.stop_reason = reason
-        self.deadline = time.monotonic() + self.stage.grace_seconds
+        self.deadline = time.monotonic() + self.emulator.grace_seconds
         self._append({"type": "stop_requested", "time": time.time(), "reason": reason})
         self._signal_all(signal.SIGTERM)
 
-    def _prepare(self) -> Launches:
+    def _prepare(self) -> Sequence[Launch]:
         for folder in (self.paths.output, self.paths.model, self.paths.checkpoints):
             folder.mkdir(exist_ok=True)
-        return self.stage.prepare(self.archive)
+        return self.emulator.prepare(self.archive)
 
-    def _start(self, launches: Launches) -> None:
+    def _start(self, launches: Sequence[Launch]) -> None:
         port = str(free_port())  # of this moment: a plan cannot know which one will be free
-        inherited = {key: value for key, value in os.environ.items() if self.stage.inherits(key)}
+        inherited = {key: value for key, value in os.environ.items() if self.emulator.inherits(key)}
         for launch in launches:
             env = {
                 **inherited,
-                **launch["env"],
+                **launch.env,
                 "CLOUDTRAIN_MASTER_PORT": port,
-                **{name: os.environ[place.partition(":")[2]] for name, place in launch["secrets"].items()},
+                **{name: os.environ[place.partition(":")[2]] for name, place in launch.secrets.items()},
                 SUPERVISOR_PID: str(os.getpid()),
                 MARK: str(self.paths.run),
             }
             process = subprocess.Popen(
-                launch["argv"],
-                cwd=launch["cwd"],
+                launch.argv,
+                cwd=launch.cwd,
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -165,11 +167,11 @@ class Supervisor:
                 start_new_session=True,
                 umask=self.umask,
             )
-            log = log_file(self.paths.run, launch["node"]).open("ab", buffering=0)
-            self.nodes.append(Node(rank=launch["node"], process=process, log=log))
+            log = log_file(self.paths.run, launch.node).open("ab", buffering=0)
+            self.nodes.append(Node(rank=launch.node, process=process, log=log))
 
     def _watch(self, started: float) -> None:
-        limit = self.stage.max_runtime_seconds
+        limit = self.emulator.max_runtime_seconds
         with selectors.DefaultSelector() as selector:
             self._register(selector)
             while any(node.code is None for node in self.nodes):
@@ -310,7 +312,7 @@ class Supervisor:
         """A disk that is full now may have room later; the training is not ended for it."""
         self.kept = time.monotonic()
         try:
-            self.stage.keep()
+            self.emulator.keep()
         except OSError as error:
             _note(f"checkpoints not kept: {error}")
 
@@ -318,7 +320,7 @@ class Supervisor:
         """Nothing of the run goes on."""
         end_leftovers(self.paths.run)
         try:
-            self.stage.clear()
+            self.emulator.clear()
         except CloudtrainError as error:
             _note(f"not all is removed: {error.message}")
 
