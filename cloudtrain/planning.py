@@ -1,58 +1,25 @@
-"""The plan: spec, facts and target put together into one frozen value. No network, no process, no SDK."""
+"""The plan: spec, context and target put together into one frozen value. No network, no process, no SDK."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue, dotted
+from cloudtrain.target import Target
 
 if TYPE_CHECKING:  # a provider that looks after a run needs no pydantic
-    from cloudtrain.catalog.pricing import Quote
     from cloudtrain.spec import JobSpec
     from cloudtrain.spec.yaml_document import Document
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
-    """Where a plan is to run: a provider with its account facts and what it can do, as data."""
-
-    provider: str
-    contract: str = "plain"
-    where: str
-    """In words: `this machine`, `us-east-1`."""
-    max_nodes: int
-    grace_seconds: int
-    """From the platform's SIGTERM to its SIGKILL."""
-    schemes: tuple[str, ...]
-    """Where inputs may lie: `s3`, `https`; empty text for a folder on this machine."""
-    kin: tuple[str, ...] = ()
-    """Other providers whose places in the spec are this one's too: what `local` finds, a container here finds."""
-    unused: tuple[str, ...] = ()
-    """Fields of the spec, dotted, that mean nothing here; a plan says so when they are set."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else this provider needs to render: folders, role, bucket, instance types."""
-    origins: Mapping[str, str] = field(default_factory=dict)
-    """Where facts come from that no line of the spec says, by dotted path: `cloudtrain.toml:3`."""
-    gpus: int | None = None
-    """GPUs per node, where the machine decides it; None: as the spec says."""
-    quote: Quote | None = None
-    """What it may cost; None where nothing is billed."""
-    problems: tuple[Issue, ...] = ()
-    """What is missing or wrong, so that no request can be made."""
-
-    def place_of(self, places: Mapping[str, str]) -> str | None:
-        """Where this provider finds an input or a secret, of what the spec says per provider ("*": for all)."""
-        return next((places[name] for name in (self.provider, *self.kin, "*") if name in places), None)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceFacts:
+class SourceSummary:
     """The source folder at the time of planning."""
 
     root: str
@@ -66,7 +33,7 @@ class SourceFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
+class PlanContext:
     """What disk, git and clock say: all that a plan knows besides spec and target."""
 
     run_id: str
@@ -76,7 +43,7 @@ class Facts:
     """The job's folder; relative places in the spec count from it."""
     data_dir: str
     """Where runs are kept on this machine."""
-    source: SourceFacts
+    source: SourceSummary
     local_files: tuple[str, ...] = ()
     """Inputs, by name, that are single files on this machine."""
     git_commit: str = ""
@@ -98,7 +65,7 @@ class Plan:
     spec: JobSpec
     spec_digest: str
     target: Target
-    facts: Facts
+    context: PlanContext
     unused: tuple[str, ...]
     """Fields that the spec sets and this provider has no use for."""
     origins: Mapping[str, str]
@@ -141,7 +108,7 @@ class Plan:
         return issue.at(self.where(issue.field))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; the run folder keeps it beside the spec's own text."""
+        """Plain JSON; the run folder keeps it beside the spec's own text. Its `facts` are the context."""
         return {
             "version": __version__,
             "run_id": self.run_id,
@@ -149,16 +116,18 @@ class Plan:
             "spec_digest": self.spec_digest,
             "overrides": list(self.overrides),
             "provider": self.provider,
-            "host": asdict(self.host) if self.is_rehearsal else None,
-            "target": {key: value for key, value in asdict(self.target).items() if key != "problems"},
-            "facts": asdict(self.facts),
+            "host": self.host.to_json() if self.is_rehearsal else None,
+            "target": self.target.to_json(),
+            "facts": asdict(self.context),
             "unused": list(self.unused),
             "origins": dict(self.origins),
         }
 
 
-def make_plan(spec: JobSpec, document: Document, facts: Facts, target: Target, host: Target | None = None) -> Plan:
-    """Put spec, facts and target together. SpecError lists what this target cannot do, each at its line.
+def make_plan(
+    spec: JobSpec, document: Document, context: PlanContext, target: Target, host: Target | None = None
+) -> Plan:
+    """Put spec, context and target together. SpecError lists what this target cannot do, each at its line.
 
     `host`: where it is executed, for a rehearsal; by default at the target itself.
     """
@@ -171,11 +140,11 @@ def make_plan(spec: JobSpec, document: Document, facts: Facts, target: Target, h
     if issues:
         raise SpecError(issues)
     return Plan(
-        run_id=facts.run_id,
+        run_id=context.run_id,
         spec=spec,
         spec_digest=digest_of(spec_values(spec)),
         target=target,
-        facts=facts,
+        context=context,
         unused=tuple(name for name in target.unused if _is_set(document.values, name)),
         origins=origins,
         host=host or target,

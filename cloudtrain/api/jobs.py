@@ -22,7 +22,7 @@ from cloudtrain.providers import Request, get_provider
 from cloudtrain.settings import load_settings
 from cloudtrain.spec import JobSpec, load_spec, spec_from_values
 from cloudtrain.spec.yaml_document import Document
-from cloudtrain.submission.submit import Progress, read_facts, targets
+from cloudtrain.submission.submit import Progress, read_context, targets
 from cloudtrain.submission.submit import submit as start
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def plan(
         raise UsageError("'last' always means the last run; choose another id")
     if run_id is not None and not re.fullmatch(r"(?=.{1,63}$)[a-zA-Z0-9](-*[a-zA-Z0-9])*", run_id):
         raise UsageError(f"{run_id!r} is not a valid run id", hint="up to 63 letters, digits and single hyphens inside")
-    facts = read_facts(job.spec, job.folder, settings, run_id, progress)
-    return make_plan(job.spec, job.document, facts, target, host)
+    context = read_context(job.spec, job.folder, settings, run_id, progress)
+    return make_plan(job.spec, job.document, context, target, host)
 
 
 def render(plan: Plan) -> Request:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -181,21 +181,8 @@ def _recipe(what: str, args: tuple[str, ...], platform: str) -> Recipe:
 
 def _repository(provider: str | None) -> str:
     """The one that the settings name for a provider. UsageError when they name none."""
-    from cloudtrain.providers.aws.account import region_known
-    from cloudtrain.providers.aws.image import repository_of
+    from cloudtrain.providers import get_provider
     from cloudtrain.settings import load_settings
 
     settings = load_settings(Path.cwd(), {"provider": provider})
-    name: str = settings["provider"]
-    facts: dict[str, Any] = {key: settings.get(f"{name}.{key}") for key in ("repository", "role")}
-    hint = f"--to REPOSITORY, or [{name}] repository in cloudtrain.toml (no job.yaml is read here)"
-    if name not in ("aws", "azure"):
-        raise UsageError("no repository is configured", hint="--to REPOSITORY, or --provider aws or azure")
-    if not facts["repository"]:
-        raise UsageError(f"{name}.repository is not set: no repository is configured", hint=hint)
-    if name == "azure":
-        return str(facts["repository"])
-    found, problems = repository_of({**facts, "region": region_known(settings)})
-    for issue in problems:
-        raise UsageError(issue.line(), hint=issue.hint)
-    return found
+    return get_provider(settings["provider"]).repository(settings)

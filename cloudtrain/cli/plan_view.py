@@ -53,21 +53,20 @@ def _machines(plan: Plan) -> str:
         parts = [f"{row.gpus} x {names_of(row)[-1]}"] if row and row.gpus else []
         parts += [_NETWORKS[row.network]] if row and row.network in _NETWORKS else []
         described.append(f"{name} ({', '.join(parts)})" if parts else name)
-    return " or ".join(described) or f"machine of {plan.target.facts['compute']}"
+    return " or ".join(described) or f"machine of {plan.target.cluster}"
 
 
 _NETWORKS = {"efa": "EFA", "infiniband": "InfiniBand"}
 
 
-def _types(plan: Plan) -> list[str]:
-    """The instance types that may be taken: Azure ML tries one alone."""
-    types: list[str] = plan.target.facts["instances"]
-    return types if plan.target.contract == "sagemaker" else types[:1]
+def _types(plan: Plan) -> tuple[str, ...]:
+    """The instance types that may be taken."""
+    return plan.target.instances if plan.target.tries_all_instances else plan.target.instances[:1]
 
 
 def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
     """The plan in a few lines."""
-    spec, source = plan.spec, plan.facts.source
+    spec, source = plan.spec, plan.context.source
     world = spec.resources.nodes * plan.processes
     what = spec.entrypoint or "the shared trainer"
     packed = " (unchanged, packed already)" if is_packed(plan) else ""
@@ -77,7 +76,7 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
             f"{what} {shlex.join(spec.args.argv)}".rstrip() + f"      {world} process{'es' if world > 1 else ''}",
         ),
         *(("account", text) for text in _borrowed(plan)),
-        *([("image", plan.target.facts["image"])] if "image" in plan.target.facts and not plan.is_rehearsal else []),
+        *([("image", plan.target.image_address)] if plan.target.image and not plan.is_rehearsal else []),
         ("source", f"{count(source.files, 'file')}, {format_size(source.bytes)}, sha256:{source.digest[:8]}…{packed}"),
         *((f"input {name}", _input(plan, item)) for name, item in spec.inputs.items()),
         (
@@ -112,8 +111,7 @@ def _input(plan: Plan, item: Input) -> str:
 
 def _borrowed(plan: Plan) -> list[str]:
     """What of the account neither the spec nor the settings say: it was taken from the cloud's own tools."""
-    paths = plan.target.facts.get("borrowed", ())
-    return [f"{path} {plan.target.facts[path.partition('.')[2]]}  ← {plan.origins.get(path, '')}" for path in paths]
+    return [f"{path} {value}  ← {plan.origins.get(path, '')}" for path, value in plan.target.borrowed.items()]
 
 
 def _kind(plan: Plan) -> str:
@@ -126,9 +124,9 @@ def cost(plan: Plan) -> list[str]:
     if quote is None or plan.is_rehearsal:
         return ["nothing: it runs here"]
     if quote.price is None:
-        machines = next(iter(_types(plan)), f"the machines of {plan.target.facts.get('compute')}")
+        machines = next(iter(_types(plan)), f"the machines of {plan.target.cluster}")
         return [f"unknown: no price of {machines} in {plan.target.where} is at hand{_kept(quote)}"]
-    age = quote.age_days(plan.facts.time)
+    age = quote.age_days(plan.context.time)
     old = f"price of {quote.price.as_of}" if quote.price.as_of else "price"
     old += f", {age} days old" if age is not None and age >= 0 else ""
     old += " of your own table" if quote.price.source == "your own table" else ""

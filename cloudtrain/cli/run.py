@@ -340,6 +340,7 @@ def rerun_command(folder: str | None, /, run: str, as_json: bool, detach: bool, 
     issues = preflight(plan)
     refuse_errors(issues)
     say(
-        f"again after {old.id}" + (f", from its checkpoints in {plan.facts.resume_from}" * bool(plan.facts.resume_from))
+        f"again after {old.id}"
+        + (f", from its checkpoints in {plan.context.resume_from}" * bool(plan.context.resume_from))
     )
     start(plan, issues, archive=archive_of(plan), detach=detach, as_json=as_json, after=old.id)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloudtrain.errors import SourceError
 from cloudtrain.images.recipe import Recipe, our_recipe, recipe_of
@@ -15,6 +16,17 @@ if TYPE_CHECKING:
 
 CLOUD_PLATFORM = "linux/amd64"
 """What all machines of both clouds run but those with NVIDIA's own processors, whatever your own machine is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedImage:
+    """What a job runs in."""
+
+    address: str
+    """An address in a registry, a name on this machine, or what else its provider reads; empty: it cannot be told."""
+    recipe: Recipe | None = None
+    """How it is built, where we build it. Its address ends in a tag then: the digest is known when it was pushed."""
+
 
 Wish = tuple[Keys, str]
 """The field that says it, and `auto`, an address, or the path of a Dockerfile."""
@@ -49,8 +61,8 @@ def recipe_for(wish: Wish, settings: Settings, *, gpu: bool, platform: str = "")
         return None, [Issue(at, error.message, error.hint)]
 
 
-def built(recipe: Recipe | None, repository: str = "") -> dict[str, Any]:
-    """What a target says of an image that we build: where it is to be, and from what."""
+def built(recipe: Recipe | None, repository: str = "") -> PlannedImage:
+    """An image that we build: where it is to be, and from what."""
     if recipe is None:
-        return {"image": "", "recipe": None}
-    return {"image": f"{repository}:{recipe.tag}" if repository else recipe.name, "recipe": recipe.to_json()}
+        return PlannedImage("")
+    return PlannedImage(f"{repository}:{recipe.tag}" if repository else recipe.name, recipe)

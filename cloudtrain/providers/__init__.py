@@ -13,12 +13,13 @@ from cloudtrain.issues import Issue
 
 if TYPE_CHECKING:
     from cloudtrain.images.reference import ResolvedImage
-    from cloudtrain.planning import Plan, Target
+    from cloudtrain.planning import Plan
     from cloudtrain.runs.observation import Observation, Record
     from cloudtrain.runs.state import RunState
     from cloudtrain.runs.store import RunFolder
     from cloudtrain.settings import Settings
     from cloudtrain.spec import JobSpec
+    from cloudtrain.target import Target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +74,7 @@ class Provider(Protocol):
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
         """The target that these settings and this spec mean. No network.
 
-        `rehearsal`: the request is executed elsewhere; account facts nobody has given may then be placeholders.
+        `rehearsal`: the request is executed elsewhere; account settings that nobody has given may then be placeholders.
         """
         ...
 
@@ -84,8 +85,12 @@ class Provider(Protocol):
         """
         ...
 
-    def checks(self, plan: Plan) -> list[Issue]:
-        """What else stands in the way, where it takes a process, an engine or an SDK to tell. Nothing is spent yet."""
+    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:
+        """What else stands in the way, where it takes a process, an engine or an SDK to tell. Nothing is spent yet.
+
+        `starting`: whether the job is started if nothing stands in the way. If not, no program is executed that a file
+        beside the job names: who only looks at a repository of somebody else must be able to without running it.
+        """
         ...
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
@@ -93,6 +98,10 @@ class Provider(Protocol):
 
         `image`: the one that a submit has put in its place, instead of the address that was planned.
         """
+        ...
+
+    def repository(self, settings: Settings) -> str:
+        """Where images for its jobs are pushed, as the settings say. UsageError where they say nothing."""
         ...
 
     def start(

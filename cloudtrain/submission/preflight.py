@@ -11,12 +11,9 @@ from types import ModuleType
 
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import RefusedError, SpecError
-from cloudtrain.issues import Issue, warning
+from cloudtrain.issues import Issue
 from cloudtrain.planning import Plan
 from cloudtrain.providers import get_provider
-
-PYTHON = "python"
-"""The fact, and its origin, that names the Python of jobs on this machine."""
 
 
 def offline_issues(plan: Plan) -> list[Issue]:
@@ -33,22 +30,12 @@ def offline_issues(plan: Plan) -> list[Issue]:
 def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
     """All issues of a plan, errors first: the offline ones, and those that take a process, an engine or an SDK.
 
-    `starting`: whether the job is started if nothing stands in the way. If not, no program is executed that a file
-    beside the job names: who only looks at a repository of somebody else must be able to without running it.
+    `starting`: whether the job is started if nothing stands in the way; see `Provider.checks`.
     """
     issues = offline_issues(plan)
     for provider in dict.fromkeys((plan.target.provider, plan.provider)):
-        named_by = plan.host.origins.get(PYTHON) if provider == plan.provider else None
-        if named_by and not starting:
-            issues.append(_not_executed(plan.host.facts[PYTHON], named_by))
-        else:
-            issues += get_provider(provider).checks(plan)
+        issues += get_provider(provider).checks(plan, starting=starting)
     return sorted(issues, key=_errors_first)
-
-
-def _not_executed(python: str, named_by: str) -> Issue:
-    message = f"{python} is named by {named_by}, so nothing is asked of it before a submit"
-    return warning(message, "CLOUDTRAIN_PYTHON names one that is asked at once")
 
 
 def _errors_first(issue: Issue) -> bool:

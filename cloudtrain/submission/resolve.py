@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cloudtrain.catalog.machines import architecture_of
-from cloudtrain.images.recipe import from_json
 from cloudtrain.images.reference import ResolvedImage, take_apart
 from cloudtrain.images.selection import asked, is_build
 from cloudtrain.planning import Plan
@@ -15,20 +14,19 @@ def resolve_image(plan: Plan, pushing: Progress | None = None) -> ResolvedImage 
 
     RefusedError when the image that the spec names is not in its registry, or not for the cloud's machines.
     """
-    facts = plan.host.facts
-    planned = str(facts.get("image") or "")
+    image, planned = plan.host.image, plan.host.image_address
     if not planned:
         return None
-    if not facts.get("recipe"):
+    if image is None or image.recipe is None:
         digest = ""
         if not plan.is_rehearsal and _is_named(plan):
             from cloudtrain.submission.registry import refuse_missing
 
-            digest = refuse_missing(planned, architecture_of(plan.provider, facts["instances"]))
+            digest = refuse_missing(planned, architecture_of(plan.provider, plan.host.instances))
         return ResolvedImage(address=planned, planned=planned, digest=digest)
     from cloudtrain.submission.images import ready_here, ready_there
 
-    recipe = from_json(facts["recipe"])
+    recipe = image.recipe
     if planned == recipe.name:
         return ResolvedImage(address=ready_here(recipe), planned=planned)
     address = ready_there(recipe, planned, pushing)
@@ -40,4 +38,4 @@ def _is_named(plan: Plan) -> bool:
     wish = asked(plan.spec.image, plan.provider)
     if plan.target.contract == "plain" or is_build(wish):
         return False
-    return wish[1] == plan.target.facts["image"] and not wish[1].startswith("azureml:")
+    return wish[1] == plan.target.image_address and not wish[1].startswith("azureml:")

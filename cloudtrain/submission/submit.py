@@ -17,7 +17,7 @@ from cloudtrain.bundle import payload_files
 from cloudtrain.contracts.launch import entrypoint_of
 from cloudtrain.errors import CloudtrainError, Outcome, SourceError, StorageError, UsageError
 from cloudtrain.issues import Issue
-from cloudtrain.planning import Facts, Plan, SourceFacts, Target, make_plan
+from cloudtrain.planning import Plan, PlanContext, SourceSummary, make_plan
 from cloudtrain.providers import get_provider
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunFolder, RunStore, as_text, storing
@@ -29,6 +29,7 @@ from cloudtrain.spec.load import override
 from cloudtrain.spec.yaml_document import Document, parse_document
 from cloudtrain.submission.preflight import preflight, refuse_errors
 from cloudtrain.submission.resolve import resolve_image
+from cloudtrain.target import Target
 
 Progress = Callable[[int, int], None]
 
@@ -36,13 +37,13 @@ MAX_SECRETS = MAX_CHANGED = 5
 """Of the files that are left out, or have changed, in a note."""
 
 
-def read_facts(
+def read_context(
     spec: JobSpec,
     folder: Path,
     settings: Settings,
     run_id: str | None = None,
     progress: Progress | None = None,
-) -> Facts:
+) -> PlanContext:
     """What disk, git and clock say of a job."""
     data_dir = Path(settings["data_dir"]).absolute()
     tree = _scan(folder / spec.source, data_dir, progress)
@@ -51,12 +52,12 @@ def read_facts(
     _check_entrypoint(spec, tree)
     own = tree.own
     git = git_state(folder)
-    return Facts(
+    return PlanContext(
         run_id=run_id or RunStore(data_dir).new_id(spec.name),
         time=time.time(),
         folder=str(folder),
         data_dir=str(data_dir),
-        source=SourceFacts(
+        source=SourceSummary(
             root=str(tree.root),
             digest=tree.digest,
             files=len(own),
@@ -88,7 +89,7 @@ def submit(
     """
     refuse_errors(preflight(plan) if issues is None else issues)
     image = resolve_image(plan, pushing)
-    store = RunStore(Path(plan.facts.data_dir))
+    store = RunStore(Path(plan.context.data_dir))
     # A rehearsed request names the image of the cloud; the one that it is rehearsed in is another.
     request = get_provider(plan.target.provider).render(plan, None if plan.is_rehearsal else image)
     archive = archive or _pack(plan, progress)
@@ -164,12 +165,12 @@ def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...],
         raise UsageError(message, hint=f"--set checkpoints.uri={kept.rstrip('/')}-2/")
     settings = load_settings(folder)
     data_dir = run.path.parents[1]
-    new = Facts(
+    new = PlanContext(
         run_id=RunStore(data_dir).new_id(spec.name),
         time=time.time(),
         folder=facts["folder"],
         data_dir=str(data_dir),
-        source=SourceFacts(**{field.name: facts["source"][field.name] for field in fields(SourceFacts)}),
+        source=SourceSummary(**{field.name: facts["source"][field.name] for field in fields(SourceSummary)}),
         local_files=_local_files(spec, folder),
         git_commit=facts["git_commit"],
         git_dirty=facts["git_dirty"],
@@ -199,7 +200,7 @@ def targets(spec: JobSpec, settings: Settings, provider: str, as_: str | None) -
 
 def archive_of(plan: Plan) -> Path:
     """The stored archive of a plan's source. StorageError when it is not there (any more)."""
-    path = _store(plan) / f"{plan.facts.source.digest}.tar.gz"
+    path = _store(plan) / f"{plan.context.source.digest}.tar.gz"
     if not path.is_file():
         raise StorageError(
             f"{path}: the source of the earlier run is gone", hint="cloudtrain submit packs the present one"
@@ -210,13 +211,12 @@ def archive_of(plan: Plan) -> Path:
 def warnings(plan: Plan, issues: Sequence[Issue]) -> list[str]:
     """What a user should know before a start, though it does not forbid it."""
     notes = [issue.line() + (f" ({issue.hint})" if issue.hint else "") for issue in issues if not issue.is_error]
-    recipe = plan.host.facts.get("recipe")
-    if recipe:
-        notes.append(f"the image is built from {recipe['dockerfile']} first, if it is new")
-    if plan.facts.source.warning:
-        notes.append(plan.facts.source.warning)
-    if plan.facts.source.secrets:
-        notes.append(secrets_note(plan.facts.source.secrets))
+    if plan.host.image and plan.host.image.recipe:
+        notes.append(f"the image is built from {plan.host.image.recipe.dockerfile} first, if it is new")
+    if plan.context.source.warning:
+        notes.append(plan.context.source.warning)
+    if plan.context.source.secrets:
+        notes.append(secrets_note(plan.context.source.secrets))
     if plan.unused:
         notes.append(f"not used by the {plan.target.provider} provider: {', '.join(plan.unused)}")
     return notes
@@ -252,9 +252,9 @@ def _local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:
 
 
 def _pack(plan: Plan, progress: Progress | None) -> Path:
-    before = _scanned.get(plan.facts.source.digest)
-    tree = _scan(Path(plan.facts.source.root), Path(plan.facts.data_dir), None)
-    if tree.digest != plan.facts.source.digest:
+    before = _scanned.get(plan.context.source.digest)
+    tree = _scan(Path(plan.context.source.root), Path(plan.context.data_dir), None)
+    if tree.digest != plan.context.source.digest:
         raise _changed(tree, before)
     with storing(_store(plan)):
         return pack(tree, _store(plan), progress)
@@ -299,7 +299,7 @@ def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
 
 def is_packed(plan: Plan) -> bool:
     """Whether an earlier submission has stored this very source already."""
-    return (_store(plan) / f"{plan.facts.source.digest}.tar.gz").is_file()
+    return (_store(plan) / f"{plan.context.source.digest}.tar.gz").is_file()
 
 
 def _scan_around(data_dir: Path, tree: SourceTree) -> SourceTree:
@@ -315,4 +315,4 @@ def _scan_around(data_dir: Path, tree: SourceTree) -> SourceTree:
 
 
 def _store(plan: Plan) -> Path:
-    return Path(plan.facts.data_dir) / "sources"
+    return Path(plan.context.data_dir) / "sources"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloudtrain.planning import Facts, Plan, SourceFacts, make_plan
+from cloudtrain.planning import Plan, PlanContext, SourceSummary, make_plan
 from cloudtrain.providers import get_provider
 from cloudtrain.settings import Settings
 from cloudtrain.spec import spec_from_document
@@ -150,16 +150,16 @@ EARLIER = {
 
 def plan_of(provider: str, text: str) -> Plan:
     spec, document = spec_from_document(parse_document(text, name="job.yaml"), Path("/home/me/job"), look=False)
-    facts = Facts(
+    context = PlanContext(
         run_id="digits-k2x9",
         time=1795213216.0,
         folder="/home/me/job",
         data_dir="/home/me/data",
-        source=SourceFacts(root="/home/me/job", digest="9d1c4e" * 8, files=12, bytes=34000),
+        source=SourceSummary(root="/home/me/job", digest="9d1c4e" * 8, files=12, bytes=34000),
         local_files=("table",),
         git_commit="c0ffee",
         git_dirty=True,
         resume_run="digits-7f3a",
         resume_from=EARLIER[provider] if "spot" not in text else "",
     )
-    return make_plan(spec, document, facts, get_provider(provider).target(SETTINGS, spec))
+    return make_plan(spec, document, context, get_provider(provider).target(SETTINGS, spec))

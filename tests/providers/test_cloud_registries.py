@@ -274,7 +274,7 @@ def test_a_build_of_azures_own_asks_no_registry(
     resolved = resolve_image(plan)
     assert resolved is not None
     assert (resolved.address, resolved.digest) == ("image/Dockerfile", "")
-    assert plan.target.facts["image"] == "image/Dockerfile"
+    assert plan.target.image_address == "image/Dockerfile"
 
 
 def test_a_submit_to_azure_of_an_image_that_is_not_there_is_refused(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from cloudtrain.errors import CloudError, RefusedError, StorageError, UsageError
+from cloudtrain.images.selection import PlannedImage
 from cloudtrain.providers.azure.account import account, workspace_of
+from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import CURATED, environment_of, image_of
 from cloudtrain.providers.azure.phases import ENDED, PHASES, billing, ended_at, ending, phase_of, seconds, started_at
 from cloudtrain.providers.azure.quota import refuse_machines
@@ -108,7 +111,7 @@ def test_clocks_that_disagree_earn_nobody_money() -> None:
     ],
 )
 def test_an_image_is_what_the_spec_says_or_microsofts_own(wish: str | Mapping[str, str], image: str) -> None:
-    assert image_of(wish, {"repository": None}, settings(), gpu=False) == ({"image": image, "recipe": None}, [])
+    assert image_of(wish, WORKSPACE, settings(), gpu=False) == (PlannedImage(image), [])
 
 
 def test_an_environment_is_an_asset_an_image_or_a_build() -> None:
@@ -118,6 +121,9 @@ def test_an_environment_is_an_asset_an_image_or_a_build() -> None:
     assert built == {"build": {"path": "/job/docker", "dockerfile_path": "Dockerfile"}}
 
 
+WORKSPACE = AzureConfig(subscription="s", resource_group="g", workspace="w")
+
+
 def settings(**values: str) -> Settings:
     given = {f"azure.{name}": value for name, value in values.items()}
     return Settings(values=given, origins=dict.fromkeys(given, "cloudtrain.toml:1"))
@@ -125,24 +131,24 @@ def settings(**values: str) -> Settings:
 
 def test_the_spec_wins_over_the_settings_and_only_these_have_an_origin() -> None:
     known = settings(subscription="12345678-1234-1234-1234-123456789ABC", resource_group="g", workspace="w-1")
-    facts, origins, problems = account(Azure(workspace="other", compute="azureml:c-1"), known, rehearsal=False)
-    assert problems == []
-    assert (facts["workspace"], facts["compute"], facts["resource_group"]) == ("other", "c-1", "g")
-    assert origins == dict.fromkeys(("azure.subscription", "azure.resource_group"), "cloudtrain.toml:1")
+    config, said = account(Azure(workspace="other", compute="azureml:c-1"), known, rehearsal=False)
+    assert said.problems == []
+    assert (config.workspace, config.compute, config.resource_group) == ("other", "c-1", "g")
+    assert said.origins == dict.fromkeys(("azure.subscription", "azure.resource_group"), "cloudtrain.toml:1")
 
 
 @pytest.mark.parametrize("written", ["East US 2", "eastus2", "EastUS2", "east-us-2"])
 def test_a_location_is_one_however_it_is_written(written: str) -> None:
-    facts, _, problems = account(Azure(location=written), settings(), rehearsal=True)
-    assert (facts["location"], problems) == ("eastus2", [])
+    config, said = account(Azure(location=written), settings(), rehearsal=True)
+    assert (config.location, said.problems) == ("eastus2", [])
 
 
 def test_a_rehearsal_goes_without_an_account_and_says_so() -> None:
-    facts, _, problems = account(Azure(), settings(), rehearsal=True)
+    config, said = account(Azure(), settings(), rehearsal=True)
     missing = ["azure.subscription", "azure.resource_group", "azure.workspace"]
-    assert (facts["placeholders"], problems) == (missing, [])
-    _, _, told = account(Azure(), settings(), rehearsal=False)
-    assert [issue.field for issue in told] == missing
+    assert (list(config.placeholders), said.problems) == (missing, [])
+    _, said = account(Azure(), settings(), rehearsal=False)
+    assert [issue.field for issue in said.problems] == missing
 
 
 def test_a_workspace_is_named_whole_or_not_at_all() -> None:
@@ -212,12 +218,15 @@ class Stub:
 def ask(stub: Stub, *, nodes: int = 2, **more: Any) -> str:
     """What is refused, with its hint; empty when nothing is."""
     resources = {"instance_count": nodes, "instance_type": more.pop("size", "Standard_ND96isr_H100_v5")}
-    facts = {"location": more.pop("location", None), "prices": {"x": 1.0}, "instances": more.pop("planned", [])}
+    config, planned = (
+        replace(WORKSPACE, location=more.pop("location", None), prices={"x": 1.0}),
+        more.pop("planned", []),
+    )
     outputs = {"model": {"path": "azureml://datastores/mine/paths/x/"}}
     gpus = more.pop("gpus", 8)
     try:
         document = {"resources": resources, "outputs": outputs, **more}
-        refuse_machines(cast("Workspace", stub), document, facts, gpus)
+        refuse_machines(cast("Workspace", stub), document, config, next(iter(planned), ""), gpus)
     except RefusedError as refused:
         return f"{refused.message}; {refused.hint}"
     return ""

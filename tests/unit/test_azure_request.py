@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.contracts.azureml import MASTER_PORT, CommandJob, command_job
-from cloudtrain.planning import Plan, Target
+from cloudtrain.planning import Plan
 from cloudtrain.providers.azure.request import BOOT, OUTPUTS, document_of, input_place, job_of
 from cloudtrain.spec.fields import Arguments, Input
+from cloudtrain.target import Target
 from tests.golden.cases import EARLIER, plan_of
 from tests.support.limits import HANG_SECONDS
 
@@ -134,8 +135,8 @@ def test_checkpoints_that_lie_where_this_run_keeps_its_own_are_no_input() -> Non
 
 
 def test_a_rehearsal_finds_earlier_checkpoints_beside_its_own() -> None:
-    facts = replace(PLAN.facts, resume_from="/home/me/data/runs/digits-7f3a/checkpoints")
-    plan = replace(PLAN, host=HERE, facts=facts)
+    context = replace(PLAN.context, resume_from="/home/me/data/runs/digits-7f3a/checkpoints")
+    plan = replace(PLAN, host=HERE, context=context)
     assert plan.is_rehearsal
     assert resume_of(plan) == resume_of(PLAN)
 

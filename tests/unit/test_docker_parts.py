@@ -15,10 +15,12 @@ import pytest
 from cloudtrain.cli.failure_hints import remedy
 from cloudtrain.errors import SpecError
 from cloudtrain.images.recipe import our_recipe
+from cloudtrain.images.selection import PlannedImage
 from cloudtrain.planning import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker import checks as docker_checks
 from cloudtrain.providers.docker import provider as docker
+from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.container import (
     ContainerLaunch,
     ContainerSpec,
@@ -50,14 +52,14 @@ NOTHING_SET = Settings(values={}, origins={})
     ],
 )
 def test_an_image_is_an_address_on_this_machine(wish: Any, address: str) -> None:
-    assert image_of(wish, NOTHING_SET, gpu=False) == ({"image": address, "recipe": None}, ())
+    assert image_of(wish, NOTHING_SET, gpu=False) == (PlannedImage(address), ())
 
 
 @pytest.mark.parametrize("wish", ["auto", {"aws": "dlc:pytorch-2.8"}, {"docker": "auto"}])
 @pytest.mark.parametrize(("gpu", "kind"), [(False, "cpu"), (True, "cuda")])
 def test_our_own_image_is_called_by_its_content_and_has_a_variant_for_gpus(wish: Any, gpu: bool, kind: str) -> None:
     recipe = our_recipe(kind)
-    assert image_of(wish, NOTHING_SET, gpu=gpu) == ({"image": recipe.name, "recipe": recipe.to_json()}, ())
+    assert image_of(wish, NOTHING_SET, gpu=gpu) == (PlannedImage(recipe.name, recipe), ())
     assert recipe.name.startswith(f"cloudtrain:{kind}-")
 
 
@@ -180,9 +182,9 @@ def test_a_node_that_does_not_say_gets_its_share_of_the_memory(monkeypatch: pyte
     provider = docker.Provider()
     spec = plan_of("docker", text).spec
     said = {"stop_grace": 30}
-    assert provider.target(Settings(values=said), spec).facts["shm_bytes"] == 6 * GIB
+    assert provider.target(Settings(values=said), spec).config_as(DockerConfig).shm_bytes == 6 * GIB
     limited = Settings(values={**said, "docker.memory": 4 * GIB})
-    assert provider.target(limited, spec).facts["shm_bytes"] == 2 * GIB
+    assert provider.target(limited, spec).config_as(DockerConfig).shm_bytes == 2 * GIB
 
 
 ERRORS = {
@@ -260,7 +262,7 @@ def test_an_image_for_another_processor_and_an_engine_elsewhere_are_told(monkeyp
 
 def test_a_missing_sdk_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cloudtrain.providers.docker.engine", None)
-    found = get_provider("docker").checks(plan_of("docker", "name: digits\n"))
+    found = get_provider("docker").checks(plan_of("docker", "name: digits\n"), starting=True)
     assert "containers and images need Docker's SDK, which is not installed" in found[0].message
     assert found[0].hint == 'pip install "cloudtrain[docker]"'
 

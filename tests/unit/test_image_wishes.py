@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +14,13 @@ from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import SpecError
 from cloudtrain.images.recipe import our_recipe, recipe_of
 from cloudtrain.images.reference import ACR, ECR, Address, is_loopback, take_apart, without_tag
+from cloudtrain.images.selection import PlannedImage
 from cloudtrain.issues import Issue
+from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.image import image_of as aws_image
 from cloudtrain.providers.aws.image import repository_of
 from cloudtrain.providers.aws.target import target as aws_target
+from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import CURATED
 from cloudtrain.providers.azure.image import image_of as azure_image
 from cloudtrain.providers.cloud.image_notes import image_notes
@@ -130,7 +133,7 @@ def test_a_build_for_graces_machines_is_one_for_arm(folder: Path, monkeypatch: p
     (folder / "job.yaml").write_text("name: a\nimage: {build: image/Dockerfile}\nresources: {gpus: 4, gpu: GB200}\n")
     spec, _ = load_spec(folder / "job.yaml")
     target, _ = targets(spec, load_settings(folder), "aws", None)
-    assert target.facts["recipe"]["platform"] == "linux/arm64"
+    assert (target.image and target.image.recipe and target.image.recipe.platform) == "linux/arm64"
 
 
 @pytest.fixture
@@ -145,9 +148,18 @@ def known(folder: Path, **values: Any) -> Settings:
     return Settings(values=given, origins=dict.fromkeys(given, "cloudtrain.toml"), folder=folder)
 
 
-def aws(repository: str | None = None, region: str = "us-east-1") -> Mapping[str, Any]:
+def aws(repository: str | None = None, region: str = "us-east-1") -> AwsConfig:
     part = "aws-cn" if region.startswith("cn-") else "aws"
-    return {"repository": repository, "role": f"arn:{part}:iam::123456789012:role/r", "region": region}
+    return AwsConfig(repository=repository, role=f"arn:{part}:iam::123456789012:role/r", region=region)
+
+
+def arguments(image: PlannedImage) -> tuple[str, ...]:
+    assert image.recipe is not None
+    return image.recipe.args
+
+
+def azure(repository: str | None = None) -> AzureConfig:
+    return AzureConfig(subscription="s", resource_group="g", workspace="w", repository=repository)
 
 
 BUILD = {"build": "image/Dockerfile"}
@@ -156,7 +168,7 @@ BUILD = {"build": "image/Dockerfile"}
 def test_a_dockerfile_counts_from_the_folder_of_the_job(folder: Path) -> None:
     found, problems = docker_image(BUILD, known(folder), gpu=False)
     recipe = recipe_of(folder / "image" / "Dockerfile")
-    assert (found, problems) == ({"image": recipe.name, "recipe": recipe.to_json()}, ())
+    assert (found, problems) == (PlannedImage(recipe.name, recipe), ())
 
 
 def test_a_dockerfile_that_is_not_there_is_told_at_its_field(folder: Path) -> None:
@@ -166,7 +178,7 @@ def test_a_dockerfile_that_is_not_there_is_told_at_its_field(folder: Path) -> No
     )
     assert docker_image(wish, known(folder), gpu=False)[1] == (told,)
     assert aws_image(wish, aws("train"), known(folder), gpu=False, rehearsal=False)[1] == [told]
-    assert azure_image(wish, {"repository": "r.azurecr.io/t"}, known(folder), gpu=False)[1] == [told]
+    assert azure_image(wish, azure("r.azurecr.io/t"), known(folder), gpu=False)[1] == [told]
 
 
 def test_a_context_that_is_too_large_is_told_at_its_field(folder: Path) -> None:
@@ -179,9 +191,9 @@ def test_a_context_that_is_too_large_is_told_at_its_field(folder: Path) -> None:
 
 def test_arguments_of_the_settings_are_those_of_our_image_or_of_ones_own(folder: Path) -> None:
     args = known(folder, image__args=("BASE_IMAGE=mine:1",), image__build_args=("BASE_IMAGE=yours:1",))
-    assert docker_image("auto", args, gpu=False)[0]["image"] == our_recipe("cpu", ("BASE_IMAGE=mine:1",)).name
-    assert docker_image(BUILD, args, gpu=False)[0]["recipe"]["args"] == ("BASE_IMAGE=yours:1",)
-    assert docker_image(BUILD, known(folder, image__args=("A=1",)), gpu=False)[0]["recipe"]["args"] == ()
+    assert docker_image("auto", args, gpu=False)[0].address == our_recipe("cpu", ("BASE_IMAGE=mine:1",)).name
+    assert arguments(docker_image(BUILD, args, gpu=False)[0]) == ("BASE_IMAGE=yours:1",)
+    assert arguments(docker_image(BUILD, known(folder, image__args=("A=1",)), gpu=False)[0]) == ()
 
 
 SUITED = {
@@ -219,24 +231,24 @@ def test_what_our_image_lacks_of_the_machines_is_said_in_the_plan(
 def test_with_a_repository_auto_is_our_own_image_for_the_clouds_machines(folder: Path, gpu: bool, kind: str) -> None:
     recipe = our_recipe(kind, platform=CLOUD)
     found, problems = aws_image("auto", aws("team/train"), known(folder), gpu=gpu, rehearsal=False)
-    assert (found["image"], problems) == (f"{HOST}/team/train:{recipe.tag}", [])
-    assert found["recipe"] == recipe.to_json()
-    found, problems = azure_image("auto", {"repository": "mine.azurecr.io/train"}, known(folder), gpu=gpu)
-    assert (found["image"], problems) == (f"mine.azurecr.io/train:{recipe.tag}", [])
+    assert (found.address, problems) == (f"{HOST}/team/train:{recipe.tag}", [])
+    assert found.recipe == recipe
+    found, problems = azure_image("auto", azure("mine.azurecr.io/train"), known(folder), gpu=gpu)
+    assert (found.address, problems) == (f"mine.azurecr.io/train:{recipe.tag}", [])
 
 
 def test_without_one_auto_is_the_clouds_own(folder: Path) -> None:
     found, problems = aws_image("auto", aws(), known(folder), gpu=True, rehearsal=False)
-    assert found["image"].startswith("763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:")
-    assert (found["recipe"], problems) == (None, [])
-    assert azure_image("auto", {"repository": None}, known(folder), gpu=True)[0] == {"image": CURATED, "recipe": None}
+    assert found.address.startswith("763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:")
+    assert (found.recipe, problems) == (None, [])
+    assert azure_image("auto", azure(), known(folder), gpu=True)[0] == PlannedImage(CURATED)
 
 
 @pytest.mark.parametrize("wish", [f"{HOST}/own:1", {"aws": f"{HOST}/own:1", "docker": "x"}])
 def test_an_address_is_taken_as_it_is_with_a_repository_or_without(folder: Path, wish: Any) -> None:
     for repository in (None, "train"):
         found = aws_image(wish, aws(repository), known(folder), gpu=False, rehearsal=False)
-        assert found == ({"image": f"{HOST}/own:1", "recipe": None}, [])
+        assert found == (PlannedImage(f"{HOST}/own:1"), [])
 
 
 def test_a_dockerfile_for_sagemaker_needs_a_repository_and_azure_builds_it_itself(folder: Path) -> None:
@@ -246,8 +258,8 @@ def test_a_dockerfile_for_sagemaker_needs_a_repository_and_azure_builds_it_itsel
         "is not set: no repository is configured for the image",
     )
     assert "CLOUDTRAIN_AWS_REPOSITORY" in (issue.hint or "")
-    found, problems = azure_image(BUILD, {"repository": None}, known(folder), gpu=False)
-    assert (found, problems) == ({"image": "image/Dockerfile", "recipe": None}, [])
+    found, problems = azure_image(BUILD, azure(), known(folder), gpu=False)
+    assert (found, problems) == (PlannedImage("image/Dockerfile"), [])
 
 
 @pytest.mark.parametrize(
@@ -280,7 +292,7 @@ def test_what_is_no_repository_of_ecr_is_refused(repository: str) -> None:
 
 
 def test_a_name_alone_needs_a_role_that_tells_its_account() -> None:
-    (issue,) = repository_of({**aws("train"), "role": None})[1]
+    (issue,) = repository_of(replace(aws("train"), role=""))[1]
     assert (issue.path, issue.message) == (
         ("aws", "repository"),
         "'train' is a name alone, and no role tells its account",
@@ -292,8 +304,8 @@ def test_a_rehearsal_goes_without_a_repository_and_says_so(folder: Path) -> None
     (folder / "job.yaml").write_text("name: digits\nimage: {build: image/Dockerfile}\n")
     spec, _ = load_spec(folder / "job.yaml")
     made = aws_target(known(folder, aws__poll=1.0), spec, rehearsal=True)
-    assert "aws.repository" in made.facts["placeholders"]
-    assert made.facts["image"].startswith(f"{HOST}/not-set-yet:")
+    assert "aws.repository" in made.config_as(AwsConfig).placeholders
+    assert made.image_address.startswith(f"{HOST}/not-set-yet:")
     assert [issue.path for issue in made.problems] == []
 
 
@@ -303,8 +315,8 @@ def test_a_rehearsal_runs_in_what_is_built_here(folder: Path, monkeypatch: pytes
     spec, _ = load_spec(folder / "job.yaml")
     target, host = targets(spec, load_settings(folder), "docker", "aws")
     assert host is not None
-    assert host.facts["image"] == recipe_of(folder / "image" / "Dockerfile").name
-    assert target.facts["image"].startswith(f"{HOST}/team/train:")
+    assert host.image_address == recipe_of(folder / "image" / "Dockerfile").name
+    assert target.image_address.startswith(f"{HOST}/team/train:")
 
 
 def test_arguments_are_read_from_the_file_and_the_environment(folder: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_rehearsal_asks_for_the_gpus_of_the_machine() -> None:
     job = cloudtrain.load({"name": "digits", "resources": {"instance": {"aws": "ml.g5.12xlarge"}}, "source": "tests"})
     for host in ("local", "docker"):
         plan = cloudtrain.plan(job, host, as_="aws", data_dir=str(Path("/nonexistent")))
-        assert (plan.gpus, plan.processes, plan.host.facts.get("gpus", 4)) == (4, 4, 4)
+        assert (plan.gpus, plan.processes, getattr(plan.host.config, "gpus", 4)) == (4, 4, 4)
 
 
 WRONG_COUNTS = {

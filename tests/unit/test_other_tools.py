@@ -14,6 +14,7 @@ from cloudtrain.planning import Plan
 from cloudtrain.providers.aws.cli_defaults import region_around
 from cloudtrain.providers.azure.account import workspace_of
 from cloudtrain.providers.azure.cli_defaults import account_around
+from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.settings import load_settings
 from tests.support.samples import write
 
@@ -104,6 +105,7 @@ def test_what_the_spec_or_the_settings_say_counts_more(tmp_path: Path, monkeypat
     monkeypatch.setenv("CLOUDTRAIN_AZURE_WORKSPACE", "settings-own")
     aws = {"region": "us-east-2", "role": "arn:aws:iam::123456789012:role/train", "bucket": "my-bucket"}
     assert planned("aws", tmp_path, aws=aws).target.where == "us-east-2"
-    facts = planned("azure", tmp_path, azure={"location": "eastus"}).target.facts
-    assert (facts["location"], facts["workspace"], facts["resource_group"]) == ("eastus", "settings-own", "my-group")
-    assert sorted(facts["borrowed"]) == ["azure.resource_group", "azure.subscription"]
+    target = planned("azure", tmp_path, azure={"location": "eastus"}).target
+    config = target.config_as(AzureConfig)
+    assert (config.location, config.workspace, config.resource_group) == ("eastus", "settings-own", "my-group")
+    assert sorted(target.borrowed) == ["azure.resource_group", "azure.subscription"]

@@ -24,8 +24,8 @@ def test_runs_inside_the_source_are_fine_when_ignored(tmp_path: Path) -> None:
     (tmp_path / ".cloudtrainignore").write_text("/my/runs/\n")
     job = cloudtrain.load(tmp_path / "job.yaml")
     first, second = (cloudtrain.plan(job, data_dir=str(tmp_path / "my" / "runs")) for _ in range(2))
-    assert first.facts.source == second.facts.source
-    assert first.facts.source.files == 2
+    assert first.context.source == second.context.source
+    assert first.context.source.files == 2
 
 
 def test_an_entrypoint_that_is_ignored_is_refused_with_the_line_to_add(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_an_entrypoint_that_is_ignored_is_refused_with_the_line_to_add(tmp_path:
         cloudtrain.plan(job, data_dir=str(tmp_path.parent / "runs"))
     assert refused.value.hint == "add !build/train.py to .cloudtrainignore"
     (tmp_path / ".cloudtrainignore").write_text("!build/train.py\n")
-    assert cloudtrain.plan(job, data_dir=str(tmp_path.parent / "runs")).facts.source.files == 4
+    assert cloudtrain.plan(job, data_dir=str(tmp_path.parent / "runs")).context.source.files == 4
 
 
 def test_an_entrypoint_behind_a_link_is_archived_with_what_it_leads_to(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_two_jobs_of_one_name_are_two_submissions(key: str) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case not in ("local", "docker")])
 def test_our_tags_come_back_out_of_all_tags(case: str) -> None:
     plan = plan_of(*CASES[case])
-    everything = tags(plan, plan.target.facts["image"])
+    everything = tags(plan, plan.target.image_address)
     mine = ours(everything)
     assert (mine["run"], mine["name"], mine["planned"]) == ("digits-k2x9", "digits", "1795213216.000")
     assert mine["git-dirty"] == "true"

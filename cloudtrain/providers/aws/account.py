@@ -1,47 +1,49 @@
-"""The account facts in force: region, role, bucket and network, from the spec or else from the settings."""
+"""The settings of the account in force: region, role, bucket and network, from the spec or else from the settings."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from cloudtrain.catalog.dlc import dlc_regions
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers.aws.cli_defaults import region_around
-from cloudtrain.providers.cloud.account import complete, gather
+from cloudtrain.providers.aws.config import AwsConfig
+from cloudtrain.providers.aws.image import repository_of
+from cloudtrain.providers.cloud.account import Account, Needed, repository_in
 from cloudtrain.providers.cloud.cli_defaults import Found
 from cloudtrain.settings import Settings
 from cloudtrain.spec.fields import did_you_mean
 from cloudtrain.spec.model import Aws
 
-FIELDS = ("region", "role", "bucket", "repository", "subnets", "security_groups", "kms_key")
-
-_PLACEHOLDERS = {
-    "region": "us-east-1",
-    "role": "arn:aws:iam::123456789012:role/not-set-yet",
-    "bucket": "not-set-yet",
-}
-"""What a rehearsal says where nobody has said anything: nothing of it is ever asked for."""
-
-_WHAT = {
-    "region": ("us-east-1", "where to run"),
-    "role": ("arn:aws:iam::ACCOUNT:role/NAME", "the role that the job runs as"),
-    "bucket": ("my-bucket", "where source, checkpoints and models are kept"),
-}
+_REGION = Needed("us-east-1", "where to run", placeholder="us-east-1")
+_ROLE = Needed(
+    "arn:aws:iam::ACCOUNT:role/NAME",
+    "the role that the job runs as",
+    placeholder="arn:aws:iam::123456789012:role/not-set-yet",
+)
+_BUCKET = Needed("my-bucket", "where source, checkpoints and models are kept", placeholder="not-set-yet")
 
 
-def account(aws: Aws, settings: Settings, *, rehearsal: bool) -> tuple[dict[str, Any], dict[str, str], list[Issue]]:
-    """The facts by name, the origins of those that no spec line says, and what is missing.
+def account(aws: Aws, settings: Settings, *, rehearsal: bool) -> tuple[AwsConfig, Account]:
+    """The settings of the account, and what there is to say of them: origins, and what is missing.
 
-    A rehearsal may go without: placeholders stand in, and `facts["placeholders"]` names them.
+    A rehearsal may go without: placeholders stand in, and the settings name them.
     """
-    facts, origins = gather("aws", aws, settings, FIELDS, _around)
-    problems = complete("aws", facts, _WHAT, _PLACEHOLDERS, rehearsal=rehearsal)
-    if facts["region"]:  # prices and images depend on it; the others are held against the rules, with all else
-        problems += malformed("region", str(facts["region"]))
-    facts = {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
-    return facts, origins, problems
+    said = Account("aws", aws, settings, _cli_defaults, rehearsal=rehearsal)
+    config = AwsConfig(
+        region=said.required("region", _REGION),
+        role=said.required("role", _ROLE),
+        bucket=said.required("bucket", _BUCKET),
+        repository=said.optional("repository"),
+        subnets=said.several("subnets"),
+        security_groups=said.several("security_groups"),
+        kms_key=said.optional("kms_key"),
+        placeholders=tuple(said.placeholders),
+    )
+    if config.region:  # prices and images depend on it; the others are held against the rules, with all else
+        said.problems += malformed("region", config.region)
+    return config, said
 
 
 def malformed(name: str, value: str) -> list[Issue]:
@@ -80,11 +82,20 @@ def region_of(settings: Settings) -> str:
     return region
 
 
+def pushed_to(settings: Settings) -> str:
+    """The address of the repository for images, where no spec is at hand. UsageError when it cannot be told."""
+    name, role = repository_in(settings, "aws"), str(settings.get("aws.role") or "")
+    found, problems = repository_of(AwsConfig(region=region_known(settings), role=role, repository=name))
+    for issue in problems:
+        raise UsageError(issue.line(), hint=issue.hint)
+    return found
+
+
 def region_known(settings: Settings) -> str:
     """The same; empty when nobody has said one."""
     return str(settings.get("aws.region") or (region_around() or [""])[0])
 
 
-def _around() -> dict[str, Found]:
+def _cli_defaults() -> dict[str, Found]:
     region = region_around()
     return {"region": region} if region else {}

@@ -11,6 +11,7 @@ from cloudtrain import __version__
 from cloudtrain.catalog.pricing import price_of
 from cloudtrain.contracts.sagemaker import GRACE_SECONDS
 from cloudtrain.providers import Adopted, Seen
+from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.phases import billing, ended_at, ending, kept_event, machines_of, phase_event, seconds
 from cloudtrain.providers.aws.request import uri_parts
 from cloudtrain.providers.aws.submit import ref_of
@@ -78,13 +79,13 @@ def _adopt(cloud: Aws, job: Mapping[str, Any], pause: float) -> Adopted:
     body["Tags"] = job.get("Tags", [])
     name = job["TrainingJobName"]
     price = price_of("aws", [kind], cloud.region)
-    facts = {
-        "region": cloud.region,
-        "bucket": uri_parts(job["OutputDataConfig"]["S3OutputPath"])[0],
-        "instances": [kind],
-        "prices": {kind: price.usd} if price else {},
-        "poll": pause,
-    }
+    config = AwsConfig(
+        region=cloud.region,
+        bucket=uri_parts(job["OutputDataConfig"]["S3OutputPath"])[0],
+        prices={kind: price.usd} if price else {},
+        poll=pause,
+    )
+    facts = {**config.to_json(), "instances": [kind]}
     plan = {
         "version": __version__,
         "run_id": name,

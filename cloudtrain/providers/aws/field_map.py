@@ -16,7 +16,7 @@ def spec_path(plan: Plan, path: Keys) -> Keys:
     if head == "Environment":
         return ("env", *rest[:1])
     if head == "Tags":
-        keys = list(tags(plan, plan.target.facts["image"]))
+        keys = list(tags(plan, plan.target.image_address))
         index = rest[0] if rest and isinstance(rest[0], int) else -1
         return ("tags", keys[index]) if 0 <= index < len(keys) and keys[index] in spec.tags else ("tags",)
     if head == "InputDataConfig":

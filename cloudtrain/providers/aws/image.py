@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
 from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions, registry_domain
 from cloudtrain.catalog.machines import architecture_of, mixed_architectures
 from cloudtrain.images.reference import ECR
-from cloudtrain.images.selection import CLOUD_PLATFORM, asked, built, is_build, recipe_for
+from cloudtrain.images.selection import CLOUD_PLATFORM, PlannedImage, asked, built, is_build, recipe_for
 from cloudtrain.issues import Issue
+from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.settings import Settings
 from cloudtrain.spec.fields import did_you_mean
 
@@ -21,32 +22,32 @@ _NAME = r"[a-z0-9]+([._/-][a-z0-9]+)*"
 
 
 def image_of(
-    image: str | Mapping[str, str], facts: Mapping[str, Any], settings: Settings, *, gpu: bool, rehearsal: bool,
+    image: str | Mapping[str, str], config: AwsConfig, settings: Settings, *, gpu: bool, rehearsal: bool,
     types: Sequence[str] = (),
-) -> tuple[dict[str, Any], list[Issue]]:  # fmt: skip
-    """The facts `image`, its address, and `recipe`, if we build it; and what is wrong with the wish.
+) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
+    """The image, and what is wrong with the wish.
 
     `auto` is our own image where `aws.repository` says where to keep it, else AWS's newest PyTorch container that we
-    know. Of an image that is to be built the address ends in a tag: the digest is known when it was pushed.
+    know.
     """
     wish = asked(image, "aws")
     at, address = wish
     if not is_build(wish) and _is_address(address):
-        return {"image": address, "recipe": None}, []
+        return PlannedImage(address), []
     mixed = mixed_architectures("aws", types)
     platform = f"linux/{architecture_of('aws', types)}"
-    if is_build(wish) or (address == "auto" and facts["repository"]):
-        if rehearsal and not facts["repository"]:
-            facts = {**facts, "repository": _PLACEHOLDER}
-        repository, problems = repository_of(facts)
+    if is_build(wish) or (address == "auto" and config.repository):
+        if rehearsal and not config.repository:
+            config = replace(config, repository=_PLACEHOLDER)
+        repository, problems = repository_of(config)
         recipe, wrong = recipe_for(wish, settings, gpu=gpu, platform=platform)
         return built(recipe, repository), problems + wrong + mixed
-    found, problems = _container(at, address, facts["region"], gpu=gpu)
+    found, problems = _container(at, address, config.region, gpu=gpu)
     if platform != CLOUD_PLATFORM and not mixed:
         hint = "aws.repository, for an image of ours that is built for them; or an image of your own"
         message = f"AWS's containers are built for amd64, and {types[0]} has ARM processors"
         mixed = [Issue(at, message, hint)]
-    return {"image": found, "recipe": None}, problems + mixed
+    return PlannedImage(found), problems + mixed
 
 
 def _is_address(text: str) -> bool:
@@ -69,23 +70,23 @@ def _container(at: tuple[str | int, ...], address: str, region: str, *, gpu: boo
     return found, []
 
 
-def repository_of(facts: Mapping[str, Any]) -> tuple[str, list[Issue]]:
+def repository_of(config: AwsConfig) -> tuple[str, list[Issue]]:
     """The address to push to. A name alone is one in the account of the role, in the job's region."""
-    said = str(facts["repository"] or "")
+    said = config.repository or ""
     if not said:
         hint = "aws: {repository: train} in job.yaml, [aws] repository in cloudtrain.toml, or CLOUDTRAIN_AWS_REPOSITORY"
         return "", [Issue(("aws", "repository"), "is not set: no repository is configured for the image", hint)]
-    account = re.match(r"arn:[\w-]+:iam::(\d{12}):", str(facts["role"]))
+    account = re.match(r"arn:[\w-]+:iam::(\d{12}):", config.role)
     name = said.partition("/")[2] if ECR.fullmatch(said) else said
     if not re.fullmatch(_NAME, name) or "." in name.partition("/")[0]:
         hint = "its name, or ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, without a tag"
-        return "", [Issue(("aws", "repository"), f"{facts['repository']!r} is not an ECR repository", hint)]
+        return "", [Issue(("aws", "repository"), f"{said!r} is not an ECR repository", hint)]
     if name != said:
         return said, []
     if account is None:
         hint = "ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, or aws.role, whose account it is in"
         return "", [Issue(("aws", "repository"), f"{said!r} is a name alone, and no role tells its account", hint)]
-    if not facts["region"]:
+    if not config.region:
         hint = "export CLOUDTRAIN_AWS_REGION=us-east-1, or [aws] region in cloudtrain.toml"
         return "", [Issue(("aws", "region"), f"is not set, and the repository {said!r} is a name alone", hint)]
-    return f"{account[1]}.dkr.ecr.{facts['region']}.{registry_domain(facts['region'])}/{said}", []
+    return f"{account[1]}.dkr.ecr.{config.region}.{registry_domain(config.region)}/{said}", []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
+from cloudtrain.providers.aws.config import config_of
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
@@ -16,9 +17,10 @@ from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:
     from cloudtrain.images.reference import ResolvedImage
-    from cloudtrain.planning import Plan, Target
+    from cloudtrain.planning import Plan
     from cloudtrain.providers.aws.client import Aws
     from cloudtrain.spec import JobSpec
+    from cloudtrain.target import Target
 
 
 class Provider:
@@ -40,7 +42,7 @@ class Provider:
 
         return rule_issues(plan)
 
-    def checks(self, plan: Plan) -> list[Issue]:
+    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (it starts no program)
         """Whether boto3 is here, and takes the request. No network."""
         from cloudtrain.providers.aws.validate import model_issues
 
@@ -52,6 +54,12 @@ class Provider:
 
         return Request(provider=self.name, document=body_of(plan, image), job=job_of(plan))
 
+    def repository(self, settings: Settings) -> str:
+        """ECR's; a name alone is one in the account of the role, in the region of the settings."""
+        from cloudtrain.providers.aws.account import pushed_to
+
+        return pushed_to(settings)
+
     def start(
         self, request: Request, run: RunFolder, archive: Path, progress: Progress | None, record: Record
     ) -> dict[str, Any]:
@@ -62,7 +70,7 @@ class Provider:
 
     def pause_seconds(self, run: RunFolder) -> float:
         """As the settings said when the job was planned."""
-        return float(_facts(run)["poll"])
+        return config_of(run).poll
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """Its status, and the log lines and events of all its nodes."""
@@ -131,13 +139,8 @@ class Provider:
         return native_job(state.ref["name"], state.ref["region"])
 
 
-def _facts(run: RunFolder) -> dict[str, Any]:
-    facts: dict[str, Any] = run.document("plan.json")["target"]["facts"]
-    return facts
-
-
 def _cloud(run: RunFolder) -> Aws:
-    return _connect(_facts(run)["region"])
+    return _connect(config_of(run).region)
 
 
 def _connect(region: str) -> Aws:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import local_disks
 from cloudtrain.contracts.launch import job_document
 from cloudtrain.contracts.sagemaker import LEAST_KEPT, ROOT
 from cloudtrain.planning import Plan, digest_of
+from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.cloud.request import ARCHIVE, OURS, PREFIX, as_folder, input_file, tags
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
@@ -45,12 +47,12 @@ def source_place(bucket: str, digest: str) -> str:
 
 def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     """The request: `aws sagemaker create-training-job --cli-input-json` takes it as it is."""
-    spec, facts = plan.spec, plan.target.facts
-    aws, limits, bucket = spec.aws, spec.limits, facts["bucket"]
-    place, address = run_place(bucket, plan.run_id), image.address if image else facts["image"]
+    spec, config = plan.spec, plan.target.config_as(AwsConfig)
+    aws, limits, bucket = spec.aws, spec.limits, config.bucket
+    place, address = run_place(bucket, plan.run_id), image.address if image else plan.target.image_address
     body: dict[str, Any] = {
         "TrainingJobName": plan.run_id,
-        "RoleArn": facts["role"],
+        "RoleArn": config.role,
         "AlgorithmSpecification": {
             "TrainingImage": address,
             "TrainingInputMode": "File",
@@ -61,7 +63,7 @@ def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
         "InputDataConfig": _channels(plan, place),
         "OutputDataConfig": {
             "S3OutputPath": f"s3://{bucket}/{PREFIX}/runs",
-            **({"KmsKeyId": facts["kms_key"]} if facts["kms_key"] else {}),
+            **({"KmsKeyId": config.kms_key} if config.kms_key else {}),
         },
         "ResourceConfig": _resources(plan),
         "StoppingCondition": _stopping(plan),
@@ -73,8 +75,8 @@ def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
         body["EnableManagedSpotTraining"] = True
     if limits.retries:
         body["RetryStrategy"] = {"MaximumRetryAttempts": limits.retries}
-    if facts["subnets"] or facts["security_groups"]:
-        body["VpcConfig"] = {"SecurityGroupIds": facts["security_groups"], "Subnets": facts["subnets"]}
+    if config.subnets or config.security_groups:
+        body["VpcConfig"] = {"SecurityGroupIds": list(config.security_groups), "Subnets": list(config.subnets)}
     if aws.network_isolation:
         body["EnableNetworkIsolation"] = True
     if aws.encrypt_traffic:
@@ -113,14 +115,17 @@ def _metrics(plan: Plan) -> dict[str, Any]:
 
 
 def _channels(plan: Plan, place: str) -> list[dict[str, Any]]:
-    bucket = plan.target.facts["bucket"]
-    mine = {SOURCE: source_place(bucket, plan.facts.source.digest), JOB: f"{place}/job/{digest_of(job_of(plan))[:16]}/"}
+    bucket = plan.target.config_as(AwsConfig).bucket
+    mine = {
+        SOURCE: source_place(bucket, plan.context.source.digest),
+        JOB: f"{place}/job/{digest_of(job_of(plan))[:16]}/",
+    }
     found = [_channel(name, uri, "File") for name, uri in mine.items()]
     for name, item in plan.spec.inputs.items():
         found.append(_channel(name, input_uri(item, plan.target.provider), _MODES[item.mode]))
-    earlier = plan.facts.resume_from
+    earlier = plan.context.resume_from
     if earlier and plan.is_rehearsal:  # in S3 it would lie beside this run's own
-        earlier = f"{run_place(bucket, plan.facts.resume_run)}/checkpoints"
+        earlier = f"{run_place(bucket, plan.context.resume_run)}/checkpoints"
     if earlier and as_folder(earlier) != _checkpoints(plan, place):
         found.append(_channel(RESUME, as_folder(earlier), "File"))
     return found
@@ -157,8 +162,8 @@ def single_file(item: Input, place: str) -> dict[str, str]:
 
 
 def _resources(plan: Plan) -> dict[str, Any]:
-    spec, facts = plan.spec, plan.target.facts
-    types, nodes = facts["instances"], spec.resources.nodes
+    spec, key = plan.spec, plan.target.config_as(AwsConfig).kms_key
+    types, nodes = plan.target.instances, spec.resources.nodes
     resources: dict[str, Any] = (
         {"InstanceType": types[0], "InstanceCount": nodes}
         if len(types) == 1
@@ -167,19 +172,19 @@ def _resources(plan: Plan) -> dict[str, Any]:
     if needs_volume(types):
         disk = spec.resources.disk
         resources["VolumeSizeInGB"] = max(1, -(-disk // 2**30)) if disk else DEFAULT_VOLUME_GIB
-        if facts["kms_key"] and not has_own_disk(types):
-            resources["VolumeKmsKeyId"] = facts["kms_key"]
+        if key and not has_own_disk(types):
+            resources["VolumeKmsKeyId"] = key
     if spec.aws.keep_alive:
         resources["KeepAlivePeriodInSeconds"] = spec.aws.keep_alive
     return resources
 
 
-def has_own_disk(types: list[str]) -> bool:
+def has_own_disk(types: Sequence[str]) -> bool:
     """Whether any of these types has NVMe built in, which is encrypted by itself and takes no key of ours."""
     return any(map(local_disks, types))
 
 
-def needs_volume(types: list[str]) -> bool:
+def needs_volume(types: Sequence[str]) -> bool:
     """Whether any of these types has no disk of its own: SageMaker takes no volume size where NVMe is built in."""
     return not all(map(local_disks, types))
 

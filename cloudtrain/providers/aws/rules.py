@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from cloudtrain.catalog.machines import find
 from cloudtrain.contracts.sagemaker import LEAST_KEPT
@@ -17,6 +16,7 @@ from cloudtrain.images.reference import ECR
 from cloudtrain.issues import Issue
 from cloudtrain.planning import Plan
 from cloudtrain.providers.aws.account import malformed, unlikely
+from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import has_own_disk, needs_volume, single_file
 from cloudtrain.providers.cloud.request import OURS
 from cloudtrain.units import exact_duration
@@ -59,34 +59,34 @@ _WHY_KEPT = "SageMaker deletes in S3 what a job deletes, perhaps before the newe
 
 
 def _disk_notes(plan: Plan) -> list[str]:
-    disk, types = plan.spec.resources.disk, plan.target.facts["instances"]
+    disk, types = plan.spec.resources.disk, plan.target.instances
     if not disk or not needs_volume(types) or not QUOTA_DISK_GIB < disk / 2**30 <= MAX_DISK_GIB:
         return []
     quota = "Size of EBS volume for a training job instance"
     return [f"a disk of {disk / 2**30:,.0f} GiB takes a raised quota ({quota!r}: {QUOTA_DISK_GIB:,} GB by default)"]
 
 
-def unheeded(plan_types: list[str], *, disk: bool) -> tuple[str, ...]:
+def unheeded(plan_types: Sequence[str], *, disk: bool) -> tuple[str, ...]:
     """Fields that this job's machines have no use for."""
     return ("resources.disk",) if disk and not needs_volume(plan_types) else ()
 
 
 def _places(plan: Plan) -> Iterator[Issue]:
-    facts, spec = plan.target.facts, plan.spec
-    region = facts["region"]
-    yield from malformed("role", facts["role"])
-    yield from malformed("bucket", facts["bucket"])
+    config, spec = plan.target.config_as(AwsConfig), plan.spec
+    region, role = config.region, config.role
+    yield from malformed("role", role)
+    yield from malformed("bucket", config.bucket)
     partition = _PARTITIONS.get(region.rpartition("-")[0].rpartition("-")[0], "aws")
-    given = facts["role"].split(":")[1:2]
-    if facts["role"].startswith("arn:") and given != [partition]:
+    given = role.split(":")[1:2]
+    if role.startswith("arn:") and given != [partition]:
         yield Issue(("aws", "role"), f"belongs to the partition {given[0]}, the region {region} to {partition}")
-    yield from _key(facts["kms_key"] or "", facts)
+    yield from _key(config.kms_key or "", region, plan.target.instances)
     uri = spec.checkpoints.uri
     if uri is not None and not re.fullmatch(r"s3://[^/]+(/.*)?", uri):
         yield Issue(("checkpoints", "uri"), f"{uri!r} is not an S3 URI", "s3://bucket/folder/")
-    resume = plan.facts.resume_from
+    resume = plan.context.resume_from
     if resume and not resume.startswith("s3://") and not plan.is_rehearsal:
-        hint = f"start without them: cloudtrain rerun {plan.facts.resume_run} --fresh"
+        hint = f"start without them: cloudtrain rerun {plan.context.resume_run} --fresh"
         yield Issue((), f"the earlier run's checkpoints are where SageMaker cannot read them: {resume}", hint)
     for name, item in spec.inputs.items():
         place = item.on(plan.target.provider) or ""
@@ -95,9 +95,9 @@ def _places(plan: Plan) -> Iterator[Issue]:
             yield Issue(("inputs", name), f"{place} is one object; only a folder can be streamed", hint)
 
 
-def _key(key: str, facts: Mapping[str, Any]) -> Iterator[Issue]:
+def _key(key: str, region: str, types: Sequence[str]) -> Iterator[Issue]:
     """Disks take a key by its id or ARN, what is written to S3 by an alias too: ResourceConfig, OutputDataConfig."""
-    at, region = ("aws", "kms_key"), facts["region"]
+    at = ("aws", "kms_key")
     if key and not re.fullmatch(_KEY, key):
         hint = "its id, its ARN (arn:aws:kms:REGION:ACCOUNT:key/ID) or alias/NAME"
         yield Issue(at, f"{key!r} is not a KMS key", hint)
@@ -105,9 +105,9 @@ def _key(key: str, facts: Mapping[str, Any]) -> Iterator[Issue]:
     there = key.split(":")[3] if key.startswith("arn:") else region
     if there != region:
         yield Issue(at, f"is in {there or repr(key)}, the job runs in {region}", "a key of that region")
-    if not key or not needs_volume(facts["instances"]):
+    if not key or not needs_volume(types):
         return
-    if has_own_disk(facts["instances"]):
+    if has_own_disk(types):
         message = "cannot encrypt the disks of types with and without disks of their own"
         yield Issue(at, message, "name types of one kind")
     elif "alias/" in key:
@@ -116,7 +116,7 @@ def _key(key: str, facts: Mapping[str, Any]) -> Iterator[Issue]:
 
 
 def _capacity(plan: Plan) -> Iterator[Issue]:
-    resources, types = plan.spec.resources, plan.target.facts["instances"]
+    resources, types = plan.spec.resources, plan.target.instances
     blame = ("resources", "instance", plan.target.provider) if resources.instance else ("resources", "gpu")
     if resources.spot and len(types) > 1:
         hint = "name one instance type for spot, or leave spot out and let SageMaker take the first type it has"
@@ -147,15 +147,15 @@ def _time(plan: Plan) -> Iterator[Issue]:
             message = f"{exact_duration(limits.max_wait)} is shorter than the job may run: {exact_duration(runtime)}"
             yield Issue(at, message, "for spot it counts from the submission to the end, running included")
         return
-    rows = [find("aws", name) for name in plan.target.facts["instances"]]
+    rows = [find("aws", name) for name in plan.target.instances]
     if any(row is not None and not row.gpus for row in rows) and not plan.is_rehearsal:
         yield Issue(at, "SageMaker limits the waiting for GPU machines and for spot only", "leave it out")
 
 
 def _network(plan: Plan) -> Iterator[Issue]:
-    facts, spec = plan.target.facts, plan.spec
-    if bool(facts["subnets"]) != bool(facts["security_groups"]):
-        missing, there = ("security_groups", "subnets") if facts["subnets"] else ("subnets", "security_groups")
+    config, spec = plan.target.config_as(AwsConfig), plan.spec
+    if bool(config.subnets) != bool(config.security_groups):
+        missing, there = ("security_groups", "subnets") if config.subnets else ("subnets", "security_groups")
         yield Issue(("aws", there), f"needs aws.{missing} beside it", "both, or neither")
     if spec.aws.network_isolation:
         if spec.secrets:
@@ -167,7 +167,7 @@ def _network(plan: Plan) -> Iterator[Issue]:
 
 
 def _image(plan: Plan) -> Iterator[Issue]:
-    image, region = plan.target.facts["image"], plan.target.facts["region"]
+    image, region = plan.target.image_address, plan.target.config_as(AwsConfig).region
     match = ECR.fullmatch(image)
     hint = "push it to a repository of Elastic Container Registry in that region, and give that address"
     if match is None:

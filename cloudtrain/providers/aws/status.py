@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
+from cloudtrain.providers.aws.config import config_of
 from cloudtrain.providers.aws.logs import new_lines
 from cloudtrain.providers.aws.phases import (
     billing,
@@ -120,5 +121,5 @@ def _waited(described: Mapping[str, Any], state: RunState, now: float, pause: fl
 def _usd_per_hour(described: Mapping[str, Any], run: RunFolder) -> float | None:
     """Of all machines of the job, by the prices of its plan; None when that of the one it got is not known."""
     kind, count = machines_of(described)
-    price = run.document("plan.json")["target"]["facts"].get("prices", {}).get(kind)
+    price = config_of(run).prices.get(kind)
     return price * count if price is not None else None

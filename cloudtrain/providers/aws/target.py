@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cloudtrain.catalog.machines import choose
 from cloudtrain.catalog.pricing import known_prices, own_prices, price_of, quote
 from cloudtrain.contracts.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
-from cloudtrain.planning import Target
+from cloudtrain.images.selection import PlannedImage
 from cloudtrain.providers.aws.account import account, unlikely
 from cloudtrain.providers.aws.image import image_of
 from cloudtrain.providers.aws.rules import unheeded
 from cloudtrain.settings import Settings
 from cloudtrain.spec import JobSpec
+from cloudtrain.target import Target
 
 MAX_NODES = 500
 DEFAULT_INSTANCE = "ml.m5.xlarge"
@@ -22,8 +25,9 @@ UNUSED = ("resources.shm", "azure")
 def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     """Everything that rendering needs; what is missing or impossible is listed in `problems`."""
     resources = spec.resources
-    facts, origins, problems = account(spec.aws, settings, rehearsal=rehearsal)
-    region = "" if any(issue.path == ("aws", "region") for issue in problems) else facts["region"]
+    config, said = account(spec.aws, settings, rehearsal=rehearsal)
+    problems = list(said.problems)
+    region = "" if any(issue.path == ("aws", "region") for issue in problems) else config.region
     types, gpus, wrong = choose(
         "aws",
         gpus=resources.gpus,
@@ -32,12 +36,12 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         default=DEFAULT_INSTANCE,
     )
     image, wrong_image = (
-        image_of(spec.image, facts, settings, gpu=gpus > 0, rehearsal=rehearsal, types=types)
+        image_of(spec.image, config, settings, gpu=gpus > 0, rehearsal=rehearsal, types=types)
         if region
-        else ({"image": "", "recipe": None}, [])
+        else (PlannedImage(""), [])
     )
-    if image["recipe"] and not facts["repository"]:
-        facts["placeholders"].append("aws.repository")
+    if image.recipe and not config.repository:
+        config = replace(config, placeholders=(*config.placeholders, "aws.repository"))
     own, wrong_prices = own_prices(settings.get("prices"))
     made, wrong_limits = quote(
         price_of("aws", types, region, own),
@@ -58,17 +62,17 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         max_nodes=MAX_NODES,
         grace_seconds=GRACE_SECONDS,
         schemes=("s3",),
-        unused=(*UNUSED, *unheeded(list(types), disk=resources.disk is not None)),
-        facts={
-            **facts,
-            "instances": list(types),
-            "prices": known_prices("aws", types, region, own),
-            **image,
-            "poll": settings["aws.poll"],
-            # A rehearsal costs nothing: what only money forbids is told, and no reason to refuse it.
-            "unpaid": [issue.message for issue in wrong_limits] if rehearsal else [],
-        },
-        origins={**origins, "prices": settings.origins.get("prices", "")},
+        unused=(*UNUSED, *unheeded(types, disk=resources.disk is not None)),
+        config=replace(
+            config,
+            prices=known_prices("aws", types, region, own),
+            poll=settings["aws.poll"],
+            unpaid=tuple(issue.message for issue in wrong_limits) if rehearsal else (),
+        ),
+        image=image,
+        instances=types,
+        borrowed=said.borrowed,
+        origins={**said.origins, "prices": settings.origins.get("prices", "")},
         gpus=gpus,
         quote=made,
         problems=tuple(problems),

@@ -1,32 +1,27 @@
-"""The account facts in force: subscription, workspace, compute and datastore, from the spec or else the settings."""
+"""The workspace in force, with its compute and datastore: from the spec, or else from the settings."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers.azure.cli_defaults import account_around
-from cloudtrain.providers.cloud.account import complete, gather
+from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.cloud.account import Account, Needed
 from cloudtrain.settings import Settings
 from cloudtrain.spec.model import Azure
 
-FIELDS = ("subscription", "resource_group", "workspace", "location", "compute", "datastore", "repository")
 WORKSPACE = ("subscription", "resource_group", "workspace")
 
-_WHAT = {
-    "subscription": ("00000000-0000-…", "the subscription's id (az account show)"),
-    "resource_group": ("my-group", "the resource group of the workspace"),
-    "workspace": ("my-workspace", "the Azure ML workspace to run in"),
-}
-_PLACEHOLDERS = {
-    "subscription": "00000000-0000-0000-0000-000000000000",
-    "resource_group": "not-set-yet",
-    "workspace": "not-set-yet",
-}
-"""What a rehearsal says where nobody has said anything: nothing of it is ever asked for."""
+_SUBSCRIPTION = Needed(
+    "00000000-0000-…",
+    "the subscription's id (az account show)",
+    placeholder="00000000-0000-0000-0000-000000000000",
+)
+_RESOURCE_GROUP = Needed("my-group", "the resource group of the workspace", placeholder="not-set-yet")
+_WORKSPACE = Needed("my-workspace", "the Azure ML workspace to run in", placeholder="not-set-yet")
 
 _FORMS = {
     "subscription": (r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", "its id: az account show"),
@@ -39,20 +34,35 @@ _FORMS = {
 }
 
 
-def account(azure: Azure, settings: Settings, *, rehearsal: bool) -> tuple[dict[str, Any], dict[str, str], list[Issue]]:
-    """The facts by name, the origins of those that no spec line says, and what is missing."""
-    facts, origins = gather("azure", azure, settings, FIELDS, account_around)
-    problems = complete("azure", facts, _WHAT, _PLACEHOLDERS, rehearsal=rehearsal)
-    facts["compute"] = (facts["compute"] or "").removeprefix("azureml:") or facts["compute"]
-    facts["location"] = re.sub(r"[\s-]", "", facts["location"] or "").lower() or None  # `East US` is `eastus`
-    return facts, origins, problems
+def account(azure: Azure, settings: Settings, *, rehearsal: bool) -> tuple[AzureConfig, Account]:
+    """The settings of the workspace, and what there is to say of them: origins, and what is missing."""
+    said = Account("azure", azure, settings, account_around, rehearsal=rehearsal)
+    subscription = said.required("subscription", _SUBSCRIPTION)
+    group, workspace = said.required("resource_group", _RESOURCE_GROUP), said.required("workspace", _WORKSPACE)
+    location, compute = said.optional("location"), said.optional("compute")
+    config = AzureConfig(
+        subscription=subscription,
+        resource_group=group,
+        workspace=workspace,
+        location=re.sub(r"[\s-]", "", location or "").lower() or None,  # `East US` is `eastus`
+        compute=(compute or "").removeprefix("azureml:") or compute,
+        datastore=said.optional("datastore") or "",
+        repository=said.optional("repository"),
+        placeholders=tuple(said.placeholders),
+    )
+    return config, said
 
 
-def malformed(facts: Mapping[str, Any]) -> Iterator[Issue]:
-    """What is wrong with the form of any fact."""
+def malformed_settings(config: AzureConfig) -> Iterator[Issue]:
+    """What is wrong with the form of any setting of the workspace."""
+    return malformed({name: getattr(config, name) for name in _FORMS})
+
+
+def malformed(settings: Mapping[str, str | None]) -> Iterator[Issue]:
+    """The same, of settings by name."""
     for name, (form, hint) in _FORMS.items():
-        value = facts.get(name)
-        if value and not re.fullmatch(form, str(value)):
+        value = settings.get(name)
+        if value and not re.fullmatch(form, value):
             yield Issue(("azure", name), f"{value!r} is no {name.replace('_', ' ')}", hint)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
@@ -12,6 +13,7 @@ from cloudtrain.catalog.pricing import Price, known_prices
 from cloudtrain.contracts.azureml import GRACE_SECONDS
 from cloudtrain.errors import CloudError
 from cloudtrain.providers import Adopted, Seen
+from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.phases import billing, ended_at, ending, phase_event
 from cloudtrain.providers.azure.submit import ref_of
 from cloudtrain.providers.cloud.request import OURS, ours
@@ -28,20 +30,19 @@ KNOWN_IN_A_ROW = 50
 
 def adopted(
     cloud: Workspace,
-    scope: Mapping[str, str],
+    scope: AzureConfig,
     run_id: str | None,
-    pause: float,
     own: Mapping[tuple[str, str], Price],
     seen: Seen,
 ) -> Iterator[Adopted]:
     """The jobs of ours in a workspace that are new or have changed, or the one of that name.
 
-    `scope`: subscription, resource group, workspace and, if it is known, its location. `own`: the user's own prices.
+    `scope`: the workspace, and its location if that is known. `own`: the user's own prices.
     """
     if run_id is not None:
         found = cloud.job_with_document(run_id)
         if found is not None and _is_ours(found):
-            yield _adopt(cloud, scope, found, pause, own)
+            yield _adopt(cloud, scope, found, own)
         return
     waiting = {name for name, state in seen.states.items() if state not in ENDED}
     in_a_row = 0
@@ -52,7 +53,7 @@ def adopted(
         known = seen.states.get(job["name"])
         in_a_row = in_a_row + 1 if known in ENDED else 0
         if known not in ENDED:
-            yield _adopt(cloud, scope, job, pause, own)
+            yield _adopt(cloud, scope, job, own)
         elif in_a_row >= KNOWN_IN_A_ROW and not waiting:
             return
 
@@ -81,14 +82,13 @@ def _news(cloud: Workspace, job: Mapping[str, Any], nodes: int, prices: Mapping[
 
 
 def _adopt(
-    cloud: Workspace, scope: Mapping[str, str], job: Mapping[str, Any], pause: float,
-    own: Mapping[tuple[str, str], Price],
-) -> Adopted:  # fmt: skip
+    cloud: Workspace, scope: AzureConfig, job: Mapping[str, Any], own: Mapping[tuple[str, str], Price]
+) -> Adopted:
     tags, document, name = ours(job["tags"]), dict(job["document"]()), job["name"]
     document |= {"name": name, "tags": job["tags"]}
     resources = document.get("resources") or {}
     nodes, size = int(resources.get("instance_count") or 1), str(resources.get("instance_type") or "")
-    prices = known_prices("azure", [size], scope["location"], own) if size else {}
+    prices = known_prices("azure", [size], scope.location or "", own) if size else {}
     plan = {
         "version": __version__,
         "run_id": name,
@@ -99,7 +99,7 @@ def _adopt(
             "provider": "azure",
             "contract": "azureml",
             "grace_seconds": _grace_seconds(document),
-            "facts": {**scope, "instances": [size], "prices": prices, "poll": pause},
+            "facts": {**replace(scope, prices=prices).to_json(), "instances": [size]},
         },
         "adopted": time.time(),
     }

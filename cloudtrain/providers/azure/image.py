@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from cloudtrain.catalog.machines import architecture_of
-from cloudtrain.images.selection import CLOUD_PLATFORM, asked, built, is_build, recipe_for
+from cloudtrain.images.selection import CLOUD_PLATFORM, PlannedImage, asked, built, is_build, recipe_for
 from cloudtrain.issues import Issue
+from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.settings import Settings
 
 CURATED = "azureml:AzureML-acpt-pytorch-2.8-cuda12.6@latest"
@@ -21,27 +21,27 @@ _DOCKER = r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:[\w.-]{1,128})?(@sha256:[
 
 
 def image_of(
-    image: str | Mapping[str, str], facts: Mapping[str, Any], settings: Settings, *, gpu: bool,
+    image: str | Mapping[str, str], config: AzureConfig, settings: Settings, *, gpu: bool,
     types: Sequence[str] = (),
-) -> tuple[dict[str, Any], list[Issue]]:  # fmt: skip
-    """The facts `image`, an image or environment in one text, and `recipe`, if we build it; and what is wrong with it.
+) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
+    """The image or environment, in one text, and what is wrong with the wish.
 
     Where `azure.repository` says where to keep them, `auto` is our own image, and a Dockerfile is built here. Else
-    `auto` is Microsoft's own environment, and Azure ML itself builds `{build: Dockerfile}`: `image` is its path then.
+    `auto` is Microsoft's own environment, and Azure ML itself builds `{build: Dockerfile}`, whose path is the address.
     """
     wish = asked(image, "azure")
     platform = f"linux/{architecture_of('azure', types)}"
-    if facts["repository"] and (is_build(wish) or wish[1] == "auto"):
+    if config.repository and (is_build(wish) or wish[1] == "auto"):
         recipe, wrong = recipe_for(wish, settings, gpu=gpu, platform=platform)
-        return built(recipe, str(facts["repository"])), wrong
+        return built(recipe, config.repository), wrong
     if wish[1] != "auto":
-        return {"image": wish[1], "recipe": None}, []
+        return PlannedImage(wish[1]), []
     problems: list[Issue] = []
     if platform != CLOUD_PLATFORM:
         hint = "azure.repository, for an image of ours that is built for them; or an image of your own"
         message = f"Microsoft's environment is built for amd64, and {types[0]} has ARM processors"
         problems.append(Issue(wish[0], message, hint))
-    return {"image": CURATED, "recipe": None}, problems
+    return PlannedImage(CURATED), problems
 
 
 def misnamed(image: str | Mapping[str, str]) -> list[Issue]:

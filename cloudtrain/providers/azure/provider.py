@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
+from cloudtrain.providers.azure.config import AzureConfig, config_of
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
@@ -16,9 +17,10 @@ from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:
     from cloudtrain.images.reference import ResolvedImage
-    from cloudtrain.planning import Plan, Target
+    from cloudtrain.planning import Plan
     from cloudtrain.providers.azure.client import Workspace
     from cloudtrain.spec import JobSpec
+    from cloudtrain.target import Target
 
 
 class Provider:
@@ -40,7 +42,7 @@ class Provider:
 
         return rule_issues(plan)
 
-    def checks(self, plan: Plan) -> list[Issue]:
+    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (it starts no program)
         """Whether the SDK is here. No network."""
         from cloudtrain.providers.azure.validate import local_issues
 
@@ -51,6 +53,12 @@ class Provider:
         from cloudtrain.providers.azure.request import document_of, job_of
 
         return Request(provider=self.name, document=document_of(plan, image), job=job_of(plan))
+
+    def repository(self, settings: Settings) -> str:
+        """Of the workspace's registry, or of any other that it may pull from."""
+        from cloudtrain.providers.cloud.account import repository_in
+
+        return repository_in(settings, self.name)
 
     def start(
         self,
@@ -67,7 +75,7 @@ class Provider:
 
     def pause_seconds(self, run: RunFolder) -> float:
         """As the settings said when the job was planned."""
-        return float(_facts(run)["poll"])
+        return config_of(run).poll
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """Its status, and the log lines and events of all its nodes."""
@@ -114,13 +122,19 @@ class Provider:
     def adopt(self, settings: Settings, run_id: str | None, seen: Seen) -> list[Adopted]:
         """Jobs that carry our tags, in the workspace of the settings."""
         from cloudtrain.catalog.pricing import own_prices
-        from cloudtrain.providers.azure.account import WORKSPACE, workspace_of
+        from cloudtrain.providers.azure.account import workspace_of
         from cloudtrain.providers.azure.discover import adopted
 
         found = workspace_of(settings)
-        scope = {**dict(zip(WORKSPACE, found, strict=True)), "location": str(settings.get("azure.location") or "")}
+        scope = AzureConfig(
+            subscription=found[0],
+            resource_group=found[1],
+            workspace=found[2],
+            location=settings.get("azure.location"),
+            poll=settings["azure.poll"],
+        )
         own, _ = own_prices(settings.get("prices"))
-        return list(adopted(_connect(*found), scope, run_id, settings["azure.poll"], own, seen))
+        return list(adopted(_connect(*found), scope, run_id, own, seen))
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """All log lines of an adopted run that had ended already."""
@@ -137,14 +151,9 @@ class Provider:
         return _cloud(run).native(state.ref["name"])
 
 
-def _facts(run: RunFolder) -> dict[str, Any]:
-    facts: dict[str, Any] = run.document("plan.json")["target"]["facts"]
-    return facts
-
-
 def _cloud(run: RunFolder) -> Workspace:
-    facts = _facts(run)
-    return _connect(facts["subscription"], facts["resource_group"], facts["workspace"])
+    config = config_of(run)
+    return _connect(config.subscription, config.resource_group, config.workspace)
 
 
 def _connect(subscription: str, resource_group: str, name: str) -> Workspace:

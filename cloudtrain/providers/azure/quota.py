@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import find
 from cloudtrain.errors import DENIED, CloudError, RefusedError
+from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.request import is_size
 from cloudtrain.providers.azure.results import parts
 
@@ -14,16 +15,19 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
 
 
-def refuse_machines(cloud: Workspace, document: Mapping[str, Any], facts: Mapping[str, Any], gpus: int) -> None:
+def refuse_machines(
+    cloud: Workspace, document: Mapping[str, Any], config: AzureConfig, planned: str, gpus: int
+) -> None:
     """RefusedError when the cluster cannot run the job as it was planned, or the quota forbids serverless machines.
 
-    `facts`: of the plan's target; `gpus`: per node. CloudError when what the job writes could not be reached.
+    `planned`: the machine type that the plan names, if any; `gpus`: per node.
+    CloudError when what the job writes could not be reached.
     """
-    _location(cloud, facts)
+    _location(cloud, config)
     nodes = int(document["resources"]["instance_count"])
     compute = document.get("compute", "").removeprefix("azureml:")
     if compute:
-        _cluster(cloud, compute, nodes, next(iter(facts["instances"]), ""), gpus)
+        _cluster(cloud, compute, nodes, planned, gpus)
     else:
         spot = document.get("queue_settings", {}).get("job_tier") == "spot"
         _quota(cloud, document["resources"]["instance_type"], nodes, spot=spot)
@@ -31,12 +35,12 @@ def refuse_machines(cloud: Workspace, document: Mapping[str, Any], facts: Mappin
         cloud.container(name)  # `stop` tells the job through it, `fetch` brings its results from it
 
 
-def _location(cloud: Workspace, facts: Mapping[str, Any]) -> None:
+def _location(cloud: Workspace, config: AzureConfig) -> None:
     """What a job may cost was reckoned with the prices of a place: it must be the right one."""
     there = cloud.location
-    if facts["prices"] and facts["location"] and there and there != facts["location"]:
+    if config.prices and config.location and there and there != config.location:
         hint = f"azure.location: {there}"
-        raise RefusedError(f"the workspace {cloud.name} is in {there}, not in {facts['location']}", hint=hint)
+        raise RefusedError(f"the workspace {cloud.name} is in {there}, not in {config.location}", hint=hint)
 
 
 def _cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: int) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.contracts.launch import job_document
 from cloudtrain.planning import Plan
+from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import environment_of
 from cloudtrain.providers.cloud.request import ARCHIVE, PREFIX, as_folder, input_file, tags
 
@@ -73,15 +74,15 @@ def code_folder(data_dir: str, digest: str) -> str:
 
 def document_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     """The request: `az ml job create -f` takes it as it is."""
-    spec, facts = plan.spec, plan.target.facts
-    inputs, address = _inputs(plan), image.address if image else facts["image"]
+    spec, config = plan.spec, plan.target.config_as(AzureConfig)
+    inputs, address = _inputs(plan), image.address if image else plan.target.image_address
     document: dict[str, Any] = {
         "$schema": SCHEMA,
         "type": "command",
         "name": plan.run_id,
         "display_name": spec.name,
         "experiment_name": spec.name,
-        "code": code_folder(plan.facts.data_dir, plan.facts.source.digest),
+        "code": code_folder(plan.context.data_dir, plan.context.source.digest),
         "command": _command(list(inputs)),
         "environment": environment_of(address, _build(plan)),
         "resources": _resources(plan),
@@ -99,8 +100,8 @@ def document_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any
         "tags": tags(plan, address),
         "properties": _properties(plan),
     }
-    if facts["compute"]:
-        document["compute"] = f"azureml:{facts['compute']}"
+    if config.compute:
+        document["compute"] = f"azureml:{config.compute}"
     elif spec.resources.spot or spec.azure.tier:
         document["queue_settings"] = {"job_tier": "spot" if spec.resources.spot else spec.azure.tier}
     if spec.azure.identity or spec.secrets:
@@ -133,7 +134,7 @@ def input_place(item: Input, plan: Plan) -> str:
         return place if input_file(item, place) or item.type in ("model", "triton_model") else as_folder(place)
     if is_address(place):
         return place
-    return os.path.normpath(Path(plan.facts.folder) / Path(place).expanduser())
+    return os.path.normpath(Path(plan.context.folder) / Path(place).expanduser())
 
 
 def is_address(place: str) -> bool:
@@ -161,25 +162,25 @@ def _inputs(plan: Plan) -> dict[str, Any]:
     found = {}
     for name, item in plan.spec.inputs.items():
         place = input_place(item, plan)
-        single = input_file(item, place) if is_address(place) else name in plan.facts.local_files
+        single = input_file(item, place) if is_address(place) else name in plan.context.local_files
         kind = _TYPES[item.type or ("file" if single else "folder")]
         found[input_name(name)] = {"type": kind, "path": place, "mode": _MODES[item.mode]}
-    earlier = plan.facts.resume_from
+    earlier = plan.context.resume_from
     if earlier and plan.is_rehearsal:  # in a datastore it would lie beside this run's own
-        earlier = f"{run_place(plan.target.facts['datastore'], plan.facts.resume_run)}/checkpoints"
+        earlier = f"{run_place(plan.target.config_as(AzureConfig).datastore, plan.context.resume_run)}/checkpoints"
     if earlier and as_folder(earlier) != _checkpoints(plan):
         found[RESUME] = {"type": "uri_folder", "path": as_folder(earlier), "mode": "ro_mount"}
     return found
 
 
 def _outputs(plan: Plan) -> dict[str, Any]:
-    place = run_place(plan.target.facts["datastore"], plan.run_id)
+    place = run_place(plan.target.config_as(AzureConfig).datastore, plan.run_id)
     paths = {name: f"{place}/{name}/" for name in OUTPUTS} | {"checkpoints": _checkpoints(plan)}
     return {name: {"type": "uri_folder", "path": path, "mode": "rw_mount"} for name, path in paths.items()}
 
 
 def _checkpoints(plan: Plan) -> str:
-    place = run_place(plan.target.facts["datastore"], plan.run_id)
+    place = run_place(plan.target.config_as(AzureConfig).datastore, plan.run_id)
     return as_folder(plan.spec.checkpoints.uri or f"{place}/checkpoints")
 
 
@@ -188,15 +189,15 @@ def _properties(plan: Plan) -> dict[str, str]:
 
     Without a commit here the SDK would tell the git facts of the current folder, its remote's address with them.
     """
-    commit = plan.facts.git_commit or "unknown"
-    return {"cloudtrain-planned": f"{plan.facts.time:.3f}", "mlflow.source.git.commit": commit}
+    commit = plan.context.git_commit or "unknown"
+    return {"cloudtrain-planned": f"{plan.context.time:.3f}", "mlflow.source.git.commit": commit}
 
 
 def _resources(plan: Plan) -> dict[str, Any]:
-    resources, facts = plan.spec.resources, plan.target.facts
+    resources, types = plan.spec.resources, plan.target.instances
     found: dict[str, Any] = {"instance_count": resources.nodes}
-    if not facts["compute"] or (facts["instances"][:1] and not is_size(facts["instances"][0])):
-        found["instance_type"] = facts["instances"][0]  # on Kubernetes it is the name of one of the cluster's own
+    if not plan.target.config_as(AzureConfig).compute or (types and not is_size(types[0])):
+        found["instance_type"] = types[0]  # on Kubernetes it is the name of one of the cluster's own
     if resources.shm:
         found["shm_size"] = f"{max(1, -(-resources.shm // 2**20))}m"
     return found
@@ -205,9 +206,9 @@ def _resources(plan: Plan) -> dict[str, Any]:
 def _build(plan: Plan) -> tuple[str, str] | None:
     """The folder of the Dockerfile that Azure ML is to build, and its name in there."""
     image = plan.spec.image
-    if isinstance(image, str) or "build" not in image or plan.target.facts["recipe"]:
+    if isinstance(image, str) or "build" not in image or (plan.target.image and plan.target.image.recipe):
         return None
-    path = PurePosixPath(os.path.normpath(PurePosixPath(plan.facts.folder) / image["build"]))
+    path = PurePosixPath(os.path.normpath(PurePosixPath(plan.context.folder) / image["build"]))
     return str(path.parent), path.name
 
 

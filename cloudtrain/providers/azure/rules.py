@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from cloudtrain.issues import Issue
 from cloudtrain.planning import Plan
-from cloudtrain.providers.azure.account import malformed
+from cloudtrain.providers.azure.account import malformed_settings
+from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import misnamed
 from cloudtrain.providers.azure.request import SERVICES, as_variable, input_name, is_address, is_size, job_of
 from cloudtrain.providers.cloud.request import OURS
@@ -54,18 +55,19 @@ _PLATFORMS = {
 
 def broken_rules(plan: Plan) -> list[Issue]:
     """All of them at once, each with the field to blame."""
-    single = [*malformed(plan.target.facts), *misnamed(plan.spec.image), *_size(plan)]
+    single = [*malformed_settings(plan.target.config_as(AzureConfig)), *misnamed(plan.spec.image), *_size(plan)]
     return [*single, *_places(plan), *_machines(plan), *_time(plan), *_ways(plan), *_names(plan)]
 
 
 def notes(plan: Plan) -> list[str]:
     """What a user should know, though nothing is wrong."""
-    resources, facts, found = plan.spec.resources, plan.target.facts, []
-    if len(facts["instances"]) > 1 and not facts["compute"]:
-        found.append(f"Azure ML takes one machine type: {facts['instances'][0]}; the others are not tried")
-    if resources.spot and facts["compute"]:
-        found.append(f"whether the machines of {facts['compute']} are low-priority is the cluster's own setting")
-    if plan.target.quote and plan.target.quote.price is None and not facts["location"]:
+    resources, types, found = plan.spec.resources, plan.target.instances, []
+    config = plan.target.config_as(AzureConfig)
+    if len(types) > 1 and not config.compute:
+        found.append(f"Azure ML takes one machine type: {types[0]}; the others are not tried")
+    if resources.spot and config.compute:
+        found.append(f"whether the machines of {config.compute} are low-priority is the cluster's own setting")
+    if plan.target.quote and plan.target.quote.price is None and not config.location:
         found.append("azure.location is not set, and prices depend on it")
     return found
 
@@ -88,9 +90,9 @@ def _places(plan: Plan) -> Iterator[Issue]:
     if uri is not None and (not re.fullmatch(_DATASTORE, uri) or not _is_folder(uri.partition("/paths/")[2])):
         hint = "azureml://datastores/NAME/paths/FOLDER/"
         yield Issue(("checkpoints", "uri"), f"{uri!r} is not a datastore path", hint)
-    resume = plan.facts.resume_from
+    resume = plan.context.resume_from
     if resume and not resume.startswith("azureml://") and not plan.is_rehearsal:
-        hint = f"start without them: cloudtrain rerun {plan.facts.resume_run} --fresh"
+        hint = f"start without them: cloudtrain rerun {plan.context.resume_run} --fresh"
         yield Issue((), f"the earlier run's checkpoints are where Azure ML cannot read them: {resume}", hint)
     for name, places in spec.secrets.items():
         kept = places.get(plan.target.provider, "")
@@ -104,18 +106,19 @@ def _is_folder(path: str) -> bool:
 
 
 def _machines(plan: Plan) -> Iterator[Issue]:
-    resources, facts, azure = plan.spec.resources, plan.target.facts, plan.spec.azure
+    resources, azure = plan.spec.resources, plan.spec.azure
+    compute = plan.target.config_as(AzureConfig).compute
     named = resources.instance.get(plan.target.provider, ())
     for index, name in enumerate(named):
         at = ("resources", "instance", plan.target.provider, *((index,) if len(named) > 1 else ()))
-        if facts["compute"] and not is_size(name):
+        if compute and not is_size(name):
             if not re.fullmatch(_INSTANCE_TYPE, name):
                 hint = "such as Standard_NC24ads_A100_v4; on Kubernetes one of kubectl get instancetypes"
                 yield Issue(at, f"{name!r} is neither a machine size of Azure nor an instance type of Kubernetes", hint)
         elif not is_size(name):
             hint = "such as Standard_NC24ads_A100_v4; an instance type of Kubernetes goes with azure.compute"
             yield Issue(at, f"{name!r} is not an Azure VM size", hint)
-    if azure.tier and facts["compute"]:
+    if azure.tier and compute:
         yield Issue(
             ("azure", "tier"), "is a queue of serverless machines, and azure.compute names a cluster", "leave one out"
         )

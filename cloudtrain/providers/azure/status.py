@@ -6,6 +6,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.providers.azure.config import config_of
 from cloudtrain.providers.azure.logs import new_lines
 from cloudtrain.providers.azure.phases import billing, ended_at, ending, phase_event, phase_of, started_at, status_of
 from cloudtrain.providers.azure.results import left, places
@@ -110,5 +111,4 @@ def _taken_away(state: RunState) -> str:
 
 
 def _bill(details: Mapping[str, Any], state: RunState, run: RunFolder) -> dict[str, Any]:
-    prices: dict[str, float] = run.document("plan.json")["target"]["facts"].get("prices", {})
-    return billing(details, state.nodes, max(prices.values(), default=None))
+    return billing(details, state.nodes, max(config_of(run).prices.values(), default=None))

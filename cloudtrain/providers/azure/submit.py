@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import CloudError, RunExists
 from cloudtrain.private import private_folder
 from cloudtrain.providers import Progress
+from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.inputs import with_uploaded_inputs
 from cloudtrain.providers.azure.quota import refuse_machines
 from cloudtrain.providers.cloud import idempotent_create as arrival
 from cloudtrain.providers.cloud.request import ARCHIVE, ours, same_submission
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.store import RunFolder, storing
+from cloudtrain.target import Target
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
@@ -42,16 +44,17 @@ def send(
     The answer finds it again. CloudError with `Outcome.UNKNOWN` when it cannot be told whether the job exists;
     `settle` tells later. RefusedError when the machines cannot run it.
     """
-    plan = run.document("plan.json")
-    refuse_machines(cloud, document, plan["target"]["facts"], plan["target"]["gpus"])
+    target = Target.from_json(run.document("plan.json")["target"], AzureConfig)
+    config = target.config_as(AzureConfig)
+    refuse_machines(cloud, document, config, next(iter(target.instances), ""), target.gpus or 0)
     _lay_out(Path(document["code"]), archive)
     name = document["name"]
     found = _find(cloud, name, document)  # a PUT of a name that exists would change that job's tags
     if found is not None:
         return found
 
-    facts, cache = plan["target"]["facts"], run.path.parents[1] / "cache"
-    complete = with_uploaded_inputs(cloud, document, facts["datastore"], cache, progress)
+    cache = run.path.parents[1] / "cache"
+    complete = with_uploaded_inputs(cloud, document, config.datastore, cache, progress)
 
     def creating() -> None:
         record(Observation(events=[{"type": "creating", "time": time.time()}]))

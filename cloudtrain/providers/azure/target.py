@@ -7,13 +7,13 @@ from dataclasses import replace
 from cloudtrain.catalog.machines import choose
 from cloudtrain.catalog.pricing import known_prices, own_prices, price_of, quote
 from cloudtrain.issues import Issue
-from cloudtrain.planning import Target
 from cloudtrain.providers.azure.account import account
 from cloudtrain.providers.azure.image import image_of
 from cloudtrain.providers.azure.request import is_size
 from cloudtrain.settings import Settings
 from cloudtrain.spec import JobSpec
 from cloudtrain.spec.model import Resources
+from cloudtrain.target import Target
 
 MAX_NODES = 100
 """Of one distributed job, by the documentation's table of limits."""
@@ -34,15 +34,16 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     On Kubernetes a type is the name of one of the cluster's own instance types.
     """
     resources = spec.resources
-    facts, origins, problems = account(spec.azure, settings, rehearsal=rehearsal)
+    config, said = account(spec.azure, settings, rehearsal=rehearsal)
+    problems = list(said.problems)
     named = resources.instance.get("azure", ())
-    of_cluster = facts["compute"] and not named
+    of_cluster = config.compute and not named
     types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _choice(resources, named)
-    if facts["compute"] and named and not is_size(named[0]) and resources.gpus is None:
-        message = f"how many GPUs {named[0]} has is known to the cluster {facts['compute']} alone"
+    if config.compute and named and not is_size(named[0]) and resources.gpus is None:
+        message = f"how many GPUs {named[0]} has is known to the cluster {config.compute} alone"
         wrong.append(Issue(("resources", "instance", "azure"), message, "say resources.gpus, 0 for none"))
-    location = facts["location"] or ""
-    image, wrong_image = image_of(spec.image, facts, settings, gpu=gpus > 0, types=types)
+    location = config.location or ""
+    image, wrong_image = image_of(spec.image, config, settings, gpu=gpus > 0, types=types)
     own, wrong_prices = own_prices(settings.get("prices"))
     made, wrong_limits = quote(
         price_of("azure", types[:1], location, own),
@@ -56,26 +57,28 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
             replace(issue, hint=f"{issue.hint}; prices are known once azure.location is set") for issue in wrong_limits
         ]
     # A name that is none has no price either: that it is none is told by the rules.
-    untold = rehearsal or wrong or (not facts["compute"] and any(not is_size(name) for name in types))
+    untold = rehearsal or wrong or (not config.compute and any(not is_size(name) for name in types))
     problems += wrong + wrong_image + wrong_prices + ([] if untold else wrong_limits)
     return Target(
         provider="azure",
         contract="azureml",
-        where=location or f"the workspace {facts['workspace']}",
+        where=location or f"the workspace {config.workspace}",
         max_nodes=MAX_NODES,
         grace_seconds=settings["azure.stop_grace"],
         schemes=("", "azureml", "https", "wasbs", "abfss"),
         unused=UNUSED,
-        facts={
-            **facts,
-            "instances": list(types),
-            "prices": known_prices("azure", types[:1], location, own),
-            **image,
-            "poll": settings["azure.poll"],
-            # A rehearsal costs nothing: what only money forbids is told, and no reason to refuse it.
-            "unpaid": [issue.message for issue in wrong_limits] if rehearsal else [],
-        },
-        origins={**origins, "prices": settings.origins.get("prices", "")},
+        config=replace(
+            config,
+            prices=known_prices("azure", types[:1], location, own),
+            poll=settings["azure.poll"],
+            unpaid=tuple(issue.message for issue in wrong_limits) if rehearsal else (),
+        ),
+        image=image,
+        instances=types,
+        tries_all_instances=False,
+        cluster=config.compute or "",
+        borrowed=said.borrowed,
+        origins={**said.origins, "prices": settings.origins.get("prices", "")},
         gpus=gpus,
         quote=made,
         problems=tuple(problems),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from cloudtrain.catalog.machines import find
 from cloudtrain.planning import Plan
@@ -16,15 +17,14 @@ _OLD_TYPES = re.compile(r"ml\.p[23]\..*|ml\.p3dn\..*|Standard_(NC\d+r?s?(_v[23])
 
 def image_notes(plan: Plan) -> list[str]:
     """Notes about an image that we build; nothing of one that somebody names."""
-    recipe = plan.target.facts.get("recipe")
-    types: list[str] = plan.target.facts.get("instances") or []
-    if not recipe or recipe["kind"] != "cuda":
+    recipe, types = plan.target.image.recipe if plan.target.image else None, plan.target.instances
+    if recipe is None or recipe.kind != "cuda":
         return []
-    args = dict(arg.partition("=")[::2] for arg in recipe["args"])
+    args = dict(arg.partition("=")[::2] for arg in recipe.args)
     return [*_without_efa(plan, types, args), *_too_new(plan, types, args)]
 
 
-def _without_efa(plan: Plan, types: list[str], args: dict[str, str]) -> list[str]:
+def _without_efa(plan: Plan, types: Sequence[str], args: dict[str, str]) -> list[str]:
     rows = [find(plan.target.provider, name) for name in types]
     adapters = [row.instance_type for row in rows if row and row.network == "efa"]
     if plan.spec.resources.nodes < 2 or not adapters or args.get("WITH_EFA") == "1":
@@ -35,7 +35,7 @@ def _without_efa(plan: Plan, types: list[str], args: dict[str, str]) -> list[str
     ]
 
 
-def _too_new(plan: Plan, types: list[str], args: dict[str, str]) -> list[str]:
+def _too_new(plan: Plan, types: Sequence[str], args: dict[str, str]) -> list[str]:
     if args.get("TORCH", "cuda") != "cuda":
         return []
     for name in types:

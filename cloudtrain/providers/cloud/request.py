@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
+from cloudtrain.providers.cloud.config import CloudConfig
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.images.selection import PlannedImage
     from cloudtrain.planning import Plan
     from cloudtrain.spec.fields import Input
 
@@ -23,19 +25,19 @@ ARCHIVE = "source.tar.gz"
 
 def tags(plan: Plan, image: str) -> dict[str, str]:
     """Ours, by which a job is found again from any machine, then the user's. `image`: the address in the request."""
-    facts = plan.facts
+    context = plan.context
     digest = re.search(r"@(sha256:[0-9a-f]{64})$", image)
-    git = {"git-commit": facts.git_commit} if facts.git_commit else {}
-    if facts.git_commit and facts.git_dirty is not None:
-        git["git-dirty"] = str(facts.git_dirty).lower()
+    git = {"git-commit": context.git_commit} if context.git_commit else {}
+    if context.git_commit and context.git_dirty is not None:
+        git["git-dirty"] = str(context.git_dirty).lower()
     mine = {
         "run": plan.run_id,
         "name": plan.spec.name,
         "spec": plan.spec_digest,
-        "source": facts.source.digest,
+        "source": context.source.digest,
         "processes": str(plan.processes),
-        "planned": f"{facts.time:.3f}",
-        **({"owner": facts.owner} if facts.owner else {}),
+        "planned": f"{context.time:.3f}",
+        **({"owner": context.owner} if context.owner else {}),
         **git,
         **({"image-digest": digest[1]} if digest else {}),
         "version": __version__,
@@ -82,14 +84,14 @@ def rehearsal_notes(plan: Plan) -> list[str]:
     """Where a rehearsal is not the real thing, or what would be refused in earnest."""
     if not plan.is_rehearsal:
         return []
-    facts, spec, name = plan.target.facts, plan.spec, plan.target.provider
-    stand_in = plan.host.facts.get("image")
-    same = stand_in == facts["image"] or _built_alike(plan.host.facts.get("recipe"), facts["recipe"])
+    config, spec, name = plan.target.config_as(CloudConfig), plan.spec, plan.target.provider
+    stand_in = plan.host.image_address
+    same = stand_in == plan.target.image_address or _built_alike(plan.host.image, plan.target.image)
     notes = [] if same else [f"rehearsed {_with(stand_in)}, not in the image"]
-    if facts["placeholders"]:
-        missing = ", ".join(facts["placeholders"])
+    if config.placeholders:
+        missing = ", ".join(config.placeholders)
         notes.append(f"{missing} not set: rehearsed with a placeholder; {name} will ask for it")
-    notes += [f"{name} will refuse it: {message}" for message in facts["unpaid"]]
+    notes += [f"{name} will refuse it: {message}" for message in config.unpaid]
     mine = {plan.host.provider, *plan.host.kin}
     local = [item for item, places in spec.inputs.items() if mine & set(places.uri)]
     if local:
@@ -100,11 +102,11 @@ def rehearsal_notes(plan: Plan) -> list[str]:
     return notes
 
 
-def _built_alike(mine: Mapping[str, Any] | None, theirs: Mapping[str, Any] | None) -> bool:
+def _built_alike(mine: PlannedImage | None, theirs: PlannedImage | None) -> bool:
     """Whether two images come from the same files and arguments, for whatever processor."""
-    parts = ("dockerfile", "kind", "args")
-    return bool(mine and theirs) and all((mine or {})[part] == (theirs or {})[part] for part in parts)
+    recipes = [image.recipe for image in (mine, theirs) if image and image.recipe]
+    return len(recipes) == 2 and len({(each.dockerfile, each.kind, each.args) for each in recipes}) == 1
 
 
-def _with(stand_in: str | None) -> str:
+def _with(stand_in: str) -> str:
     return f"in {stand_in}" if stand_in else "with this machine's Python and torch"

@@ -8,6 +8,7 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.issues import Issue, warning
 from cloudtrain.planning import Plan
 from cloudtrain.providers.docker import gpus
+from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.local.checks import gpu_checks, gpu_rules, place_checks
 
@@ -37,7 +38,7 @@ def _taken(plan: Plan, wanted: int) -> list[Issue]:
         return []
     visible = gpus.visible_gpus(gpus.chosen(plan.spec.env))
     holders = gpus.busy(visible)
-    if plan.host.facts["share_gpus"] or len(visible) - len(holders) >= wanted:
+    if plan.host.config_as(DockerConfig).share_gpus or len(visible) - len(holders) >= wanted:
         return []
     return [Issue((), gpus.too_few(visible, wanted, holders), gpus.HINT)]
 
@@ -60,14 +61,14 @@ def _address() -> list[Issue]:
 def _engine(plan: Plan) -> list[Issue]:
     from cloudtrain.providers.docker.errors import missing_image
 
-    image = plan.host.facts["image"]
+    image = plan.host.image_address
     try:
         with docker_engine() as engine:
             machine, _ = engine.machine()
             found = engine.image_architecture(image)
     except CloudtrainError as error:
         return [Issue((), error.message, error.hint)]
-    if found is None and plan.host.facts["recipe"]:
+    if found is None and plan.host.image and plan.host.image.recipe:
         return []  # it is built first
     if found is None:
         missing = missing_image(image)

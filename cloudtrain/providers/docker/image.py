@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from cloudtrain.images.selection import asked, built, is_build, recipe_for
+from cloudtrain.images.selection import PlannedImage, asked, built, is_build, recipe_for
 from cloudtrain.issues import Issue
 from cloudtrain.settings import Settings
 
@@ -14,8 +13,8 @@ _CLOUDS = {"dlc": "aws", "azureml": "azure"}
 
 def image_of(
     image: str | Mapping[str, str], settings: Settings, *, gpu: bool
-) -> tuple[dict[str, Any], tuple[Issue, ...]]:
-    """The facts `image`, its name on this machine, and `recipe`, if we build it; and what is wrong with the wish.
+) -> tuple[PlannedImage, tuple[Issue, ...]]:
+    """The image, by its name on this machine, and what is wrong with the wish.
 
     `auto`, and nothing said, is our own image.
     """
@@ -27,5 +26,5 @@ def image_of(
     cloud = _CLOUDS.get(address.partition(":")[0])
     if cloud:
         hint = f"an address for each: image: {{docker: auto, {cloud}: '{address}'}}"
-        return {"image": "", "recipe": None}, (Issue(at, f"{address} means something in {cloud} alone", hint),)
-    return {"image": address, "recipe": None}, ()
+        return PlannedImage(""), (Issue(at, f"{address} means something in {cloud} alone", hint),)
+    return PlannedImage(address), ()

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.contracts import job_document, masked_variables
 from cloudtrain.contracts.plain import Layout, launches
 from cloudtrain.issues import Issue
-from cloudtrain.planning import Plan, Target
+from cloudtrain.planning import Plan
 from cloudtrain.providers import Progress, Request
+from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.container import Bind, ContainerLaunch, default_shm_bytes, host_names
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
@@ -19,6 +20,7 @@ from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
+from cloudtrain.target import Target
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.contracts.launch import Launch
@@ -52,14 +54,14 @@ class Provider(RunsHere):
             schemes=("",),
             kin=("local",),
             unused=tuple(name for name in UNUSED if name not in ("image", "resources.shm")),
-            facts={
-                **image,
-                "cores": os.cpu_count() or 1,
-                "gpus": spec.resources.gpus or 0,
-                "shm_bytes": spec.resources.shm or _shm_bytes(settings, spec),
-                "memory_bytes": settings.get("docker.memory"),
-                "share_gpus": settings.get("docker.share_gpus") or False,
-            },
+            config=DockerConfig(
+                cores=os.cpu_count() or 1,
+                gpus=spec.resources.gpus or 0,
+                shm_bytes=spec.resources.shm or _shm_bytes(settings, spec),
+                memory_bytes=settings.get("docker.memory"),
+                share_gpus=settings.get("docker.share_gpus") or False,
+            ),
+            image=image,
             problems=problems,
         )
 
@@ -69,7 +71,7 @@ class Provider(RunsHere):
 
         return [*super().rules(plan), *container_rules(plan)]
 
-    def checks(self, plan: Plan) -> list[Issue]:
+    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (it starts no program)
         """Whether the engine answers and has the image; GPUs."""
         from cloudtrain.providers.docker.checks import container_checks
 
@@ -83,7 +85,7 @@ class Provider(RunsHere):
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """The containers, one per node: what each starts, sees and may use."""
-        spec, facts = plan.spec, plan.target.facts
+        spec, config = plan.spec, plan.target.config_as(DockerConfig)
         nodes = spec.resources.nodes
         hosts = host_names(nodes)
         inputs = {name: plan.target.place_of(item.uri) or "" for name, item in spec.inputs.items()}
@@ -101,7 +103,7 @@ class Provider(RunsHere):
             layout,
             addresses=hosts,
             interface="eth0",
-            threads=max(1, facts["cores"] // (nodes * plan.processes)),
+            threads=max(1, config.cores // (nodes * plan.processes)),
         )
         seen = [(here(plan, inputs[name]), target) for name, target in layout.inputs.items()]
         shared = [Bind(source=place, target=target, read_only=True) for place, target in seen]
@@ -109,10 +111,10 @@ class Provider(RunsHere):
         document = {
             "run_id": plan.run_id,
             "job": job,
-            "source": plan.facts.source.digest,
-            "image": image.address if image else facts["image"],
-            "shm_bytes": facts["shm_bytes"],
-            "memory_bytes": facts["memory_bytes"],
+            "source": plan.context.source.digest,
+            "image": image.address if image else plan.target.image_address,
+            "shm_bytes": config.shm_bytes,
+            "memory_bytes": config.memory_bytes,
             "launches": [
                 ContainerLaunch(
                     node=launch.node,
@@ -127,7 +129,7 @@ class Provider(RunsHere):
             ],
             "max_runtime_seconds": spec.limits.max_runtime,
             "grace_seconds": plan.target.grace_seconds,
-            "resume_from": plan.facts.resume_from or None,
+            "resume_from": plan.context.resume_from or None,
         }
         return Request(provider=self.name, document=document, job=job)
 
@@ -171,7 +173,7 @@ def machine_memory() -> int:
 
 def _own(plan: Plan, node: int, layout: Layout) -> list[Bind]:
     """What of the run folder a node sees."""
-    paths = RunPaths(Path(plan.facts.data_dir) / "runs" / plan.run_id)
+    paths = RunPaths(Path(plan.context.data_dir) / "runs" / plan.run_id)
     places: Mapping[str, Path] = {
         layout.source: paths.source(node),
         layout.output: paths.output,
@@ -185,4 +187,4 @@ def _own(plan: Plan, node: int, layout: Layout) -> list[Bind]:
 def _inside(name: str, place: str, plan: Plan) -> str:
     """Where an input is in the container; a single file keeps its own name."""
     folder = f"{INSIDE}/inputs/{name}"
-    return f"{folder}/{Path(here(plan, place)).name}" if name in plan.facts.local_files else folder
+    return f"{folder}/{Path(here(plan, place)).name}" if name in plan.context.local_files else folder

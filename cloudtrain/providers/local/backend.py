@@ -80,15 +80,19 @@ class RunsHere:
 
     def rules(self, plan: Plan) -> list[Issue]:
         """Checkpoints of a run in a cloud are not at hand here."""
-        earlier = plan.facts.resume_from
+        earlier = plan.context.resume_from
         if "://" not in earlier:
             return []
-        hint = f"cloudtrain rerun {plan.facts.resume_run} --fresh starts without them"
+        hint = f"cloudtrain rerun {plan.context.resume_run} --fresh starts without them"
         return [Issue((), f"the earlier run's checkpoints are in {earlier}", hint)]
 
     def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Emulator[Launch]:
         """What executes a request here, under the contract that it is for. The supervisor asks for it."""
         raise NotImplementedError
+
+    def repository(self, settings: Settings) -> str:  # noqa: ARG002
+        """UsageError: what runs here is pushed nowhere."""
+        raise UsageError("no repository is configured", hint="--to REPOSITORY, or --provider with that of a cloud")
 
     def start(
         self,
@@ -242,7 +246,7 @@ def _ignores_a_stop(run: Path) -> bool:
 
 def here(plan: Plan, place: str) -> str:
     """The absolute path of a place on this machine, as the spec says it."""
-    return os.path.normpath(Path(plan.facts.folder) / Path(place).expanduser())
+    return os.path.normpath(Path(plan.context.folder) / Path(place).expanduser())
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:

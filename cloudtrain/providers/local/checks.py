@@ -12,12 +12,13 @@ from pathlib import Path
 from cloudtrain.bundle import bundled
 from cloudtrain.issues import Issue, warning
 from cloudtrain.planning import Plan
+from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.source.inputs import is_empty
 
 
 def machine_rules(plan: Plan) -> list[Issue]:
     """What stands in the way as far as the disk and the environment tell: no process is started."""
-    python, issues = plan.host.facts["python"], []
+    python, issues = plan.host.config_as(LocalConfig).python, []
     if python == sys.executable:
         issues += _torch(python)
     if plan.is_rehearsal and not (Path(python).parent / "python3").exists():
@@ -28,9 +29,17 @@ def machine_rules(plan: Plan) -> list[Issue]:
 
 def machine_checks(plan: Plan) -> list[Issue]:
     """The rest: what takes a process to tell."""
-    python, wanted = plan.host.facts["python"], plan.gpus
+    python, wanted = plan.host.config_as(LocalConfig).python, plan.gpus
     issues = _torch(python) if python != sys.executable else []
     return issues or gpu_checks(plan, python, wanted, "per node")
+
+
+def not_executed(plan: Plan, named_by: str) -> Issue:
+    """What is said instead of the checks where the job's own settings file names the Python and nothing is started."""
+    message = (
+        f"{plan.host.config_as(LocalConfig).python} is named by {named_by}, so nothing is asked of it before a submit"
+    )
+    return warning(message, "CLOUDTRAIN_PYTHON names one that is asked at once")
 
 
 def gpu_rules(plan: Plan, wanted: int, of: str) -> list[Issue]:
@@ -65,7 +74,7 @@ def place_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
             hint = f"or rehearse with a folder: {{local: ./data, {plan.target.provider}: …}}"
             issues.append(warning(message, hint))
             continue
-        place = Path(plan.facts.folder) / Path(place_here).expanduser()
+        place = Path(plan.context.folder) / Path(place_here).expanduser()
         if not os.path.exists(place):  # noqa: PTH110  (false, not an error, for what no disk can hold)
             issues.append(
                 Issue((), f"inputs.{name}: no such file or folder: {place}", origin=plan.where(f"inputs.{name}"))

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.contracts import job_document, masked_variables
 from cloudtrain.contracts.plain import Layout, launches
 from cloudtrain.issues import Issue
-from cloudtrain.planning import Plan, Target
+from cloudtrain.planning import Plan
 from cloudtrain.providers import Request
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
+from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.settings import Settings
+from cloudtrain.target import Target
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.contracts.launch import Launch
@@ -38,11 +40,11 @@ class Provider(RunsHere):
             grace_seconds=settings["stop_grace"],
             schemes=("",),
             unused=UNUSED,
-            facts={
-                "python": settings.get("python") or sys.executable,
-                "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-                "system": sys.platform,
-            },
+            config=LocalConfig(
+                python=settings.get("python") or sys.executable,
+                cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+                system=sys.platform,
+            ),
             origins={"python": settings.beside_the_job("python")},
         )
 
@@ -52,11 +54,12 @@ class Provider(RunsHere):
 
         return [*super().rules(plan), *machine_rules(plan)]
 
-    def checks(self, plan: Plan) -> list[Issue]:
+    def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:
         """The same, where it takes a process to tell: GPUs, and torch in another Python."""
-        from cloudtrain.providers.local.checks import machine_checks
+        from cloudtrain.providers.local.checks import machine_checks, not_executed
 
-        return machine_checks(plan)
+        named_by = plan.host.origins.get("python")
+        return machine_checks(plan) if starting or not named_by else [not_executed(plan, named_by)]
 
     def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Emulator[Launch]:
         """What executes a request under the contract that it is for, in processes."""
@@ -75,10 +78,10 @@ class Provider(RunsHere):
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:  # noqa: ARG002
         """The launches, one per node, with every path of the run."""
-        spec, facts = plan.spec, plan.target.facts
-        paths = RunPaths(Path(plan.facts.data_dir) / "runs" / plan.run_id)
+        spec, config = plan.spec, plan.target.config_as(LocalConfig)
+        paths = RunPaths(Path(plan.context.data_dir) / "runs" / plan.run_id)
         layout = Layout(
-            python=facts["python"],
+            python=config.python,
             job_file=str(paths.job_file),
             source=str(paths.source("{node}")),
             output=str(paths.output),
@@ -88,23 +91,23 @@ class Provider(RunsHere):
         )
         nodes, per_node = spec.resources.nodes, plan.processes
         # Linux answers on all of 127/8: an address of its own keeps each node apart, and in order, under c10d.
-        linux = facts["system"] == "linux"
+        linux = config.system == "linux"
         addresses = tuple(f"127.0.0.{101 + node}" if linux and nodes > 1 else "127.0.0.1" for node in range(nodes))
         found = launches(
             plan,
             layout,
             addresses=addresses,
             interface="lo" if linux else "lo0",
-            threads=max(1, facts["cores"] // (nodes * per_node)),
+            threads=max(1, config.cores // (nodes * per_node)),
         )
         job = {**job_document(plan), **masked_variables(plan)}
         document = {
             "run_id": plan.run_id,
             "job": job,
-            "source": plan.facts.source.digest,
+            "source": plan.context.source.digest,
             "launches": [launch.to_json() for launch in found],
             "max_runtime_seconds": spec.limits.max_runtime,
             "grace_seconds": plan.target.grace_seconds,
-            "resume_from": plan.facts.resume_from or None,
+            "resume_from": plan.context.resume_from or None,
         }
         return Request(provider=self.name, document=document, job=job)

@@ -15,6 +15,7 @@ import cloudtrain
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError
 from cloudtrain.providers.azure.client import Workspace
+from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.validate import rule_issues
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.samples import client
@@ -213,8 +214,8 @@ def test_what_the_sdk_refuses_is_told_with_its_cause(
     document = {**cloudtrain.render(plan).document, "code": str(folder / "src"), **wrong}
     for item in document["inputs"].values():
         item["path"] = str(folder / item["path"])
-    facts = plan.target.facts
-    place = Workspace(facts["subscription"], facts["resource_group"], facts["workspace"])
+    config = plan.target.config_as(AzureConfig)
+    place = Workspace(config.subscription, config.resource_group, config.workspace)
     with pytest.raises(RefusedError) as refused:
         place.create(document, lambda: None)
     assert told.format(folder=folder) in refused.value.message

@@ -1,0 +1,32 @@
+"""What a SageMaker job needs to know of its account, decided when it is planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudtrain.providers.cloud.config import CloudConfig
+
+if TYPE_CHECKING:
+    from cloudtrain.runs.store import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AwsConfig(CloudConfig):
+    """Account, place and network of a SageMaker job. Of a run that another machine has started, less is known."""
+
+    region: str
+    role: str = ""
+    """ARN of the role that the job runs as."""
+    bucket: str = ""
+    """For source, checkpoints and models."""
+    repository: str | None = None
+    """Where images that are built are pushed: ECR's name or address of it."""
+    subnets: tuple[str, ...] = ()
+    security_groups: tuple[str, ...] = ()
+    kms_key: str | None = None
+
+
+def config_of(run: RunFolder) -> AwsConfig:
+    """As it was when the run was planned."""
+    return AwsConfig.from_json(run.document("plan.json")["target"]["facts"])

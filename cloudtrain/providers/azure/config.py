@@ -1,0 +1,34 @@
+"""What an Azure ML job needs to know of its workspace, decided when it is planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudtrain.providers.cloud.config import CloudConfig
+
+if TYPE_CHECKING:
+    from cloudtrain.runs.store import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AzureConfig(CloudConfig):
+    """Workspace, compute and storage of an Azure ML job. Of a run that another machine has started, less is known."""
+
+    subscription: str
+    """Its id."""
+    resource_group: str
+    workspace: str
+    location: str | None = None
+    """Where the workspace is, such as `eastus`: prices depend on it."""
+    compute: str | None = None
+    """A cluster of the workspace; None: serverless machines."""
+    datastore: str = ""
+    """Where checkpoints, model and output are kept."""
+    repository: str | None = None
+    """Where images that are built are pushed: `myregistry.azurecr.io/train`."""
+
+
+def config_of(run: RunFolder) -> AzureConfig:
+    """As it was when the run was planned."""
+    return AzureConfig.from_json(run.document("plan.json")["target"]["facts"])
