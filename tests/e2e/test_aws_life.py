@@ -43,7 +43,8 @@ class TestSageMaker(Life):
         return "secretsmanager:token"
 
     def saved(self, cloud: Any, run_id: str) -> list[str]:
-        return list(cloud.objects(f"cloudtrain/runs/{run_id}/checkpoints/"))
+        keys: list[str] = cloud.keys(f"cloudtrain/runs/{run_id}/checkpoints/")
+        return keys
 
     def told(self, cloud: Any) -> str:
         described = cloud.client("sagemaker").describe_training_job(TrainingJobName="dog-1")
@@ -59,7 +60,7 @@ def test_the_model_is_where_sagemaker_puts_it(bench: Bench, digits: Result) -> N
 def test_what_the_trainer_writes_for_tensorboard_is_uploaded(cloud: Cloud, digits: Result) -> None:
     assert digits.code == 0
     pytest.importorskip("tensorboard")
-    assert any("events.out.tfevents" in name for name in cloud.objects("cloudtrain/runs/digits-1/tensorboard/"))
+    assert any("events.out.tfevents" in name for name in cloud.keys("cloudtrain/runs/digits-1/tensorboard/"))
 
 
 def test_spot_is_billed_at_less(bench: Bench) -> None:

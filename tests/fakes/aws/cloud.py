@@ -6,7 +6,6 @@ import logging
 import os
 import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -96,15 +95,22 @@ class Cloud:
             self._clients[name] = session.client(service, endpoint_url=place, config=config)
         return self._clients[name]
 
+    def keys(self, prefix: str = "") -> list[str]:
+        """The names of everything in the bucket below a prefix."""
+        pages = (
+            self.client("s3", direct=True).get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
+        )
+        return [item["Key"] for page in pages for item in page.get("Contents", [])]
+
     def objects(self, prefix: str = "") -> dict[str, bytes]:
-        """Everything in the bucket below a prefix."""
-        s3 = self.client("s3", direct=True)
-        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
-        keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
-        found = {}
-        for key in keys:
-            with suppress(s3.exceptions.NoSuchKey):  # deleted in this moment, as its job has deleted it
+        """Everything in the bucket below a prefix, but for what is deleted in this moment by its job."""
+        s3, found = self.client("s3", direct=True), {}
+        for key in self.keys(prefix):
+            try:
                 found[key] = s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+            except s3.exceptions.ClientError:  # moto says 500 where an object goes while it is read
+                if key in self.keys(key):
+                    raise
         return found
 
     def put(self, key: str, content: bytes = b"") -> None:
