@@ -18,7 +18,7 @@ PICTURE = DOCS / "run.svg"
 GUIDE = DOCS / "guides" / "sagemaker.md"
 COMMANDS = (
     "cloudtrain plan --provider aws",
-    "cloudtrain submit --as aws --set resources.gpus=0 --set resources.processes=2",
+    "cloudtrain submit --as aws --set resources.gpus=0",
 )
 TITLE = "cloudtrain: a SageMaker job is planned with its price, then rehearsed on this machine"
 
