@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal
 
@@ -55,3 +56,17 @@ class Issue:
 def warning(message: str, hint: str | None = None, *, path: Keys = (), origin: str = "") -> Issue:
     """An issue that does not stand in the way."""
     return Issue(path, message, hint, severity="warning", origin=origin)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'nodes'?)`, or nothing when no known word is near."""
+    near = nearest(word, known)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:
+    """The known words most like this one, the most similar first; capitals make no difference."""
+    from difflib import get_close_matches  # only a mistake needs it
+
+    by_lower = {each.lower(): each for each in known}
+    return [by_lower[each] for each in get_close_matches(word.lower(), by_lower, n=count)]

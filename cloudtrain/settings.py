@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import SpecError
-from cloudtrain.issues import Issue
+from cloudtrain.issues import Issue, did_you_mean
 from cloudtrain.units import parse_duration, parse_size
 
 
@@ -168,7 +168,7 @@ def load_settings(
     ):
         for key, (value, origin) in given.items():
             if key not in KEYS:
-                issues.append(Issue((key,), f"unknown setting{_near(key)}", origin=origin))
+                issues.append(Issue((key,), f"unknown setting{did_you_mean(key, KEYS)}", origin=origin))
                 continue
             try:
                 values[key], origins[key] = KEYS[key][0](value), origin
@@ -230,10 +230,3 @@ def _line(text: str, *names: str) -> int:
 def _xdg(environ: Mapping[str, str], variable: str, below_home: str) -> Path:
     base = environ.get(variable) or str(Path(environ.get("HOME") or "~").expanduser() / below_home)
     return Path(base) / "cloudtrain"
-
-
-def _near(key: str) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(key, KEYS, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

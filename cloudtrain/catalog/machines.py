@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cloudtrain.catalog import Instance, instances, type_names
-from cloudtrain.issues import Issue, Keys
+from cloudtrain.issues import Issue, Keys, did_you_mean
 
 
 def choose(
@@ -45,10 +45,7 @@ def _all_gpus(provider: str, named: Sequence[str]) -> tuple[int | None, list[Iss
     at: Keys = ("resources", "instance", provider)
     unknown = [name for name, count in counts.items() if count is None]
     if unknown:
-        from difflib import get_close_matches
-
-        near = get_close_matches(unknown[0], [row.instance_type for row in instances(provider)], n=1)
-        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        meant = did_you_mean(unknown[0], (row.instance_type for row in instances(provider)))
         message = f"{unknown[0]} is not in our table of machines, so how many GPUs it has is not known{meant}"
         return None, [Issue(at, message, "say resources.gpus: how many the job uses per node")]
     if len(set(counts.values())) > 1:

@@ -60,11 +60,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with a word on what may have been meant."""
         if args and args[0] not in COMMANDS:
-            from difflib import get_close_matches
+            from cloudtrain.issues import did_you_mean
 
-            close = get_close_matches(args[0], COMMANDS, n=1)
-            near = f" (did you mean {close[0]!r}?)" if close else ""
-            ctx.fail(f"there is no command {args[0]!r}{near}")
+            ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
 

@@ -13,10 +13,10 @@ import click
 
 from cloudtrain.api.run import Run, Update, explain
 from cloudtrain.cli import github
-from cloudtrain.cli.failure_hints import remedy
 from cloudtrain.cli.output import command, home, learning_curves, number, paint, print_json, say
-from cloudtrain.cli.terminal import indented, one_line, redraw, write_log
+from cloudtrain.cli.terminal import bar, indented, one_line, redraw, write_log
 from cloudtrain.errors import CloudError
+from cloudtrain.runs.failure_hints import hint_for
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration
@@ -142,8 +142,7 @@ def _progress(state: RunState, now: float) -> str:
     if "samples_per_s" in progress:
         parts.append(f"{number(progress['samples_per_s'])} samples/s")
     if isinstance(progress.get("steps"), int) and progress["steps"]:
-        done = round(16 * min(1.0, progress.get("step", 0) / progress["steps"]))
-        parts.append("━" * done + "─" * (16 - done))
+        parts.append(bar(progress.get("step", 0), progress["steps"]))
     return "  ".join([*parts, elapsed])
 
 
@@ -201,9 +200,9 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
     say(f"{run.id} {paint('failed')} after {took}: {indented(explain(state), 4)}")
     if error.get("file"):
         say(f"  {one_line(source_line(error))}")
-    cure = remedy(error or {"message": state.reason})
-    if cure:
-        say(f"  hint: {indented(cure, 8)}")
+    hint = hint_for(error or {"message": state.reason})
+    if hint:
+        say(f"  hint: {indented(hint, 8)}")
     if state.log_trouble:
         say(f"  {'note':<11} its log could not be read: {one_line(str(state.log_trouble.get('reason', '')))}")
     where = ("--rank", str(error["rank"])) if error.get("rank", -1) >= 0 else ()

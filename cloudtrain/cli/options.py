@@ -58,7 +58,7 @@ def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], No
     import sys
     import time
 
-    from cloudtrain.cli.terminal import redraw
+    from cloudtrain.cli.terminal import bar, redraw
     from cloudtrain.units import format_size
 
     started = time.monotonic()
@@ -69,8 +69,7 @@ def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], No
         if not sys.stderr.isatty() or not total or (time.monotonic() - started < 0.5 and not shown):
             return
         shown = True
-        filled = round(24 * min(done, total) / total)
         amount = f"{format_size(done)} of {format_size(total)}" if bytes_ else f"{done}/{total} files"
-        redraw("" if done >= total else f"{label} {'━' * filled}{'─' * (24 - filled)} {amount}")
+        redraw("" if done >= total else f"{label} {bar(done, total, 24)} {amount}")
 
     return draw

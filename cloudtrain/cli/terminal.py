@@ -83,6 +83,12 @@ def write_json(value: Any, *, indent: int | None = 2) -> None:
     click.echo(_UNSAFE.sub(_escaped_in_json, json.dumps(value, indent=indent, ensure_ascii=False)))
 
 
+def bar(done: float, total: float, width: int = 16) -> str:
+    """`━━━━────`: how much of something is done, in so many characters."""
+    filled = round(width * min(1.0, done / total))
+    return "━" * filled + "─" * (width - filled)
+
+
 def redraw(text: str) -> None:
     """Draw over the line that stands on the terminal's stderr; an empty text takes it away."""
     sys.stderr.write("\r\x1b[K" + (f"  {one_line(text)}" if text else ""))

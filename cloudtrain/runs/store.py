@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import CloudtrainError, RunExists, RunNotFound, StorageError
+from cloudtrain.issues import did_you_mean
 from cloudtrain.private import FILE, private, private_folder, tighten
 from cloudtrain.runs.blocks import end_of_lines, lines_back, lines_from, open_file, read_file
 from cloudtrain.runs.events import parse
@@ -144,13 +145,7 @@ class RunStore:
         if fitting:
             message = f"{name!r} fits runs of other machines only: {', '.join(fitting[:5])}"
             raise RunNotFound(message, hint="a run that this machine has not started is meant by its whole id")
-        from difflib import get_close_matches
-
-        close = get_close_matches(name, ids, n=1)
-        raise RunNotFound(
-            f"there is no run {name!r}" + (f" (did you mean {close[0]!r}?)" if close else ""),
-            hint="cloudtrain list shows all runs",
-        )
+        raise RunNotFound(f"there is no run {name!r}{did_you_mean(name, ids)}", hint="cloudtrain list shows all runs")
 
     def _created(self, run_id: str) -> float:
         # Documents are written once, at the run's birth; the folder's own time moves on.

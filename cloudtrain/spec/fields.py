@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cloudtrain.catalog import gpu_names
-from cloudtrain.issues import Issue, Keys
+from cloudtrain.issues import Issue, Keys, did_you_mean
 from cloudtrain.spec.yaml_document import kind_of
 
 PROVIDERS = ("local", "docker", "aws", "azure")
@@ -74,15 +74,6 @@ class Input:
     def on(self, provider: str) -> str | None:
         """Where it lies for one provider, None when the spec does not say."""
         return self.uri.get(provider, self.uri.get("*"))
-
-
-def did_you_mean(word: str, known: tuple[str, ...]) -> str:
-    """` (did you mean 'nodes'?)`, or nothing when no known word is near."""
-    from difflib import get_close_matches
-
-    same = [name for name in known if name.lower() == word.lower()]
-    close = same or get_close_matches(word, known, n=1, cutoff=0.6)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def expect(value: Any, kind: type | tuple[type, ...], name: str) -> Any:

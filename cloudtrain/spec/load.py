@@ -18,8 +18,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from cloudtrain.errors import SpecError
-from cloudtrain.issues import Issue, Keys, dotted
-from cloudtrain.spec.fields import NAME, FieldErrors, did_you_mean
+from cloudtrain.issues import Issue, Keys, did_you_mean, dotted
+from cloudtrain.spec.fields import NAME, FieldErrors
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.placeholders import places_in_env, unknown_places
 from cloudtrain.spec.yaml_document import (

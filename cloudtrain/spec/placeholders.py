@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from cloudtrain.issues import Issue
-from cloudtrain.spec.fields import did_you_mean
+from cloudtrain.issues import Issue, did_you_mean
 
 # Compiled when they are needed: a plan has no time to lose.
 _PLACE = r"\$\{(?P<azure>\{\s*)?(?P<kind>inputs|outputs)\.(?P<name>[A-Za-z][\w-]*)(?(azure)\s*\})\}"

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cli.failure_hints import remedy
 from cloudtrain.errors import SpecError
 from cloudtrain.images.recipe import our_recipe
 from cloudtrain.images.selection import PlannedImage
@@ -38,6 +37,7 @@ from cloudtrain.providers.docker.output import NodeWords
 from cloudtrain.providers.emulation.base import local_input
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.checks import place_checks
+from cloudtrain.runs.failure_hints import hint_for
 from cloudtrain.settings import Settings
 from tests.golden.cases import plan_of
 
@@ -313,7 +313,7 @@ def test_an_engine_of_another_machine_is_refused_by_its_context(
     assert refused.message == "no Docker engine answers at ssh://me@there (the docker context far)"
 
 
-REMEDIES = {
+HINTS = {
     "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers are out of "
     "shared memory.": "resources.shm",
     "unable to open shared memory object </torch_7> in read-write mode: No space left on device (28)": "resources.shm",
@@ -325,10 +325,10 @@ REMEDIES = {
 }
 
 
-@pytest.mark.parametrize("number", range(len(REMEDIES)))
+@pytest.mark.parametrize("number", range(len(HINTS)))
 def test_what_an_image_or_its_container_lacks_is_told_with_the_setting(number: int) -> None:
-    said = list(REMEDIES)[number]
-    assert REMEDIES[said] in (remedy({"exception": "RuntimeError", "message": said}) or "")
+    said = list(HINTS)[number]
+    assert HINTS[said] in (hint_for({"exception": "RuntimeError", "message": said}) or "")
 
 
 def test_a_place_for_all_providers_is_one_for_rehearsals_too() -> None:

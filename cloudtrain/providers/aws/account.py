@@ -6,14 +6,13 @@ import re
 
 from cloudtrain.catalog.dlc import dlc_regions
 from cloudtrain.errors import UsageError
-from cloudtrain.issues import Issue
+from cloudtrain.issues import Issue, did_you_mean
 from cloudtrain.providers.aws.cli_defaults import region_around
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.image import repository_of
 from cloudtrain.providers.cloud.account import Account, Needed, repository_in
 from cloudtrain.providers.cloud.cli_defaults import Found
 from cloudtrain.settings import Settings
-from cloudtrain.spec.fields import did_you_mean
 from cloudtrain.spec.model import Aws
 
 _REGION = Needed("us-east-1", "where to run", placeholder="us-east-1")

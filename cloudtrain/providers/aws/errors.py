@@ -8,6 +8,7 @@ from botocore import exceptions as sdk
 from botocore.exceptions import ClientError
 
 from cloudtrain.errors import CloudError, Outcome
+from cloudtrain.runs.failure_hints import SAGEMAKER_TRUST, sagemaker_quota
 
 _AGAIN = "then try again"
 _WAIT = f"wait a little, {_AGAIN}"
@@ -110,10 +111,10 @@ def _answered(error: ClientError, name: str, region: str, place: str) -> CloudEr
         return CloudError(message, hint=_WAIT, code=code, transient=True, outcome=Outcome.UNKNOWN)
     is_missing = code == "ResourceNotFound" or (code == "ValidationException" and "not found" in said.lower())
     about = f"{where}: {code}: {said}"
-    return CloudError(about, hint=_remedy(code, said, name, region), code=NOT_FOUND if is_missing else code)
+    return CloudError(about, hint=_hint(code, said, name, region), code=NOT_FOUND if is_missing else code)
 
 
-def _remedy(code: str, said: str, name: str, region: str) -> str | None:
+def _hint(code: str, said: str, name: str, region: str) -> str | None:
     if code in _DENIED:
         return f"these credentials lack a permission: {_action(said, name)}"
     if code == "NoSuchBucket":
@@ -121,9 +122,9 @@ def _remedy(code: str, said: str, name: str, region: str) -> str | None:
     if code in _ELSEWHERE:
         return f"the bucket must be in the job's own region, {region}: look at aws.bucket and aws.region"
     if code == "ResourceLimitExceeded":
-        return quota_hint(said)
+        return sagemaker_quota(said)
     if "assume" in said.lower() and "role" in said.lower():
-        return TRUST_HINT
+        return SAGEMAKER_TRUST
     return None
 
 
@@ -143,17 +144,6 @@ def _action(said: str, name: str) -> str:
         return _S3_ACTIONS.get(name, f"sagemaker:{name}" if "TrainingJob" in name else f"the action {name}")
     where = " on the job's role (aws.role)" if told[1] == "iam:PassRole" else ""
     return told[1] + where
-
-
-TRUST_HINT = "the role (aws.role) must trust sagemaker.amazonaws.com: look at its trust policy"
-
-
-def quota_hint(said: str) -> str:
-    """How to get more of what an account has too little of: a new account's quota of GPU machines is 0."""
-    found = re.search(r"'([^']* for [^']*usage)'|(ml\.[a-z0-9-]+\.[a-z0-9]+[^'\".]*usage)", said)
-    which = next((text for text in found.groups() if text), "") if found else ""
-    quota = f"'{which}'" if which else "the instance type's training job usage"
-    return f"ask for more in the console: Service Quotas > Amazon SageMaker > {quota}; or name another instance type"
 
 
 def _camel(call: str) -> str:

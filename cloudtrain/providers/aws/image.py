@@ -10,10 +10,9 @@ from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions, registr
 from cloudtrain.catalog.machines import architecture_of, mixed_architectures
 from cloudtrain.images.reference import ECR
 from cloudtrain.images.selection import CLOUD_PLATFORM, PlannedImage, asked, built, is_build, recipe_for
-from cloudtrain.issues import Issue
+from cloudtrain.issues import Issue, did_you_mean
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.settings import Settings
-from cloudtrain.spec.fields import did_you_mean
 
 _DLC = "dlc:"
 _PLACEHOLDER = "not-set-yet"

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
 from typing import Any
 
-from cloudtrain.issues import Issue, Keys, warning
+from cloudtrain.issues import Issue, Keys, did_you_mean, nearest, warning
 
 SHOWN = 60
 """As many characters of a value are shown; of a map's value (an environment variable, say) `SHOWN_IN_MAP`."""
@@ -129,15 +129,15 @@ def _structure(shape: Any, value: Mapping[Any, Any], path: Keys, limit: int) -> 
         if name in shape.members:
             yield from _walk(shape.members[name], item, (*path, name), limit)
         else:
-            near = _near(str(name), list(shape.members), 1)
-            yield Issue((*path, str(name)), "is not a known member" + (f" (did you mean {near!r}?)" if near else ""))
+            meant = did_you_mean(str(name)[:SHOWN], shape.members)
+            yield Issue((*path, str(name)), f"is not a known member{meant}")
 
 
 def _text(shape: Any, value: str, path: Keys, limit: int) -> Iterator[Issue]:
     shown = "this text" if shape.metadata.get("sensitive") else _shown(value, limit)
     known = shape.metadata.get("enum") or ()
     if known and value not in known:
-        near = ", ".join(known) if len(known) <= FEW else _near(value, known, 3)
+        near = ", ".join(known if len(known) <= FEW else nearest(value[:SHOWN], known, 3))
         places = f" ({'near: ' if len(known) > FEW else ''}{near})" if near else ""
         yield warning(f"{shown} is none of the {len(known)} known values{places}", path=path)
         return
@@ -205,13 +205,6 @@ def _kind(value: Any) -> str:
         case Mapping():
             return "a mapping"
     return f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
-
-
-def _near(word: str, known: Sequence[str], count: int) -> str:
-    from difflib import get_close_matches  # a request without mistakes needs none
-
-    lower = {each.lower(): each for each in known}
-    return ", ".join(lower[each] for each in get_close_matches(word[:SHOWN].lower(), lower, n=count, cutoff=0.6))
 
 
 def _shown(value: str, limit: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from azure.core import exceptions as sdk
 
 from cloudtrain.errors import DENIED, CloudError, CloudtrainError, Outcome, RefusedError
+from cloudtrain.runs.failure_hints import azure_quota
 
 _AGAIN = "then try again"
 _WAIT = f"wait a little, {_AGAIN}"
@@ -107,7 +108,8 @@ def _answered(error: sdk.HttpResponseError, where: str) -> CloudError:
     if status >= 500:
         message = f"{where}: Azure failed ({code or status}): {said}"
         return CloudError(message, hint=_WAIT, code=code, transient=True, outcome=Outcome.UNKNOWN)
-    return CloudError(f"{where}: {code or status}: {said}", hint=_remedy(said), code=code or str(status))
+    quota = azure_quota(said) if "quota" in said.lower() else None
+    return CloudError(f"{where}: {code or status}: {said}", hint=quota, code=code or str(status))
 
 
 def _denied(error: sdk.HttpResponseError, where: str) -> CloudError:
@@ -137,21 +139,6 @@ def _not_found(error: sdk.HttpResponseError, where: str) -> CloudError:
 def _is_of_storage(error: sdk.HttpResponseError) -> bool:
     response = getattr(error, "response", None)
     return "x-ms-version" in getattr(response, "headers", {})
-
-
-def _remedy(said: str) -> str | None:
-    if "quota" in said.lower():
-        return quota_hint(said)
-    return None
-
-
-def quota_hint(said: str) -> str:
-    """How to get more of what a subscription has too little of: a new one's quota of GPU machines is 0."""
-    found = re.search(r"[Ff]amily '?([\w ]+?)'?[ .,]", said)
-    which = f" of {found[1]}" if found else ""
-    return (
-        f"ask for more{which} in the studio: Quota > Azure Machine Learning > the workspace's region; or another size"
-    )
 
 
 def _code(error: Exception) -> str:

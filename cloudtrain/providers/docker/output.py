@@ -11,6 +11,7 @@ from typing import Any
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.docker.container import LOG_BYTES, ContainerSpec
 from cloudtrain.runs.events import parse
+from cloudtrain.runs.failure_hints import ENGINE_STOPPED, KILLED_FROM_OUTSIDE
 from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.units import format_size
 
@@ -19,16 +20,6 @@ LONGEST = 64 * 1024
 
 _LOG_OVERHEAD = 48
 """Bytes at most that the engine writes down beside each line: its time, its source, two lengths."""
-
-NOT_MEMORY = (
-    "the engine saw no process of this container killed for want of memory: somebody or something sent the signal "
-    "(docker kill, docker stop, kill -9)"
-)
-
-LIVE_RESTORE = (
-    "cloudtrain rerun goes on from the last checkpoint; containers outlive a restart of the engine where "
-    '/etc/docker/daemon.json says "live-restore": true'
-)
 
 _TOLD = ("outcome", "seconds", "error", "forced", "why", "stop_asked")
 
@@ -128,9 +119,9 @@ class NodeWords:
             self._say("node_ended", outcome="stopped", error=None, forced=forced)
         elif self.told is None:
             message = _left(code, self._last.decode("utf-8", "replace").strip()[:200])
-            hint = NOT_MEMORY if code == KILLED and not why else None
+            hint = KILLED_FROM_OUTSIDE if code == KILLED and not why else None
             if self.engine_lost and code in (KILLED, TERMINATED):
-                message, hint = "the Docker engine was stopped, and ended its container", LIVE_RESTORE
+                message, hint = "the Docker engine was stopped, and ended its container", ENGINE_STOPPED
             self._fail("SIGKILL" if code == KILLED else "exit", f"{message} ({why})" if why else message, hint)
             return code or 1
         elif self.told.get("outcome") == "stopped" and not asked:
@@ -188,7 +179,7 @@ def _known_better(error: dict[str, Any], why: str) -> dict[str, Any]:
     message = str(error["message"]).removesuffix(" (out of host memory?)")
     if why:
         return {**error, "message": f"{message} ({why})"}
-    return {"hint": NOT_MEMORY, **error, "message": message}
+    return {"hint": KILLED_FROM_OUTSIDE, **error, "message": message}
 
 
 def _is_sigkill(error: dict[str, Any]) -> bool:

@@ -1,15 +1,45 @@
-"""What to do about failures that have a known cure."""
+"""What to do about failures that have a known cure: of jobs, of the clouds' answers, of containers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-_REMEDIES: tuple[tuple[str, str], ...] = (
+SAGEMAKER_TRUST = "the role (aws.role) must trust sagemaker.amazonaws.com: look at its trust policy"
+
+KILLED_FROM_OUTSIDE = (
+    "the engine saw no process of this container killed for want of memory: somebody or something sent the signal "
+    "(docker kill, docker stop, kill -9)"
+)
+
+ENGINE_STOPPED = (
+    "cloudtrain rerun goes on from the last checkpoint; containers outlive a restart of the engine where "
+    '/etc/docker/daemon.json says "live-restore": true'
+)
+
+
+def sagemaker_quota(said: str) -> str:
+    """How to get more of what an account has too little of: a new account's quota of GPU machines is 0."""
+    found = re.search(r"'([^']* for [^']*usage)'|(ml\.[a-z0-9-]+\.[a-z0-9]+[^'\".]*usage)", said)
+    which = next((text for text in found.groups() if text), "") if found else ""
+    quota = f"'{which}'" if which else "the instance type's training job usage"
+    return f"ask for more in the console: Service Quotas > Amazon SageMaker > {quota}; or name another instance type"
+
+
+def azure_quota(said: str) -> str:
+    """How to get more of what a subscription has too little of: a new one's quota of GPU machines is 0."""
+    found = re.search(r"[Ff]amily '?([\w ]+?)'?[ .,]", said)
+    which = f" of {found[1]}" if found else ""
+    return (
+        f"ask for more{which} in the studio: Quota > Azure Machine Learning > the workspace's region; or another size"
+    )
+
+
+_HINTS: tuple[tuple[str, str | Callable[[str], str]], ...] = (
     (
         r"ResourceLimitExceeded|account-level service limit",
-        "ask for a higher quota: Service Quotas > Amazon SageMaker > '… for training job usage' (new accounts have 0)",
+        sagemaker_quota,
     ),
     (
         r"CapacityError|Unable to provision|insufficient capacity|InsufficientInstanceCapacity",
@@ -17,7 +47,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"assume.*role|AssumeRole",
-        "the role (aws.role) must trust sagemaker.amazonaws.com: look at its trust policy",
+        SAGEMAKER_TRUST,
     ),
     (
         r"CannotPullContainer|[Ii]mage .*(does not exist|not found|cannot be pulled)|(pull|find|access).* image",
@@ -103,9 +133,10 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 )
 
 
-def remedy(error: Mapping[str, Any]) -> str | None:
-    """The next step for a root cause, None when we know none. Who told of it may have known it already."""
+def hint_for(error: Mapping[str, Any]) -> str | None:
+    """The next step for a root cause, None when we know none. Whoever told of it may have known it already."""
     if error.get("hint"):
         return str(error["hint"])
     text = f"{error.get('exception')}: {error.get('message')}"
-    return next((cure for pattern, cure in _REMEDIES if re.search(pattern, text)), None)
+    hint = next((hint for pattern, hint in _HINTS if re.search(pattern, text)), None)
+    return hint(text) if callable(hint) else hint
