@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 if find_spec("cloudtrain_job") is None:  # run by hand; in a job the launcher has put it on the path
     sys.path.insert(1, str(Path(__file__).parent / "job"))
 
-from cloudtrain_job import emit, to_json, write_result
+from cloudtrain_job import tell, to_json, write_result
+from cloudtrain_launcher.events import Checkpoint, Result
 from cloudtrain_trainer.arguments import end, parse, refuse
 from cloudtrain_trainer.options import Folders, Options
 from cloudtrain_trainer.rules import Refused
@@ -54,15 +55,15 @@ def train(options: Options, folders: Folders) -> NoReturn:
     stop.listen()  # after the group has formed: until then a SIGTERM ends the process at once
     watch(ranks.device)
 
-    def tell(written: Written) -> None:
+    def report(written: Written) -> None:
         if ranks.rank == 0:
             times = {"seconds": round(written.seconds, 4), "stall_seconds": round(written.stall, 4)}
-            emit("checkpoint", step=written.step, path=str(written.folder), **times)
+            tell(Checkpoint(step=written.step, path=str(written.folder)).but(**times))
 
     task = tasks.chosen(options)
     rules.check(options, ranks.size, ranks.local_size, tasks.ability(task) if options.model else None)
     run = os.environ.get("CLOUDTRAIN_RUN_ID", "")
-    checkpoints = Checkpoints(folders.checkpoints, options.keep, ranks, strategy.holders, tell, run)
+    checkpoints = Checkpoints(folders.checkpoints, options.keep, ranks, strategy.holders, report, run)
     trackers = Trackers(folders.output, vars(options), active=ranks.rank == 0)
     # A restart inside the job goes on, also after --no-resume. Nodes may count restarts differently: agree.
     restarted = ranks.agree(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")()[0]
@@ -140,7 +141,7 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
         write_numbers(folders, numbers)
     loop.ranks.barrier()
     if loop.ranks.rank == 0:
-        emit("result", outcome=outcome, step=loop.at.step, **told)
+        tell(Result(outcome=outcome, step=loop.at.step).but(**told))
     write_result(outcome, step=loop.at.step)
 
 

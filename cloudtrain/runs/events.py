@@ -1,38 +1,42 @@
-"""Events as the client may use them, checked by the one schema that the launcher has too (event_schema.py there)."""
+"""The events of a run, as the launcher's own files define them (cloudtrain_launcher/events.py, which explains them).
+
+Those files are sent with the job, so that they cannot import from this package, and a job may bring those of another
+version: here they are loaded from beside this package, under a name of their own.
+"""
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cloudtrain.bundle import bundled
+if TYPE_CHECKING:
+    from cloudtrain_launcher.events import *  # noqa: F403
+    from cloudtrain_launcher.events import CLIENT, KINDS, from_json, parse
+else:
+    import sys
+    from importlib import import_module
+    from importlib.machinery import ModuleSpec
+    from importlib.util import module_from_spec
+
+    from cloudtrain.bundle import bundled
+
+    _package = ModuleSpec("cloudtrain._launcher", None, is_package=True)
+    _package.submodule_search_locations = [str(bundled("entrypoints") / "cloudtrain_launcher")]
+    sys.modules.setdefault(_package.name, module_from_spec(_package))
+    _events = import_module("cloudtrain._launcher.events")
+    globals().update({name: value for name, value in vars(_events).items() if not name.startswith("_")})
 
 
-def _load_schema() -> Any:
-    """The launcher's own file: it is sent with the job, so that it cannot import from this package."""
-    spec = spec_from_file_location(
-        "cloudtrain._event_schema", bundled("entrypoints") / "cloudtrain_launcher" / "event_schema.py"
-    )
-    if spec is None or spec.loader is None:
-        raise RuntimeError("the launcher's event_schema.py is missing: install cloudtrain again")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_SCHEMA = _load_schema()
-
-CLIENTS: tuple[str, ...] = _SCHEMA.CLIENTS
+CLIENTS: tuple[str, ...] = tuple(kind for kind, event in KINDS.items() if event.WRITER == CLIENT)
 """Events that only we may write; a job that prints one is not believed."""
 
 
 def checked(event: object) -> dict[str, Any] | None:
-    """The event as it may be used, None when it does not keep to the schema."""
-    found: dict[str, Any] | None = _SCHEMA.checked(event)
-    return found
+    """The event as it may be used, None when it is none of the kind that it says."""
+    found = from_json(event)
+    return None if found is None else found.to_json()
 
 
-def parse(line: bytes) -> dict[str, Any] | None:
+def parsed(line: bytes) -> dict[str, Any] | None:
     """The event in a line of JSON; None when it is none of the kind that it says."""
-    found: dict[str, Any] | None = _SCHEMA.parse(line)
-    return found
+    found = parse(line)
+    return None if found is None else found.to_json()

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.blocks import end_of_lines, lines_back, lines_from, open_file
-from cloudtrain.runs.events import CLIENTS, parse
+from cloudtrain.runs.events import CLIENTS, parsed
 from cloudtrain.runs.store import RunFolder
 
 EVENT_MARK = b"::cloudtrain:: "
@@ -51,7 +51,7 @@ def split_events(lines: Sequence[bytes], node: int) -> tuple[list[dict[str, Any]
     """The job's events among a node's lines, and the lines that are text: those too that only look like an event."""
     events, said = [], []
     for line in lines:
-        event = parse(line[len(EVENT_MARK) :]) if line.startswith(EVENT_MARK) else None
+        event = parsed(line[len(EVENT_MARK) :]) if line.startswith(EVENT_MARK) else None
         if event is None or event["type"] in CLIENTS:
             said.append(line)
         else:

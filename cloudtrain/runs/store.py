@@ -21,7 +21,7 @@ from cloudtrain.errors import CloudtrainError, RunExists, RunNotFound, StorageEr
 from cloudtrain.issues import did_you_mean
 from cloudtrain.private import FILE, private, private_folder, tighten
 from cloudtrain.runs.blocks import end_of_lines, lines_back, lines_from, open_file, read_file
-from cloudtrain.runs.events import parse
+from cloudtrain.runs.events import parsed
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.locks import is_held, take
 
@@ -270,7 +270,7 @@ class RunFolder:
         try:
             with open_file(self.events_file) as file:
                 for line, behind in lines_from(file, offset, MAX_EVENT_BYTES):
-                    yield parse(line) if line else None, behind
+                    yield parsed(line) if line else None, behind
         except FileNotFoundError:
             return
         except OSError as error:
@@ -282,7 +282,7 @@ class RunFolder:
         """The latest event of a kind; looked for from the end, so that a long history costs nothing."""
         try:
             with open_file(self.events_file) as file:
-                found = map(parse, lines_back(file, end_of_lines(file), MAX_EVENT_BYTES))
+                found = map(parsed, lines_back(file, end_of_lines(file), MAX_EVENT_BYTES))
                 return next((event for event in found if event is not None and event["type"] == kind), None)
         except FileNotFoundError:
             return None

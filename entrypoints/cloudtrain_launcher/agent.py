@@ -20,10 +20,10 @@ from typing import IO, Any, Callable, Iterator
 if __name__ == "__main__":  # started by its path: in place of this folder, the one that the package is in
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from cloudtrain_job import emit as tell
-from cloudtrain_job import send_through
+from cloudtrain_job import send_through, tell
 from cloudtrain_launcher.checkpoint_sync import Shared, level_before_each_start
 from cloudtrain_launcher.contract import LAUNCHER_PID, STREAM_DIR, STREAM_KEY
+from cloudtrain_launcher.events import Error, RankFailed
 from cloudtrain_launcher.failure import is_consequence
 from cloudtrain_launcher.lifeline import die_with
 from cloudtrain_launcher.storage_sync import JOURNAL
@@ -70,7 +70,7 @@ class _Deaths(logging.Handler):
             self._told = True
             for local_rank, handler in self._ranks.items():
                 if handler.proc.returncode:
-                    tell("rank_failed", local_rank=local_rank, exitcode=handler.proc.returncode)
+                    tell(RankFailed(local_rank=local_rank, exitcode=handler.proc.returncode))
 
 
 @contextmanager
@@ -127,7 +127,8 @@ def _run(argv: list[str], held: IO[bytes]) -> int:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
         traceback.print_exc()
-        tell("error", exception=type(error).__name__, message=f"torch cannot be imported by {sys.executable}: {error}")
+        message = f"torch cannot be imported by {sys.executable}: {error}"
+        tell(Error(exception=type(error).__name__, message=message))
         return 1
     if hasattr(api, "get_subprocess_handler"):
         deaths = _Deaths()
@@ -146,14 +147,15 @@ def _run(argv: list[str], held: IO[bytes]) -> int:
         run.run(parser.parse_args(arguments))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         _, first = error.get_first_failure()
-        tell("rank_failed", local_rank=first.local_rank, exitcode=first.exitcode)
+        tell(RankFailed(local_rank=first.local_rank, exitcode=first.exitcode))
         return 1
     except api.SignalException:
         return STOPPED
     except Exception as error:  # noqa: BLE001  (a rendezvous that failed, a port that was taken)
         traceback.print_exc()
         name, message = type(error).__name__, str(error)[:1000]
-        tell("error", exception=name, message=message, consequence=is_consequence(name, message, run.__file__))
+        is_lost_peer = is_consequence(name, message, run.__file__)
+        tell(Error(exception=name, message=message, consequence=is_lost_peer))
         return 1
     finally:
         if shared is not None:

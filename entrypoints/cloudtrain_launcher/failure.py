@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import signal
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Mapping, Optional, Sequence, TypeVar
 
-Error = dict[str, Any]
-"""An `error` event: rank, node, time (seconds), exception, message, file, line, traceback, consequence, stack."""
+from cloudtrain_launcher.events import Cause, Error
+
+C = TypeVar("C", bound=Cause)
 
 _PEER_GONE = re.compile(
     r"connection (was likely )?(closed|reset|refused)|broken pipe|remote process exited|connectFullMesh"
@@ -45,24 +46,24 @@ def is_consequence(exception: str, message: str, file: str = "") -> bool:
     return exception == "RuntimeError" and bool(_C10D_WORDS.search(message) or _IN_TORCH.search(file))
 
 
-def root_cause(errors: list[Error]) -> Error | None:
+def root_cause(errors: Sequence[C]) -> Optional[C]:
     """The earliest error that is no mere consequence of another one, of the last attempt."""
-    last = max((error.get("attempt", 0) for error in errors), default=0)
-    ours = [error for error in errors if error.get("attempt", 0) == last]
-    return min(ours, key=lambda error: (bool(error.get("consequence")), error["time"]), default=None)
+    last = max((error.attempt for error in errors), default=0)
+    ours = [error for error in errors if error.attempt == last]
+    return min(ours, key=lambda error: (error.consequence, error.time), default=None)
 
 
-def left_early(cause: Error, left: Mapping[int, float], node: int) -> Error | None:
+def left_early(cause: Cause, left: Mapping[int, float], node: int) -> Optional[Error]:
     """The error of the rank that ended well while others still waited for it; None when `cause` says nothing of it.
 
     `left`: ranks of this node that ended with 0, and when.
     """
-    early = [(when, rank) for rank, when in left.items() if when <= cause["time"] and rank != cause["rank"]]
-    if not early or not cause.get("consequence") or cause["exception"] == "SIGTERM":
+    early = [(when, rank) for rank, when in left.items() if when <= cause.time and rank != cause.rank]
+    if not early or not cause.consequence or cause.exception == "SIGTERM":
         return None
     when, rank = min(early)
-    message = f"ended with exit code 0 while rank {cause['rank']} still waited for it"
-    return {"rank": rank, "node": node, "time": when, "exception": "exit", "message": message}
+    message = f"ended with exit code 0 while rank {cause.rank} still waited for it"
+    return Error(rank=rank, node=node, time=when, exception="exit", message=message)
 
 
 def death(rank: int, exitcode: int, time: float, *, done: bool, why: str = "") -> Error:
@@ -82,13 +83,8 @@ def death(rank: int, exitcode: int, time: float, *, done: bool, why: str = "") -
             message += f": {why}"
     else:
         name, message = "exit", f"exited with code {exitcode}"
-    return {
-        "rank": rank,
-        "time": time,
-        "exception": name,
-        "message": message,
-        "consequence": exitcode == -signal.SIGTERM or is_consequence("DistBackendError", why),
-    }
+    lost_peer = exitcode == -signal.SIGTERM or is_consequence("DistBackendError", why)
+    return Error(rank=rank, time=time, exception=name, message=message, consequence=lost_peer)
 
 
 def _signal_name(number: int) -> str:
@@ -98,20 +94,20 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def one_line(error: Error) -> str:
+def one_line(error: Cause) -> str:
     """`rank 3 (node 1) raised ValueError: the dog ate shard 3`; `node 0: …` for what no rank did."""
-    if error["rank"] < 0:
-        return f"node {error['node']}: {error['message']}"
-    who = f"rank {error['rank']} (node {error['node']})"
-    if error.get("traceback"):
-        return f"{who} raised {error['exception']}: {error['message']}"
-    return f"{who} {error['message']}"
+    if error.rank < 0:
+        return f"node {error.node}: {error.message}"
+    who = f"rank {error.rank} (node {error.node})"
+    if error.traceback:
+        return f"{who} raised {error.exception}: {error.message}"
+    return f"{who} {error.message}"
 
 
-def write_failure_file(path: str, error: Error, limit: int = 1024) -> None:
+def write_failure_file(path: str, error: Cause, limit: int = 1024) -> None:
     """The reason where the platform shows it: our line first, then the traceback's end, as far as they are shown."""
     text = one_line(error)
-    traceback = error.get("traceback") or error.get("stack", "")
+    traceback = error.traceback or error.stack
     room = limit - len(text) - 1
     whole = text + ("\n" + traceback[-room:] if traceback and room > 80 else "")
     Path(path).parent.mkdir(parents=True, exist_ok=True)

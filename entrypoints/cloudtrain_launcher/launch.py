@@ -16,12 +16,25 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cloudtrain_job import event_line
 from cloudtrain_launcher import failure
 from cloudtrain_launcher.contract import PAYLOAD, STREAM_KEY, Job, Place, job_environment, read_job, with_job_file
 from cloudtrain_launcher.devices import visible_gpus
+from cloudtrain_launcher.events import (
+    Cause,
+    Checkpoint,
+    Error,
+    Event,
+    NodeEnded,
+    NodeStarted,
+    RankEnded,
+    RankFailed,
+    RankStarted,
+    Restarted,
+    Warned,
+)
 from cloudtrain_launcher.last_output import LastWords
 from cloudtrain_launcher.lifeline import die_with
 from cloudtrain_launcher.masking import masks
@@ -31,6 +44,10 @@ from cloudtrain_launcher.stop import ASKED, StopRequest
 from cloudtrain_launcher.storage_sync import JOURNAL, Keeper
 from cloudtrain_launcher.stored_secrets import look_up
 from cloudtrain_launcher.streams import Streams, write_line, write_text
+
+Outcome = Literal["succeeded", "failed", "stopped"]
+_RESULTS: tuple[Outcome, ...] = ("succeeded", "stopped")
+"""How a rank may say that training ended."""
 
 SUCCEEDED, FAILED, STOPPED = 0, 1, 5
 NODE_RANK = "CLOUDTRAIN_NODE_RANK"
@@ -68,8 +85,8 @@ class Launcher:
 
     def __init__(self, job: Job, place: Place, scratch: Path) -> None:
         self.job, self.place, self.scratch = job, place, scratch
-        self.errors: list[failure.Error] = []
-        self.deaths: list[dict[str, Any]] = []
+        self.errors: list[Error] = []
+        self.deaths: list[RankFailed] = []
         self.attempt, self.attempt_began = 0, 0.0
         self.ranks: dict[int, int] = {}
         self.done: dict[int, float] = {}
@@ -86,7 +103,7 @@ class Launcher:
         """Everything, in order."""
         started = time.monotonic()
         self.stop.listen()
-        _say("node_started", pid=os.getpid(), host=os.uname().nodename, scratch=str(self.scratch))
+        _say(NodeStarted(pid=os.getpid(), host=os.uname().nodename, scratch=str(self.scratch)))
         try:
             self._check_world()
             self._check_gpus()
@@ -184,35 +201,38 @@ class Launcher:
         self._count_deaths(streams)
         return torchrun.returncode
 
-    def _on_event(self, event: dict[str, Any]) -> None:
-        kind = event["type"]
-        if kind == "error":
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Error):
             self.errors.append(event)
-        elif kind == "checkpoint":
+        elif isinstance(event, Checkpoint):
             self.keeper.hurry()
-        elif kind == "rank_failed":
+        elif isinstance(event, RankFailed):
             self.deaths.append(event)
-        elif kind == "rank_ended" and event["exitcode"] == 0:
-            self.done[event["rank"]] = event["time"]
-            self.groups.append(event.get("group", self.job.nodes * self.job.processes))
-        elif kind == "rank_started":
-            self.ranks[event["local_rank"]] = event["rank"]
-            self.words.pop(event["local_rank"], None)
-            if event["attempt"] > self.attempt:
-                cause = self._cause()
-                self.attempt, self.attempt_began = event["attempt"], event["time"]
-                self.done.clear()
-                self.groups.clear()
-                ours = cause is not None and not cause.get("consequence")
-                why = failure.one_line(cause) if cause and ours else "another node asked for it"
-                _say("restarted", attempt=self.attempt, why=why)
-                self._log(f"restart {self.attempt} of {self.job.restarts}: {why}")
+        elif isinstance(event, RankEnded) and event.exitcode == 0:
+            self.done[event.rank] = event.time
+            self.groups.append(self.job.nodes * self.job.processes if event.group is None else event.group)
+        elif isinstance(event, RankStarted):
+            self.ranks[event.local_rank] = event.rank
+            self.words.pop(event.local_rank, None)
+            if event.attempt > self.attempt:
+                self._restarted(event)
+
+    def _restarted(self, event: RankStarted) -> None:
+        """The first rank of a new attempt has begun."""
+        cause = self._cause()
+        self.attempt, self.attempt_began = event.attempt, event.time
+        self.done.clear()
+        self.groups.clear()
+        is_ours = cause is not None and not cause.consequence
+        why = failure.one_line(cause) if cause and is_ours else "another node asked for it"
+        _say(Restarted(attempt=self.attempt, why=why))
+        self._log(f"restart {self.attempt} of {self.job.restarts}: {why}")
 
     def _on_text(self, local_rank: int, line: str) -> None:
         if local_rank >= 0:
             self.words.setdefault(local_rank, LastWords()).hear(line)
 
-    def _cause(self) -> failure.Error | None:
+    def _cause(self) -> Error | None:
         """The first cause so far. That a peer is gone is none, when it is known why it went."""
         cause = failure.root_cause(self.errors)
         return cause and (failure.left_early(cause, self.done, self.place.node_rank) or cause)
@@ -222,28 +242,31 @@ class Launcher:
         if self.deaths:
             streams.pump(timeout=0)
         for death in self.deaths:
-            rank = self.ranks.get(death["local_rank"], -1)
-            known = any(e["rank"] == rank and e.get("attempt", 0) == self.attempt for e in self.errors)
-            late = death["time"] < self.attempt_began  # of the attempt before, which has been told of
+            rank = self.ranks.get(death.local_rank, -1)
+            known = any(error.rank == rank and error.attempt == self.attempt for error in self.errors)
+            late = death.time < self.attempt_began  # of the attempt before, which has been told of
             if not known and not late and not self.stop.why:
-                words = self.words.get(death["local_rank"], LastWords())
-                told = failure.death(rank, death["exitcode"], death["time"], done=rank in self.done, why=words.why)
-                seen = words.fields(Path.cwd(), PAYLOAD) if death["exitcode"] < 0 else {}
-                self._add_error({**told, **seen})
+                words = self.words.get(death.local_rank, LastWords())
+                error = failure.death(rank, death.exitcode, death.time, done=rank in self.done, why=words.why)
+                seen = words.fields(Path.cwd(), PAYLOAD) if death.exitcode < 0 else {}
+                self._add_error(error.but(**seen))
         self.deaths.clear()
 
-    def _add_error(self, error: failure.Error) -> None:
-        error = masks.hide_in({**error, "node": self.place.node_rank, "attempt": self.attempt})
+    def _add_error(self, error: Error) -> None:
+        error = error.but(node=self.place.node_rank, attempt=self.attempt)
+        error = error.but(**_masked(error))
         self.errors.append(error)
-        _say("error", **error)
+        _say(error)
 
     def _conclude(self, code: int, seconds: float) -> int:
         outcome, error = self._outcome(code)
         if outcome == "succeeded" and self._is_apart():
-            _say("warning", message=_APART)
+            _say(Warned(message=_APART))
             self._log(f"warning: {_APART}")
-        why = {"why": self.stop.why, "stop_asked": self.stop.time} if outcome == "stopped" and self.stop.why else {}
-        _say("node_ended", outcome=outcome, seconds=round(seconds, 3), error=_brief(error), forced=self.forced, **why)
+        end = NodeEnded(outcome=outcome, seconds=round(seconds, 3), error=_brief(error), forced=self.forced)
+        if outcome == "stopped" and self.stop.why:
+            end = end.but(why=self.stop.why, stop_asked=self.stop.time)
+        _say(end)
         if error is not None:
             _tell_failure(error, self.place.failure_file)
         else:
@@ -251,26 +274,26 @@ class Launcher:
         stopped = self.place.stopped_code if self.stop.why in ASKED else STOPPED
         return {"succeeded": SUCCEEDED, "stopped": stopped}.get(outcome, FAILED)
 
-    def _outcome(self, code: int) -> tuple[str, failure.Error | None]:
+    def _outcome(self, code: int) -> tuple[Outcome, Error | None]:
         """How it ended: the first rank's word counts more than torchrun's exit code, which is 1 after every stop."""
         told = _read_result(self.scratch / "result.json")
         if code or told == "stopped":  # if the peers stopped before we were asked, ours is no failure
             self.stop.asked_after_all()
         cause = self._cause()
-        if told in ("succeeded", "stopped") and (code == 0 or self.stop.why):
+        if told is not None and (code == 0 or self.stop.why):
             return told, None
         if code == 0:  # never after a SIGTERM that reached torchrun
             return "succeeded", None
         if self.stop.why and (
             cause is None
-            or cause.get("consequence")
-            or cause["time"] >= self.stop.time
+            or cause.consequence
+            or cause.time >= self.stop.time
             or self.attempt < self.job.restarts  # it would have been restarted
         ):
             return "stopped", None
         if cause is None:
             message = f"torchrun exited with code {code} and no rank gave a reason; see the log"
-            self._add_error({"rank": -1, "time": time.time(), "exception": "exit", "message": message})
+            self._add_error(Error(rank=-1, time=time.time(), exception="exit", message=message))
             cause = self.errors[-1]
         return "failed", cause
 
@@ -320,46 +343,51 @@ def _never_began(error: Exception) -> int:
     """The usual end of a node that does not know what to do: neither place nor job could be read."""
     if not os.environ.get(NODE_RANK, "").isdecimal():
         os.environ[NODE_RANK] = "0"
-    told = masks.hide_in({**_error_of(error), "node": int(os.environ[NODE_RANK]), "attempt": 0})
-    _say("error", **told)
-    _say("node_ended", outcome="failed", seconds=0.0, error=_brief(told), forced=False)
+    told = _error_of(error).but(node=int(os.environ[NODE_RANK]), attempt=0)
+    told = told.but(**_masked(told))
+    _say(told)
+    _say(NodeEnded(outcome="failed", seconds=0.0, error=_brief(told), forced=False))
     _tell_failure(told, find_failure_file(os.environ))
     return FAILED
 
 
-def _tell_failure(error: failure.Error, path: str) -> None:
+def _tell_failure(error: Error, path: str) -> None:
     """The reason as the log's last line, and where the platform looks for it."""
     if path:
         try:
             failure.write_failure_file(path, error)
         except OSError as trouble:
-            _log(error["node"], f"cannot write {path}: {trouble.strerror}")
-    _log(error["node"], f"failed: {failure.one_line(error)}")
+            _log(error.node, f"cannot write {path}: {trouble.strerror}")
+    _log(error.node, f"failed: {failure.one_line(error)}")
 
 
-def _error_of(error: Exception) -> failure.Error:
+def _error_of(error: Exception) -> Error:
     """What went wrong on the node itself, as an error that no rank raised."""
-    return {"rank": -1, "time": time.time(), "exception": type(error).__name__, "message": str(error)}
+    return Error(rank=-1, time=time.time(), exception=type(error).__name__, message=str(error))
 
 
 def _log(node: int, text: str) -> None:
     write_text(f"[node {node}] {text}".encode("utf-8", "replace"))
 
 
-_LEFT_OUT = ("type", "traceback", "stack", "seq")
-
-
-def _brief(error: failure.Error | None) -> dict[str, Any] | None:
+def _brief(error: Error | None) -> Cause | None:
     """The root cause for `node_ended`: all but traceback and stack, which its own event carries."""
-    return {key: value for key, value in error.items() if key not in _LEFT_OUT} if error else None
+    return error and Cause(**error.without("traceback", "stack", "seq").fields())
 
 
-def _read_result(path: Path) -> str:
+def _read_result(path: Path) -> Outcome | None:
+    """What the first rank has written of the end; None: nothing, or something else."""
     try:
-        return str(json.loads(path.read_text())["outcome"])
+        outcome = json.loads(path.read_text())["outcome"]
     except (OSError, ValueError, KeyError):
-        return ""
+        return None
+    return next((word for word in _RESULTS if word == outcome), None)
 
 
-def _say(kind: str, **fields: Any) -> None:
-    write_line(event_line(kind, **{"rank": -1, **masks.hide_in(fields)}).rstrip(b"\n"))
+def _say(event: Event) -> None:
+    write_line(event_line(event.type, **{"rank": -1, **_masked(event)}).rstrip(b"\n"))
+
+
+def _masked(event: Event) -> dict[str, Any]:
+    """The fields of an event, secrets masked."""
+    return {name: masks.hide_in(value) for name, value in event.fields().items()}

@@ -12,10 +12,10 @@ import selectors
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Callable, Optional
 
-from cloudtrain_job import MARKER, SIGNED, signed_marker
-from cloudtrain_launcher.event_schema import CLIENTS, LAUNCHERS, parse
+from cloudtrain_job import MARKER, signed_marker
+from cloudtrain_launcher.events import PROGRAM, RANK, Event, RankStarted, from_json, parse
 from cloudtrain_launcher.masking import masks
 
 _MARKER = MARKER.encode()
@@ -51,7 +51,7 @@ class Streams:
         self,
         folder: Path,
         processes: int,
-        on_event: Callable[[dict[str, Any]], None],
+        on_event: Callable[[Event], None],
         *,
         key: str,
         on_text: Callable[[int, str], None] = lambda *_: None,
@@ -143,13 +143,12 @@ class Streams:
             said, found, rest = line.partition(marker)
             if not found:
                 continue
-            event = parse(rest)
-            if event is not None and _is_believed(event["type"], is_signed):
-                if event["type"] == "rank_started":
-                    pipe.label = f"rank {event['rank']}"
+            event = _believed(rest, is_signed)
+            if event is not None:
+                if isinstance(event, RankStarted):
+                    pipe.label = f"rank {event.rank}"
                 if said:
                     self._line(pipe, said)
-                event = masks.hide_in(event)
                 self._on_event(event)
                 write_line(_MARKER + _encoded(event))
                 return
@@ -183,9 +182,13 @@ def _visible(line: bytes) -> bytes:
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
-def _is_believed(kind: str, is_signed: bool) -> bool:
-    return kind not in (*LAUNCHERS, *CLIENTS) and (is_signed or kind not in SIGNED)
+def _believed(line: bytes, is_signed: bool) -> Optional[Event]:
+    """The event in a line, its secrets masked; None when it is none, or none that a process of that kind may tell."""
+    event = parse(line)
+    if event is None or not (event.WRITER == PROGRAM or (is_signed and event.WRITER == RANK)):
+        return None
+    return from_json(masks.hide_in(event.to_json()))
 
 
-def _encoded(event: dict[str, Any]) -> bytes:
-    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+def _encoded(event: Event) -> bytes:
+    return json.dumps(event.to_json(), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -23,6 +23,7 @@ if __name__ == "__main__":  # started by its path: in place of this folder, the 
 
 from cloudtrain_launcher import shutdown
 from cloudtrain_launcher.contract import JOB_FILE, PAYLOAD, STREAM_DIR, STREAM_KEY, Job, filled, read_job
+from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted
 from cloudtrain_launcher.lifeline import die_with
 from cloudtrain_launcher.notebook import run_notebook
 from cloudtrain_launcher.reporting import LONGEST_MESSAGE, describe, text_of
@@ -49,7 +50,7 @@ def main() -> NoReturn:
     job = replace(job, argv=filled(job.argv, os.environ))
     _join_stream(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]), os.environ.pop(STREAM_KEY, ""))
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    emit("rank_started", local_rank=int(os.environ["LOCAL_RANK"]), attempt=attempt, pid=os.getpid())
+    emit(RankStarted(local_rank=int(os.environ["LOCAL_RANK"]), attempt=attempt, pid=os.getpid()))
     try:
         _check_world(job)
         run(job)
@@ -58,21 +59,21 @@ def main() -> NoReturn:
         code = _exit_code(error)
         if code:
             said = error.code if isinstance(error.code, str) else f"exited with code {code}"
-            emit("error", attempt=attempt, exception="SystemExit", message=said[:LONGEST_MESSAGE])
+            emit(Error(attempt=attempt, exception="SystemExit", message=said[:LONGEST_MESSAGE]))
     except BaseException as error:  # noqa: BLE001  (whatever ends the program is reported)
         code = 1
         _report(error, attempt)
     if code == 0 and job.require_group and _group_size() < int(os.environ["WORLD_SIZE"]) and os.getpid() == RANK_PID:
         code = 1
         said = "ended without having joined one torch.distributed group with all others (launch.require_group)"
-        emit("error", attempt=attempt, exception="NoProcessGroup", message=said)
+        emit(Error(attempt=attempt, exception="NoProcessGroup", message=said))
     _leave(code)
 
 
-def emit(kind: str, /, **fields: Any) -> None:
+def emit(event: Event) -> None:
     """Tell the launcher of this rank."""
     if os.getpid() == RANK_PID:
-        cloudtrain_job.emit(kind, **fields)
+        cloudtrain_job.tell(event)
 
 
 def run(job: Job) -> None:
@@ -144,7 +145,7 @@ def _report(error: BaseException, attempt: int) -> None:
     while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     error = error.with_traceback(frames)
-    emit("error", attempt=attempt, **describe(error, frames, FOLDER, PAYLOAD))
+    emit(Error(attempt=attempt, **describe(error, frames, FOLDER, PAYLOAD)))
     try:
         sys.excepthook(type(error), error, frames)  # the program's own, if it has set one: crash reporters live there
     except Exception:  # noqa: BLE001  (a hook that is broken must not hide the error)
@@ -168,7 +169,7 @@ def _leave(code: int) -> NoReturn:
     for step in (threading._shutdown, atexit._run_exitfuncs, _flush_output):  # type: ignore[attr-defined]
         with suppress(BaseException):  # each says itself what went wrong; the next is due all the same
             step()
-    emit("rank_ended", exitcode=code, group=_group_size())
+    emit(RankEnded(exitcode=code, group=_group_size()))
     with suppress(BaseException):
         _finalize(code)
     os._exit(code)

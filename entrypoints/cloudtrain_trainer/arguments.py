@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from cloudtrain_job import emit
+from cloudtrain_job import tell
+from cloudtrain_launcher.events import Error
 from cloudtrain_trainer import rules
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.rules import Refused
@@ -86,7 +87,7 @@ def end(code: int, exception: str, message: str, said: str = "", *, speaks: bool
         os.write(2, f"train.py: error: {said}\n".encode())
     if os.environ.get("CLOUDTRAIN_RESULT_FILE"):
         attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        emit("error", attempt=attempt, exception=exception, message=message, consequence=not speaks)
+        tell(Error(attempt=attempt, exception=exception, message=message, consequence=not speaks))
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         extra = {"py_callstack": said, "timestamp": str(int(time.time()))}

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from cloudtrain_job import emit
+from cloudtrain_job import tell
+from cloudtrain_launcher.events import Gpu
 
 PAUSE_SECONDS = 30.0
 
@@ -66,7 +67,7 @@ class GpuMonitor:
         while not self._ended.wait(self._pause):
             values = self.read()
             if values:
-                emit("gpu", **values)
+                tell(Gpu().but(**values))
 
 
 def _nvml() -> Any:

@@ -8,7 +8,8 @@ from typing import NamedTuple, NoReturn
 
 from torch import Tensor
 
-from cloudtrain_job import emit, log_metrics
+from cloudtrain_job import log_metrics, tell
+from cloudtrain_launcher.events import Progress, Resumed
 from cloudtrain_trainer import finite, hardware, state
 from cloudtrain_trainer.batches import EVALUATION_BATCH, Batches, loader_processes
 from cloudtrain_trainer.checkpoint import Checkpoints
@@ -174,7 +175,7 @@ class Loop:
         self.saving.resume()
         self._told = self.step.loss.state()
         if self.at.step and self.ranks.rank == 0:
-            emit("resumed", step=self.at.step, epoch=self.at.epoch)
+            tell(Resumed(step=self.at.step, epoch=self.at.epoch))
 
     @property
     def micro_batch(self) -> int:
@@ -250,7 +251,7 @@ class Loop:
         if peak and self.task.flops:
             devices = self.ranks.size * len(self.strategy.devices)
             values["mfu"] = round(rate * self.task.flops / (peak * devices), 4)
-        about = {"epoch": self.at.epoch + 1, "epochs": self.epochs, "step": self.at.step, "steps": self.steps}
-        emit("progress", **about, unit=self.task.unit, **values)
+        progress = Progress(epoch=self.at.epoch + 1, epochs=self.epochs, step=self.at.step, steps=self.steps)
+        tell(progress.but(unit=self.task.unit, **values))
         if self.trackers is not None:
             self.trackers.log(self.at.step, {f"train/{name}": value for name, value in values.items()})

@@ -10,11 +10,12 @@ import json
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from cloudtrain_job import emit
+from cloudtrain_job import tell
+from cloudtrain_launcher.events import Memory
 from cloudtrain_trainer import state
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.tasks import Draw
@@ -101,14 +102,13 @@ def fit(loop: Loop, learnt: Learnt) -> None:
         loop.cut_into(loop.micro_batch // 2)
     if refused:
         learnt.write(loop.micro_batch)
-        said: dict[str, Any] = {"refused": refused, "micro_batch": loop.micro_batch, "parts": step.parts}
         loop.ranks.say(
             f"memory: parts of {' and '.join(map(str, refused))} samples per rank do not fit everywhere; all ranks "
             f"take {loop.micro_batch}, {step.parts} to a step, and the batch stays {loop.batches.batch_size}. Batch "
             "norm sees the smaller parts"
         )
         if loop.ranks.rank == 0:
-            emit("memory", **said)
+            tell(Memory(refused=refused, micro_batch=loop.micro_batch, parts=step.parts))
 
 
 def _fits(loop: Loop) -> bool:

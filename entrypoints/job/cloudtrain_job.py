@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 MARKER = "::cloudtrain:: "
 MAX_LINE_BYTES = 4000
@@ -33,6 +33,16 @@ ROOM_BYTES = MAX_LINE_BYTES - 600
 """For the numbers of a metrics event, beside what every event has."""
 MAX_NAME_BYTES = ROOM_BYTES - 40
 """Of one of them, as JSON writes it."""
+
+
+class _Event(Protocol):
+    """An event as a value: this module stands alone, and does not know the launcher's classes."""
+
+    @property
+    def type(self) -> str: ...
+
+    def fields(self) -> dict[str, Any]: ...
+
 
 _last_seq, _counting = 0, threading.Lock()
 _channel = 1
@@ -48,6 +58,11 @@ def emit(kind: str, /, **fields: Any) -> None:
         sys.stdout.flush()
     with suppress(OSError):
         os.write(_channel, line)
+
+
+def tell(event: _Event, /) -> None:
+    """Write an event of `cloudtrain_launcher.events`, as `emit` does."""
+    emit(event.type, **event.fields())
 
 
 def send_through(descriptor: int, key: str = "") -> None:

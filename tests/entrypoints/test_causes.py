@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cloudtrain_launcher import failure, launch, platforms
+from cloudtrain_launcher.events import Error, RankEnded, RankStarted
 from cloudtrain_launcher.last_output import LastWords
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
 
@@ -63,17 +64,16 @@ def launcher(tmp_path: Path) -> launch.Launcher:
     return launch.Launcher(JOB, platforms.plain(ENVIRON), tmp_path)
 
 
-def started(rank: int, attempt: int = 0, time: float = 1.0) -> dict[str, Any]:
-    return {"type": "rank_started", "time": time, "rank": rank, "local_rank": rank % 4, "attempt": attempt}
+def started(rank: int, attempt: int = 0, time: float = 1.0) -> RankStarted:
+    return RankStarted(time=time, rank=rank, local_rank=rank % 4, attempt=attempt)
 
 
-def left(rank: int, time: float) -> dict[str, Any]:
-    return {"type": "rank_ended", "time": time, "rank": rank, "exitcode": 0}
+def left(rank: int, time: float) -> RankEnded:
+    return RankEnded(time=time, rank=rank, exitcode=0)
 
 
-def lost_peer(rank: int, time: float, attempt: int = 0) -> dict[str, Any]:
-    told = error(rank, time, exception="RuntimeError", message=GLOO, consequence=True, attempt=attempt)
-    return {"type": "error", **told}
+def lost_peer(rank: int, time: float, attempt: int = 0) -> Error:
+    return error(rank, time, exception="RuntimeError", message=GLOO, consequence=True, attempt=attempt)
 
 
 def test_a_rank_that_ended_well_while_others_waited_for_it_is_the_cause(tmp_path: Path) -> None:
@@ -83,15 +83,15 @@ def test_a_rank_that_ended_well_while_others_waited_for_it_is_the_cause(tmp_path
     outcome, cause = node._outcome(1)
     assert outcome == "failed"
     assert cause is not None
-    assert (cause["rank"], cause["message"]) == (5, "ended with exit code 0 while rank 4 still waited for it")
-    assert not cause.get("consequence")
+    assert (cause.rank, cause.message) == (5, "ended with exit code 0 while rank 4 still waited for it")
+    assert not cause.consequence
 
 
 @pytest.mark.parametrize(
     "events",
     [
-        (left(5, 2.0), lost_peer(4, 3.0), {"type": "error", **error(6, 4.0, attempt=0)}),
-        (left(5, 2.0), {"type": "error", **error(6, 1.5, attempt=0)}, lost_peer(4, 3.0)),
+        (left(5, 2.0), lost_peer(4, 3.0), error(6, 4.0, attempt=0)),
+        (left(5, 2.0), error(6, 1.5, attempt=0), lost_peer(4, 3.0)),
     ],
     ids=["told later", "told before"],
 )
@@ -99,14 +99,14 @@ def test_an_error_of_a_ranks_own_counts_more_than_one_that_left(tmp_path: Path, 
     node = launcher(tmp_path)
     for event in events:
         node._on_event(event)
-    assert node._outcome(1)[1]["rank"] == 6  # type: ignore[index]
+    assert node._outcome(1)[1].rank == 6  # type: ignore[union-attr]
 
 
 def test_a_rank_that_ended_after_the_failure_or_in_an_earlier_attempt_is_not_blamed(tmp_path: Path) -> None:
     node = launcher(tmp_path)
     for event in (left(5, 2.0), started(4, 1, 3.0), lost_peer(4, 4.0, attempt=1), left(6, 5.0)):
         node._on_event(event)
-    assert node._outcome(1)[1]["rank"] == 4  # type: ignore[index]
+    assert node._outcome(1)[1].rank == 4  # type: ignore[union-attr]
 
 
 def words(*lines: str) -> LastWords:
@@ -126,8 +126,8 @@ def test_a_watchdogs_abort_is_told_by_nccls_own_reason_and_is_a_consequence() ->
         f"  what():  [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated: {WATCHDOG}",
     )
     told = failure.death(1, -signal.SIGABRT, 1.0, done=False, why=heard.why)
-    assert told["message"] == f"was killed by SIGABRT: {WATCHDOG}"
-    assert told["consequence"], "the rank that did not come is the cause, or nobody"
+    assert told.message == f"was killed by SIGABRT: {WATCHDOG}"
+    assert told.consequence, "the rank that did not come is the cause, or nobody"
 
 
 def test_an_abort_of_a_librarys_own_is_told_by_its_exception_and_is_a_cause() -> None:
@@ -138,8 +138,8 @@ def test_an_abort_of_a_librarys_own_is_told_by_its_exception_and_is_a_cause() ->
         "Fatal Python error: Aborted",
     )
     told = failure.death(1, -signal.SIGABRT, 1.0, done=False, why=heard.why)
-    assert told["message"] == "was killed by SIGABRT: runtime_error: the tokenizer lost its file"
-    assert not told["consequence"]
+    assert told.message == "was killed by SIGABRT: runtime_error: the tokenizer lost its file"
+    assert not told.consequence
 
 
 def test_a_crash_is_told_with_the_last_line_of_the_programs_own(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_crash_is_told_with_the_last_line_of_the_programs_own(tmp_path: Path) 
 
 
 def test_the_failure_file_shows_the_stack_of_a_crash(tmp_path: Path) -> None:
-    told = failure.death(3, -signal.SIGSEGV, 1.0, done=False) | {"node": 0, "stack": "Fatal Python error: " + "x" * 200}
+    told = failure.death(3, -signal.SIGSEGV, 1.0, done=False).but(stack="Fatal Python error: " + "x" * 200)
     failure.write_failure_file(str(tmp_path / "failure"), told)
     text = (tmp_path / "failure").read_text()
     assert text.startswith("rank 3 (node 0) was killed by SIGSEGV\nFatal Python error: ")
@@ -179,7 +179,7 @@ def test_processes_that_never_formed_one_group_are_told_at_the_end_of_a_success(
     for groups, warned in (((0, 0), True), ((4, 4), True), ((0, 8), False), ((8, 8), False), ((), False)):
         node = launcher(tmp_path)
         for rank, size in enumerate(groups):
-            node._on_event({**left(rank, 2.0), "group": size})
+            node._on_event(left(rank, 2.0).but(group=size))
         assert node._conclude(0, 1.0) == 0
         said = capfdbinary.readouterr().out.decode()
         assert ("warning: the processes of this job never formed one" in said) == warned

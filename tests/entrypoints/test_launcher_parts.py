@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain_launcher import contract, failure, launch, platforms
+from cloudtrain_launcher.events import Error
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 
@@ -47,8 +48,9 @@ ENVIRON = {
 }
 
 
-def error(rank: int, time: float, **fields: Any) -> dict[str, Any]:
-    return {"rank": rank, "node": 0, "time": time, "exception": "ValueError", "message": "x", "traceback": "t"} | fields
+def error(rank: int, time: float, **fields: Any) -> Error:
+    found = Error(rank=rank, node=0, time=time, exception="ValueError", message="x", traceback="t")
+    return found.but(**fields)
 
 
 def test_no_restarts_means_a_static_rendezvous_in_node_order() -> None:
@@ -131,16 +133,16 @@ def test_the_first_cause_is_the_earliest_that_is_no_consequence_of_the_last_atte
         ]
     )
     assert found is not None
-    assert found["rank"] == 3
+    assert found.rank == 3
     assert failure.root_cause([]) is None
 
 
 def test_a_death_without_a_word_is_told_by_its_signal_or_code() -> None:
-    assert "SIGKILL (out of host memory?)" in failure.death(2, -signal.SIGKILL, 1.0, done=False)["message"]
-    assert "after its script had ended well" in failure.death(2, -signal.SIGABRT, 1.0, done=True)["message"]
-    assert failure.death(2, 3, 1.0, done=False)["message"] == "exited with code 3"
-    assert failure.death(2, -signal.SIGTERM, 1.0, done=False)["consequence"]
-    assert "signal 63" in failure.death(2, -63, 1.0, done=False)["message"]
+    assert "SIGKILL (out of host memory?)" in failure.death(2, -signal.SIGKILL, 1.0, done=False).message
+    assert "after its script had ended well" in failure.death(2, -signal.SIGABRT, 1.0, done=True).message
+    assert failure.death(2, 3, 1.0, done=False).message == "exited with code 3"
+    assert failure.death(2, -signal.SIGTERM, 1.0, done=False).consequence
+    assert "signal 63" in failure.death(2, -63, 1.0, done=False).message
 
 
 def test_what_no_rank_did_is_told_of_the_node() -> None:

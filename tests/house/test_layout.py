@@ -19,6 +19,7 @@ from cloudtrain.providers.local import processes as children
 from cloudtrain.providers.local import supervisor_status as liveness
 from cloudtrain.runs import logs
 from cloudtrain.source import PAYLOAD_FOLDER
+from cloudtrain_launcher import events
 from cloudtrain_launcher.platforms import sagemaker as sagemaker_place
 from tests.house.tools import ROOT
 
@@ -61,6 +62,7 @@ def test_every_dependency_is_pinned_by_the_constraints() -> None:
 def test_client_and_job_agree_on_the_words_they_share() -> None:
     launch = (ROOT / "entrypoints" / "cloudtrain_launcher" / "launch.py").read_text()
     assert logs.EVENT_MARK.decode() == cloudtrain_job.MARKER
+    assert set(cloudtrain_job.SIGNED) == {kind for kind, event in events.KINDS.items() if event.WRITER == events.RANK}
     assert f'"{children.SUPERVISOR_PID}"' in launch
     assert f"STOPPED = 0, 1, {children.STOPPED}" in launch
     assert liveness.MARK.startswith("CLOUDTRAIN_")
