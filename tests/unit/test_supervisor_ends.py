@@ -15,7 +15,7 @@ import pytest
 
 from cloudtrain.contracts.launch import Launch
 from cloudtrain.providers.emulation.run_paths import RunPaths
-from cloudtrain.providers.local import last_word
+from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.backend import RunsHere
 from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.runs.state import fold
@@ -139,11 +139,12 @@ def test_an_end_that_a_full_disk_would_not_take_is_told_when_there_is_room_again
     assert told["error"]["message"] == "Connection closed by peer"
 
 
-def test_a_last_word_that_is_too_long_keeps_what_matters(tmp_path: Path) -> None:
-    file = RunPaths(tmp_path).last_word
-    last_word.reserve(file)
-    assert last_word.read(file) is None
+def test_an_end_too_long_for_its_room_keeps_what_matters(tmp_path: Path) -> None:
+    file = RunPaths(tmp_path).end_on_full_disk
+    end_on_full_disk.reserve(file)
+    assert end_on_full_disk.read(file) is None
     error = {f"field-{number}": "é" * 9000 for number in range(40)}
-    last_word.write(file, {"type": "ended", "time": 1.5, "state": "failed", "reason": "x" * 9000, "error": error})
-    assert last_word.read(file) == {"type": "ended", "time": 1.5, "state": "failed", "reason": "x" * 500}
-    assert file.stat().st_size == last_word.ROOM
+    ended = {"type": "ended", "time": 1.5, "state": "failed"}
+    end_on_full_disk.write(file, {**ended, "reason": "x" * 9000, "error": error})
+    assert end_on_full_disk.read(file) == {**ended, "reason": "x" * 500}
+    assert file.stat().st_size == end_on_full_disk.ROOM

@@ -48,7 +48,7 @@ class RunPaths:
         return self.run / "stop"
 
     @property
-    def last_word(self) -> Path:
+    def end_on_full_disk(self) -> Path:
         """How it has ended, where the disk was too full for an event of it."""
         return self.run / "last-word"
 

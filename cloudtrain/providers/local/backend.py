@@ -16,7 +16,7 @@ from cloudtrain.issues import Issue
 from cloudtrain.private import private
 from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
 from cloudtrain.providers.emulation.run_paths import RunPaths
-from cloudtrain.providers.local import last_word
+from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.processes import run_module
 from cloudtrain.providers.local.supervisor_status import (
     Life,
@@ -141,7 +141,7 @@ class RunsHere:
         # It may have written its last word and gone between the reading of the events and this look.
         if run.last_event("ended"):
             return []
-        if told := last_word.read(RunPaths(run.path).last_word):
+        if told := end_on_full_disk.read(RunPaths(run.path).end_on_full_disk):
             self.end_leftovers(run.path)
             return [told]
         if life is Life.UNKNOWN and not given_up:

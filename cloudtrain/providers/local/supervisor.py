@@ -28,7 +28,7 @@ from cloudtrain.private import FILE, OTHERS
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.emulation.base import Emulator
 from cloudtrain.providers.emulation.run_paths import RunPaths
-from cloudtrain.providers.local import last_word
+from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.node import Node, stdout, stopped
 from cloudtrain.providers.local.ports import free_port
 from cloudtrain.providers.local.processes import STOPPED, SUPERVISOR_PID
@@ -92,7 +92,7 @@ class Supervisor:
     def run(self) -> None:
         """Everything, in order; whatever happens, the run gets its end and nothing is left running."""
         started = time.monotonic()
-        last_word.reserve(self.paths.last_word)
+        end_on_full_disk.reserve(self.paths.end_on_full_disk)
         try:
             try:
                 launches = self._prepare()
@@ -129,7 +129,7 @@ class Supervisor:
             history.read()
             index_run(history)
         else:
-            last_word.write(self.paths.last_word, last)
+            end_on_full_disk.write(self.paths.end_on_full_disk, last)
 
     def stop(self, reason: str) -> None:
         """Ask every node to stop; the grace period begins."""
