@@ -1,7 +1,7 @@
 """Writes the pages of docs/reference/ from the code: `python docs/make/make_reference.py`. A test tells their age.
 
-Each function in `PAGES` is one page; a new one also needs its line in docs/README.md and in mkdocs.yml. What the code does
-not say (what a variable is for) is in the tables here, and a name that a table lacks, or has too many, is an error.
+Each function in `PAGES` is one page; a new one also needs its line in docs/README.md and in mkdocs.yml. What the code
+does not say (what a variable is for) is in the tables here, and a name that a table lacks or has too many is an error.
 """
 
 from __future__ import annotations
