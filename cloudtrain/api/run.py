@@ -19,6 +19,7 @@ from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run
 from cloudtrain.runs.logs import SOME_LINES, LogLine, LogReader
 from cloudtrain.runs.observation import Observation
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState, who
 from cloudtrain.runs.store import RunFolder, RunStore, storing
 
@@ -323,7 +324,7 @@ class Run:
 
     def _provider(self) -> Provider:
         if self._runs_at is None:
-            self._runs_at = get_provider(self._state.provider or self.folder.document("plan.json")["provider"])
+            self._runs_at = get_provider(self._state.provider or RunRecord(self.folder).provider)
         return self._runs_at
 
     def _refresh(self, *, patient: bool = True) -> RunState:

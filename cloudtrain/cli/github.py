@@ -34,10 +34,11 @@ def annotate_failure(run: Run, state: RunState) -> None:
     if not _on_github():
         return
     from cloudtrain.api.run import explain
+    from cloudtrain.runs.record import RunRecord
 
     error = state.error or {}
     if state.state == "failed" and error.get("file") and error.get("line"):
-        root = run.folder.document("plan.json").get("facts", {}).get("source", {}).get("root", "")
+        root = RunRecord(run.folder).source_root
         annotate("error", [f"{Path(root) / str(error['file'])}:{error['line']}: {explain(state)}"])
 
 

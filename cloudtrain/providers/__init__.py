@@ -105,9 +105,9 @@ class Provider(Protocol):
         ...
 
     def start(
-        self, request: Request, run: RunFolder, archive: Path, progress: Progress | None, record: Record
+        self, plan: Plan, request: Request, run: RunFolder, archive: Path, progress: Progress | None, record: Record
     ) -> dict[str, Any]:
-        """Start the job; the answer finds it again. Idempotent: the remote name is the run id.
+        """Start the job of a plan by its request; the answer finds it again. Idempotent: the remote name is the run id.
 
         `record` writes down what must be known even if this process dies in the next moment. An error that does not
         say `Outcome.UNKNOWN` means that nothing was started.

@@ -171,15 +171,15 @@ class RunFolder:
         try:
             document = json.loads(self.text(name))
         except (ValueError, RecursionError) as error:
-            raise self._damaged(f"{name} cannot be read: {error}") from None
+            raise self.damaged(f"{name} cannot be read: {error}") from None
         if not isinstance(document, dict):
-            raise self._damaged(f"{name} cannot be read: it holds no mapping")
+            raise self.damaged(f"{name} cannot be read: it holds no mapping")
         for path, kind in (needed or {}).items():
             value: Any = document
             for key in path.split("."):
                 value = value.get(key, _MISSING) if isinstance(value, dict) else _MISSING
             if not isinstance(value, kind):
-                raise self._damaged(f"{name} cannot be read: it does not say {path}")
+                raise self.damaged(f"{name} cannot be read: it does not say {path}")
         return document
 
     def text(self, name: str) -> str:
@@ -187,11 +187,12 @@ class RunFolder:
         try:
             return read_file(self.path / name).decode("utf-8")
         except OSError as error:
-            raise self._damaged(f"{name} cannot be read: {error.strerror or error}") from None
+            raise self.damaged(f"{name} cannot be read: {error.strerror or error}") from None
         except ValueError as error:
-            raise self._damaged(f"{name} cannot be read: {error}") from None
+            raise self.damaged(f"{name} cannot be read: {error}") from None
 
-    def _damaged(self, what: str) -> StorageError:
+    def damaged(self, what: str) -> StorageError:
+        """The error that says that the run's folder is not as it was written."""
         return StorageError(f"run {self.run_id}: {what}", hint=_DAMAGED_HINT)
 
     def is_adopted(self) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from cloudtrain.bundle import payload_files
@@ -20,6 +20,7 @@ from cloudtrain.issues import Issue
 from cloudtrain.planning import Plan, PlanContext, SourceSummary, make_plan
 from cloudtrain.providers import get_provider
 from cloudtrain.runs.history import History
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.store import RunFolder, RunStore, as_text, storing
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.source import SourceTree, check_size, pack, scan
@@ -114,7 +115,7 @@ def submit(
         if image is not None:
             folder.append({"type": "image", "time": time.time(), **asdict(image)})
         try:
-            ref = get_provider(plan.provider).start(request, folder, archive, sending, History(folder).record)
+            ref = get_provider(plan.provider).start(plan, request, folder, archive, sending, History(folder).record)
         except CloudtrainError as error:
             if error.outcome is Outcome.UNKNOWN:  # left open: the next look at the run asks what became of it
                 raise
@@ -128,39 +129,21 @@ def submit(
     return folder
 
 
-_NEEDED: Mapping[str, type | tuple[type, ...]] = {
-    "provider": str,
-    "spec.name": str,
-    "overrides": list,
-    "host": (dict, type(None)),
-    "target.provider": str,
-    "facts.folder": str,
-    "facts.git_commit": str,
-    "facts.git_dirty": (bool, type(None)),
-    "facts.source.root": str,
-    "facts.source.digest": str,
-    "facts.source.files": int,
-    "facts.source.bytes": int,
-    "facts.source.warning": str,
-}
-"""What of a run's plan is taken over when it is run again."""
-
-
 def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...], resume_from: str) -> Plan:
     """The plan of an earlier run, with its source as it was, under a new run id; from those checkpoints, if any."""
-    old = run.document("plan.json")
-    if "adopted" in old:
+    record = RunRecord(run)
+    if record.is_of_another_machine:
         hint = "cloudtrain submit, from the folder of the job"
         raise UsageError(f"run {run.run_id} was started on another machine, which has its source", hint=hint)
-    facts = run.document("plan.json", _NEEDED)["facts"]
-    folder = Path(facts["folder"])
+    old = record.plan()
+    folder = Path(old.context.folder)
     text = run.text("spec.yaml")
-    document: Document = override(parse_document(text, name=f"{run.run_id}/spec.yaml"), (*old["overrides"], *overrides))
+    document: Document = override(parse_document(text, name=f"{run.run_id}/spec.yaml"), (*old.overrides, *overrides))
     if "name" not in document.values:
-        document = replace(document, values={"name": old["spec"]["name"], **document.values})
+        document = replace(document, values={"name": old.name, **document.values})
     spec, document = spec_from_document(document, folder, look=False)
     kept = spec.checkpoints.uri
-    if kept and not resume_from and kept == old["spec"].get("checkpoints", {}).get("uri"):
+    if kept and not resume_from and kept == old.checkpoints_uri:
         message = f"what run {run.run_id} has saved in {kept} would be restored, and this run is to begin anew"
         raise UsageError(message, hint=f"--set checkpoints.uri={kept.rstrip('/')}-2/")
     settings = load_settings(folder)
@@ -168,19 +151,19 @@ def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...],
     new = PlanContext(
         run_id=RunStore(data_dir).new_id(spec.name),
         time=time.time(),
-        folder=facts["folder"],
+        folder=old.context.folder,
         data_dir=str(data_dir),
-        source=SourceSummary(**{field.name: facts["source"][field.name] for field in fields(SourceSummary)}),
+        source=SourceSummary(**asdict(old.context.source)),
         local_files=_local_files(spec, folder),
-        git_commit=facts["git_commit"],
-        git_dirty=facts["git_dirty"],
+        git_commit=old.context.git_commit,
+        git_dirty=old.context.git_dirty,
         owner=_owner(),
         resume_run=run.run_id if resume_from else "",
         resume_from=resume_from,
     )
     # The same rehearsal again, unless it is to run somewhere else now.
-    as_ = old["target"]["provider"] if old["host"] and provider in (None, old["provider"]) else None
-    target, host = targets(spec, settings, provider or old["provider"], as_)
+    as_ = old.target if old.is_rehearsal and provider in (None, old.provider) else None
+    target, host = targets(spec, settings, provider or old.provider, as_)
     return make_plan(spec, document, new, target, host)
 
 

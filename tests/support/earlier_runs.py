@@ -7,6 +7,7 @@ What only made sense on that machine (locks, process ids) is left out.
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -31,3 +32,14 @@ def earlier_runs(kind: str, data_dir: Path, job: Path) -> str:
     (job / "data" / "a.txt").write_text("1\n")
     (job / "train.py").write_text("print('never run')\n")
     return str(data_dir)
+
+
+def without(document: Path, path: str) -> None:
+    """Take one value out of a JSON document, by its dotted path."""
+    whole = json.loads(document.read_text())
+    *outer, last = path.split(".")
+    inner = whole
+    for key in outer:
+        inner = inner[key]
+    del inner[last]
+    document.write_text(json.dumps(whole))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.providers.cloud.config import CloudConfig
+from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from cloudtrain.runs.store import RunFolder
@@ -29,4 +31,18 @@ class AwsConfig(CloudConfig):
 
 def config_of(run: RunFolder) -> AwsConfig:
     """As it was when the run was planned."""
-    return AwsConfig.from_json(run.document("plan.json")["target"]["facts"])
+    return RunRecord(run).config(AwsConfig)
+
+
+def request_of(run: RunFolder) -> dict[str, Any]:
+    """The CreateTrainingJob body. StorageError where it lacks what later steps need."""
+    return RunRecord(run).request(_NEEDED)
+
+
+_NEEDED: Mapping[str, type] = {
+    "TrainingJobName": str,
+    "RoleArn": str,
+    "InputDataConfig": list,
+    "OutputDataConfig.S3OutputPath": str,
+    "Tags": list,
+}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
-from cloudtrain.providers.aws.config import config_of
+from cloudtrain.providers.aws.config import config_of, request_of
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
@@ -61,7 +61,13 @@ class Provider:
         return pushed_to(settings)
 
     def start(
-        self, request: Request, run: RunFolder, archive: Path, progress: Progress | None, record: Record
+        self,
+        plan: Plan,  # noqa: ARG002
+        request: Request,
+        run: RunFolder,
+        archive: Path,
+        progress: Progress | None,
+        record: Record,
     ) -> dict[str, Any]:
         """Store the source and the job document, then create the job: three calls when the source is small or known."""
         from cloudtrain.providers.aws.submit import send
@@ -90,7 +96,7 @@ class Provider:
         """S3 addresses; none of a job that was never started."""
         from cloudtrain.providers.aws.results import places
 
-        return places(run.document("request.json")) if state.ref is not None else {}
+        return places(request_of(run)) if state.ref is not None else {}
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
         """The checkpoints' prefix, if there is anything below it."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
-from cloudtrain.providers.aws.config import config_of
+from cloudtrain.providers.aws.config import config_of, request_of
 from cloudtrain.providers.aws.logs import new_lines
 from cloudtrain.providers.aws.phases import (
     billing,
@@ -76,7 +76,7 @@ def _end(
     if over[0] == "stopped":
         over = over[0], over[1] + cut_short(state)
     end = ended(state, over, ended_at(described) or now, billing(described, price))
-    return [{**end, "left": left(cloud, places(run.document("request.json")))}, *kept_event(described, now, price)]
+    return [{**end, "left": left(cloud, places(request_of(run)))}, *kept_event(described, now, price)]
 
 
 def kept(cloud: Aws, run: RunFolder, state: RunState) -> Observation:

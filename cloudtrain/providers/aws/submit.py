@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, Outcome, RunExists
 from cloudtrain.providers import Progress
+from cloudtrain.providers.aws.config import request_of
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, uri_parts
 from cloudtrain.providers.cloud import idempotent_create as arrival
 from cloudtrain.providers.cloud.request import ARCHIVE, ours, same_submission
@@ -56,7 +57,7 @@ def send(
 
 def settle(cloud: Aws, run: RunFolder, now: float) -> list[dict[str, Any]]:
     """What became of a submission that nobody has seen the end of. Nothing, while it may still be under way."""
-    body = run.document("request.json")
+    body = request_of(run)
 
     def find() -> dict[str, Any] | None:
         found = _find(cloud, run.run_id, body)

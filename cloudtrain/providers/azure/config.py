@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.providers.cloud.config import CloudConfig
+from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from cloudtrain.runs.store import RunFolder
@@ -31,4 +32,9 @@ class AzureConfig(CloudConfig):
 
 def config_of(run: RunFolder) -> AzureConfig:
     """As it was when the run was planned."""
-    return AzureConfig.from_json(run.document("plan.json")["target"]["facts"])
+    return RunRecord(run).config(AzureConfig)
+
+
+def request_of(run: RunFolder) -> dict[str, Any]:
+    """The command-job document. StorageError where it lacks what later steps need."""
+    return RunRecord(run).request({"name": str, "tags": dict, "outputs.output.path": str})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
-from cloudtrain.providers.azure.config import AzureConfig, config_of
+from cloudtrain.providers.azure.config import AzureConfig, config_of, request_of
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
@@ -62,6 +62,7 @@ class Provider:
 
     def start(
         self,
+        plan: Plan,
         request: Request,
         run: RunFolder,
         archive: Path,
@@ -71,7 +72,7 @@ class Provider:
         """Look at the machines, upload what is new, create the job."""
         from cloudtrain.providers.azure.submit import send
 
-        return send(_cloud(run), request.document, run, archive, progress, record)
+        return send(_cloud(run), plan.target, request.document, run, archive, progress, record)
 
     def pause_seconds(self, run: RunFolder) -> float:
         """As the settings said when the job was planned."""
@@ -93,7 +94,7 @@ class Provider:
         """Addresses in datastores; none of a job that was never started."""
         from cloudtrain.providers.azure.results import places
 
-        return places(run.document("request.json")) if state.ref is not None else {}
+        return places(request_of(run)) if state.ref is not None else {}
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
         """The checkpoints' place, if there is anything below it."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.providers.azure.config import config_of
+from cloudtrain.providers.azure.config import config_of, request_of
 from cloudtrain.providers.azure.logs import new_lines
 from cloudtrain.providers.azure.phases import billing, ended_at, ending, phase_event, phase_of, started_at, status_of
 from cloudtrain.providers.azure.results import left, places
@@ -42,7 +42,7 @@ def observe(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> 
         waited = _waited(details, state, now, pause)
         if log.is_done(waited=waited, all_reported=all_told(state, state.nodes)):
             end = _ended(details, state, over, run)
-            rest = left(cloud, run.run_id, places(run.document("request.json")))
+            rest = left(cloud, run.run_id, places(request_of(run)))
             yield Observation(events=[{**end, "left": rest}])
 
 

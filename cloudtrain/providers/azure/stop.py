@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.contracts.azureml import STOP_FILE
 from cloudtrain.errors import CloudError, StorageError
+from cloudtrain.providers.azure.config import request_of
 from cloudtrain.providers.azure.phases import ending, status_of
 from cloudtrain.providers.azure.results import parts
 from cloudtrain.providers.azure.status import observe
 from cloudtrain.providers.azure.submit import gone, settle
 from cloudtrain.providers.cloud.outcome import all_told
 from cloudtrain.runs.observation import Observation, Record
+from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 
@@ -125,7 +127,7 @@ def _let_it_save(cloud: Workspace, run: RunFolder, state: RunState, pause: float
 
 def _grace(run: RunFolder) -> float:
     """How long the job was promised, in seconds."""
-    return float(run.document("plan.json")["target"]["grace_seconds"])
+    return RunRecord(run).grace_seconds
 
 
 def _is_running(cloud: Workspace, run: RunFolder) -> bool:
@@ -138,7 +140,7 @@ def _is_running(cloud: Workspace, run: RunFolder) -> bool:
 
 
 def _tell(cloud: Workspace, run: RunFolder) -> None:
-    datastore, folder = parts(run.document("request.json")["outputs"]["output"]["path"])
+    datastore, folder = parts(request_of(run)["outputs"]["output"]["path"])
     cloud.container(datastore).put(folder + STOP_FILE, b"")
 
 

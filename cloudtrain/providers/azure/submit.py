@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import CloudError, RunExists
 from cloudtrain.private import private_folder
 from cloudtrain.providers import Progress
-from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.azure.config import AzureConfig, request_of
 from cloudtrain.providers.azure.inputs import with_uploaded_inputs
 from cloudtrain.providers.azure.quota import refuse_machines
 from cloudtrain.providers.cloud import idempotent_create as arrival
@@ -33,6 +33,7 @@ _TAKEN = ("NameTaken",)
 
 def send(
     cloud: Workspace,
+    target: Target,
     document: Mapping[str, Any],
     run: RunFolder,
     archive: Path,
@@ -44,7 +45,6 @@ def send(
     The answer finds it again. CloudError with `Outcome.UNKNOWN` when it cannot be told whether the job exists;
     `settle` tells later. RefusedError when the machines cannot run it.
     """
-    target = Target.from_json(run.document("plan.json")["target"], AzureConfig)
     config = target.config_as(AzureConfig)
     refuse_machines(cloud, document, config, next(iter(target.instances), ""), target.gpus or 0)
     _lay_out(Path(document["code"]), archive)
@@ -67,7 +67,7 @@ def send(
 
 def settle(cloud: Workspace, run: RunFolder, now: float) -> list[dict[str, Any]]:
     """What became of a submission that nobody has seen the end of. Nothing, while it may still be under way."""
-    document = run.document("request.json")
+    document = request_of(run)
     return arrival.settle(run, now, lambda: _find(cloud, run.run_id, document), "Azure ML")
 
 

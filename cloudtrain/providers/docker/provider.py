@@ -134,13 +134,13 @@ class Provider(RunsHere):
         return Request(provider=self.name, document=document, job=job)
 
     def start(
-        self, request: Request, run: RunFolder, archive: Path, progress: Progress | None, record: Record
+        self, plan: Plan, request: Request, run: RunFolder, archive: Path, progress: Progress | None, record: Record
     ) -> dict[str, Any]:
         """Start the supervisor, once nothing is left of runs whose own was killed."""
         from cloudtrain.providers.docker.cleanup import clear_dead_runs
 
         clear_dead_runs(run.path.parents[1])
-        return super().start(request, run, archive, progress, record)
+        return super().start(plan, request, run, archive, progress, record)
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """As for every run on this machine; of an ended one, what the engine still has is removed."""

@@ -96,6 +96,7 @@ class RunsHere:
 
     def start(
         self,
+        plan: Plan,  # noqa: ARG002
         request: Request,  # noqa: ARG002  (the supervisor reads it from the run folder)
         run: RunFolder,
         archive: Path,

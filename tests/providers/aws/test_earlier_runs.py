@@ -8,11 +8,12 @@ import pytest
 
 import cloudtrain
 from cloudtrain.api.run import Run
+from cloudtrain.errors import StorageError
 from cloudtrain.providers.aws.client import aws
 from cloudtrain.submission.submit import archive_of
 from tests.fakes.aws.cloud import Cloud
 from tests.providers.aws.archives import entry, packed
-from tests.support.earlier_runs import earlier_runs
+from tests.support.earlier_runs import earlier_runs, without
 
 KINDS = ("aws", "aws-adopted")
 
@@ -70,3 +71,20 @@ def test_one_is_run_again_as_it_was(tmp_path: Path, cloud: Cloud) -> None:
     archive.write_bytes(packed(entry("train.py")))
     assert archive_of(plan) == archive
     assert old.rerun().status().state == "pending"
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("request.json", "OutputDataConfig.S3OutputPath"),
+        ("request.json", "TrainingJobName"),
+        ("plan.json", "target.facts.region"),
+        ("plan.json", "target.facts"),
+    ],
+)
+def test_a_document_without_a_key_is_told_as_damaged(tmp_path: Path, name: str, path: str) -> None:
+    data = earlier_runs("aws", tmp_path / "kept", tmp_path)
+    run = cloudtrain.find_run("old-aws-done", data_dir=data)
+    without(run.folder.path / name, path)
+    with pytest.raises(StorageError, match=f"run old-aws-done: {name} cannot be read: .*{path.rpartition('.')[2]}"):
+        run.fetch(tmp_path / "result")

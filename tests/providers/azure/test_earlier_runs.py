@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
+from cloudtrain.errors import StorageError
 from cloudtrain.providers.azure.client import workspace
 from tests.fakes.azure.cloud import AzureCloud
-from tests.support.earlier_runs import earlier_runs
+from tests.support.earlier_runs import earlier_runs, without
 
 KINDS = ("azure", "azure-adopted")
 
@@ -70,3 +71,15 @@ def test_one_is_run_again_as_it_was(tmp_path: Path, cloud: AzureCloud) -> None:
     archive.parent.mkdir()
     archive.write_bytes(str(tmp_path).encode())
     assert old.rerun().status().state == "pending"
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("request.json", "outputs.output.path"), ("request.json", "outputs"), ("plan.json", "target.facts.workspace")],
+)
+def test_a_document_without_a_key_is_told_as_damaged(tmp_path: Path, name: str, path: str) -> None:
+    data = earlier_runs("azure", tmp_path / "kept", tmp_path)
+    run = cloudtrain.find_run("old-azure-done", data_dir=data)
+    without(run.folder.path / name, path)
+    with pytest.raises(StorageError, match=f"run old-azure-done: {name} cannot be read: .*{path.rpartition('.')[2]}"):
+        run.fetch(tmp_path / "result")
