@@ -35,8 +35,12 @@ def start(
     say(f"{plan.run_id}  {one_line(headline(plan))}")
     if plan.target.quote is not None and not plan.is_rehearsal:
         say(f"  cost: {cost(plan)[-1]}")
-    for note in warnings(plan, issues):
-        say(f"  note: {indented(note, 8)}")
+
+    def note(text: str) -> None:
+        say(f"  note: {indented(text, 8)}")
+
+    for text in warnings(plan, issues):
+        note(text)
     try:
         folder = submit(
             plan,
@@ -45,6 +49,7 @@ def start(
             progress=progress_bar("packing source"),
             sending=progress_bar("sending source", bytes_=True),
             pushing=progress_bar("pushing image", bytes_=True),
+            note=note,
         )
     except KeyboardInterrupt:
         say(f"\ninterrupted; {command('status', plan.run_id)} tells whether the job was started")

@@ -3,45 +3,57 @@
 from __future__ import annotations
 
 import base64
-import logging
-import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, UsageError
 from cloudtrain.images.reference import ACR, ECR, take_apart
+from cloudtrain.providers import Note
+from cloudtrain.providers.docker.connect import docker_engine
 
 if TYPE_CHECKING:
     from cloudtrain.providers.cloud.registry import Found, Login
+
+ANSWER_SECONDS = 15.0
+MAX_CONFIG_BYTES = 4 * 2**20
+"""Of an image's configuration; the specification's own limit of a manifest."""
 _NOTHING = ("ImageNotFound", "ImageTagDoesNotMatchDigest")
 """The failures by which ECR says that there is no such image."""
 
 
 def look(image: str) -> Found | None:
-    """What the registry has at an address; None for nothing. CloudError when it does not say."""
-    from cloudtrain.providers.cloud import registry
+    """What the registry has at an address; None for nothing. CloudError or UsageError when it cannot be asked.
 
+    ECR is asked by boto3; any other registry by the Docker engine of this machine.
+    """
     address = take_apart(image)
     ecr = ECR.fullmatch(image)
     if ecr is None:
-        return registry.look(address, login_for(address.registry))
+        return _look_by_engine(image, login_for(address.registry))
     try:
         return _look_in_ecr(ecr[1], ecr[2], address.repository, address.reference)
     except CloudtrainError:
         login = _stored(address.registry)
         if login is None:
             raise
-        return registry.look(address, login)
+        return _look_by_engine(image, login)
 
 
-def refuse_missing(image: str, architecture: str) -> str:
+def _look_by_engine(image: str, login: Login | None) -> Found | None:
+    with docker_engine(ANSWER_SECONDS) as docker:
+        return docker.look_up(image, login)
+
+
+def refuse_missing(image: str, architecture: str, note: Note | None = None) -> str:
     """The digest of an image. RefusedError when there is no such image, or none for the clouds' machines.
 
-    Empty where a registry cannot be asked from here: that is no reason, the cloud may reach it all the same.
+    Empty where a registry cannot be asked from here, and `note` is told so: the cloud may reach it all the same.
     """
     try:
         found = look(image)
-    except CloudError as error:
-        logging.getLogger(__name__).info("%s was not looked at: %s", image, error.message)
+    except (CloudError, UsageError) as error:
+        if note:
+            note(f"the image {image} is not looked up before the start: {error.message}")
         return ""
     if found is None:
         hint = "look at its name and tag; cloudtrain image push pushes one; nothing was started"
@@ -124,8 +136,10 @@ def _look_in_ecr(account: str, region: str, repository: str, reference: str) -> 
     def config(digest: str) -> bytes:
         try:
             url = cloud.call("ecr", "get_download_url_for_layer", **place, layerDigest=digest)["downloadUrl"]
-            return registry.fetch(url, {})[0]
-        except (CloudError, urllib.error.URLError, TimeoutError, OSError, ValueError):
+            with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
+                content: bytes = answer.read(MAX_CONFIG_BYTES)
+                return content
+        except (CloudError, OSError, ValueError):
             return b"{}"  # the digest is known all the same
 
     image = answer["images"][0]

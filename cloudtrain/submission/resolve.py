@@ -6,12 +6,13 @@ from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.images.reference import ResolvedImage, take_apart
 from cloudtrain.images.selection import asked, is_build
 from cloudtrain.planning import Plan
-from cloudtrain.providers import Progress
+from cloudtrain.providers import Note, Progress
 
 
-def resolve_image(plan: Plan, pushing: Progress | None = None) -> ResolvedImage | None:
+def resolve_image(plan: Plan, pushing: Progress | None = None, note: Note | None = None) -> ResolvedImage | None:
     """The image of a plan, in its place: built and pushed where it is new. None where a plan names none.
 
+    `note` is told where an image that the spec names cannot be looked up from here.
     RefusedError when the image that the spec names is not in its registry, or not for the cloud's machines.
     """
     image, planned = plan.host.image, plan.host.image_address
@@ -22,7 +23,7 @@ def resolve_image(plan: Plan, pushing: Progress | None = None) -> ResolvedImage 
         if not plan.is_rehearsal and _is_named(plan):
             from cloudtrain.submission.registry import refuse_missing
 
-            digest = refuse_missing(planned, architecture_of(plan.provider, plan.host.instances))
+            digest = refuse_missing(planned, architecture_of(plan.provider, plan.host.instances), note)
         return ResolvedImage(address=planned, planned=planned, digest=digest)
     from cloudtrain.submission.images import ready_here, ready_there
 

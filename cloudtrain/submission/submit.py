@@ -18,7 +18,7 @@ from cloudtrain.contracts.launch import entrypoint_of
 from cloudtrain.errors import CloudtrainError, Outcome, SourceError, StorageError, UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.planning import Plan, PlanContext, SourceSummary, make_plan
-from cloudtrain.providers import get_provider
+from cloudtrain.providers import Note, get_provider
 from cloudtrain.runs.history import History
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.store import RunFolder, RunStore, as_text, storing
@@ -81,15 +81,17 @@ def submit(
     progress: Progress | None = None,
     sending: Progress | None = None,
     pushing: Progress | None = None,
+    note: Note | None = None,
 ) -> RunFolder:
     """Start a plan. RefusedError when a check says no, RunExists when its run id is taken: nothing was started then.
 
     `archive`: the source as another run packed it; by default it is packed now, and must be what was planned.
     `issues`: those of a preflight of this very plan, when one was just made.
     `progress` is told of the packing, in files; `sending` of the upload and `pushing` of the image, in bytes.
+    `note` is told what a user should know of the start itself, such as an image that cannot be looked up from here.
     """
     refuse_errors(preflight(plan) if issues is None else issues)
-    image = resolve_image(plan, pushing)
+    image = resolve_image(plan, pushing, note)
     store = RunStore(Path(plan.context.data_dir))
     # A rehearsed request names the image of the cloud; the one that it is rehearsed in is another.
     request = get_provider(plan.target.provider).render(plan, None if plan.is_rehearsal else image)

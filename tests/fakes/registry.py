@@ -22,7 +22,7 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 """Whose password is a refresh token, by ACR's rules."""
 _NAME = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _PATH = re.compile(rf"/v2/({_NAME}(?:/{_NAME})*)/(manifests|blobs)/([\w][\w.-]{{0,127}}|sha256:[0-9a-f]{{64}})")
-_CALLS = {"/token": "GetToken", "/oauth2/exchange": "Exchange"}
+_CALLS = {"/token": "GetToken", "/oauth2/exchange": "Exchange", "/v2/": "Ping"}
 _FAULTS = {
     "error": Refused("UNKNOWN", "internal error", 500),
     "throttle": Refused("TOOMANYREQUESTS", "too many requests", 429),
@@ -72,8 +72,11 @@ class Registry(Server):
 
     def stranger(self, request: Request, call: Call) -> Answer | None:
         found = _PATH.fullmatch(urlsplit(request.target).path)
-        if self.asks == "nothing" or found is None:
+        if self.asks == "nothing" or (found is None and call.operation != "Ping"):
             return None
+        if found is None:  # an engine asks how to log in before it asks for anything else
+            bearer = f'Bearer realm="{self.realm}",service="{SERVICE}"'
+            return _refused(UNKNOWN_USER, bearer if self.asks == "bearer" else 'Basic realm="loopback"')
         kind, _, proof = request.headers.get("authorization", "").partition(" ")
         if self.asks == "basic":
             known = kind == "Basic" and self._is_user(proof)
@@ -90,6 +93,8 @@ class Registry(Server):
                 raise Refused("NAME_INVALID", f"{request.target} is no part of a registry", 404)
             if request.method != ("POST" if call.operation == "Exchange" else "GET"):
                 raise Refused("UNSUPPORTED", "the operation is unsupported", 405)
+            if call.operation == "Ping":
+                return _json(200, {})
             calls = {"GetToken": self._token, "Exchange": self._exchange, "GetManifest": self._manifest}
             return calls.get(call.operation, self._blob)(request)
         except Refused as refused:

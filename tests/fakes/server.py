@@ -212,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().finish()
 
     def _serve(self) -> None:
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        headers = {name.lower(): ", ".join(self.headers.get_all(name, ())) for name in self.headers}
         request = Request(self.command, self.path, headers, self._body(headers))
         answer = self.server.front.answer(request, self.connection)
         if answer is None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
+from typing import Any
+
+from azure.core import PipelineClient
+from azure.core.exceptions import AzureError, HttpResponseError
+from azure.core.rest import HttpRequest
 
 from cloudtrain.errors import DENIED, CloudError
+from cloudtrain.images.reference import is_loopback
 from cloudtrain.providers.azure.client import credential
 from cloudtrain.providers.azure.errors import is_foreign, translated
-from cloudtrain.providers.cloud.registry import ANYBODY, Login, fetch, root
+from cloudtrain.providers.cloud.registry import ANYBODY, Login
 
 _SCOPE = "https://containerregistry.azure.net/.default"
 
@@ -23,14 +27,18 @@ def registry_login(registry: str) -> Login:
             raise
         raise translated(error, doing, "") from error
     form = {"grant_type": "access_token", "service": registry, "access_token": token}
+    address = f"{'http' if is_loopback(registry) else 'https'}://{registry}"
     try:
-        text, _ = fetch(f"{root(registry)}/oauth2/exchange", {}, form)
-        return Login(ANYBODY, str(json.loads(text)["refresh_token"]))
-    except urllib.error.HTTPError as error:
-        message = f"{doing}: it answered {error.code}"
+        client: Any = PipelineClient(address, connection_timeout=15, read_timeout=15)
+        with client:
+            answer = client.send_request(HttpRequest("POST", f"{address}/oauth2/exchange", data=form))
+            answer.raise_for_status()
+            return Login(ANYBODY, str(answer.json()["refresh_token"]))
+    except HttpResponseError as error:
+        message = f"{doing}: it answered {error.status_code}"
         raise CloudError(message, hint="the role AcrPush there, and az login", code=DENIED) from error
-    except (urllib.error.URLError, TimeoutError, OSError) as error:
-        message = f"{doing}: it cannot be reached: {getattr(error, 'reason', error)}"
+    except AzureError as error:
+        message = f"{doing}: it cannot be reached: {error.message}"
         raise CloudError(message, hint="look at the registry's name (az acr list) and the network") from error
     except (ValueError, KeyError, TypeError) as error:
         raise CloudError(f"{doing}: its answer is not a token") from error

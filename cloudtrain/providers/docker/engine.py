@@ -20,7 +20,7 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 from cloudtrain.errors import CloudError
 from cloudtrain.images.reference import ACR
 from cloudtrain.providers import Progress
-from cloudtrain.providers.cloud.registry import ANYBODY, Login
+from cloudtrain.providers.cloud.registry import ANYBODY, Found, Login
 from cloudtrain.providers.docker.container import LOG_BYTES, ContainerSpec, environment
 from cloudtrain.providers.docker.errors import missing_image, refused_push, translated
 from cloudtrain.providers.docker.host import environment as environment_of_sdk
@@ -181,18 +181,31 @@ class Engine:
                 if error.status_code != 409:
                     raise
 
+    def look_up(self, image: str, login: Login | None) -> Found | None:
+        """What the registry has at an image's address, as the engine reaches it; None for nothing."""
+        with _telling(f"look up {image} in its registry"):
+            try:
+                told = self.api.inspect_distribution(image, auth_config=_proof(login))
+            except NotFound:
+                return None
+            except APIError as error:  # the engine answers, and tells what the registry has said
+                why = " ".join(str(error.explanation or error).split())
+                raise CloudError(f"Docker could not look up {image}: {why}", code="registry") from error
+        platforms = told.get("Platforms") or ()
+        names = {each.get("architecture") for each in platforms if each.get("os") == "linux"}
+        return Found(told["Descriptor"]["digest"], frozenset(name for name in names if name))
+
     def push(self, name: str, address: str, login: Login | None, progress: Progress | None) -> str:
         """Push an image of this machine under another address, `repository:tag`; returns its digest there.
 
         The login stays in memory: nothing is written to docker's own configuration.
         """
         repository, _, tag = address.rpartition(":")
-        proof = {"username": login.user, "password": login.password} if login else None
         amounts: dict[str, tuple[int, int]] = {}
         digest = ""
         with _telling(f"push {address}"):
             self.api.tag(name, repository, tag)
-            for said in self.api.push(repository, tag, stream=True, decode=True, auth_config=proof):
+            for said in self.api.push(repository, tag, stream=True, decode=True, auth_config=_proof(login)):
                 if "error" in said:
                     raise refused_push(address, str(said["error"]))
                 digest = _digest(said) or digest
@@ -297,6 +310,10 @@ def stored_login(registry: str) -> Login | None:
     if ACR.fullmatch(registry) and kept.get("IdentityToken"):  # what `az acr login` leaves
         user, password = ANYBODY, kept["IdentityToken"]
     return Login(user, password) if user and password else None
+
+
+def _proof(login: Login | None) -> dict[str, str] | None:
+    return {"username": login.user, "password": login.password} if login else None
 
 
 def _digest(said: Mapping[str, Any]) -> str:
