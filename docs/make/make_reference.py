@@ -15,6 +15,7 @@ from pathlib import Path
 from cloudtrain import errors, settings
 from cloudtrain.units import format_duration, format_size
 from reference_commands import commands, job_yaml
+from reference_events import events_page
 from reference_page import first, page, table
 from reference_python import python
 
@@ -198,6 +199,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "environment.md": environment,
     "exit-codes.md": exit_codes,
     "errors.md": errors_page,
+    "events.md": events_page,
     "python.md": python,
     "trainer-options.md": trainer_options,
 }

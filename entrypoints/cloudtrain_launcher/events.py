@@ -15,10 +15,11 @@ from typing import Any, Literal, Optional
 from .event_fields import Measure, Measures, Names, Object, Seconds, Timestamp, WholeNumbers, Wrong
 from .event_record import CLIENT as CLIENT
 from .event_record import KINDS as KINDS
-from .event_record import LAUNCHER, Record
+from .event_record import LAUNCHER as LAUNCHER
 from .event_record import PROGRAM as PROGRAM
 from .event_record import RANK as RANK
 from .event_record import Event as Event
+from .event_record import Record as Record
 
 LONGEST_TYPE = 64
 
@@ -222,11 +223,11 @@ class Gpu(Event, type="gpu"):
 class Memory(Event, type="memory"):
     """A batch did not fit into memory, and is taken in smaller parts."""
 
-    refused: WholeNumbers
+    refused: Optional[WholeNumbers] = None
     """Samples per rank of the parts that did not fit, in the order in which they were tried."""
-    micro_batch: int
+    micro_batch: Optional[int] = None
     """Samples of a part that fits, on each rank."""
-    parts: int
+    parts: Optional[int] = None
     """Parts of a step."""
 
 

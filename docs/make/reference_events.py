@@ -1,0 +1,91 @@
+"""The reference of events, from their classes: docstrings, annotations, and the text under each field."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+
+from cloudtrain.runs import events
+from cloudtrain.runs.events import Event, Record
+from reference_page import page, table
+
+WRITERS = {
+    events.CLIENT: (
+        "Of the client",
+        "Written by cloudtrain where the run was submitted from, and by the supervisor of a run on that machine. A job"
+        " that prints one is not believed.",
+    ),
+    events.LAUNCHER: (
+        "Of a node's launcher",
+        "Only the launcher writes these. A program of the job that prints one is not believed.",
+    ),
+    events.RANK: (
+        "Of a rank",
+        "Written by the process that the launcher has started for a rank, which signs them, and by the launcher."
+        " The same line printed by a program is text.",
+    ),
+    events.PROGRAM: (
+        "Of programs",
+        "Any program of the job may write these, by `cloudtrain_job`; most come from the shared trainer. A program may"
+        ' also write kinds of its own, `emit("my_kind", any=1)`: they are kept with the run.',
+    ),
+}
+
+
+def events_page() -> str:
+    """Every event, by who may write it."""
+    parts = [
+        "A run is a list of events, in `events.jsonl` in its folder: one JSON object a line, only ever appended. A job"
+        ' writes an event as a line of its output, `::cloudtrain:: {"type": …}`. An event that lacks what it needs,'
+        " or where that is not of its kind, is text; any other field that is wrong is left out. Kinds and fields that"
+        " are not listed here are kept as they are.\n",
+        "## Of every event\n",
+        "The `type`, and:\n",
+        _fields(Event, Event),
+        "Where an event names a cause:\n",
+        "### cause\n",
+        f"{inspect.getdoc(events.Cause)}\n",
+        _fields(events.Cause, events.Cause),
+    ]
+    for writer, (title, meaning) in WRITERS.items():
+        parts += [f"## {title}\n", f"{meaning}\n"]
+        for kind, event in events.KINDS.items():
+            if writer == event.WRITER:
+                parts += _described(kind, event)
+    return page("Events", "\n".join(parts))
+
+
+def _described(kind: str, event: type[Event]) -> Iterator[str]:
+    yield f"### {kind}\n"
+    yield f"{inspect.getdoc(event)}\n"
+    stamp = [f"`{name}`" for name in Event.kinds() if name in event.NEEDS]
+    if stamp:
+        yield f"Needs {' and '.join([', '.join(stamp[:-1]), stamp[-1]] if stamp[:-1] else stamp)}.\n"
+    if issubclass(event, events.Cause):
+        return
+    rows = _fields(event, event)
+    if rows:
+        yield rows
+
+
+def _fields(kind: type[Record], owner: type[Record]) -> str:
+    """The fields that a class declares itself."""
+    texts, kinds, required = _texts(owner), kind.kinds(), kind.checks().required
+    rows = [(f"`{name}`", kinds[name].text, "yes" if name in required else "", texts[name]) for name in texts]
+    return table(("field", "type", "needed", "meaning"), rows) if rows else ""
+
+
+def _texts(kind: type[Record]) -> dict[str, str]:
+    """What is written under each field of a class. LookupError where nothing is."""
+    body = ast.parse(inspect.getsource(kind)).body[0]
+    if not isinstance(body, ast.ClassDef):
+        raise LookupError(kind)
+    found = {}
+    for field, below in zip(body.body, [*body.body[1:], None], strict=True):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name) or field.target.id.isupper():
+            continue
+        if not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)):
+            raise LookupError(f"{kind.__name__}.{field.target.id}: nothing says what it means")
+        found[field.target.id] = " ".join(str(below.value.value).split())
+    return found
