@@ -57,7 +57,9 @@ def test_the_wrong_password_is_told(registry: Registry, kept: Path) -> None:
     if registry.asks == "nothing":
         assert look(f"{registry.host}/team/train:1")
         return
-    with pytest.raises(CloudError, match=rf"could not look up {registry.host}/team/train:1: .*(unauthorized|incorrect)"):
+    with pytest.raises(
+        CloudError, match=rf"could not look up {registry.host}/team/train:1: .*(unauthorized|incorrect)"
+    ):
         look(f"{registry.host}/team/train:1")
 
 
