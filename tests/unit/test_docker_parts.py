@@ -34,7 +34,7 @@ from cloudtrain.providers.docker.host import address
 from cloudtrain.providers.docker.host import environment as environment_of_sdk
 from cloudtrain.providers.docker.image import image_of
 from cloudtrain.providers.docker.output import NodeWords
-from cloudtrain.providers.emulation.base import local_input
+from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.checks import place_checks
 from cloudtrain.runs.failure_hints import hint_for
@@ -91,7 +91,7 @@ def test_host_names_sort_like_the_nodes() -> None:
 
 def emulator_of(plan: Plan, run: Path) -> DockerEmulator:
     request = json.loads(json.dumps(get_provider("docker").render(plan).document))
-    return docker_emulator(RunPaths(run), request, plan.to_json())
+    return docker_emulator(RunPaths(run), request, EmulatedPlan.from_json(plan.to_json()))
 
 
 def plain_specs(text: str, run: Path) -> list[ContainerSpec]:
@@ -339,4 +339,4 @@ def test_a_place_for_all_providers_is_one_for_rehearsals_too() -> None:
         ({"*": "s3://b/c/"}, ""),
     ):
         plan["spec"] = {"inputs": {"train": {"uri": places}}}
-        assert local_input(plan, "train") == found
+        assert EmulatedPlan.from_json(plan).local_input("train") == found

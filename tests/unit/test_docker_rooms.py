@@ -9,6 +9,7 @@ import pytest
 
 from cloudtrain.providers.docker.container import ContainerLaunch
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
+from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +36,7 @@ def rehearsed(cloud: str, tmp_path: Path) -> tuple[DockerEmulator, list[Containe
         "spec": {"inputs": places, "secrets": {"HF_TOKEN": {"local": "env:HF", cloud: "…"}}},
         "facts": {"folder": str(tmp_path), "resume_from": str(run / "earlier")},
     }
-    emulator = docker_emulator(RunPaths(run), request, plan)
+    emulator = docker_emulator(RunPaths(run), request, EmulatedPlan.from_json(plan))
     return emulator, list(emulator.inner.prepare(archive))
 
 
@@ -67,7 +68,8 @@ def test_as_sagemaker_the_network_is_isolated_if_the_request_says_so(tmp_path: P
     assert not emulator.isolated
     request = json.loads((ROOT / "tests" / "golden" / "aws.json").read_text())["request"]
     plan = {"provider": "docker", "host": {"facts": {}}, "target": {"contract": "sagemaker"}}
-    assert docker_emulator(emulator.paths, {**request, "EnableNetworkIsolation": True}, plan).isolated
+    request = {**request, "EnableNetworkIsolation": True}
+    assert docker_emulator(emulator.paths, request, EmulatedPlan.from_json(plan)).isolated
 
 
 def test_as_azure_inputs_are_read_only_and_outputs_are_shared(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from cloudtrain.providers.docker import gpus
 from cloudtrain.providers.docker.container import ContainerLaunch, environment
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.docker.gpu_ids import gpu_ids
+from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from tests.golden.cases import plan_of
 
@@ -77,7 +78,7 @@ def four(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def prepared(tmp_path: Path, text: str) -> tuple[DockerEmulator, list[ContainerLaunch]]:
     plan = plan_of("docker", f"name: digits\nimage: train:1\n{text}")
     request = json.loads(json.dumps(get_provider("docker").render(plan).document))
-    emulator = docker_emulator(RunPaths(tmp_path / "runs" / "run-1"), request, plan.to_json())
+    emulator = docker_emulator(RunPaths(tmp_path / "runs" / "run-1"), request, EmulatedPlan.from_json(plan.to_json()))
     launches = [ContainerLaunch.from_json(launch) for launch in request["launches"]]
     emulator.gpus = emulator._take_gpus(launches)
     return emulator, launches

@@ -12,6 +12,7 @@ from typing import Any
 
 from cloudtrain.contracts.launch import Launch
 from cloudtrain.providers.docker import gpus
+from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container import (
     DATA_LABEL,
@@ -23,6 +24,7 @@ from cloudtrain.providers.docker.container import (
     ContainerSpec,
 )
 from cloudtrain.providers.emulation.base import Emulator
+from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.processes import run_module
 from cloudtrain.runs.store import LEFTOVERS
@@ -31,9 +33,9 @@ SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
 """Before the name of a secret in the environment of the process that hands it to a container."""
 
 
-def docker_emulator(paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> DockerEmulator:
+def docker_emulator(paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> DockerEmulator:
     """The emulator of a run's request, by its contract."""
-    contract = plan["target"]["contract"]
+    contract = plan.contract
     if contract == "sagemaker":
         from cloudtrain.providers.docker.mounts import SageMakerContainers
 
@@ -55,12 +57,12 @@ class DockerEmulator:
     nodes_are_here = False
 
     def __init__(
-        self, inner: Emulator[ContainerLaunch], paths: RunPaths, plan: Mapping[str, Any], isolated: bool = False
+        self, inner: Emulator[ContainerLaunch], paths: RunPaths, plan: EmulatedPlan, isolated: bool = False
     ) -> None:
         self.inner, self.paths, self.isolated = inner, paths, isolated
-        self.facts = (plan["host"] or plan["target"])["facts"]
-        chosen = plan["target"].get("gpus")  # by the machine that a rehearsed request names
-        self.gpus_per_node: int = self.facts.get("gpus", 0) if chosen is None else chosen
+        self.image, self.config = plan.image, plan.host_config(DockerConfig)
+        # Of a rehearsal, the machine that its request names decides.
+        self.gpus_per_node = self.config.gpus if plan.gpus is None else plan.gpus
         self.max_runtime_seconds, self.grace_seconds = inner.max_runtime_seconds, inner.grace_seconds
         self.labels = labels_of(paths.run)
         digest = sha256(self.labels[DATA_LABEL].encode()).hexdigest()[:6]
@@ -102,11 +104,11 @@ class DockerEmulator:
 
     def spec(self, launch: ContainerLaunch, rootless: bool = False) -> ContainerSpec:
         """One node's container."""
-        node, facts = launch.node, self.facts
+        node, config = launch.node, self.config
         first = node * self.gpus_per_node
         return ContainerSpec(
             node=node,
-            image=facts["image"],
+            image=self.image,
             name=f"{self.network}-{launch.host}",
             host=launch.host,
             network=self.network,
@@ -117,8 +119,8 @@ class DockerEmulator:
             binds=launch.binds,
             labels={**self.labels, NODE_LABEL: str(node)},
             grace_seconds=self.grace_seconds,
-            shm_bytes=facts["shm_bytes"],
-            memory_bytes=facts["memory_bytes"],
+            shm_bytes=config.shm_bytes,
+            memory_bytes=config.memory_bytes,
             gpus=self.gpus[first : first + self.gpus_per_node],
             **_rights(rootless, gpus=self.gpus_per_node > 0),
         )
@@ -128,7 +130,7 @@ class DockerEmulator:
         if not wanted:
             return ()
         visible = gpus.visible_gpus(gpus.chosen(launches[0].env))
-        return gpus.take(visible, wanted, self._held, shared=bool(self.facts.get("share_gpus")))
+        return gpus.take(visible, wanted, self._held, shared=self.config.share_gpus)
 
     def _attached(self, launch: ContainerLaunch, rootless: bool) -> Launch:
         file = self.paths.run / "nodes" / str(launch.node) / "container.json"

@@ -12,7 +12,7 @@ from cloudtrain.providers.cloud.request import ARCHIVE
 from cloudtrain.providers.docker.container import Bind, ContainerLaunch, host_names
 from cloudtrain.providers.emulation import container as rooms
 from cloudtrain.providers.emulation.azureml import HERE, AzureMLEmulator
-from cloudtrain.providers.emulation.base import local_secrets, threads
+from cloudtrain.providers.emulation.base import threads
 from cloudtrain.providers.emulation.plain import PlainEmulator
 from cloudtrain.providers.emulation.sagemaker import SageMakerEmulator
 
@@ -42,7 +42,7 @@ class SageMakerContainers(SageMakerEmulator):
 
     def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
         """The tree of each node, and what is mounted into it."""
-        places, share = {SOURCE: archive, **self.places()}, threads(self.paths, self.plan)
+        places, share = {SOURCE: archive, **self.places()}, threads(self.paths, self.plan.cores)
         launches = []
         for container, root in zip(self.job.containers, self.roots, strict=True):
             rooms.build(self.job, container, root, {})
@@ -57,7 +57,7 @@ class SageMakerContainers(SageMakerEmulator):
                 argv=container.argv,
                 cwd=ROOT,
                 env={**share, **container.env},
-                secrets=local_secrets(self.plan),
+                secrets=self.plan.local_secrets(),
                 host=container.host,
                 binds=tuple(binds),
             )
@@ -83,7 +83,7 @@ class AzureMLContainers(AzureMLEmulator):
             kind, _, own = name.partition(".")
             inside[name] = f"{MOUNTS}/{kind}/{own}" + ("" if place.is_dir() else f"/{place.name}")
             shared.append(Bind(source=str(place), target=inside[name], read_only=kind == "inputs"))
-        argv, share = ("/bin/sh", "-c", self.job.command_line(inside)), threads(self.paths, self.plan)
+        argv, share = ("/bin/sh", "-c", self.job.command_line(inside)), threads(self.paths, self.plan.cores)
         for process in self.job.processes:
             folder, host = self.working_folder(process.node), self.addresses[process.node]
             code = _read_only(archive, folder / ARCHIVE, f"{MOUNTS}/wd/{ARCHIVE}")
@@ -92,7 +92,7 @@ class AzureMLContainers(AzureMLEmulator):
                 argv=argv,
                 cwd=f"{MOUNTS}/wd",
                 env={**share, **process.env, **HERE, "CLOUDTRAIN_NODE_ADDR": host},
-                secrets=local_secrets(self.plan),
+                secrets=self.plan.local_secrets(),
                 host=host,
                 binds=(Bind(source=str(folder), target=f"{MOUNTS}/wd"), code, *shared),
             )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.contracts.launch import Launch
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.providers.emulation.base import Emulator
+    from cloudtrain.providers.emulation.plan import EmulatedPlan
     from cloudtrain.spec import JobSpec
 
 INSIDE = "/cloudtrain"
@@ -77,7 +78,7 @@ class Provider(RunsHere):
 
         return container_checks(plan)
 
-    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Emulator[Launch]:
+    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> Emulator[Launch]:
         """What executes a request under the contract that it is for, in containers."""
         from cloudtrain.providers.docker.emulator import docker_emulator
 

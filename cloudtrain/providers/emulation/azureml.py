@@ -10,16 +10,16 @@ from typing import Any
 from cloudtrain.contracts.azureml import KEPT_FOLDERS, STOP_FILE, Mount, command_job
 from cloudtrain.contracts.launch import Launch
 from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.request import RESUME, input_name
 from cloudtrain.providers.cloud.request import ARCHIVE
 from cloudtrain.providers.emulation import container as rooms
 from cloudtrain.providers.emulation.base import (
     OF_THE_MACHINE,
-    local_input,
-    local_secrets,
     search_path,
     threads,
 )
+from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.emulation.storage_sync import merge
 
@@ -36,12 +36,12 @@ class AzureMLEmulator:
 
     nodes_are_here = True
 
-    def __init__(self, paths: RunPaths, document: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+    def __init__(self, paths: RunPaths, document: Mapping[str, Any], plan: EmulatedPlan) -> None:
         self.paths, self.plan = paths, plan
         self.addresses = self.names(int(document["resources"]["instance_count"]))
         self.job = command_job(document, master=self.addresses[0])
         self.max_runtime_seconds: int | None = self.job.timeout_seconds
-        self.grace_seconds = plan["target"]["grace_seconds"]
+        self.grace_seconds = plan.grace_seconds
 
     def names(self, nodes: int) -> tuple[str, ...]:
         """What the nodes are reached by."""
@@ -60,8 +60,8 @@ class AzureMLEmulator:
         }
         command = self.job.command_line({name: f"${variable}" for name, variable in variables.items()})
         places = {variables[name]: path for name, path in found.items()}
-        machine = {"PATH": search_path(self.plan), **threads(self.paths, self.plan)}
-        argv, secrets = ("/bin/sh", "-c", command), local_secrets(self.plan)
+        machine = {"PATH": search_path(self.plan.host_settings["python"]), **threads(self.paths, self.plan.cores)}
+        argv, secrets = ("/bin/sh", "-c", command), self.plan.local_secrets()
         launches = []
         for process in self.job.processes:
             folder = self.working_folder(process.node)
@@ -105,10 +105,10 @@ class AzureMLEmulator:
     def _input(self, mount: Mount) -> Path:
         """Where an input lies on this machine. It is the folder itself, not a copy."""
         if mount.name == RESUME:
-            given = self.plan["facts"]["resume_from"]
+            given = self.plan.resume_from
         else:
-            name = next(name for name in self.plan["spec"]["inputs"] if input_name(name) == mount.name)
-            given = local_input(self.plan, name) or mount.path
+            name = next(name for name in self.plan.inputs if input_name(name) == mount.name)
+            given = self.plan.local_input(name) or mount.path
         if "://" not in given and not given.startswith("azureml:"):
             if not Path(given).exists():
                 raise StorageError(f"input {mount.name}: there is nothing at {given}")
@@ -126,8 +126,8 @@ class AzureMLEmulator:
         except ImportError as error:
             raise UsageError(f"input {name}: {place} cannot be read without azure-ai-ml: {error}") from None
 
-        facts, folder = self.plan["target"]["facts"], self.paths.run / "inputs" / name
-        cloud = workspace(facts["subscription"], facts["resource_group"], facts["workspace"])
+        config, folder = self.plan.target_config(AzureConfig), self.paths.run / "inputs" / name
+        cloud = workspace(config.subscription, config.resource_group, config.workspace)
         if not bring_folder(cloud, place, folder, None):
             raise StorageError(f"input {name}: there is nothing at {place}")
         files = list(folder.iterdir())

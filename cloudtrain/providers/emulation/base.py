@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from cloudtrain.contracts.launch import Launch
 from cloudtrain.providers.emulation.run_paths import RunPaths
@@ -50,37 +50,15 @@ OF_THE_MACHINE = {
 """Variables that a program needs to run on this machine at all, whatever contract it runs under."""
 
 
-def search_path(plan: Mapping[str, Any]) -> str:
+def search_path(python: str) -> str:
     """The PATH of a rehearsal: the chosen Python comes first, as it is the image that is not there."""
-    return f"{Path(plan['host']['facts']['python']).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
-def threads(paths: RunPaths, plan: Mapping[str, Any]) -> dict[str, str]:
+def threads(paths: RunPaths, cores: int) -> dict[str, str]:
     """How many threads a rehearsed rank has, unless the spec says: all nodes stand on this machine, each cloud's on one
     of its own. Too many threads cost factors, not percents: OpenMP's wait busily for each other.
     """
     job = json.loads(paths.job_file.read_text())
-    share = plan["host"]["facts"]["cores"] // (job["nodes"] * job["processes"])
+    share = cores // (job["nodes"] * job["processes"])
     return {"OMP_NUM_THREADS": str(max(1, share))}
-
-
-def local_secrets(plan: Mapping[str, Any]) -> dict[str, str]:
-    """Where this machine has the secrets that the spec says a local place for."""
-    secrets: Mapping[str, Mapping[str, str]] = plan["spec"].get("secrets", {})
-    found = {name: _on_this_machine(plan, places) for name, places in secrets.items()}
-    return {name: place for name, place in found.items() if place}
-
-
-def local_input(plan: Mapping[str, Any], name: str) -> str:
-    """Where this machine has an input, by the spec; empty when it says nothing of it."""
-    place = _on_this_machine(plan, plan["spec"]["inputs"][name]["uri"])
-    return str(Path(plan["facts"]["folder"]) / Path(place).expanduser()) if place else ""
-
-
-def _on_this_machine(plan: Mapping[str, Any], places: Mapping[str, str]) -> str:
-    """What the spec says for the provider that runs it here, for any run on this machine, or for all providers.
-
-    Empty where that is an address: it is brought from there as the cloud would.
-    """
-    place = next((places[name] for name in (plan["provider"], "local", "*") if name in places), "")
-    return "" if "://" in place else place

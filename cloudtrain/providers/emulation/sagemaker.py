@@ -10,16 +10,16 @@ from typing import Any
 from cloudtrain.contracts.launch import Launch
 from cloudtrain.contracts.sagemaker import ROOT, training_job
 from cloudtrain.errors import StorageError, UsageError
+from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
 from cloudtrain.providers.cloud.request import ARCHIVE
 from cloudtrain.providers.emulation import container as rooms
 from cloudtrain.providers.emulation.base import (
     OF_THE_MACHINE,
-    local_input,
-    local_secrets,
     search_path,
     threads,
 )
+from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.emulation.storage_sync import Signs, merge, sync
 
@@ -34,7 +34,7 @@ class SageMakerEmulator:
     nodes_are_here = True
     interface = "lo" if sys.platform == "linux" else "lo0"
 
-    def __init__(self, paths: RunPaths, body: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+    def __init__(self, paths: RunPaths, body: Mapping[str, Any], plan: EmulatedPlan) -> None:
         self.paths, self.plan = paths, plan
         self.job = training_job(body, interface=self.interface)
         self.max_runtime_seconds: int | None = self.job.max_runtime_seconds
@@ -55,14 +55,14 @@ class SageMakerEmulator:
         addresses, private = rooms.addresses(len(self.roots)), rooms.is_private()
         hosts = self.paths.run / "hosts"
         hosts.write_text(rooms.hosts_text(self.job.hosts, addresses))
-        machine = {"PATH": search_path(self.plan), **threads(self.paths, self.plan)}
+        machine = {"PATH": search_path(self.plan.host_settings["python"]), **threads(self.paths, self.plan.cores)}
         launches = []
         for container, root, address in zip(self.job.containers, self.roots, addresses, strict=True):
             rooms.build(self.job, container, root, places)
             argv, env = rooms.command(
                 container, root, hosts_file=hosts, address=address, master=addresses[0], private=private
             )
-            env, secrets = {**machine, **env}, local_secrets(self.plan)
+            env, secrets = {**machine, **env}, self.plan.local_secrets()
             launches.append(Launch(node=container.node, argv=argv, cwd=str(root), env=env, secrets=secrets))
         return launches
 
@@ -88,8 +88,8 @@ class SageMakerEmulator:
         places = {JOB: self.paths.job_file}
         for channel in self.job.channels:
             if channel.name not in (SOURCE, JOB):
-                resume = self.plan["facts"]["resume_from"]
-                given = resume if channel.name == RESUME else local_input(self.plan, channel.name)
+                resume = self.plan.resume_from
+                given = resume if channel.name == RESUME else self.plan.local_input(channel.name)
                 places[channel.name] = self._brought(channel.name, given or channel.uri)
         return places
 
@@ -111,6 +111,6 @@ class SageMakerEmulator:
             raise UsageError(f"input {name}: {place} cannot be read without boto3: {error}") from None
 
         folder = self.paths.run / "inputs" / name
-        if not bring_folder(aws(self.plan["target"]["facts"]["region"]), place, folder, None):
+        if not bring_folder(aws(self.plan.target_config(AwsConfig).region), place, folder, None):
             raise StorageError(f"input {name}: there is nothing at {place}")
         return folder

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from cloudtrain.contracts.launch import Launch
     from cloudtrain.planning import Plan
     from cloudtrain.providers.emulation.base import Emulator
+    from cloudtrain.providers.emulation.plan import EmulatedPlan
 
 ORPHANS_SECONDS = 10
 """How long nodes that lost their supervisor may take to stop by themselves, with a checkpoint."""
@@ -86,7 +87,7 @@ class RunsHere:
         hint = f"cloudtrain rerun {plan.context.resume_run} --fresh starts without them"
         return [Issue((), f"the earlier run's checkpoints are in {earlier}", hint)]
 
-    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Emulator[Launch]:
+    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> Emulator[Launch]:
         """What executes a request here, under the contract that it is for. The supervisor asks for it."""
         raise NotImplementedError
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.contracts.launch import Launch
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.providers.emulation.base import Emulator
+    from cloudtrain.providers.emulation.plan import EmulatedPlan
     from cloudtrain.spec import JobSpec
 
 
@@ -61,9 +62,9 @@ class Provider(RunsHere):
         named_by = plan.host.origins.get("python")
         return machine_checks(plan) if starting or not named_by else [not_executed(plan, named_by)]
 
-    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: Mapping[str, Any]) -> Emulator[Launch]:
+    def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> Emulator[Launch]:
         """What executes a request under the contract that it is for, in processes."""
-        contract = plan["target"]["contract"]
+        contract = plan.contract
         if contract == "sagemaker":
             from cloudtrain.providers.emulation.sagemaker import SageMakerEmulator
 

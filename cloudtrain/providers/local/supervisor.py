@@ -27,6 +27,7 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.private import FILE, OTHERS
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.emulation.base import Emulator
+from cloudtrain.providers.emulation.plan import emulated_plan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.node import Node, stdout, stopped
@@ -57,8 +58,8 @@ REMOVED_LOOKS = 3
 
 def emulator_of(run: RunFolder) -> Emulator[Launch]:
     """What executes a run's request on this machine: its provider knows."""
-    plan = run.document("plan.json")
-    provider: Any = get_provider(plan["provider"])
+    plan = emulated_plan(run)
+    provider: Any = get_provider(plan.provider)
     emulator: Emulator[Launch] = provider.emulator(RunPaths(run.path), run.document("request.json"), plan)
     return emulator
 

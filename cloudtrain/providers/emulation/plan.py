@@ -1,0 +1,87 @@
+"""What an emulator needs to know of the plan whose request it executes, read back from the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.runs.record import PLAN
+from cloudtrain.runs.store import RunFolder
+from cloudtrain.target import Config
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmulatedPlan:
+    """A stored plan, as far as its request's execution on this machine depends on it."""
+
+    provider: str
+    """The one that executes it."""
+    contract: str
+    grace_seconds: int
+    gpus: int | None
+    """GPUs per node, where the machine that the request names decides it."""
+    folder: str
+    """The job's folder: places of this machine count from it."""
+    resume_from: str
+    inputs: Mapping[str, Mapping[str, str]]
+    """By name: what the spec says per provider."""
+    secrets: Mapping[str, Mapping[str, str]]
+    image: str
+    """What containers of this machine are started from; empty for processes."""
+    cores: int
+    """Of this machine; all nodes share them."""
+    host_settings: Mapping[str, Any]
+    target_settings: Mapping[str, Any]
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> EmulatedPlan:
+        """What a plan's `to_json` gave."""
+        target, spec, context = (document.get(name) or {} for name in ("target", "spec", "facts"))
+        host = (document.get("host") or target).get("facts") or {}
+        return cls(
+            provider=document["provider"],
+            contract=target.get("contract", "plain"),
+            grace_seconds=target.get("grace_seconds", 0),
+            gpus=target.get("gpus"),
+            folder=context.get("folder", ""),
+            resume_from=context.get("resume_from", ""),
+            inputs={name: item["uri"] for name, item in spec.get("inputs", {}).items()},
+            secrets=spec.get("secrets", {}),
+            image=host.get("image") or "",
+            cores=host.get("cores", 1),
+            host_settings=host,
+            target_settings=target.get("facts") or {},
+        )
+
+    def host_config(self, kind: type[Config]) -> Config:
+        """The settings of the provider that executes it."""
+        return kind.from_json(self.host_settings)
+
+    def target_config(self, kind: type[Config]) -> Config:
+        """The settings of the provider whose request it is."""
+        return kind.from_json(self.target_settings)
+
+    def local_input(self, name: str) -> str:
+        """Where this machine has an input, by the spec; empty when it says nothing of it."""
+        place = self._on_this_machine(self.inputs[name])
+        return str(Path(self.folder) / Path(place).expanduser()) if place else ""
+
+    def local_secrets(self) -> dict[str, str]:
+        """Where this machine has the secrets that the spec says a local place for."""
+        found = {name: self._on_this_machine(places) for name, places in self.secrets.items()}
+        return {name: place for name, place in found.items() if place}
+
+    def _on_this_machine(self, places: Mapping[str, str]) -> str:
+        """What the spec says for the provider that runs it here, for any run on this machine, or for all providers.
+
+        Empty where that is an address: it is brought from there as the cloud would.
+        """
+        place = next((places[name] for name in (self.provider, "local", "*") if name in places), "")
+        return "" if "://" in place else place
+
+
+def emulated_plan(run: RunFolder) -> EmulatedPlan:
+    """That of a run. StorageError when it cannot be read."""
+    return EmulatedPlan.from_json(run.document(PLAN, {"provider": str, "target.contract": str}))
