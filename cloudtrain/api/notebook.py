@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -36,7 +36,7 @@ def launch(function: Callable[..., Any], *args: Any, processes: int = 2, **kwarg
     errors = [_weighed(outcome.error, failure) for outcome in outcomes if outcome.error]
     cause = failure.root_cause(errors)
     if cause is not None:
-        raise JobFailed(f"{failure.one_line(cause)}\n{cause.get('traceback', '')}".rstrip())
+        raise JobFailed(f"{failure.one_line(cause)}\n{cause.traceback}".rstrip())
     return [outcome.value for outcome in outcomes]
 
 
@@ -51,12 +51,14 @@ def _flush() -> None:
     shutdown.flush(shutdown.open_files())
 
 
-def _weighed(error: Mapping[str, Any], failure: ModuleType) -> dict[str, Any]:
-    """The error, and whether it only says that a peer is gone."""
+def _weighed(error: Mapping[str, Any], failure: ModuleType) -> Any:
+    """The launcher's `Error`, which knows whether it only says that a peer is gone."""
     consequence = error.get("consequence") or failure.is_consequence(
         error["exception"], error["message"], error.get("raised_in", "")
     )
-    return {**error, "consequence": consequence}
+    known = ("rank", "node", "time", "exception", "message")
+    fields = {name: error[name] for name in known}
+    return failure.Error(**fields, traceback=error.get("traceback", ""), consequence=bool(consequence))
 
 
 def _check_gpus(torch: Any, processes: int) -> None:
@@ -68,17 +70,15 @@ def _check_gpus(torch: Any, processes: int) -> None:
 
 
 def _module(name: str) -> ModuleType:
-    """One of the launcher's own files, under a name that hides nothing of the notebook's."""
-    full = f"cloudtrain._launcher_{name}"
+    """A module of the launcher's package, which lies beside this one; its name hides nothing of the notebook's."""
+    full, folder = f"cloudtrain_launcher.{name}", str(bundled("entrypoints"))
     if full not in sys.modules:
-        spec = spec_from_file_location(full, bundled("entrypoints") / "cloudtrain_launcher" / f"{name}.py")
-        assert spec is not None and spec.loader is not None  # noqa: S101, PT018  (it is a file)
-        module = module_from_spec(spec)
+        sys.path.insert(0, folder)
         try:
-            sys.modules[full] = module
-            spec.loader.exec_module(module)
+            import_module(full)
         except ImportError as error:
-            del sys.modules[full]
             hint = 'pip install "cloudtrain[train]", in this very environment'
             raise UsageError(f"training here needs torch, which is not installed: {error}", hint=hint) from error
+        finally:
+            sys.path.remove(folder)
     return sys.modules[full]
