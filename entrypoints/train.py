@@ -1,8 +1,8 @@
-"""The program of one rank: task x strategy. Run under torchrun, or alone; `train.py --help` shows how.
+"""Trains a task under a strategy: one rank's program, run by torchrun or alone. `train.py --help` lists its options.
 
     torchrun --nproc-per-node 2 train.py --task digits --epochs 3
 
-Inside a job the launcher starts it; by hand it writes to ./cloudtrain-output.
+In a job the launcher starts it. Run by hand, it writes to ./cloudtrain-output.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-if find_spec("cloudtrain_job") is None:  # run by hand; in a job the launcher has put it on the path
+if find_spec("cloudtrain_job") is None:  # run by hand: in a job the launcher has added it to the path
     sys.path.insert(1, str(Path(__file__).parent / "job"))
 
 from cloudtrain_job import tell, to_json, write_result
 from cloudtrain_launcher.events import Checkpoint, Result
-from cloudtrain_trainer.arguments import end, parse, refuse
+from cloudtrain_trainer.arguments import exit_with_error, parse, refuse
 from cloudtrain_trainer.options import Folders, Options
 from cloudtrain_trainer.rules import Refused
 
 
 def main() -> NoReturn:
-    """One rank from start to end. Everything slow is imported after the arguments are known to be good."""
+    """Parse the options and train. What is slow to import is imported only when the options are known to be valid."""
     try:
         options = parse(sys.argv[1:])
         from torch.distributed.elastic.multiprocessing.errors import record
@@ -36,131 +36,140 @@ def main() -> NoReturn:
 
 
 def train(options: Options, folders: Folders) -> NoReturn:
+    """Train as one rank, export the model, and end the process; never returns."""
     from cloudtrain_trainer import finite, memory, rules, strategies, tasks
-    from cloudtrain_trainer.checkpoint import Checkpoints, Written
+    from cloudtrain_trainer.checkpoint import CheckpointStore, SavedCheckpoint
     from cloudtrain_trainer.gpu_monitor import watch
     from cloudtrain_trainer.hardware import device_name
     from cloudtrain_trainer.loop import Loop
-    from cloudtrain_trainer.ranks import Ranks, exit_at_once_on_errors, use_threads
+    from cloudtrain_trainer.ranks import Ranks, configure_threads, exit_on_uncaught_errors
     from cloudtrain_trainer.sigterm import Stop
     from cloudtrain_trainer.trackers import Trackers
 
     ranks = Ranks()
     strategy = strategies.build(ranks, options)
-    use_threads(ranks)
+    configure_threads(ranks)
     strategy.start()
-    ranks.check_size()
-    exit_at_once_on_errors()
+    ranks.check_world_size()
+    exit_on_uncaught_errors()
     stop = Stop()
-    stop.listen()  # after the group has formed: until then a SIGTERM ends the process at once
+    stop.listen()  # only now: while the process group forms, SIGTERM ends the process at once
     watch(ranks.device)
 
-    def report(written: Written) -> None:
+    def report(saved: SavedCheckpoint) -> None:
         if ranks.rank == 0:
-            times = {"seconds": round(written.seconds, 4), "stall_seconds": round(written.stall, 4)}
-            tell(Checkpoint(step=written.step, path=str(written.folder)).but(**times))
+            times = {"seconds": round(saved.seconds, 4), "stall_seconds": round(saved.stall, 4)}
+            tell(Checkpoint(step=saved.step, path=str(saved.folder)).but(**times))
 
-    task = tasks.chosen(options)
-    rules.check(options, ranks.size, ranks.local_size, tasks.ability(task) if options.model else None)
+    task = tasks.from_options(options)
+    rules.check(options, ranks.size, ranks.local_size, tasks.capabilities(task) if options.model else None)
     run = os.environ.get("CLOUDTRAIN_RUN_ID", "")
-    checkpoints = Checkpoints(folders.checkpoints, options.keep, ranks, strategy.holders, report, run)
+    checkpoints = CheckpointStore(folders.checkpoints, options.keep, ranks, strategy.shard_group_size, report, run)
     trackers = Trackers(folders.output, vars(options), active=ranks.rank == 0)
-    # A restart inside the job goes on, also after --no-resume. Nodes may count restarts differently: agree.
-    restarted = ranks.agree(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")()[0]
+    # A restart within the job resumes even with --no-resume. Nodes may count restarts differently, so any counts.
+    restarted = ranks.all_reduce_max(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")()[0]
     if not options.resume and not restarted:
         checkpoints.set_aside()
-    learnt = memory.Learnt(folders.checkpoints, ranks, f"{options.task} {options.strategy} {device_name(ranks.device)}")
+    key = f"{options.task} {options.strategy} {device_name(ranks.device)}"
+    micro_batches = memory.MicroBatchCache(folders.checkpoints, ranks, key)
     loop: Any = None
     try:
         loop = Loop(task, strategy, options, checkpoints, stop, trackers)
-        memory.fit(loop, learnt)
+        memory.fit_micro_batch(loop, micro_batches)
         loop.resume()
         outcome = loop.run()
     except finite.NotFinite as error:
-        give_up_numbers(str(error), loop, checkpoints, trackers, folders)
+        exit_not_finite(str(error), loop, checkpoints, trackers, folders)
     except Exception as error:
         if not memory.is_out_of_memory(error):
             raise
-        give_up_memory(error, loop, learnt)
-    with stop.patience():
+        exit_out_of_memory(error, loop, micro_batches)
+    with stop.busy():
         finish(loop, outcome, folders)
         trackers.close(outcome)
-    ranks.leave()
+    ranks.exit()
 
 
-def give_up_memory(error: Exception, loop: Any, learnt: Any) -> NoReturn:
-    """Out of memory in training: the peers wait in a collective, so there is nothing to agree on but the next start."""
+def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoReturn:
+    """End this rank after it ran out of memory. Its peers wait in a collective, so it only stores a size for the next
+    start.
+    """
     from cloudtrain_trainer import memory
 
-    said = f"out of memory: {memory.meaning(error)}. "
+    message = f"out of memory: {memory.describe_error(error)}. "
     if loop is None or loop.micro_batch == 1:
-        way_out = loop.strategy.more_room if loop else "use --strategy fsdp, or larger machines"
-        said += f"not even one sample per rank fits: {way_out}"
+        hint = loop.strategy.oom_hint if loop else "use --strategy fsdp, or larger machines"
+        message += f"Not even one sample per rank fits: {hint}"
     else:
-        learnt.write(loop.micro_batch // 2)
-        said += f"The next start takes parts of {loop.micro_batch // 2} samples per rank, and the same batch"
-    end(memory.OOM_EXIT, "OutOfMemory", said)
+        micro_batches.write(loop.micro_batch // 2)
+        message += f"The next start uses micro-batches of {loop.micro_batch // 2} samples per rank, and the same batch"
+    exit_with_error(memory.OOM_EXIT, "OutOfMemory", message)
 
 
-def give_up_numbers(why: str, loop: Any, checkpoints: Any, trackers: Any, folders: Folders) -> NoReturn:
-    """A loss, a gradient or a weight is not a finite number. All ranks know and are here: nobody waits for another."""
+def exit_not_finite(why: str, loop: Any, checkpoints: Any, trackers: Any, folders: Folders) -> NoReturn:
+    """End training after a loss, gradient or weight that is not finite. Called by all ranks, so none waits for
+    another.
+    """
     from cloudtrain_trainer import finite
 
-    with loop.stop.patience():
-        checkpoints.finish()  # what is being written is from before
+    with loop.stop.busy():
+        checkpoints.finish()  # a checkpoint in progress is older than the bad step
         saved = checkpoints.steps()
-    way_out = "try a lower --lr, --clip-norm or another --amp, and look at the data"
-    if not loop.step.skips:
-        way_out += "; --on-nan skip leaves such steps out"
-    kept = f"the checkpoint of step {saved[0]} is kept, and the next start goes on from it" if saved else ""
-    said = f"{why}. Training stops{': ' if kept else ''}{kept}. Remedy: {way_out}"
+    hint = "try a lower --lr, --clip-norm or another --amp, and look at the data"
+    if not loop.step.skips_bad_steps:
+        hint += "; --on-nan skip skips such steps"
+    kept = f": the checkpoint of step {saved[0]} is kept, and the next start resumes from it" if saved else ""
+    message = f"{why}. Training stops{kept}. What to do: {hint}"
     if loop.ranks.rank == 0:
-        write_numbers(folders, {"outcome": "failed", "why": why, **loop.at._asdict(), **loop.metrics})
+        write_metrics_file(folders, {"outcome": "failed", "why": why, **loop.position._asdict(), **loop.metrics})
     trackers.close("failed")
-    end(finite.EXIT, "NotFinite", said, speaks=loop.ranks.rank == 0)
+    exit_with_error(finite.EXIT, "NotFinite", message, prints=loop.ranks.rank == 0)
 
 
-def write_numbers(folders: Folders, numbers: dict[str, Any]) -> None:
-    """metrics.json beside the results."""
+def write_metrics_file(folders: Folders, metrics: dict[str, Any]) -> None:
+    """Write metrics.json into the output folder."""
     folders.output.mkdir(parents=True, exist_ok=True)
-    (folders.output / "metrics.json").write_text(to_json(numbers, indent=1) + "\n")
+    (folders.output / "metrics.json").write_text(to_json(metrics, indent=1) + "\n")
 
 
 def finish(loop: Any, outcome: str, folders: Folders) -> None:
-    """Write what the run leaves behind, and say how it ended.
+    """Export the model, write metrics.json and report the outcome. Called by all ranks.
 
-    A run that was told to stop has its checkpoint, and little time: its model is not brought together.
+    A run that was stopped has its checkpoint and little time: its model is not exported.
     """
     told = {"parameters_sha256": export_model(loop, folders)} if outcome == "succeeded" else {}
     if loop.ranks.rank == 0:
-        best = loop.saving.best
-        numbers = {"outcome": outcome, **loop.at._asdict(), **loop.metrics, **told}
+        best = loop.checkpointer.best
+        metrics = {"outcome": outcome, **loop.position._asdict(), **loop.metrics, **told}
         if best.step >= 0:
-            numbers.update(best_step=best.step, best_val_loss=best.val_loss)
-        numbers.update(seconds=round(loop.meter.seconds(), 3), samples_per_s=round(loop.meter.mean_rate(), 1))
-        write_numbers(folders, numbers)
+            metrics.update(best_step=best.step, best_val_loss=best.val_loss)
+        metrics.update(seconds=round(loop.meter.seconds(), 3), samples_per_s=round(loop.meter.mean_rate(), 1))
+        write_metrics_file(folders, metrics)
     loop.ranks.barrier()
     if loop.ranks.rank == 0:
-        tell(Result(outcome=outcome, step=loop.at.step).but(**told))
-    write_result(outcome, step=loop.at.step)
+        tell(Result(outcome=outcome, step=loop.position.step).but(**told))
+    write_result(outcome, step=loop.position.step)
 
 
 def export_model(loop: Any, folders: Folders) -> str:
-    """Write the model, and tell its fingerprint: rank 0, and each rank that has the whole model."""
+    """Write the model on rank 0, and print the fingerprint of its weights on each rank that has them all; returns
+    it.
+    """
     from cloudtrain_trainer import checkpointer, state
 
     loop.strategy.sync_buffers(loop.step.model)
-    loop.strategy.average(loop.task.statistics(loop.step.model))
-    weights = loop.strategy.whole_state(loop.step.model)
+    loop.strategy.average_statistics(loop.task.statistics(loop.step.model))
+    weights = loop.strategy.full_state_dict(loop.step.model)
     if not weights and loop.ranks.rank != 0:
         return ""
     fingerprint = state.fingerprint(weights)
     sys.stdout.flush()
     os.write(1, f"parameters sha256 {fingerprint} (rank {loop.ranks.rank})\n".encode())
     if loop.ranks.rank == 0:
-        model, judged = folders.model / "model", loop.saving.best.step >= 0  # else it is an earlier run's best
-        if not judged or checkpointer.take_best(folders.checkpoints, model) is None:
-            checkpointer.write_model(model, weights, loop.ranks.say)
+        model, has_best = folders.model / "model", loop.checkpointer.best.step >= 0
+        # Without a best evaluation of this run, the file of best weights is an earlier run's.
+        if not has_best or checkpointer.copy_best_model(folders.checkpoints, model) is None:
+            checkpointer.write_model(model, weights, loop.ranks.log)
     return fingerprint
 
 

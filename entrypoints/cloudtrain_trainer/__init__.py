@@ -1,4 +1,4 @@
-"""The shared trainer: tasks, strategies and the loop between them; train.py is its program.
+"""The trainer that comes with cloudtrain: tasks, strategies, and the training loop that combines them. See train.py.
 
-A package of its own name, so that a user's modules may have any other.
+It is a package, so that its modules' names do not collide with a user's.
 """

@@ -1,4 +1,4 @@
-"""The trainer's command line, read. Standard library only: `--help` costs no torch import."""
+"""The trainer's command line. Standard library only, so that `--help` does not import torch."""
 
 from __future__ import annotations
 
@@ -19,32 +19,37 @@ from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks.options import OPTIONS
 
-HERE = Path(__file__).parent
+PACKAGE_DIR = Path(__file__).parent
 _N = TypeVar("_N", int, float)
-SECONDS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+SECONDS_PER_UNIT = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 EXAMPLES = """\
 examples:
   python train.py                                        digits on this machine, one process
-  torchrun --nproc-per-node 2 train.py --epochs 5        two processes: ddp is chosen by itself
+  torchrun --nproc-per-node 2 train.py --epochs 5        two processes: ddp is the default
   torchrun --nproc-per-node 8 train.py --batch-size 512 --accumulate 2
-  python train.py --checkpoint-every "2 min" --keep 5    run it again after a stop: it goes on where it was
-  python train.py --no-resume --max-steps 20             a short look, from the beginning
+  python train.py --checkpoint-every "2 min" --keep 5    run it again after a stop: it resumes
+  python train.py --no-resume --max-steps 20             a short run from scratch
 
 It writes to $CLOUDTRAIN_MODEL_DIR, $CLOUDTRAIN_OUTPUT_DIR and $CLOUDTRAIN_CHECKPOINT_DIR, or else to
-./cloudtrain-output/{model,output,checkpoints}. SIGTERM stops all ranks at one step, with a checkpoint.
+./cloudtrain-output/{model,output,checkpoints}. SIGTERM stops all ranks after the same step, with a checkpoint.
 """
 
 
-def names_in(folder: str) -> list[str]:
-    """The choices that the files of a folder offer: `model_parallel.py` is called `model-parallel`."""
-    return sorted(p.stem.replace("_", "-") for p in (HERE / folder).glob("*.py") if not p.stem.startswith("_"))
+def strategy_names() -> list[str]:
+    """The values of `--strategy`: the file model_parallel.py is `model-parallel`."""
+    return sorted(
+        p.stem.replace("_", "-") for p in (PACKAGE_DIR / "strategies").glob("*.py") if not p.stem.startswith("_")
+    )
 
 
 def parse(argv: list[str]) -> Options:
-    """Decode the command line for a job of $WORLD_SIZE ranks, $LOCAL_WORLD_SIZE per node; raises `Refused`."""
+    """Decode a rank's command line, for as many ranks as $WORLD_SIZE says, $LOCAL_WORLD_SIZE of them per node.
+
+    Raises `Refused` for invalid options, and for options that cannot work on so many ranks.
+    """
     given = vars(_parser().parse_args(argv))
-    given["task"] = given["task"] or (rules.USERS if given["model"] else "digits")
+    given["task"] = given["task"] or (rules.USER_TASK if given["model"] else "digits")
     given["task_options"] = _task_options(given["task"], given)
     options = Options(**given)
     size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -53,52 +58,57 @@ def parse(argv: list[str]) -> Options:
 
 
 def _task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Read the words given for options of tasks, which may mean something else in each of them."""
+    """Decode the options that belong to tasks; the same option may mean something else in each task."""
     values = {}
     for name in {name for options in OPTIONS.values() for name in options}:
-        text = given.pop(_own(name))
+        text = given.pop(_task_option_dest(name))
         if text is None:
             continue
         if name not in OPTIONS.get(task, {}):
-            having = " or ".join(other for other, options in OPTIONS.items() if name in options)
-            raise Refused(f"--{name} is an option of --task {having}, not of this one: leave it out")
+            others = " or ".join(other for other, options in OPTIONS.items() if name in options)
+            raise Refused(f"--{name} is an option of --task {others}, not of this one: leave it out")
         try:
             values[name.replace("-", "_")] = OPTIONS[task][name].reader(text)
         except argparse.ArgumentTypeError as error:
-            raise Refused(f"argument --{name}: {error} (train.py --help lists what there is)") from None
+            raise Refused(f"argument --{name}: {error} (train.py --help lists all options)") from None
     return values
 
 
-def _own(name: str) -> str:
+def _task_option_dest(name: str) -> str:
     return f"task option {name}"
 
 
 def refuse(reason: str) -> NoReturn:
-    """End this rank with exit code 2. Rank 0 tells people why; launcher and torchrun hear it from all."""
-    # Rank 0 alone has said it in its log, so rank 0 is the one to look at.
-    end(2, "Refused", f"refused: {reason}", reason, speaks=_is_first_rank())
+    """End this rank with exit code 2. Only rank 0 prints the reason; all ranks report it to torchrun and the
+    launcher.
+    """
+    exit_with_error(2, "Refused", f"refused: {reason}", reason, prints=_is_first_rank())
 
 
-def end(code: int, exception: str, message: str, said: str = "", *, speaks: bool = True) -> NoReturn:
-    """Leave at once with a code and a reason, for people, the launcher and torchrun."""
-    said = said or message
+def exit_with_error(code: int, exception: str, message: str, printed: str = "", *, prints: bool = True) -> NoReturn:
+    """End this rank with an exit code, and report why to the log, the launcher and torchrun.
+
+    `printed`: the text for the log, if it differs from `message`. `prints`: whether this rank prints it; the errors of
+    ranks that do not are marked as consequences, so that the launcher names one that does.
+    """
+    printed = printed or message
     sys.stdout.flush()
-    if speaks:
-        os.write(2, f"train.py: error: {said}\n".encode())
+    if prints:
+        os.write(2, f"train.py: error: {printed}\n".encode())
     if os.environ.get("CLOUDTRAIN_RESULT_FILE"):
         attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        tell(Error(attempt=attempt, exception=exception, message=message, consequence=not speaks))
+        tell(Error(attempt=attempt, exception=exception, message=message, consequence=not prints))
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
-        extra = {"py_callstack": said, "timestamp": str(int(time.time()))}
-        Path(path).write_text(json.dumps({"message": {"message": said, "extraInfo": extra}}))
+        extra = {"py_callstack": printed, "timestamp": str(int(time.time()))}
+        Path(path).write_text(json.dumps({"message": {"message": printed, "extraInfo": extra}}))
     sys.stderr.flush()
     os._exit(code)
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Refused(f"{message} (train.py --help lists what there is)")
+        raise Refused(f"{message} (train.py --help lists all options)")
 
     def print_help(self, file: Any = None) -> None:
         if _is_first_rank():
@@ -110,7 +120,7 @@ def _parser() -> _Parser:
     distributed = int(env.get("WORLD_SIZE", "1")) > 1
     p = _Parser(
         prog="train.py",
-        description="Train a task under a strategy: the program of one rank, under torchrun or alone.",
+        description="Train a task under a strategy, as one rank of torchrun or alone.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -120,61 +130,73 @@ def _parser() -> _Parser:
     what.add_argument(
         "--model",
         metavar="MODULE:FACTORY",
-        help="a function of yours: its model learns the data of --task; without --task it returns a whole Task",
+        help="your function: returns a model for the data of --task, or a whole Task without --task",
     )
     what.add_argument(
         "--strategy",
-        choices=names_in("strategies"),
+        choices=strategy_names(),
         default="ddp" if distributed else "single",
-        help="how ranks share the work; default: ddp when there are several processes, else single",
+        help="how training is distributed; default: ddp with several processes, else single",
     )
-    what.add_argument("--seed", type=_whole, default=0, metavar="N", help="weights, split, order, noise; default: 0")
+    what.add_argument(
+        "--seed",
+        type=_non_negative_int,
+        default=0,
+        metavar="N",
+        help="of weights, data split, order and noise; default: 0",
+    )
 
-    own = p.add_argument_group("of some tasks")
+    own = p.add_argument_group("options of some tasks")
     for name in sorted({name for options in OPTIONS.values() for name in options}):
         meaning = "; ".join(f"{task}: {options[name].help}" for task, options in OPTIONS.items() if name in options)
-        own.add_argument(f"--{name}", dest=_own(name), metavar="X", help=meaning)
+        own.add_argument(f"--{name}", dest=_task_option_dest(name), metavar="X", help=meaning)
 
-    spread = p.add_argument_group("how the model is spread (cloudtrain_trainer/strategies/*.py tell when to use which)")
-    spread.add_argument("--shard", type=_count, metavar="N", help="hsdp: ranks that share one copy [those of a node]")
-    spread.add_argument("--tensor", type=_count, metavar="N", help="hybrid: ranks that cut each matrix")
-    spread.add_argument("--stages", type=_count, metavar="N", help="hybrid, model-parallel: parts in a row")
-    spread.add_argument("--schedule", choices=["gpipe", "1f1b"], default="1f1b", help="of a pipeline [1f1b]")
-    spread.add_argument("--microbatches", type=_count, metavar="N", help="of a pipeline [2 x its stages]")
-    spread.add_argument("--backend", choices=["auto", "nccl", "gloo", "mpi"], default="auto", help="[auto]")
+    dist = p.add_argument_group("distribution (cloudtrain_trainer/strategies/*.py say when to use which strategy)")
+    dist.add_argument("--shard", type=_positive_int, metavar="N", help="hsdp: ranks per shard group [those of a node]")
+    dist.add_argument("--tensor", type=_positive_int, metavar="N", help="hybrid: ranks per tensor-parallel group")
+    dist.add_argument("--stages", type=_positive_int, metavar="N", help="hybrid, model-parallel: pipeline stages")
+    dist.add_argument("--schedule", choices=["gpipe", "1f1b"], default="1f1b", help="of a pipeline [1f1b]")
+    dist.add_argument("--microbatches", type=_positive_int, metavar="N", help="of a pipeline [2 x its stages]")
+    dist.add_argument("--backend", choices=["auto", "nccl", "gloo", "mpi"], default="auto", help="[auto]")
 
-    how = p.add_argument_group("how (defaults in brackets; [task]: the task's own)")
-    how.add_argument("--epochs", type=_count, metavar="N", help="[task]")
-    how.add_argument("--batch-size", type=_count, metavar="N", help="GLOBAL: samples per step over all ranks [task]")
-    how.add_argument("--accumulate", type=_count, default=1, metavar="N", help="parts per rank and step [1]")
-    how.add_argument("--lr", type=_positive, metavar="X", help="highest learning rate [task]")
+    how = p.add_argument_group("training (defaults in brackets; [task]: the task's own)")
+    how.add_argument("--epochs", type=_positive_int, metavar="N", help="[task]")
+    how.add_argument(
+        "--batch-size", type=_positive_int, metavar="N", help="global: samples per step over all ranks [task]"
+    )
+    how.add_argument("--accumulate", type=_positive_int, default=1, metavar="N", help="gradient accumulation steps [1]")
+    how.add_argument("--lr", type=_positive, metavar="X", help="peak learning rate [task]")
     how.add_argument("--lr-schedule", choices=["cosine", "linear", "constant"], default="cosine", help="[cosine]")
     how.add_argument("--warm-up", type=_share, default=0.1, metavar="X", help="share of all steps [0.1]")
-    how.add_argument("--clip-norm", type=_positive, metavar="X", help="the most that the gradients' norm may be [none]")
+    how.add_argument("--clip-norm", type=_positive, metavar="X", help="largest norm of the gradients [none]")
     how.add_argument("--weight-decay", type=_not_negative, metavar="X", help="[task]")
     how.add_argument(
         "--on-nan",
         choices=["stop", "skip"],
         default="stop",
-        help="at a loss or gradient that is not a finite number: stop and fail, or leave the step out [stop]",
+        help="at a loss or gradient that is NaN or infinite: stop and fail, or skip the step [stop]",
     )
     how.add_argument(
         "--amp",
         choices=["auto", "no", "bf16", "fp16"],
         default="auto",
-        help="mixed precision; auto: bf16 where the GPU computes in it [auto]",
+        help="mixed precision; auto: bf16 where the GPU supports it [auto]",
     )
-    how.add_argument("--compile", action="store_true", help="through torch.compile: slow to start, then faster")
-    how.add_argument("--workers", type=_whole, metavar="N", help="loader processes per rank [task, or the machine]")
+    how.add_argument("--compile", action="store_true", help="use torch.compile: a slow start, then faster steps")
+    how.add_argument(
+        "--workers", type=_non_negative_int, metavar="N", help="data loader processes per rank [task, or by cores]"
+    )
     how.add_argument(
         "--probe-memory",
         choices=["auto", "yes", "no"],
         default="auto",
-        help="before training, find the largest part of a batch that fits; auto: on GPUs [auto]",
+        help="before training, find the largest micro-batch that fits; auto: on GPUs [auto]",
     )
-    how.add_argument("--max-steps", type=_count, metavar="N", help="end after N steps, whatever the epochs")
-    how.add_argument("--eval-every", type=_count, default=1, metavar="N", help="epochs between evaluations [1]")
-    how.add_argument("--patience", type=_count, metavar="N", help="end after N evaluations without a lower val_loss")
+    how.add_argument("--max-steps", type=_positive_int, metavar="N", help="end after N steps, regardless of --epochs")
+    how.add_argument("--eval-every", type=_positive_int, default=1, metavar="N", help="epochs between evaluations [1]")
+    how.add_argument(
+        "--patience", type=_positive_int, metavar="N", help="end after N evaluations without a lower val_loss"
+    )
     how.add_argument("--target-accuracy", type=_positive, metavar="X", help="end once val_accuracy reaches X")
 
     keep = p.add_argument_group("checkpoints")
@@ -185,19 +207,19 @@ def _parser() -> _Parser:
         metavar="TIME",
         help='seconds, or "10 min"; default: $CLOUDTRAIN_CHECKPOINT_EVERY, else 10 min',
     )
-    keep.add_argument("--checkpoint-every-steps", type=_count, metavar="N", help="besides, after every N steps")
+    keep.add_argument("--checkpoint-every-steps", type=_positive_int, metavar="N", help="also after every N steps")
     keep.add_argument(
         "--keep",
-        type=_count,
+        type=_positive_int,
         default=env.get("CLOUDTRAIN_CHECKPOINT_KEEP") or "3",
         metavar="N",
-        help="newest ones to keep; default: $CLOUDTRAIN_CHECKPOINT_KEEP, else 3",
+        help="how many to keep; default: $CLOUDTRAIN_CHECKPOINT_KEEP, else 3",
     )
     keep.add_argument(
         "--no-resume",
         dest="resume",
         action="store_false",
-        help="start anew; what is there is set aside, not deleted (the same run goes on when its platform restarts it)",
+        help="start from scratch: earlier checkpoints are moved, not deleted (a run restarted by its platform resumes)",
     )
     return p
 
@@ -206,38 +228,38 @@ def _is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _whole(text: str) -> int:
-    return _number(int, text, "a whole number from 0 on", lambda n: 0 <= n < 2**31)
+def _non_negative_int(text: str) -> int:
+    return _number(int, text, "a whole number of 0 or more", lambda n: 0 <= n < 2**31)
 
 
-def _count(text: str) -> int:
-    return _number(int, text, "a whole number from 1 on", lambda n: n >= 1)
+def _positive_int(text: str) -> int:
+    return _number(int, text, "a whole number of 1 or more", lambda n: n >= 1)
 
 
 def _positive(text: str) -> float:
-    return _number(float, text, "a number above 0", lambda x: 0 < x < float("inf"))
+    return _number(float, text, "a number greater than 0", lambda x: 0 < x < float("inf"))
 
 
 def _not_negative(text: str) -> float:
-    return _number(float, text, "a number from 0 on", lambda x: 0 <= x < float("inf"))
+    return _number(float, text, "a number of 0 or more", lambda x: 0 <= x < float("inf"))
 
 
 def _share(text: str) -> float:
     return _number(float, text, "a number from 0 to 1", lambda x: 0 <= x <= 1)
 
 
-def _number(kind: Callable[[str], _N], text: str, meaning: str, fits: Callable[[_N], bool]) -> _N:
+def _number(kind: Callable[[str], _N], text: str, expected: str, fits: Callable[[_N], bool]) -> _N:
     try:
         value = kind(text)
         if fits(value):
             return value
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"expected {meaning}, got {text!r}")
+    raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
 
 
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text)
-    if not match or match[2] not in SECONDS or float(match[1]) == 0:
+    if not match or match[2] not in SECONDS_PER_UNIT or float(match[1]) == 0:
         raise argparse.ArgumentTypeError(f"expected a time such as 600 or '10 min', got {text!r}")
-    return float(match[1]) * SECONDS[match[2]]
+    return float(match[1]) * SECONDS_PER_UNIT[match[2]]

@@ -1,4 +1,4 @@
-"""Which samples every rank sees, in which order: the same global batches on any number of ranks."""
+"""Which samples each rank sees, in which order: the global batches are the same on any number of ranks."""
 
 from __future__ import annotations
 
@@ -14,25 +14,31 @@ from torch.utils.data import DataLoader
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Data, Draw
 
-EVALUATION_BATCH = 256
-"""Samples per rank, at most."""
-MOST_PROCESSES = 16
-"""Of a loader: more of them wait for the disk, and each takes memory."""
+MAX_EVALUATION_BATCH = 256
+"""Samples per rank and batch of an evaluation."""
+MAX_LOADER_PROCESSES = 16
+"""Per data loader: more processes wait for the disk, and each takes memory."""
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The training data of one rank, cut into global batches; a step takes `parts` of them on each rank."""
+    """One rank's training data. A global batch is split evenly into `ranks` x `accumulation_steps` micro-batches.
+
+    Raises `Refused` if the batch is larger than the data set, or too small for one sample per micro-batch.
+    """
 
     data: Data
     seed: int
     batch_size: int
     """Samples per step over all ranks."""
-    parts: int
-    """Accumulated parts per rank and step."""
+    accumulation_steps: int
+    """Micro-batches per rank and step."""
     rank: int
+    """This rank's share of the batch; ranks that split one model have the same."""
     ranks: int
+    """The number of shares."""
     workers: int
+    """Loader processes of this rank."""
     pin_memory: bool
 
     def __post_init__(self) -> None:
@@ -41,85 +47,95 @@ class Batches:
                 f"--batch-size {self.batch_size} is more than the {len(self.data)} training samples: "
                 f"use {len(self.data)} or less"
             )
-        if self.batch_size < self.ranks * self.parts:
+        if self.batch_size < self.ranks * self.accumulation_steps:
             raise Refused(
                 f"--batch-size {self.batch_size} is the batch of all ranks together and leaves some of "
-                f"{self.ranks} ranks x {self.parts} accumulated parts empty: "
-                f"use at least {self.ranks * self.parts}"
+                f"{self.ranks} ranks x {self.accumulation_steps} accumulation steps empty: "
+                f"use at least {self.ranks * self.accumulation_steps}"
             )
 
     @property
     def samples_per_epoch(self) -> int:
-        """Over all ranks. What does not fill a last batch is left out; every epoch leaves out others."""
+        """Over all ranks: a multiple of the batch size. The remaining samples differ from epoch to epoch."""
         return len(self.data) // self.batch_size * self.batch_size
 
     def load(self, epoch: int, skip: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets of this rank's parts, after the first `skip` samples of the epoch."""
+        """This rank's (inputs, targets) of each micro-batch, without the first `skip` samples of the epoch's global
+        order.
+        """
         self._loader.sampler[:] = self.draws(epoch, skip)  # type: ignore[index]
         return iter(self._loader)
 
     @cached_property
     def _loader(self) -> DataLoader[tuple[Tensor, Tensor]]:
-        """One for all epochs, so that its processes stay; its sampler is a list that is filled anew."""
-        return loader(self.data, [], self.workers, self.pin_memory, stays=True)
+        """One loader for all epochs, so that its processes persist; its sampler is a list that `load` fills."""
+        return loader(self.data, [], self.workers, self.pin_memory, persistent=True)
 
     def draws(self, epoch: int, skip: int) -> Iterator[Draw]:
-        """An order of its own for each epoch, drawn from (seed, epoch); this rank's parts of each batch."""
+        """This rank's micro-batches of an epoch, in an order drawn from (seed, epoch), after the first `skip`
+        samples.
+        """
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.data), generator=generator).tolist()
+        parts = self.ranks * self.accumulation_steps
         for first in range(skip, self.samples_per_epoch, self.batch_size):
             batch = order[first : first + self.batch_size]
-            for part in range(self.parts):
-                yield Draw(epoch, share(batch, self.ranks * self.parts, self.rank * self.parts + part))
+            for part in range(self.accumulation_steps):
+                yield Draw(epoch, split_evenly(batch, parts, self.rank * self.accumulation_steps + part))
 
 
 def loader(
-    data: Data, draws: list[Draw], workers: int, pin_memory: bool, stays: bool = False
+    data: Data, draws: list[Draw], workers: int, pin_memory: bool, persistent: bool = False
 ) -> DataLoader[tuple[Tensor, Tensor]]:
-    """Fetches the draws in order, ahead of their use where it has processes for that; with `stays` they stay."""
+    """A data loader that yields (inputs, targets) of each draw in order; `persistent`: its processes outlive an
+    epoch.
+    """
     return DataLoader(
-        data,  # type: ignore[arg-type]  # it asks for a class; this one is known by its methods
+        data,  # type: ignore[arg-type]  # a Dataset by its methods, not by its class
         sampler=draws,
-        batch_size=None,  # a draw is a whole batch
+        batch_size=None,  # each draw is a batch already
         num_workers=workers,
         pin_memory=pin_memory,
-        persistent_workers=stays and workers > 0,
-        worker_init_fn=_outlive_sigterm,
-        # By default each iterator draws from the global generator, and a resumed run makes one more.
+        persistent_workers=persistent and workers > 0,
+        worker_init_fn=_ignore_sigterm,
+        # The default draws a seed from the global generator per iterator, and a resumed run creates one more iterator.
         generator=torch.Generator(),
     )
 
 
-def _outlive_sigterm(_: int) -> None:
-    """A stop reaches the whole process group; the rank still needs its data until all ranks have agreed on the end.
+def _ignore_sigterm(_: int) -> None:
+    """A stop signals the whole process group, but the rank needs its data until all ranks stop together.
 
-    A loader's process ends with the rank, whatever becomes of that.
+    A loader process ends when its rank does, however that ends.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def loader_processes(asked: int | None, task: int | None, cores: int, ranks: int) -> int:
-    """Loader processes per rank of a node: as asked for, else the task's, else what the machine has left over."""
-    if asked is not None:
-        return asked
+def loader_processes(requested: int | None, task: int | None, cores: int, ranks: int) -> int:
+    """Loader processes per rank: `requested`, else the task's default, else the cores of this node that its ranks leave
+    idle.
+    """
+    if requested is not None:
+        return requested
     if task is not None:
         return task
-    return max(0, min(MOST_PROCESSES, cores // ranks - 1))
+    return max(0, min(MAX_LOADER_PROCESSES, cores // ranks - 1))
 
 
 def evaluation_draws(
-    samples: int, rank: int, ranks: int, batch_size: int = EVALUATION_BATCH
+    samples: int, rank: int, ranks: int, batch_size: int = MAX_EVALUATION_BATCH
 ) -> Iterator[tuple[Draw, int]]:
-    """(draw, how many of it count): every sample counts on exactly one rank. `batch_size`: of one rank, at most.
+    """(draw, number of its samples that count): over all ranks every sample counts once. `batch_size`: per rank, at
+    most.
 
-    All ranks get equally many draws, since strategies may communicate in a forward pass: a rank with nothing
-    left gets one sample that does not count.
+    All ranks get the same number of draws, since a strategy may communicate in the forward pass. A rank without samples
+    left gets one that does not count.
     """
     for first in range(0, samples, batch_size * ranks):
-        mine = share(list(range(first, min(first + batch_size * ranks, samples))), ranks, rank)
+        mine = split_evenly(list(range(first, min(first + batch_size * ranks, samples))), ranks, rank)
         yield Draw(0, mine or [0]), len(mine)
 
 
-def share(samples: list[int], parts: int, part: int) -> list[int]:
-    """One of `parts` shares that differ in size by at most one."""
+def split_evenly(samples: list[int], parts: int, part: int) -> list[int]:
+    """Part number `part` of `parts` consecutive parts, whose sizes differ by at most one sample."""
     return samples[len(samples) * part // parts : len(samples) * (part + 1) // parts]

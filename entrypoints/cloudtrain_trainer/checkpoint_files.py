@@ -1,4 +1,4 @@
-"""The files of a checkpoint: forced to disk and hashed as they are written, examined before they are used."""
+"""The files of a checkpoint: hashed and flushed to disk as they are written, verified before they are used."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import torch
 from cloudtrain_trainer.ranks import Ranks
 
 FORMAT = 2
-"""Of the files and their names; a checkpoint of another is passed over."""
+"""Version of the files and their names; checkpoints of another version are skipped."""
 
 
-OWN = ".own"
-"""Says of the folder that it is in that only its own node needs it: the launcher does not bring it to others."""
+NODE_LOCAL = ".own"
+"""The name of a file that marks its folder as needed by its own node only: the launcher does not copy it to others."""
 
 
-def run_of(folder: Path) -> str:
-    """Which run wrote a checkpoint; nothing if it does not say."""
+def run_id_of(folder: Path) -> str:
+    """The id of the run that saved a checkpoint; empty if the manifest has none or cannot be read."""
     try:
         return str(json.loads((folder / "manifest.json").read_text())["run"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -30,7 +30,7 @@ def run_of(folder: Path) -> str:
 
 
 class _HashedFile:
-    """A file that hashes what passes through, so that nothing is read twice or held in memory."""
+    """A file that hashes what is written to it, so that nothing is read again or held in memory."""
 
     def __init__(self, file: Any) -> None:
         self.file, self.hash = file, hashlib.sha256()
@@ -44,7 +44,7 @@ class _HashedFile:
 
 
 def write_tensors(path: Path, content: dict[str, Any]) -> str:
-    """Save, force to disk, and return the SHA-256."""
+    """torch.save to a new file, flushed to disk; returns the SHA-256 in hex digits."""
     with path.open("wb") as file:
         hashed = _HashedFile(file)
         torch.save(content, cast("IO[bytes]", hashed))
@@ -54,6 +54,7 @@ def write_tensors(path: Path, content: dict[str, Any]) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text file, flushed to disk."""
     with path.open("w") as file:
         file.write(text)
         file.flush()
@@ -61,7 +62,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """A name is on disk only when its folder is."""
+    """Flush a folder: only then the names in it are on disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -70,50 +71,51 @@ def sync_folder(folder: Path) -> None:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """The steps with a visible checkpoint, newest first."""
+    """The steps of the complete checkpoints in a folder, newest first."""
     matches = [re.fullmatch(r"step-(\d{8,})", entry.name) for entry in folder.iterdir()]
     return sorted((int(m[1]) for m in matches if m), reverse=True)
 
 
-class Finding(NamedTuple):
-    """What one rank sees of a checkpoint."""
+class Inspection(NamedTuple):
+    """What one rank finds out about a checkpoint."""
 
-    wrong: str
-    """What is wrong with the files that it looked at, or nothing."""
+    problem: str
+    """What is wrong with the files that this rank verified; empty: nothing."""
     ranks: int = 0
     weights: str = ""
-    spread: bool = False
-    """Whether what is missing may lie on another node's disk."""
+    may_be_on_other_disk: bool = False
+    """Whether missing files may be on the disk of another node."""
 
 
-def examine(folder: Path, ranks: Ranks) -> Finding:
-    """Look at the files this rank would load; the large ones are shared out among the ranks of a node."""
-    spread = False
+def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
+    """Verify the files that this rank would load; the ranks of a node divide the large ones among themselves."""
+    elsewhere = False
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
         if manifest["format"] != FORMAT:
-            return Finding(f"manifest.json has format {manifest['format']}, not {FORMAT}")
+            return Inspection(f"manifest.json has format {manifest['format']}, not {FORMAT}")
         writers, digests = int(manifest["ranks"]), manifest["files"]
-        places = sorted({name.partition("/")[0] for name in digests if "/" in name}, key=lambda n: int(n[8:]))
-        weights = next((place for place in places if (folder / place).is_dir()), places[0])
+        folders = sorted({name.partition("/")[0] for name in digests if "/" in name}, key=lambda n: int(n[8:]))
+        weights = next((name for name in folders if (folder / name).is_dir()), folders[0])
         large = sorted(name for name in digests if name.startswith(weights + "/"))
         names = large[ranks.local_rank :: ranks.local_size]
-        if manifest["spread"] and writers == ranks.size:  # each its own part, however many parts its disk shows
+        if manifest["spread"] and writers == ranks.size:  # each rank verifies its own shard, even if it sees others
             absent = next((name for name in large if not (folder / name).exists()), "")
             if absent:
-                return Finding(f"{absent} is not there", spread=True)
+                return Inspection(f"{absent} is missing", may_be_on_other_disk=True)
             names = [name for name in large if name.startswith((f"{weights}/__{ranks.rank}_", f"{weights}/.metadata"))]
         names += ["shared.json"] + ([f"rank-{ranks.rank}.pt"] if writers == ranks.size else [])
-        spread = bool(manifest["spread"]) and not all((folder / name).exists() for name in names)
+        elsewhere = bool(manifest["spread"]) and not all((folder / name).exists() for name in names)
         for name in names:
             if digest_of(folder / name) != digests[name]:
-                return Finding(f"{name} does not have the checksum of the manifest")
+                return Inspection(f"{name} does not have the checksum of the manifest")
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        return Finding(f"{type(error).__name__}: {error}", spread=spread)
-    return Finding("", writers, weights)
+        return Inspection(f"{type(error).__name__}: {error}", may_be_on_other_disk=elsewhere)
+    return Inspection("", writers, weights)
 
 
 def digest_of(path: Path) -> str:
+    """The SHA-256 of a file, in hex digits."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):

@@ -1,4 +1,4 @@
-"""What of a run outlives its processes: checkpoints, the way back from them, the best weights and the trained model."""
+"""What of a run outlives its processes: checkpoints, resuming from them, the best weights, and the exported model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from cloudtrain_trainer import finite, sharded, state
-from cloudtrain_trainer.checkpoint import Checkpoints
+from cloudtrain_trainer.checkpoint import CheckpointStore
 from cloudtrain_trainer.rules import Refused
 
 if TYPE_CHECKING:
@@ -26,132 +26,134 @@ class Best(NamedTuple):
 
     val_loss: float = float("inf")
     step: int = -1
-    stale: int = 0
-    """Evaluations since then."""
-    judged: int = -1
-    """The step of the last evaluation: a resumed run may repeat it."""
+    evaluations_since: int = 0
+    """Evaluations after the best one."""
+    evaluated_at: int = -1
+    """The step of the last evaluation, which a resumed run may repeat."""
 
 
-class Saving:
-    """The checkpoints of one loop. Every method but `is_due` and `is_due_after` is called by all ranks together."""
+class Checkpointer:
+    """When a loop saves checkpoints, and what is in them. All ranks call each method together, except `is_due`,
+    `is_due_at`.
+    """
 
-    def __init__(self, loop: Loop, checkpoints: Checkpoints) -> None:
+    def __init__(self, loop: Loop, checkpoints: CheckpointStore) -> None:
         self.loop, self.checkpoints, self.best = loop, checkpoints, Best()
         self._saved_step, self._saved_at = -1, time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether it is time for a checkpoint."""
+        """Whether `--checkpoint-every` has passed since the last checkpoint. Raises the error of a save that failed."""
         self.checkpoints.check()
         return time.monotonic() - self._saved_at >= self.loop.options.checkpoint_every
 
-    def is_due_after(self, step: int) -> bool:
-        """Whether this very step is one for a checkpoint, which all ranks know."""
+    def is_due_at(self, step: int) -> bool:
+        """Whether `--checkpoint-every-steps` asks for a checkpoint after this step; the same on all ranks."""
         every = self.loop.options.checkpoint_every_steps
         return every is not None and step % every == 0
 
     def save(self, last: bool = False) -> None:
-        """A checkpoint of this very step, unless there is one. `last`: wait until it can be seen."""
-        with self.loop.stop.patience():
+        """Save a checkpoint of the current step, unless there is one. `last`: wait until it is complete."""
+        with self.loop.stop.busy():
             self._save()
             if last:
                 self.checkpoints.finish()
 
     def _save(self) -> None:
         loop = self.loop
-        if self._saved_step != loop.at.step:
+        if self._saved_step != loop.position.step:
             step = loop.step
             tensors = sharded.tensors_of(step.model, step.optimizer)
-            loop.check_finite(self._learnt(tensors))  # what cannot go on must not push out what can
+            loop.check_finite(self._trained_tensors(tensors))  # a bad checkpoint must not replace a good one
             own: dict[str, Any] = {
-                "generators": state.generators(loop.strategy.devices),
+                "generators": state.generator_states(loop.strategy.devices),
                 "buffers": state.buffers(step.model, step.task.statistics(step.model)),
                 "loss": step.loss.state(),
             }
-            loop.strategy.sync_buffers(step.model)  # the weights must not depend on who writes them
-            loop.strategy.average(step.task.statistics(step.model))
+            loop.strategy.sync_buffers(step.model)  # the weights must not depend on the rank that writes them
+            loop.strategy.average_statistics(step.task.statistics(step.model))
             shared = {
                 "run": self._identity(),
                 "layout": self._layout(),
-                "at": list(loop.at),
+                "at": list(loop.position),
                 "metrics": dict(loop.metrics),
                 "best": list(self.best),
-                "skipped": step.watch.count,
+                "skipped": step.finite_watch.skipped_steps,
                 "scaler": step.scaler.state_dict() if step.scaler is not None else None,
             }
-            self.checkpoints.save(loop.at.step, loop.at.epoch, tensors, shared, own)
+            self.checkpoints.save(loop.position.step, loop.position.epoch, tensors, shared, own)
             state.restore_buffers(step.model, own["buffers"], step.task.statistics(step.model))
-            self._saved_step, self._saved_at = loop.at.step, time.monotonic()
+            self._saved_step, self._saved_at = loop.position.step, time.monotonic()
 
-    def _learnt(self, tensors: dict[str, Tensor]) -> list[Tensor]:
-        """What training changes. Other tensors may hold infinities on purpose, such as masks."""
-        learnt: list[Tensor] = [p for p in self.loop.step.model.parameters() if p.requires_grad]
-        return learnt + [value for name, value in tensors.items() if name.startswith("optimizer.")]
+    def _trained_tensors(self, tensors: dict[str, Tensor]) -> list[Tensor]:
+        """What training changes: other tensors may contain infinities on purpose, such as masks."""
+        parameters: list[Tensor] = [p for p in self.loop.step.model.parameters() if p.requires_grad]
+        return parameters + [value for name, value in tensors.items() if name.startswith("optimizer.")]
 
     def resume(self) -> None:
-        """Go on from the newest whole checkpoint, if there is one."""
+        """Load the newest complete checkpoint, if there is one. Raises `Refused` if it was saved with other options."""
         loop, step = self.loop, self.loop.step
-        found = self.checkpoints.newest()
+        found = self.checkpoints.find_newest()
         if found is None:
             return
-        shared, own = self.checkpoints.about(found)
+        shared, own = self.checkpoints.read_state(found)
         if shared["run"] != self._identity():
             raise Refused(
-                f"{found.folder} was written with {_flags(shared['run'])}, not {_flags(self._identity())}: "
-                "use the same, or start anew: --no-resume here, cloudtrain rerun --fresh for a run"
+                f"{found.folder} was saved with {_flags(shared['run'])}, not {_flags(self._identity())}: "
+                "use the same, or start from scratch: --no-resume here, cloudtrain rerun --fresh for a run"
             )
-        loop.rehearse()
+        loop.run_discarded_step()
         step.loss.restore((0.0, 0))
         self.checkpoints.load(found, step.model, step.optimizer)
-        learnt = self._learnt(sharded.tensors_of(step.model, step.optimizer))
-        if loop.ranks.agree(not finite.all_finite(learnt))()[0]:  # an earlier release kept those, too
+        tensors = self._trained_tensors(sharded.tensors_of(step.model, step.optimizer))
+        if loop.ranks.all_reduce_max(not finite.all_finite(tensors))()[0]:  # an earlier release saved such weights
             raise Refused(
-                f"{found.folder} holds weights that are not finite numbers, from which nothing is learnt: remove it, "
-                "so that an earlier one is taken, or start anew: --no-resume here, cloudtrain rerun --fresh for a run"
+                f"{found.folder} contains weights that are not finite: remove it to resume from an earlier checkpoint, "
+                "or start from scratch: --no-resume here, cloudtrain rerun --fresh for a run"
             )
         if step.scaler is not None and shared["scaler"]:
             step.scaler.load_state_dict(shared["scaler"])
-        step.watch.restore(shared.get("skipped", 0))
-        loop.at = type(loop.at)(*shared["at"])  # in JSON, what is no finite number is null
+        step.finite_watch.restore(shared.get("skipped", 0))
+        loop.position = type(loop.position)(*shared["at"])  # JSON has null where a number is not finite
         loop.metrics = {name: math.nan if value is None else value for name, value in shared["metrics"].items()}
         val_loss, *others = shared["best"]
         self.best = Best(math.inf if val_loss is None else val_loss, *others)
-        wrote, now = shared.get("layout") or {"strategy": shared["strategy"]}, self._layout()
-        if own is None or wrote != now:
+        before, now = shared.get("layout") or {"strategy": shared["strategy"]}, self._layout()
+        if own is None or before != now:
             loop.seed_this_rank()
-            loop.ranks.say(
-                f"resumed on {loop.ranks.size} ranks what {found.ranks} wrote ({_words(wrote)}, now "
-                f"{_words(now)}): weights and optimizer go on, the generators are seeded anew; the result is "
-                "not bit-identical to an uninterrupted run's"
+            loop.ranks.log(
+                f"resumed on {loop.ranks.size} ranks from a checkpoint of {found.ranks} ({_describe_layout(before)}, "
+                f"now {_describe_layout(now)}): weights and optimizer state continue, the random generators are seeded "
+                "anew; the result is not bit-identical to that of an uninterrupted run"
             )
         else:
             state.restore_buffers(step.model, own["buffers"], step.task.statistics(step.model))
             state.restore_generators(own["generators"], loop.strategy.devices)
             step.loss.restore(own["loss"])
-        self._saved_step = loop.at.step
+        self._saved_step = loop.position.step
 
-    def judge(self, val_loss: float) -> None:
-        """Keep the weights if this evaluation is the best so far, and count those that were not."""
+    def record_evaluation(self, val_loss: float) -> None:
+        """Keep the weights if this evaluation is the best so far; else count it."""
         loop, best = self.loop, self.best
-        if loop.at.step == best.judged:
+        if loop.position.step == best.evaluated_at:
             return
         if not (math.isfinite(val_loss) and val_loss < best.val_loss):
-            self.best = best._replace(stale=best.stale + 1, judged=loop.at.step)
+            self.best = best._replace(evaluations_since=best.evaluations_since + 1, evaluated_at=loop.position.step)
             return
-        self.best = Best(val_loss, loop.at.step, 0, loop.at.step)
-        weights = loop.strategy.whole_state(loop.step.model)
+        self.best = Best(val_loss, loop.position.step, 0, loop.position.step)
+        weights = loop.strategy.full_state_dict(loop.step.model)
         if loop.ranks.rank == 0:
-            write_model(self.checkpoints.folder / BEST, weights, loop.ranks.say)
+            write_model(self.checkpoints.folder / BEST, weights, loop.ranks.log)
 
     def _layout(self) -> dict[str, Any]:
-        """How the model lies on the ranks: what a rank has of its own fits no other layout."""
+        """How the model is distributed over the ranks: the state of a single rank fits only the same layout."""
         options = self.loop.options
-        shard = self.loop.strategy.holders if options.strategy == "hsdp" else None
+        shard = self.loop.strategy.shard_group_size if options.strategy == "hsdp" else None
         layout = {"strategy": options.strategy, "shard": shard, "tensor": options.tensor, "stages": options.stages}
         devices = len(self.loop.strategy.devices)
         return {**layout, "devices": devices} if devices > 1 else layout
 
     def _identity(self) -> dict[str, Any]:
-        """What must not change under a resume: the split, the order, and what a step is."""
+        """What must not change on a resume: the split of the data, its order, and the size of a step."""
         options = self.loop.options
         identity = {"task": options.task, "seed": options.seed, "batch_size": self.loop.batches.batch_size}
         if options.model:
@@ -159,7 +161,7 @@ class Saving:
         return {**identity, **dict(sorted(options.task_options.items()))}
 
 
-def _words(layout: dict[str, Any]) -> str:
+def _describe_layout(layout: dict[str, Any]) -> str:
     sizes = {key: value for key, value in layout.items() if key != "strategy" and value is not None}
     return " ".join(part for part in (layout["strategy"], _flags(sizes)) if part)
 
@@ -169,11 +171,14 @@ def _flags(identity: dict[str, Any]) -> str:
 
 
 BEST = "best"
-"""The name, without its ending, of the best weights so far, kept beside the checkpoints."""
+"""File name, without extension, of the best weights so far, beside the checkpoints."""
 
 
 def write_model(path: Path, state: dict[str, Tensor], say: Callable[[str], None]) -> Path:
-    """Write a state dict, whole or not at all. `path` has no ending; the one it got is in what comes back."""
+    """Write a state dict to a new file, and return its path: .safetensors, or .pt if that package is missing.
+
+    `path`: without extension. `say`: called with a line of text in the second case.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     try:
@@ -186,13 +191,13 @@ def write_model(path: Path, state: dict[str, Tensor], say: Callable[[str], None]
     else:
         final = path.with_name(path.name + ".safetensors")
         temporary = final.with_name(final.name + ".partial")
-        save_file(_unshared(state), str(temporary), metadata={"format": "pt"})
+        save_file(_with_own_memory(state), str(temporary), metadata={"format": "pt"})
     temporary.replace(final)
     return final
 
 
-def take_best(checkpoints: Path, model: Path) -> Path | None:
-    """Copy the best weights so far to where the model belongs; None when there are none."""
+def copy_best_model(checkpoints: Path, model: Path) -> Path | None:
+    """Copy the best weights so far to `model` (a path without extension); the path, or None if there are none."""
     for ending in (".safetensors", ".pt"):
         best = checkpoints / (BEST + ending)
         if best.is_file():
@@ -203,8 +208,8 @@ def take_best(checkpoints: Path, model: Path) -> Path | None:
     return None
 
 
-def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """safetensors refuses tensors that share memory, such as tied weights: each gets its own."""
+def _with_own_memory(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Give each tensor its own memory: safetensors refuses shared memory, such as tied weights."""
     seen: set[int] = set()
     for name, value in state.items():
         if value.untyped_storage().data_ptr() in seen:

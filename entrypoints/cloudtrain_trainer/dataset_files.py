@@ -1,6 +1,7 @@
-"""Files of a data set that are not trusted: downloaded once per node, checked by digest, and read from the idx format.
+"""Data set files that are not trusted: downloaded once per node, checked by their SHA-256, and read from the idx
+format.
 
-Source of the idx format: MNIST's page, http://yann.lecun.com/exdb/mnist.
+Source of the idx format: the page of MNIST, http://yann.lecun.com/exdb/mnist.
 """
 
 from __future__ import annotations
@@ -22,50 +23,51 @@ from torch import Tensor
 
 from cloudtrain_trainer.rules import Refused
 
-SILENCE_SECONDS, MOST_SECONDS = 30, 300
-"""How long the server may say nothing, and how long one file may take."""
+READ_TIMEOUT_SECONDS, DOWNLOAD_TIMEOUT_SECONDS = 30, 300
+"""The server must send something within the first time, and the whole file within the second."""
 BLOCK_BYTES = 1 << 16
 
 
 def cache_folder(name: str) -> Path:
-    """Where downloads are kept on this machine: below $XDG_CACHE_HOME, else ~/.cache."""
+    """Where downloads are cached on this machine: in $XDG_CACHE_HOME, else in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloudtrain" / name
 
 
-def fetch(address: str, folder: Path, size: int, sha256: str, instead: str) -> Path:
-    """The file at `address`, from `folder` if it is there already. `instead`: the way out, for `Refused`.
+def fetch(address: str, folder: Path, size: int, sha256: str, hint: str) -> Path:
+    """Download the file at `address` into `folder`, unless it is there already; returns its path.
 
-    The ranks of a node wait for each other: the first one downloads. What is in the folder is checked each time.
+    `size`: in bytes; no more is downloaded. `sha256`: checked each time. `hint`: what to do hint, for the message of
+    `Refused`. A lock makes one rank of a node download while the others wait.
     """
     path = folder / address.rpartition("/")[2]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # given back when the file is closed, or its process ends
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed or its process ends
             if path.is_file() and _digest(path.read_bytes()) == sha256:
                 return path
             content = _download(address, size)
             if _digest(content) != sha256:
-                raise Refused(f"{address} is not what it was: sha256 {_digest(content)}, expected {sha256}; {instead}")
+                raise Refused(f"{address} has changed: its sha256 is {_digest(content)}, expected {sha256}; {hint}")
             temporary = path.with_name(path.name + ".tmp")
             temporary.write_bytes(content)
             temporary.replace(path)
     except (OSError, HTTPException) as error:
-        raise Refused(f"{address} could not be downloaded to {folder}: {error}; {instead}") from error
+        raise Refused(f"{address} could not be downloaded to {folder}: {error}; {hint}") from error
     return path
 
 
 def _download(address: str, size: int) -> bytes:
-    """At most one byte more than `size`. OSError when it cannot be reached or takes too long."""
-    content, until = bytearray(), time.monotonic() + MOST_SECONDS
-    with urlopen(address, timeout=SILENCE_SECONDS) as answer:
+    """The content, at most one byte more than `size`. OSError if the server cannot be reached or takes too long."""
+    content, until = bytearray(), time.monotonic() + DOWNLOAD_TIMEOUT_SECONDS
+    with urlopen(address, timeout=READ_TIMEOUT_SECONDS) as answer:
         while len(content) <= size:
             block = answer.read1(min(BLOCK_BYTES, size + 1 - len(content)))
             if not block:
                 break
             content += block
             if time.monotonic() > until:
-                raise OSError(f"it took longer than {MOST_SECONDS} seconds")
+                raise OSError(f"it took longer than {DOWNLOAD_TIMEOUT_SECONDS} seconds")
     return bytes(content)
 
 
@@ -74,15 +76,15 @@ def _digest(content: bytes) -> str:
 
 
 MAX_IDX_BYTES = 1 << 28
-"""Of one file, unpacked. MNIST's largest has 47 MB."""
+"""The largest file, unpacked. MNIST's largest has 47 MB."""
 IDX_UINT8 = 8
-"""The format's code for numbers of one unsigned byte."""
+"""The format's code for unsigned bytes."""
 
 
 def read_idx(path: Path, dimensions: int) -> Tensor:
-    """The bytes of a packed idx file as uint8 of so many dimensions; `Refused` for all that is not one.
+    """The content of a gzipped idx file as a uint8 tensor of so many dimensions; `Refused` if it is not such a file.
 
-    No more is unpacked than the header speaks of, and that is limited: a small file may unpack to a huge one.
+    No more is unpacked than the header announces, which is limited: a small file may unpack to a huge one.
     """
     try:
         with gzip.open(path, "rb") as content:
@@ -92,12 +94,12 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
             shape = struct.unpack(f">{dimensions}I", header[4:])
             size = math.prod(shape)
             if not 0 < size <= MAX_IDX_BYTES:
-                raise Refused(f"{path} speaks of {size} bytes: expected 1 to {MAX_IDX_BYTES}")
+                raise Refused(f"{path} announces {size} bytes: expected 1 to {MAX_IDX_BYTES}")
             values = bytearray(content.read(size))
             if len(values) < size:
-                raise Refused(f"{path} is cut off: {len(values)} of {size} bytes")
+                raise Refused(f"{path} is truncated: {len(values)} of {size} bytes")
             if content.read(1):
-                raise Refused(f"{path} goes on after its {size} bytes")
-    except (OSError, EOFError, zlib.error) as error:  # not there, not gzip, cut off, damaged
+                raise Refused(f"{path} has data after its {size} bytes")
+    except (OSError, EOFError, zlib.error) as error:  # missing, not gzip, truncated, damaged
         raise Refused(f"{path} cannot be read: {error}") from error
     return torch.frombuffer(values, dtype=torch.uint8).reshape(shape)

@@ -1,8 +1,8 @@
-"""Whether losses and gradients are finite numbers: noted on the device at every step, read between steps.
+"""Detects losses, gradients and weights that are NaN or infinite, without waiting for a GPU at every step.
 
-A GPU is never waited for at a step. Steps note what they find in a small tensor on the device; the host looks at a copy
-of it that was ordered when ranks last asked each other (`Agreement`, ranks.py), so a bad step is known half a second
-later at most. Where it must be known exactly, before a checkpoint and at the end of an epoch, the host waits anyhow.
+Each step writes its result into a small tensor on the device. The host reads a copy of it that it requested at the last
+exchange of flags (`CollectiveFlags`, ranks.py), so a bad step is known about half a second later. Before a checkpoint
+and at the end of an epoch the host waits for the device and knows exactly.
 """
 
 from __future__ import annotations
@@ -15,95 +15,101 @@ import torch
 from torch import Tensor
 
 EXIT = 33
-"""The exit code of a training that is stopped for a number that is not finite: EDOM's number."""
-MOST_SKIPPED = 10
-"""Steps left out in a row under `--on-nan skip`, after which nothing is learnt any more: training stops."""
-LEAST_SCALE = 1.0
-"""Of fp16's loss scaler: gradients that overflow at this scale or below overflow without it, too."""
+"""The exit code after a loss, gradient or weight that is not finite: the number of EDOM."""
+MAX_CONSECUTIVE_SKIPS = 10
+"""Under `--on-nan skip`, training stops after this many skipped steps in a row."""
+MIN_LOSS_SCALE = 1.0
+"""Gradients that overflow at this scale of the fp16 loss scaler, or below it, would overflow without scaling, too."""
 
 
 class NotFinite(Exception):
-    """A loss, a gradient or a weight is not a finite number: where, and the way out. Raised by all ranks together."""
+    """A loss, gradient or weight is NaN or infinite. The message says where. Raised by all ranks together."""
 
 
 class FiniteWatch:
-    """The bad steps of this rank, or of all ranks where they have agreed (`--on-nan skip`)."""
+    """Records the bad steps of this rank; with `skips_bad_steps`, those of any rank."""
 
-    def __init__(self, device: torch.device, skips: bool, asynchronous: bool) -> None:
-        """`asynchronous`: the device computes behind the host, which does not wait to learn what it found."""
-        self.skips, self._asynchronous, self._runs = skips, asynchronous, False
-        # Of the last run of bad steps: its first step, loss and gradients' norm there, its length; all bad steps.
+    def __init__(self, device: torch.device, skips_bad_steps: bool, asynchronous: bool) -> None:
+        """`asynchronous`: the device computes behind the host, which does not wait for the result of a step."""
+        self.skips_bad_steps, self._asynchronous, self._in_bad_run = skips_bad_steps, asynchronous, False
+        # Of the last run of consecutive bad steps: first step, its loss and gradient norm, length; number of bad steps.
         self._record = torch.tensor([-1.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64, device=device)
-        self._seen = torch.zeros(5, dtype=torch.float64, pin_memory=device.type == "cuda")
-        self._copied: Any = None
+        self._host_copy = torch.zeros(5, dtype=torch.float64, pin_memory=device.type == "cuda")
+        self._copy_done: Any = None
 
-    def note(self, step: int, loss: Tensor, norm: Tensor, bad: Tensor) -> None:
-        """One step is done, counted from 1. `bad`: whether it is one, a bool on the device."""
+    def record_step(self, step: int, loss: Tensor, norm: Tensor, bad: Tensor) -> None:
+        """Record one step, counted from 1.
+
+        `loss`, `norm` (of the gradients) and `bad`: scalar tensors on the device.
+        """
         if not self._asynchronous:
             found = bool(bad)
-            if not found and not self._runs:
+            if not found and not self._in_bad_run:
                 return
-            self._runs = found or not self.skips
+            self._in_bad_run = found or not self.skips_bad_steps
         run = self._record[3]
         loss, norm = loss.to(self._record.dtype), norm.to(self._record.dtype)
         new = torch.stack((torch.full_like(loss, step), loss, norm))
         self._record[:3] = torch.where(bad & (run == 0), new, self._record[:3])
-        run.copy_((run + 1) * bad if self.skips else run + bad)
+        run.copy_((run + 1) * bad if self.skips_bad_steps else run + bad)
         self._record[4] += bad
 
-    def glance(self) -> bool:
+    def poll(self) -> bool:
         """Whether training must stop, as far as is known without waiting for a GPU."""
         if self._record.device.type != "cuda":
-            return self.is_over()
-        if self._copied is not None and not self._copied.query():
+            return self.must_stop()
+        if self._copy_done is not None and not self._copy_done.query():
             return False
-        known = self._copied is not None and self._ends(self._seen.tolist())
-        self._seen.copy_(self._record, non_blocking=True)
-        self._copied = torch.cuda.current_stream().record_event()
+        known = self._copy_done is not None and self._ends(self._host_copy.tolist())
+        self._host_copy.copy_(self._record, non_blocking=True)
+        self._copy_done = torch.cuda.current_stream().record_event()
         return known
 
-    def is_over(self) -> bool:
+    def must_stop(self) -> bool:
         """Whether training must stop. Waits for the device."""
-        return self._ends(self.record())
+        return self._ends(self.read_record())
 
-    def record(self) -> list[float]:
-        """First step, loss, norm, length of the last run of bad steps; the number of all. Waits for the device."""
+    def read_record(self) -> list[float]:
+        """[first step, loss, gradient norm, length] of the last run of bad steps, and the number of all. Waits for the
+        device.
+        """
         return [float(x) for x in self._record.tolist()]
 
     @property
-    def count(self) -> int:
-        """Bad steps so far. Waits for the device."""
-        return int(self.record()[4])
+    def skipped_steps(self) -> int:
+        """The number of bad steps so far. Waits for the device."""
+        return int(self.read_record()[4])
 
-    def restore(self, count: int) -> None:
-        self._record[4] = count
+    def restore(self, skipped_steps: int) -> None:
+        """Continue with the number of bad steps from a checkpoint."""
+        self._record[4] = skipped_steps
 
     def _ends(self, record: Sequence[float]) -> bool:
-        return record[3] >= (MOST_SKIPPED if self.skips else 1)
+        return record[3] >= (MAX_CONSECUTIVE_SKIPS if self.skips_bad_steps else 1)
 
 
-def told(record: Sequence[float]) -> str:
-    """`step 17: the loss is nan`."""
+def describe(record: Sequence[float]) -> str:
+    """One line about the first step of a record, such as `step 17: the loss is nan`."""
     step, loss, norm, *_ = record
     what = f"the loss is {loss:g}" if not math.isfinite(loss) else f"the norm of the gradients is {norm:g}"
-    if math.isfinite(loss) and math.isfinite(norm):  # on a rank whose own numbers were good
-        what = "a loss or a gradient of another rank is not a finite number"
+    if math.isfinite(loss) and math.isfinite(norm):  # this rank's own numbers are fine
+        what = "a loss or a gradient of another rank is not finite"
     return f"step {int(step)}: {what}"
 
 
-def reason(records: Sequence[Sequence[float]], skips: bool) -> str:
-    """Why all ranks stop, from everybody's record: the earliest bad step, and on which rank."""
+def reason(records: Sequence[Sequence[float]], skips_bad_steps: bool) -> str:
+    """Why training stops, from the records of all ranks: the earliest bad step, and the rank it was on."""
     bad = [(record[0], rank) for rank, record in enumerate(records) if record[3]]
-    # Where ranks have agreed on the step, the one whose own numbers are bad tells more.
+    # Where all ranks skip the same steps, the rank whose own numbers are bad is the one to name.
     own = [(step, rank) for step, rank in bad if not all(math.isfinite(x) for x in records[rank][1:3])]
     _, rank = min(own or bad)
     where = f" (rank {rank})" if len(records) > 1 else ""
-    often = f", and so it went on for {int(records[rank][3])} steps in a row" if skips else ""
-    return f"{told(records[rank])}{where}{often}"
+    often = f", and so on for {int(records[rank][3])} steps in a row" if skips_bad_steps else ""
+    return f"{describe(records[rank])}{where}{often}"
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether this rank's parts of all of them are finite numbers. Waits for their devices."""
+    """Whether all elements of this rank's shards of the tensors are finite. Waits for their devices."""
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor

@@ -1,6 +1,6 @@
-"""What a rank's GPU is doing, as events: utilisation, memory, power, temperature. Needs the package nvidia-ml-py.
+"""Reports what a rank's GPU does as events: utilisation, memory, power, temperature. Needs the package nvidia-ml-py.
 
-Without it, or without a GPU, nothing happens. What a card cannot tell is left out of the event.
+Without the package or without a GPU nothing happens. Values that a GPU does not report are left out of the event.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from cloudtrain_job import tell
 from cloudtrain_launcher.events import Gpu
 
 PAUSE_SECONDS = 30.0
+"""Between two events."""
 
 
 def watch(device: torch.device) -> None:
-    """Begin to watch this rank's GPU, if it has one."""
+    """Start to monitor this rank's GPU, if it has one."""
     if device.type == "cuda":
         about: Any = torch.cuda.get_device_properties(device)
-        with suppress(AttributeError):  # an older torch does not tell where the GPU is
+        with suppress(AttributeError):  # an older torch does not report the PCI address
             GpuMonitor(f"{about.pci_domain_id:08x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}.0")
 
 
 class GpuMonitor:
-    """Reads one GPU every `pause` seconds in a thread that ends with the process."""
+    """Reads one GPU every `pause` seconds, in a thread that ends with the process."""
 
     def __init__(self, bus_id: str, pause: float = PAUSE_SECONDS) -> None:
-        """`bus_id`: the PCI address; the number that CUDA gives a GPU may not be that of the driver."""
+        """`bus_id`: the PCI address, since CUDA and the driver may number GPUs differently."""
         self._pause, self._ended = pause, threading.Event()
         nvml = _nvml()
         self._handle: Any = None
@@ -45,7 +46,7 @@ class GpuMonitor:
             threading.Thread(target=self._work, name="gpu monitor", daemon=True).start()
 
     def read(self) -> dict[str, float]:
-        """Percent, GB, W and degrees Celsius, as far as the card tells them."""
+        """The values that the GPU reports: percent, GB, W and degrees Celsius, as the names say."""
         nvml, handle = self._nvml, self._handle
         readings: dict[str, Callable[[], float]] = {
             "utilization_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
@@ -61,6 +62,7 @@ class GpuMonitor:
         return values
 
     def end(self) -> None:
+        """Stop the thread."""
         self._ended.set()
 
     def _work(self) -> None:
@@ -71,7 +73,7 @@ class GpuMonitor:
 
 
 def _nvml() -> Any:
-    """The module, or None where it is not installed."""
+    """The module pynvml, or None if it is not installed."""
     try:
         return import_module("pynvml")
     except ImportError:

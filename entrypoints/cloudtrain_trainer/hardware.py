@@ -1,4 +1,4 @@
-"""What a rank computes on: its precision, its peak speed (the denominator of MFU), its memory, and torch.compile."""
+"""The device that a rank computes on: mixed precision, peak FLOP/s (the denominator of MFU), memory, torch.compile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from cloudtrain_trainer.rules import Refused
 
-PEAKS = {
+PEAK_TFLOPS = {
     "B200": (1125.0, 2250.0),
     "H200": (494.5, 989.5),
     "H100 PCIe": (378.0, 756.5),
@@ -27,42 +27,45 @@ PEAKS = {
     "V100": (15.7, 125.0),
     "T4": (8.1, 65.0),
 }
-"""Part of a GPU's name -> TFLOP/s of dense matrices in float32 (TF32 where the GPU has it), and in bf16 or fp16.
+"""GPU name -> dense TFLOP/s in float32 (TF32 if available), and in bf16 or fp16. The first name that matches counts.
 
-From NVIDIA's data sheets, where figures with sparsity are twice as high: Blackwell B200, H200, H100 (SXM, PCIe, NVL),
-A100, L40S, L4, V100 (SXM2), T4. A10G: AWS' figures for g5 instances. The first part that is found counts.
+From NVIDIA's data sheets, whose figures with sparsity are twice as high: Blackwell B200, H200, H100 (SXM, PCIe, NVL),
+A100, L40S, L4, V100 (SXM2), T4. A10G: AWS' figures for g5 instances.
 """
 
 
-def precision(asked: str, device: torch.device) -> str:
-    """What a value of `--amp` means here: auto is bf16 where the GPU computes in it, else no."""
-    if asked != "auto":
-        return asked
+def resolve_precision(requested: str, device: torch.device) -> str:
+    """The value of `--amp` with auto resolved: bf16 on GPUs that compute in it (compute capability 8.0), else no."""
+    if requested != "auto":
+        return requested
     has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     return "bf16" if has_bf16 else "no"
 
 
 def peak_flops(name: str, precision: str) -> float:
-    """Per second, of a GPU of that name in "no", "bf16" or "fp16"; 0 when it is not known."""
-    for part, (single, half) in PEAKS.items():
+    """Peak FLOP/s of a GPU of that name; 0 if unknown. `precision`: no, bf16 or fp16."""
+    for part, (single, half) in PEAK_TFLOPS.items():
         if part in name:
             return (single if precision == "no" else half) * 1e12
     return 0.0
 
 
 def device_name(device: torch.device) -> str:
+    """The GPU's name as CUDA reports it, or cpu."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-def every_gpu(device: torch.device) -> list[torch.device]:
-    """All that this process sees, for one that drives them all; on a CPU that."""
+def all_devices(device: torch.device) -> list[torch.device]:
+    """All GPUs that this process sees, or the CPU."""
     if device.type != "cuda":
         return [device]
     return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
 
 
 def peak_memory(devices: Sequence[torch.device]) -> int:
-    """Bytes: on GPUs the most that tensors took on any since the last call; on a CPU the most of the process so far."""
+    """Bytes: on GPUs the peak of allocated tensors since the last call, the largest of all devices; on a CPU the
+    process's peak.
+    """
     if devices[0].type == "cuda":
         most = max(torch.cuda.max_memory_allocated(device) for device in devices)
         for device in devices:
@@ -73,39 +76,39 @@ def peak_memory(devices: Sequence[torch.device]) -> int:
 
 
 def check_compiler(device: torch.device) -> None:
-    """torch.compile writes C++ for CPUs and C for GPUs: without a compiler it would fail at the first step."""
+    """Raise `Refused` if the system has no compiler: torch.compile generates C++ for CPUs and C for GPUs."""
     names = ("cc", "gcc", "clang") if device.type == "cuda" else ("g++", "clang++", "c++")
     if not any(shutil.which(name) for name in names):
         raise Refused(
-            f"--compile needs a compiler, and there is none here ({', '.join(names)}): leave it out, or build the "
+            f"--compile needs a compiler, and none is installed ({', '.join(names)}): leave it out, or build the "
             'image with one (image.args = ["WITH_COMPILER=1"] in cloudtrain.toml, for `image: auto`)'
         )
 
 
 COMPILE_BACKEND: str | Callable[..., Any] = "inductor"
-"""torch's own, which needs a compiler of the system's."""
+"""torch's default backend, which needs a compiler."""
 
 
 def check_compile(device: torch.device) -> None:
-    """Raise `Refused` where it cannot work."""
+    """Raise `Refused` if torch.compile cannot work here."""
     if COMPILE_BACKEND == "inductor":
         check_compiler(device)
 
 
 def compile_whole(module: nn.Module) -> None:
-    """As one graph, in place: the names in its state stay.
+    """Compile a module as one graph, in place: the names in its state dict stay.
 
-    To be of a class of ours: torch passes over its own, and so would compile nothing of a model that is an
-    `nn.Sequential` of torch's layers.
+    The module must be of a class of ours. torch skips its own classes, and so would compile nothing of a model that is
+    an `nn.Sequential` of torch's layers.
     """
     module.compile(backend=COMPILE_BACKEND)
 
 
 def compile_each(layers: Sequence[nn.Module]) -> None:
-    """Each as a graph of its own, for strategies that gather one after the other: no graph reaches across two.
+    """Compile each layer as a graph of its own, for strategies that gather one layer after the other.
 
-    Layers of one kind share their code, and torch counts all graphs of one code against a limit, past which they run
-    as they were written: there must be room for every layer, and again for parts of a batch that differ in size.
+    Layers of one class share their code, and torch limits the number of graphs per code; past the limit they run
+    uncompiled. So the limit is raised to two graphs per layer, since the micro-batches of a batch may have two sizes.
     """
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, 2 * len(layers))
@@ -114,16 +117,16 @@ def compile_each(layers: Sequence[nn.Module]) -> None:
 
 
 def _compiled_in_training(layer: nn.Module) -> Callable[..., Any]:
-    """Evaluation is not worth graphs of its own: its last batch has another size."""
-    plain, fast = layer.forward, torch.compile(layer.forward, backend=COMPILE_BACKEND)
+    """In evaluation the layer runs uncompiled: its last batch has another size, and would need another graph."""
+    original, compiled = layer.forward, torch.compile(layer.forward, backend=COMPILE_BACKEND)
 
     def forward(*inputs: Any, **named: Any) -> Any:
-        return (fast if layer.training else plain)(*inputs, **named)
+        return (compiled if layer.training else original)(*inputs, **named)
 
     return forward
 
 
-def eager() -> AbstractContextManager[None]:
-    """The context of passes as if nothing had been compiled."""
+def run_eagerly() -> AbstractContextManager[None]:
+    """A context in which compiled modules run as if they had not been compiled."""
     stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
     return stance

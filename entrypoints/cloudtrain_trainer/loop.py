@@ -1,4 +1,4 @@
-"""The training loop: the same for every task and every strategy."""
+"""The training loop, which is the same for every task and strategy."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 from cloudtrain_job import log_metrics, tell
 from cloudtrain_launcher.events import Progress, Resumed
 from cloudtrain_trainer import finite, hardware, state
-from cloudtrain_trainer.batches import EVALUATION_BATCH, Batches, loader_processes
-from cloudtrain_trainer.checkpoint import Checkpoints
-from cloudtrain_trainer.checkpointer import Saving
+from cloudtrain_trainer.batches import MAX_EVALUATION_BATCH, Batches, loader_processes
+from cloudtrain_trainer.checkpoint import CheckpointStore
+from cloudtrain_trainer.checkpointer import Checkpointer
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.metrics import Meter, evaluate
 from cloudtrain_trainer.options import Options
-from cloudtrain_trainer.ranks import Agreement, cores
+from cloudtrain_trainer.ranks import CollectiveFlags, available_cores
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.step import Step
@@ -30,184 +30,201 @@ class Position(NamedTuple):
     """How far training has come."""
 
     step: int = 0
+    """Optimizer steps done."""
     epoch: int = 0
+    """Epochs finished, including their evaluation."""
     samples: int = 0
-    """Of this epoch, over all ranks. When it is all of them, only the evaluation is still to do."""
+    """Samples of the current epoch, over all ranks. If it is all of them, only the evaluation remains."""
 
 
 class Loop:
-    """Trains one task under one strategy, from the newest checkpoint or from the beginning."""
+    """Trains one task under one strategy, from the newest checkpoint or from the start."""
 
     def __init__(
         self,
         task: Task,
         strategy: Strategy,
         options: Options,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointStore,
         stop: Stop,
         trackers: Trackers | None = None,
     ) -> None:
         self.task, self.strategy, self.options, self.stop = task, strategy, options, stop
         self.ranks, self.device, self.trackers = strategy.ranks, strategy.ranks.device, trackers
         batch_size = options.batch_size or task.batch_size
-        self.workers = loader_processes(options.workers, task.workers, cores(), self.ranks.local_size)
+        self.workers = loader_processes(options.workers, task.workers, available_cores(), self.ranks.local_size)
         self.step = Step(task, strategy, options, batch_size)
         self._make_batches()
         self.epochs = options.epochs or task.epochs
         steps = self.epochs * self.batches.samples_per_epoch // batch_size
         self.steps = min(steps, options.max_steps or steps)
         self.seed_this_rank()
-        self.at, self.meter, self.agreement = Position(), Meter(), Agreement(self.ranks)
+        self.position, self.meter, self.flags = Position(), Meter(), CollectiveFlags(self.ranks)
         self.metrics: dict[str, float] = {}
-        self._skipped_told = 0
-        self.saving = Saving(self, checkpoints)
-        self._told = self.step.loss.state()
+        self._skipped_reported = 0
+        self.checkpointer = Checkpointer(self, checkpoints)
+        self._reported = self.step.loss.state()
 
     def run(self) -> str:
-        """Train to the end, or until SIGTERM: "succeeded" or "stopped"."""
-        while not (self.at.samples == 0 and self._is_enough()):  # a resume may find all done
+        """Train to the end or until SIGTERM; returns "succeeded" or "stopped". Raises `NotFinite`."""
+        while not (self.position.samples == 0 and self._is_finished()):  # a resumed run may be finished already
             if not self._train_epoch() or not self._finish_epoch():
-                self.saving.save(last=True)
+                self.checkpointer.save(last=True)
                 return "stopped"
-            if self.at.step >= self.steps:
+            if self.position.step >= self.steps:
                 break
-        self.saving.save(last=True)
+        self.checkpointer.save(last=True)
         return "succeeded"
 
-    def _is_enough(self) -> bool:
-        """Whether the target is reached, or the loss has not fallen for too long."""
+    def _is_finished(self) -> bool:
+        """Whether the target accuracy is reached, or the loss has not improved for `--patience` evaluations."""
         reached = self.metrics.get("val_accuracy", 0.0) >= (self.options.target_accuracy or math.inf)
-        return reached or self.saving.best.stale >= (self.options.patience or math.inf)
+        return reached or self.checkpointer.best.evaluations_since >= (self.options.patience or math.inf)
 
     def _train_epoch(self) -> bool:
-        """The rest of this epoch; False when a stop was asked for."""
+        """Train the rest of this epoch; False if a stop was requested."""
         self.step.wrapped.train()
         batch_size = self.batches.batch_size
-        batches = self.batches.load(self.at.epoch, skip=self.at.samples)
-        while self.at.samples < self.batches.samples_per_epoch and self.at.step < self.steps:
-            learn = self.agreement.ask(self.at.step, self._wishes)
-            self.step.take(batches, self.at.step, self.steps)
-            self.at = Position(self.at.step + 1, self.at.epoch, self.at.samples + batch_size)
+        batches = self.batches.load(self.position.epoch, skip=self.position.samples)
+        while self.position.samples < self.batches.samples_per_epoch and self.position.step < self.steps:
+            wait = self.flags.start(self.position.step, self._local_flags)
+            self.step.train_step(batches, self.position.step, self.steps)
+            self.position = Position(self.position.step + 1, self.position.epoch, self.position.samples + batch_size)
             self.meter.count(batch_size)
-            self.stop.beat()
-            stop, save, report, broken = learn() if learn else (False, False, False, False)
-            if broken:
-                self.give_up()
-            if report or self.at.step == self.steps:
+            self.stop.step_done()
+            stop, save, report, not_finite = wait() if wait else (False, False, False, False)
+            if not_finite:
+                self.raise_not_finite()
+            if report or self.position.step == self.steps:
                 self._report()
             if stop:
                 return False
-            if save or self.saving.is_due_after(self.at.step):
-                self.saving.save()
+            if save or self.checkpointer.is_due_at(self.position.step):
+                self.checkpointer.save()
         return True
 
-    def _wishes(self) -> tuple[bool, bool, bool, bool]:
-        """Whether this rank wants to stop, to save, to report, to give up: the middle two are up to the first."""
+    def _local_flags(self) -> tuple[bool, bool, bool, bool]:
+        """Whether this rank wants to stop, to save, to report, and to give up. Only rank 0 decides when to save and
+        report.
+        """
         first = self.ranks.rank == 0
-        return self.stop.asked, first and self.saving.is_due(), first and self.meter.due(), self.step.watch.glance()
+        return (
+            self.stop.requested,
+            first and self.checkpointer.is_due(),
+            first and self.meter.due(),
+            self.step.finite_watch.poll(),
+        )
 
     def check_finite(self, tensors: Iterable[Tensor] = ()) -> None:
-        """Raise `NotFinite` on all ranks if any of them must stop, or holds such tensors that are not finite."""
-        over = self.step.watch.is_over()
-        if self.ranks.agree(over or not finite.all_finite(tensors))()[0]:
-            self.give_up()
+        """Raise `NotFinite` on all ranks if any rank had a bad step, or has one of these tensors with a NaN or
+        infinity.
+        """
+        must_stop = self.step.finite_watch.must_stop()
+        if self.ranks.all_reduce_max(must_stop or not finite.all_finite(tensors))()[0]:
+            self.raise_not_finite()
 
-    def give_up(self) -> NoReturn:
-        """Raise `NotFinite`, by all ranks together: what was not finite first, and what to do."""
-        records = self.ranks.gather(self.step.watch.record())
+    def raise_not_finite(self) -> NoReturn:
+        """Raise `NotFinite` with the first bad step of any rank. Called by all ranks."""
+        records = self.ranks.all_gather(self.step.finite_watch.read_record())
         if any(record[3] for record in records):
-            why = finite.reason(records, self.step.skips)
+            why = finite.reason(records, self.step.skips_bad_steps)
         else:
-            why = f"step {self.at.step}: the weights are not finite numbers"
+            why = f"step {self.position.step}: the weights are not finite"
         raise NotFinite(why)
 
     def _finish_epoch(self) -> bool:
-        """Evaluate, report and go on to the next epoch; False when a stop was asked for meanwhile."""
-        whole, last = self.at.samples == self.batches.samples_per_epoch, self.at.step >= self.steps
-        epoch = self.at.epoch + (1 if self.at.samples else 0)
+        """Evaluate, report, and begin the next epoch; False if a stop was requested meanwhile."""
+        complete = self.position.samples == self.batches.samples_per_epoch
+        last = self.position.step >= self.steps
+        epoch = self.position.epoch + (1 if self.position.samples else 0)
         self.check_finite()
-        total, samples = self.ranks.sum(*self.step.loss.state())
+        total, samples = self.ranks.all_reduce_sum(*self.step.loss.state())
         values = {"loss": total / samples} if samples else {}
-        if self._tell_skipped():
-            values["skipped_steps"] = self._skipped_told
+        if self._report_skipped():
+            values["skipped_steps"] = self._skipped_reported
         if epoch % self.options.eval_every == 0 or last:
             with self.meter.pause():
                 evaluation = self._evaluate()
             if evaluation is None:
                 return False
             values.update(evaluation)
-        log_metrics(step=self.at.step, epoch=epoch, **values)
+        log_metrics(step=self.position.step, epoch=epoch, **values)
         if self.trackers is not None:
-            self.trackers.log(self.at.step, values)
+            self.trackers.log(self.position.step, values)
         self.metrics.update(values)
-        if whole:
-            self.at, self.step.loss = Position(self.at.step, epoch, 0), self.step.new_mean()
-            self._told = self.step.loss.state()
+        if complete:
+            self.position, self.step.loss = Position(self.position.step, epoch, 0), self.step.new_loss_mean()
+            self._reported = self.step.loss.state()
         return True
 
     def _evaluate(self) -> dict[str, float] | None:
-        """What an evaluation tells, and keep the weights if they are the best; None when a stop was asked for."""
-        most = min(EVALUATION_BATCH, max(1, self.micro_batch // self.strategy.cuts))
-        found = evaluate(self.step, most, self.workers, self._stop_in_evaluation)
-        if found is None:
+        """The metrics of an evaluation, whose weights are kept if they are the best; None if a stop was requested."""
+        batch_size = min(MAX_EVALUATION_BATCH, max(1, self.micro_batch // self.strategy.n_microbatches))
+        values = evaluate(self.step, batch_size, self.workers, self._stop_in_evaluation)
+        if values is None:
             return None
-        if not self.step.skips and not math.isfinite(found["val_loss"]):  # all ranks have the same figures
-            raise NotFinite(f"the evaluation after step {self.at.step}: val_loss is {found['val_loss']:g}")
-        self.saving.judge(found["val_loss"])
-        return found
+        if not self.step.skips_bad_steps and not math.isfinite(values["val_loss"]):  # the same value on all ranks
+            raise NotFinite(f"the evaluation after step {self.position.step}: val_loss is {values['val_loss']:g}")
+        self.checkpointer.record_evaluation(values["val_loss"])
+        return values
 
-    def _tell_skipped(self) -> bool:
-        """Whether steps have been left out; a line about those that nobody has heard of."""
-        if not self.step.skips:
+    def _report_skipped(self) -> bool:
+        """Log the steps skipped since the last call; whether any have been skipped at all."""
+        if not self.step.skips_bad_steps:
             return False
-        *record, count = self.step.watch.record()
-        if count > self._skipped_told:
-            self.ranks.say(f"{finite.told(record)}: left out (--on-nan skip), as {count:.0f} steps so far")
-            self._skipped_told = int(count)
+        *record, count = self.step.finite_watch.read_record()
+        if count > self._skipped_reported:
+            self.ranks.log(f"{finite.describe(record)}: skipped (--on-nan skip), {count:.0f} steps so far")
+            self._skipped_reported = int(count)
         return bool(count)
 
     def _stop_in_evaluation(self) -> bool:
-        self.stop.beat()
-        return self.stop.asked
+        self.stop.step_done()
+        return self.stop.requested
 
     def resume(self) -> None:
-        """Go on from the newest whole checkpoint, if there is one."""
-        self.saving.resume()
-        self._told = self.step.loss.state()
-        if self.at.step and self.ranks.rank == 0:
-            tell(Resumed(step=self.at.step, epoch=self.at.epoch))
+        """Resume from the newest complete checkpoint, if there is one; `Refused` if its options do not match."""
+        self.checkpointer.resume()
+        self._reported = self.step.loss.state()
+        if self.position.step and self.ranks.rank == 0:
+            tell(Resumed(step=self.position.step, epoch=self.position.epoch))
 
     @property
     def micro_batch(self) -> int:
-        """Samples per rank and part, at most."""
-        return math.ceil(self.batches.batch_size / (self.strategy.data_ranks * self.step.parts))
+        """The largest micro-batch: samples per rank and accumulation step."""
+        return math.ceil(self.batches.batch_size / (self.strategy.data_ranks * self.step.accumulation_steps))
 
-    def cut_into(self, micro_batch: int) -> None:
-        """Take at most so many samples per rank and part, in more parts; the batch stays what it is."""
-        mine = self.batches.batch_size / self.strategy.data_ranks
-        for parts in range(self.step.parts + 1, int(mine) + 1):
-            cuts = parts * self.strategy.cuts
-            if math.ceil(mine / parts) <= micro_batch and (self.strategy.cuts == 1 or mine % cuts == 0):
-                self.step.parts = parts
+    def split_to_fit(self, micro_batch: int) -> None:
+        """Increase the accumulation steps until micro-batches have at most so many samples; the batch stays as it is.
+
+        Raises `Refused` if the batch cannot be split into so small parts.
+        """
+        samples, n_microbatches = self.batches.batch_size / self.strategy.data_ranks, self.strategy.n_microbatches
+        for count in range(self.step.accumulation_steps + 1, int(samples) + 1):
+            divides = n_microbatches == 1 or samples % (count * n_microbatches) == 0
+            if math.ceil(samples / count) <= micro_batch and divides:
+                self.step.accumulation_steps = count
                 self._make_batches()
                 return
         raise Refused(
-            f"parts of {self.micro_batch} samples per rank do not fit into memory, and a batch of "
-            f"{self.batches.batch_size} cannot be cut into smaller ones here: {self.strategy.more_room}"
+            f"micro-batches of {self.micro_batch} samples per rank do not fit into memory, and a batch of "
+            f"{self.batches.batch_size} cannot be split further here: {self.strategy.oom_hint}"
         )
 
-    def rehearse(self) -> None:
-        """One forward and backward pass whose gradients are thrown away, before the state is restored.
+    def run_discarded_step(self) -> None:
+        """Run one forward and backward pass and discard its gradients, before a checkpoint is loaded.
 
-        After its first backward pass DDP sorts its buckets anew, and with them the order in which three or
-        more ranks add their gradients: a resumed run must have that behind it, as the uninterrupted one has.
+        DDP reorders its buckets after its first backward pass, and with them the order in which three or more ranks add
+        their gradients. A resumed run must be past that point, as the uninterrupted one was.
         """
         self.step.wrapped.train()
-        self.step.learn(*next(self.batches.load(epoch=0, skip=0)))
+        self.step.forward_backward(*next(self.batches.load(epoch=0, skip=0)))
         self.step.optimizer.zero_grad(set_to_none=True)
 
     def seed_this_rank(self) -> None:
-        """Other noise for each share of the batch, and other after a resume with another number of ranks."""
+        """Seed the generators: other noise for each share of the batch, and after a resume on another number of
+        ranks.
+        """
         state.seed_generators((self.options.seed + 1) * 1_000_003 + self.strategy.data_rank, self.strategy.devices)
 
     def _make_batches(self) -> None:
@@ -215,30 +232,30 @@ class Loop:
             data=self.task.train,
             seed=self.options.seed,
             batch_size=self.step.batch_size,
-            parts=self.step.parts,
+            accumulation_steps=self.step.accumulation_steps,
             rank=self.strategy.data_rank,
             ranks=self.strategy.data_ranks,
             workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
-        cuts = self.step.parts * self.strategy.cuts
-        if self.strategy.cuts > 1 and self.batches.batch_size % (self.strategy.data_ranks * cuts):
+        count = self.step.accumulation_steps * self.strategy.n_microbatches
+        if self.strategy.n_microbatches > 1 and self.batches.batch_size % (self.strategy.data_ranks * count):
             raise Refused(
-                f"a batch of {self.batches.batch_size} cannot be cut into {self.strategy.data_ranks} pipelines x "
-                f"{cuts} micro-batches of one size: use another --batch-size or --microbatches"
+                f"a batch of {self.batches.batch_size} cannot be split into {self.strategy.data_ranks} pipelines x "
+                f"{count} micro-batches of equal size: use another --batch-size or --microbatches"
             )
 
     def _report(self) -> None:
-        """Progress since the last report: the mean loss and the largest memory over all ranks."""
+        """Send a progress event: the mean loss since the last one and the largest memory, over all ranks."""
         total, samples = self.step.loss.state()
-        mine = total - self._told[0], samples - self._told[1], hardware.peak_memory(self.strategy.devices)
-        self._told = total, samples
-        everyone = self.ranks.gather(mine)
-        self._tell_skipped()
+        mine = total - self._reported[0], samples - self._reported[1], hardware.peak_memory(self.strategy.devices)
+        self._reported = total, samples
+        by_rank = self.ranks.all_gather(mine)
+        self._report_skipped()
         rate = self.meter.rate()
         if self.ranks.rank != 0:
             return
-        losses, counts, memory = zip(*everyone, strict=True)
+        losses, counts, memory = zip(*by_rank, strict=True)
         values = {
             **({"loss": round(sum(losses) / sum(counts), 6)} if sum(counts) else {}),
             "samples_per_s": round(rate, 1),
@@ -251,7 +268,8 @@ class Loop:
         if peak and self.task.flops:
             devices = self.ranks.size * len(self.strategy.devices)
             values["mfu"] = round(rate * self.task.flops / (peak * devices), 4)
-        progress = Progress(epoch=self.at.epoch + 1, epochs=self.epochs, step=self.at.step, steps=self.steps)
+        position = self.position
+        progress = Progress(epoch=position.epoch + 1, epochs=self.epochs, step=position.step, steps=self.steps)
         tell(progress.but(unit=self.task.unit, **values))
         if self.trackers is not None:
-            self.trackers.log(self.at.step, {f"train/{name}": value for name, value in values.items()})
+            self.trackers.log(self.position.step, {f"train/{name}": value for name, value in values.items()})

@@ -1,7 +1,8 @@
-"""Out of memory: how it is recognised, and how all ranks agree on parts of a batch that fit.
+"""Recognises out-of-memory errors, and finds the largest micro-batch that fits on all ranks.
 
-Before training, one part is tried. In training, a rank that runs out writes down half of what it tried and exits with
-`OOM_EXIT`; the next start takes that. Either way accumulation keeps the global batch.
+Before training, one micro-batch is tried. A rank that runs out of memory during training stores half of the size that
+it tried and exits with `OOM_EXIT`; the next start uses that size. In both cases more accumulation steps keep the global
+batch as it is.
 """
 
 from __future__ import annotations
@@ -24,98 +25,106 @@ if TYPE_CHECKING:
     from cloudtrain_trainer.loop import Loop
 
 OOM_EXIT = 12
-"""The exit code of a rank that ran out of memory: ENOMEM's number."""
+"""The exit code of a rank that ran out of memory: the number of ENOMEM."""
 
 FILE = "micro-batch.json"
-"""Beside the checkpoints: it outlives the run, as they do."""
+"""The cache's file, in the checkpoint folder: it is kept as long as the checkpoints are."""
 
 RESERVE_BYTES = 64 << 20
-"""What a part that is tried must leave free: threads that save, libraries, fragments."""
+"""What a trial must leave free for checkpoint threads, libraries and fragmentation."""
 
-_SIGNS = {
+_OOM_MESSAGES = {
     r"out of memory": "",
     r"can't allocate memory|Cannot allocate memory|bad_alloc|not enough memory": "",
-    r"CUDNN_STATUS_(ALLOC_FAILED|NOT_SUPPORTED|INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)": "cuDNN found no room to work",
-    r"CUBLAS_STATUS_ALLOC_FAILED": "cuBLAS found no room to work",
-    r"CUSOLVER_STATUS_ALLOC_FAILED": "cuSOLVER found no room to work",
-    r"NCCL.*Failed to (CUDA )?(m|c)alloc": "NCCL found no room for its buffers",
-    r"Unable to find (a valid|an) (cuDNN algorithm|engine)": "cuDNN found no algorithm for which there is room",
+    r"CUDNN_STATUS_(ALLOC_FAILED|NOT_SUPPORTED|INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)": "cuDNN could not get memory",
+    r"CUBLAS_STATUS_ALLOC_FAILED": "cuBLAS could not get memory",
+    r"CUSOLVER_STATUS_ALLOC_FAILED": "cuSOLVER could not get memory",
+    r"NCCL.*Failed to (CUDA )?(m|c)alloc": "NCCL could not get memory for its buffers",
+    r"Unable to find (a valid|an) (cuDNN algorithm|engine)": "cuDNN found no algorithm that fits into memory",
 }
-"""What such an error says -> what it means, where it does not say so. cuDNN's NOT_SUPPORTED has other causes, too."""
+"""Patterns of out-of-memory errors -> what the message means, where it does not say so itself.
+
+cuDNN's NOT_SUPPORTED has other causes, too.
+"""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Also those that do not say so. On a CPU it is a plain RuntimeError, told by its text alone."""
+    """Whether an error is, or most likely is, out of memory: on a CPU, only the text of a RuntimeError tells."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(re.search(sign, str(error)) for sign in _SIGNS)
+    return isinstance(error, RuntimeError) and any(re.search(sign, str(error)) for sign in _OOM_MESSAGES)
 
 
-def meaning(error: BaseException) -> str:
-    """Its first line, and what that means if it is memory in disguise."""
+def describe_error(error: BaseException) -> str:
+    """The error's first line (300 characters), and what it means if it does not mention memory."""
     line = (str(error).splitlines() or [type(error).__name__])[0][:300]
-    behind = next((said for sign, said in _SIGNS.items() if said and re.search(sign, str(error))), "")
-    return f"{line} ({behind}: most likely out of memory)" if behind else line
+    meaning = next((text for sign, text in _OOM_MESSAGES.items() if text and re.search(sign, str(error))), "")
+    return f"{line} ({meaning}: most likely out of memory)" if meaning else line
 
 
-class Learnt:
-    """The largest micro-batch that is known to fit: samples per rank and part, for one kind of machine and strategy."""
+class MicroBatchCache:
+    """The largest micro-batch known to fit (samples per rank), stored per task, strategy and GPU model."""
 
     def __init__(self, folder: Path, ranks: Ranks, key: str) -> None:
         self.path, self.ranks, self.key = folder / FILE, ranks, key
 
     def read(self) -> int | None:
-        """The smallest that any rank knows, on all ranks; None if nobody knows one."""
+        """The smallest size that any rank has stored; None if there is none. Called by all ranks."""
         mine = None
         with suppress(OSError, ValueError, AttributeError):
             mine = json.loads(self.path.read_text()).get(self.key)
-        known = [value for value in self.ranks.gather(mine) if isinstance(value, int) and value >= 1]
+        known = [value for value in self.ranks.all_gather(mine) if isinstance(value, int) and value >= 1]
         return min(known, default=None)
 
     def write(self, micro_batch: int) -> None:
-        """By one rank alone: its peers may hang in a collective, or do the same."""
+        """Store a size, by this rank alone: its peers may be waiting in a collective."""
         temporary = self.path.with_name(f"{FILE}.{self.ranks.rank}.partial")
         temporary.write_text(json.dumps({self.key: micro_batch}))
         temporary.replace(self.path)
 
 
-def fit(loop: Loop, learnt: Learnt) -> None:
-    """Make the parts of a step small enough: for what was learnt, then for what a trial tells."""
+def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
+    """Increase the accumulation steps until a micro-batch fits: to the cached size, then by trials (`--probe-memory`).
+
+    Raises `Refused` if the batch cannot be split further. Called by all ranks.
+    """
     step, device = loop.step, loop.device
-    known = learnt.read()
+    known = cache.read()
     if known is not None and known < loop.micro_batch:
-        loop.cut_into(known)
-        loop.ranks.say(
-            f"out of memory was met before: parts of {loop.micro_batch} samples per rank, {step.parts} to a step; the "
-            f"batch stays {loop.batches.batch_size}"
+        loop.split_to_fit(known)
+        loop.ranks.log(
+            f"an earlier start ran out of memory: micro-batches of {loop.micro_batch} samples per rank, "
+            f"{step.accumulation_steps} per step; the batch stays {loop.batches.batch_size}"
         )
     probe = loop.options.probe_memory
     if probe == "no" or (probe == "auto" and device.type != "cuda"):
         return
-    if loop.strategy.communicates:
+    if loop.strategy.communicates_in_forward:
         if probe == "yes":
-            loop.ranks.say(f"--probe-memory: --strategy {loop.options.strategy} is tried by its first step")
+            loop.ranks.log(f"--probe-memory: --strategy {loop.options.strategy} can only be tried by its first step")
         return
     refused = []
-    while loop.ranks.agree(not _fits(loop))()[0]:
+    while loop.ranks.all_reduce_max(not _fits(loop))()[0]:
         refused.append(loop.micro_batch)
-        loop.cut_into(loop.micro_batch // 2)
+        loop.split_to_fit(loop.micro_batch // 2)
     if refused:
-        learnt.write(loop.micro_batch)
-        loop.ranks.say(
-            f"memory: parts of {' and '.join(map(str, refused))} samples per rank do not fit everywhere; all ranks "
-            f"take {loop.micro_batch}, {step.parts} to a step, and the batch stays {loop.batches.batch_size}. Batch "
-            "norm sees the smaller parts"
+        cache.write(loop.micro_batch)
+        loop.ranks.log(
+            f"memory: micro-batches of {' and '.join(map(str, refused))} samples per rank do not fit on all ranks; "
+            f"they now have {loop.micro_batch} samples, with {step.accumulation_steps} per step; the batch stays "
+            f"{loop.batches.batch_size}. Batch norm sees the smaller micro-batches"
         )
         if loop.ranks.rank == 0:
-            tell(Memory(refused=refused, micro_batch=loop.micro_batch, parts=step.parts))
+            tell(Memory(refused=refused, micro_batch=loop.micro_batch, parts=step.accumulation_steps))
 
 
 def _fits(loop: Loop) -> bool:
-    """One part forward and backward on this rank alone, with room for the optimizer's state; leaves no trace."""
+    """Whether one micro-batch and the optimizer's state fit, tried on this rank alone. Model and generators are
+    restored.
+    """
     step = loop.step
     devices = loop.strategy.devices
-    generators, buffers = state.generators(devices), state.buffers(step.model, step.task.statistics(step.model))
+    generators, buffers = state.generator_states(devices), state.buffers(step.model, step.task.statistics(step.model))
     sums = step.loss.state()
     step.wrapped.train()
     try:
@@ -123,7 +132,7 @@ def _fits(loop: Loop) -> bool:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        return False  # here the error goes, and with its frames what they hold
+        return False  # the error's frames hold tensors, which are freed here
     finally:
         step.optimizer.zero_grad(set_to_none=True)
         state.restore_generators(generators, devices)
@@ -138,10 +147,10 @@ def _try(loop: Loop) -> None:
     step = loop.step
     indices = [i % len(loop.batches.data) for i in range(loop.micro_batch)]
     inputs, targets = step.to_device(*loop.batches.data[Draw(0, indices)])
-    # AdamW keeps two numbers per parameter; they come with the first step.
+    # AdamW's first step allocates two values per parameter.
     moments = [torch.empty_like(p) for p in step.model.parameters() for _ in range(2) if not step.optimizer.state]
     reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=loop.device)
-    loop.strategy.learn_alone(step, inputs, targets)
+    loop.strategy.forward_backward_alone(step, inputs, targets)
     if loop.device.type == "cuda":
         torch.cuda.synchronize()
     del moments, reserve

@@ -1,4 +1,4 @@
-"""What a training is told: its options, and where it writes. Standard library only."""
+"""The trainer's options and the folders that it writes to. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,57 +10,67 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, decoded. None means: the task's own default."""
+    """The decoded command line. None means the task's own default."""
 
     task: str
     task_options: dict[str, Any]
-    """Those of the task's own that were given, as its `build` takes them."""
+    """Options that only this task has, as keyword arguments of its `build`."""
     model: str | None
-    """package.module:factory of a user's model, or of a whole task."""
+    """`package.module:factory` of a user's model or whole task; None: a task of ours with its own model."""
     strategy: str
     backend: str
-    """auto: nccl on GPUs, else gloo."""
+    """auto, nccl, gloo or mpi; auto is nccl on GPUs and gloo on CPUs."""
     shard: int | None
-    """Ranks per group of hsdp."""
+    """Ranks per shard group, for hsdp."""
     tensor: int | None
-    """Ranks that cut each matrix, under hybrid."""
+    """Ranks per tensor-parallel group, for hybrid."""
     stages: int | None
-    """Under hybrid and model-parallel."""
+    """Pipeline stages, for hybrid and model-parallel."""
     schedule: str
+    """gpipe or 1f1b, for pipelines."""
     microbatches: int | None
-    """Per part of a step, in a pipeline."""
+    """Micro-batches per accumulation step, for pipelines."""
     epochs: int | None
     batch_size: int | None
-    """Samples per optimizer step over all ranks and all accumulated parts."""
+    """Samples per optimizer step over all ranks and all accumulation steps."""
     accumulate: int
+    """Gradient accumulation steps per optimizer step."""
     lr: float | None
+    """The highest learning rate of the schedule."""
     lr_schedule: str
     warm_up: float
-    """The share of all steps."""
+    """Share of all steps during which the learning rate rises, 0 to 1."""
     weight_decay: float | None
     clip_norm: float | None
+    """Largest norm of the gradients; None: no clipping."""
     seed: int
     on_nan: str
-    """stop or skip: at a loss or a gradient that is not a finite number."""
+    """stop or skip: what to do at a loss or gradient that is not finite."""
     amp: str
+    """auto, no, bf16 or fp16."""
     compile: bool
     workers: int | None
+    """Data loader processes per rank."""
     probe_memory: str
+    """auto, yes or no: whether to look for the largest micro-batch that fits before training."""
     max_steps: int | None
     eval_every: int
+    """Epochs between evaluations."""
     target_accuracy: float | None
     patience: int | None
-    """Evaluations without a lower val_loss, after which training ends."""
+    """Evaluations without a lower val_loss after which training ends."""
     checkpoint_every: float
-    """Seconds."""
+    """Seconds between checkpoints."""
     checkpoint_every_steps: int | None
+    """Steps between checkpoints, besides `checkpoint_every`."""
     keep: int
+    """Number of checkpoints to keep."""
     resume: bool
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Where the results go; durable folders inside a job."""
+    """Where results are written. In a job these folders are kept after it ends."""
 
     model: Path
     output: Path
@@ -68,6 +78,7 @@ class Folders:
 
     @classmethod
     def from_environment(cls) -> Folders:
+        """The folders named by $CLOUDTRAIN_{MODEL,OUTPUT,CHECKPOINT}_DIR, else folders below ./cloudtrain-output."""
         here = Path("cloudtrain-output")
         return cls(
             model=Path(os.environ.get("CLOUDTRAIN_MODEL_DIR") or here / "model"),

@@ -1,4 +1,6 @@
-"""The processes that train together: who this one is, on which device, and how all of them agree."""
+"""The ranks that train together: this rank and its device, the process group, and the collectives that the loop
+needs.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,20 @@ from torch._C._distributed_c10d import HashStore
 
 from cloudtrain_trainer.rules import Refused
 
-ASK_SECONDS = 0.2
-"""Between two questions, about. One costs every rank a message: of a step that takes 13 ms on a CPU it was a tenth."""
-MOST_STEPS = 16
-"""Between two questions: the clock is the host's, which at first runs ahead of a GPU."""
+EXCHANGE_SECONDS = 0.2
+"""Roughly the time between two exchanges of flags. Each costs every rank a message, which was a tenth of a 13 ms
+step.
+"""
+MAX_STRIDE = 16
+"""Steps between two exchanges at most. The host's clock measures the steps, and a host first runs ahead of its GPU."""
 
 
 class Ranks:
-    """This process among its peers. Until `form` is called it is alone, and agreeing costs nothing."""
+    """This process and its world, read from torchrun's environment variables.
+
+    `rank`, `size`: in the world; `local_rank`, `local_size`: on this node. Before `init_process_group` every collective
+    here returns this rank's own value.
+    """
 
     def __init__(self) -> None:
         self.rank = int(os.environ.get("RANK", "0"))
@@ -32,22 +40,25 @@ class Ranks:
         self.device = _device(self.local_rank, self.local_size)
         self._control: Any = None
 
-    def form(self, backend: str = "auto") -> None:
-        """Join the process group. Beside another backend, a gloo group carries what must not wait for GPUs."""
+    def init_process_group(self, backend: str = "auto") -> None:
+        """Join the default process group. With NCCL or MPI, a gloo group on the CPU carries the control messages.
+
+        `backend`: auto, nccl, gloo or mpi. Raises `Refused` if this machine or this torch does not support it.
+        """
         if backend == "auto":
             backend = "nccl" if self.device.type == "cuda" else "gloo"
         self._check_backend(backend)
         alone: dict[str, Any] = {}
-        if "MASTER_ADDR" not in os.environ:  # not under torchrun: a group of one
+        if "MASTER_ADDR" not in os.environ:  # not under torchrun: a world of one process
             alone = {"store": HashStore(), "rank": 0, "world_size": 1}
         if backend == "nccl":
             alone["device_id"] = self.device
-        if backend == "mpi":  # it counts its processes itself
+        if backend == "mpi":  # MPI determines rank and world size itself
             alone = {}
         dist.init_process_group(backend, **alone)
         if backend == "mpi" and dist.get_world_size() != self.size:
             raise Refused(
-                f"MPI counts {dist.get_world_size()} processes, RANK and WORLD_SIZE say {self.size}: start them by "
+                f"MPI has {dist.get_world_size()} processes, but WORLD_SIZE is {self.size}: start them by "
                 "mpirun, with RANK, LOCAL_RANK and WORLD_SIZE set, or use --backend gloo under torchrun"
             )
         self._control = dist.group.WORLD if backend != "nccl" else dist.new_group(backend="gloo")
@@ -58,76 +69,89 @@ class Ranks:
         if backend == "mpi" and not dist.is_mpi_available():
             raise Refused("--backend mpi: this torch was built without MPI: use --backend nccl on GPUs, gloo on CPUs")
 
-    def check_size(self) -> None:
-        """A world split into one per node trains each part apart and reports success: refuse it."""
+    def check_world_size(self) -> None:
+        """Raise `Refused` if the world is smaller than the job: every part of it would train a model of its own."""
         size = dist.get_world_size() if dist.is_initialized() else self.size
         nodes, processes = os.environ.get("CLOUDTRAIN_NODES"), os.environ.get("CLOUDTRAIN_PROCESSES")
         if nodes and processes and int(nodes) * int(processes) != size:
             raise Refused(
-                f"{size} ranks found each other, but the job has {nodes} nodes x {processes} processes = "
-                f"{int(nodes) * int(processes)}: each part would train alone. Start torchrun with --nnodes, "
+                f"the world has {size} ranks, but the job has {nodes} nodes x {processes} processes = "
+                f"{int(nodes) * int(processes)}: several models would be trained. Start torchrun with --nnodes, "
                 "--node-rank, --master-addr and --nproc-per-node (the launcher does)"
             )
 
-    def agree(self, *values: int) -> Callable[[], list[int]]:
-        """Start telling all ranks; call what comes back to learn the largest of each value: of a flag, if ANY set it.
+    def all_reduce_max(self, *values: int) -> Callable[[], list[int]]:
+        """Start an asynchronous all-reduce; the function that is returned waits for the largest of each value over all
+        ranks.
 
-        Asking is apart from learning so that the answer travels while the step computes.
+        Of a flag (0 or 1) the largest is whether any rank has set it. The message travels while the step computes.
+        Called by all ranks.
         """
         if self._control is None:
             return lambda: list(values)
         shared = torch.tensor(values, dtype=torch.int32)
         work = dist.all_reduce(shared, op=dist.ReduceOp.MAX, group=self._control, async_op=True)
 
-        def learn() -> list[int]:
+        def wait() -> list[int]:
             work.wait()
             return [int(x) for x in shared.tolist()]
 
-        return learn
+        return wait
 
     def any_on_device(self, flag: Tensor) -> Tensor:
-        """Whether it is set on any rank, as a bool on the device: no host waits. Called by all ranks."""
+        """Whether a flag is set on any rank, as a bool tensor on the device; the host does not wait. Called by all
+        ranks.
+        """
         if self.size == 1:
             return flag
         number = flag.float()
         dist.all_reduce(number, op=dist.ReduceOp.MAX)
         return number > 0
 
-    def sum(self, *values: float) -> list[float]:
-        """The sums over all ranks, in double precision."""
+    def all_reduce_sum(self, *values: float) -> list[float]:
+        """The sum of each value over all ranks, in float64. Called by all ranks."""
         if self._control is None:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(total, group=self._control)
         return [float(x) for x in total.tolist()]
 
-    def gather(self, value: Any, group: Any = None) -> list[Any]:
-        """Everybody's value, by rank, on every rank. `group`: one of the caller's own, for another thread."""
+    def all_gather(self, value: Any, group: Any = None) -> list[Any]:
+        """The values of all ranks, in rank order. Called by all ranks.
+
+        `value`: anything that can be pickled. `group`: another process group, for use in another thread.
+        """
         if self._control is None:
             return [value]
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=group or self._control)
         return values
 
-    def group_of(self, members: list[list[int]]) -> Any:
-        """A gloo group of those members among which this rank is; None alone. Every rank makes all of them."""
+    def new_gloo_group(self, members: list[list[int]]) -> Any:
+        """The gloo group that contains this rank, of groups given as lists of ranks; None in a world of one.
+
+        Called by all ranks, since each creates all groups.
+        """
         if self._control is None:
             return None
         groups = [dist.new_group(ranks, backend="gloo") for ranks in members]
         return next(group for group, ranks in zip(groups, members, strict=True) if self.rank in ranks)
 
     def barrier(self) -> None:
+        """Wait until all ranks are here."""
         if self._control is not None:
             dist.barrier(group=self._control)
 
-    def say(self, text: str) -> None:
-        """A line for people, from rank 0 only, whole in one write."""
+    def log(self, text: str) -> None:
+        """Print a line from rank 0 only, in a single write."""
         if self.rank == 0:
             sys.stdout.flush()
             os.write(1, (text + "\n").encode())
 
-    def leave(self) -> NoReturn:
-        """The end of a run that went well. `os._exit`: torch's own teardown aborts now and then (SIGABRT)."""
+    def exit(self) -> NoReturn:
+        """End the process with exit code 0 after a barrier. It skips the interpreter's teardown, in which torch may
+        abort (SIGABRT).
+        """
         self.barrier()
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -136,40 +160,48 @@ class Ranks:
         os._exit(0)
 
 
-class Agreement:
-    """Asks at steps that all ranks know: with each question the first rank says how many steps the next is away."""
+class CollectiveFlags:
+    """Flags that any rank may raise between two steps, and that all ranks then see after the same step.
+
+    They are exchanged every few steps. With each exchange rank 0 announces the number of steps until the next one.
+    """
 
     def __init__(self, ranks: Ranks, clock: Callable[[], float] = time.monotonic) -> None:
         self._ranks, self._clock = ranks, clock
-        self._next, self._stride, self._asked = 0, 1, clock()
+        self._next, self._stride, self._exchanged = 0, 1, clock()
 
-    def ask(self, step: int, wishes: Callable[[], tuple[bool, ...]]) -> Callable[[], list[bool]] | None:
-        """Start asking, if this step is one for it: what comes back tells which wishes ANY rank had.
+    def start(self, step: int, flags: Callable[[], tuple[bool, ...]]) -> Callable[[], list[bool]] | None:
+        """Start an exchange of `flags()` if one is due at this step; None if not.
 
-        Asking is apart from learning so that the answer travels while the step computes.
+        The function that is returned waits for the result: per flag, whether any rank has raised it. The message
+        travels while the step computes.
         """
         if step < self._next:
             return None
-        answer = self._ranks.agree(self._pace() if self._next else 1, *wishes())
-        self._asked = self._clock()
+        answer = self._ranks.all_reduce_max(self._pace() if self._next else 1, *flags())
+        self._exchanged = self._clock()
 
-        def learn() -> list[bool]:
-            self._stride, *wished = answer()
+        def wait() -> list[bool]:
+            self._stride, *raised = answer()
             self._next = step + self._stride
-            return [bool(wish) for wish in wished]
+            return [bool(flag) for flag in raised]
 
-        return learn
+        return wait
 
     def _pace(self) -> int:
-        """Steps until the next question, by the time that those since the last one took; the first rank's counts."""
+        """Steps until the next exchange, from the speed of the steps since the last one. Rank 0 decides; other ranks
+        return 0.
+        """
         if self._ranks.rank:
             return 0
-        seconds = max(self._clock() - self._asked, 1e-9) / self._stride
-        return max(1, min(int(ASK_SECONDS / seconds), 2 * self._stride, MOST_STEPS))
+        seconds = max(self._clock() - self._exchanged, 1e-9) / self._stride
+        return max(1, min(int(EXCHANGE_SECONDS / seconds), 2 * self._stride, MAX_STRIDE))
 
 
-def exit_at_once_on_errors() -> None:
-    """Print an uncaught error and be gone: until then the peers wait in their collective."""
+def exit_on_uncaught_errors() -> None:
+    """Exit with code 1 right after printing an uncaught error: until this process is gone its peers wait in a
+    collective.
+    """
     before = sys.excepthook
 
     def hook(*error: Any) -> None:
@@ -181,15 +213,18 @@ def exit_at_once_on_errors() -> None:
     sys.excepthook = hook
 
 
-def cores() -> int:
-    """Those that this process may use."""
+def available_cores() -> int:
+    """The number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def use_threads(ranks: Ranks) -> None:
-    """Share the cores between the node's ranks; too many threads cost factors, not percents."""
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or max(1, cores() // ranks.local_size)))
-    torch.set_float32_matmul_precision("high")  # TF32 on GPUs, as convolutions have it anyhow
+def configure_threads(ranks: Ranks) -> None:
+    """Divide the cores among this node's ranks, allow TF32, and make CPU operations deterministic.
+
+    More threads than cores make training several times slower.
+    """
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or max(1, available_cores() // ranks.local_size)))
+    torch.set_float32_matmul_precision("high")  # TF32 on GPUs, which convolutions use by default
     if ranks.device.type == "cpu":  # on a GPU some operations have no deterministic form and would raise
         torch.use_deterministic_algorithms(True)
 

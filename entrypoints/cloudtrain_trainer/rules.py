@@ -1,4 +1,4 @@
-"""What can work with what: task, strategy, ranks and batch, told before anything starts. Standard library only."""
+"""Which tasks, strategies, numbers of ranks and batch sizes work together. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,76 +7,79 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from cloudtrain_trainer.options import Options
 
-USERS = "model"
-"""What takes the place of a task's name where `--model` gives a whole task."""
+USER_TASK = "model"
+"""The value of `Options.task` where `--model` returns a whole task, so that none of the tasks here is used."""
 
-ALONE = {
+ONE_PROCESS = {
     "single": "trains in one process",
     "dp": "drives all GPUs from one process",
     "model-parallel": "spreads one process over all GPUs",
 }
-"""Strategies of one process."""
+"""Strategies that run in a single process, and what that process does."""
 
 
 class Refused(Exception):
-    """What was asked for cannot work here: why, and the way out. The process exits with 2."""
+    """The options cannot work here. The message says why and what to do instead; the process exits with code 2."""
 
 
-class Ability(NamedTuple):
-    """What the rules must know of a task. A test holds it against the task itself."""
+class Capabilities(NamedTuple):
+    """What a task supports. A test compares this table with the tasks themselves."""
 
     batch_size: int
-    """When none is asked for."""
-    cuts: int = 0
-    """What the number of ranks that cut its matrices must divide, such as its heads; 0: they cannot be cut."""
-    stages: int = 1
-    """Into how many stages it can be cut at most."""
-    shards: bool = True
-    """Whether FSDP knows its parameters."""
+    """Samples per step over all ranks, where `--batch-size` is not given."""
+    tensor_limit: int = 0
+    """The number of tensor-parallel ranks must divide this, for example the number of heads; 0: not supported."""
+    max_stages: int = 1
+    """The largest number of pipeline stages."""
+    fsdp: bool = True
+    """Whether FSDP can shard the parameters: it needs parameters that torch itself created."""
 
 
-TASKS: dict[str, dict[str, Ability]] = {
-    "digits": {"": Ability(32, cuts=64, stages=4)},
-    "mnist": {"": Ability(128, cuts=128, stages=4)},
-    "keras-mnist": {"": Ability(128, shards=False)},
-    "resnet50": {"full": Ability(256, stages=16), "tiny": Ability(32, stages=4)},
+TASKS: dict[str, dict[str, Capabilities]] = {
+    "digits": {"": Capabilities(32, tensor_limit=64, max_stages=4)},
+    "mnist": {"": Capabilities(128, tensor_limit=128, max_stages=4)},
+    "keras-mnist": {"": Capabilities(128, fsdp=False)},
+    "resnet50": {"full": Capabilities(256, max_stages=16), "tiny": Capabilities(32, max_stages=4)},
     "gpt": {
-        "tiny": Ability(32, cuts=4, stages=4),
-        "small": Ability(32, cuts=8, stages=6),
-        "gpt2-124m": Ability(32, cuts=4, stages=12),
+        "tiny": Capabilities(32, tensor_limit=4, max_stages=4),
+        "small": Capabilities(32, tensor_limit=8, max_stages=6),
+        "gpt2-124m": Capabilities(32, tensor_limit=4, max_stages=12),
     },
 }
-"""By `--size`, its default first."""
+"""Per task and `--size`; the first size of each task is its default."""
 
 
-def ability(task: str, options: dict[str, Any]) -> Ability:
-    """That of a task with these options of its own."""
+def capabilities(task: str, options: dict[str, Any]) -> Capabilities:
+    """What a task of ours supports with these options of its own. KeyError for an unknown task."""
     sizes = TASKS[task]
     size = options.get("size", next(iter(sizes)))
     if task == "gpt" and options.get("tied", size == "gpt2-124m"):
-        return Ability(sizes[size].batch_size)  # one matrix at both ends
+        return Capabilities(sizes[size].batch_size)  # embedding and head share one matrix, which cannot be split
     return sizes[size]
 
 
-def micro_batches(asked: int | None, accumulate: int, stages: int) -> int:
-    """How many pass through a pipeline per step: accumulated parts are more of them."""
+def microbatches_per_step(asked: int | None, accumulate: int, stages: int) -> int:
+    """Micro-batches per optimizer step and pipeline; accumulation multiplies them. The default is twice the stages."""
     return (asked or 2 * stages) * accumulate
 
 
-def check(options: Options, ranks: int, per_node: int, can: Ability | None = None) -> None:
-    """Raise `Refused` for what cannot work on so many ranks. `can`: of a task that is not in the table."""
+def check(options: Options, ranks: int, per_node: int, can: Capabilities | None = None) -> None:
+    """Raise `Refused` if the options cannot work on `ranks` ranks, `per_node` of them on each node.
+
+    `can`: the capabilities of a task that is not in `TASKS`.
+    """
     if can is None and options.model:
-        if options.task == USERS:
-            return  # only the model's own code knows what it can: asked again once it is built
-        can = Ability(ability(options.task, options.task_options).batch_size)
-    can = can or ability(options.task, options.task_options)
+        if options.task == USER_TASK:
+            return  # the capabilities are known only once the user's task is built: it is checked again then
+        can = Capabilities(capabilities(options.task, options.task_options).batch_size)
+    can = can or capabilities(options.task, options.task_options)
     _check_flags(options)
     _check_strategy(options, can, ranks, per_node)
     _check_batch(options, can, ranks)
 
 
 def _check_flags(options: Options) -> None:
-    """Flags that would be passed over in silence are refused."""
+    """Refuse flags that the strategy would silently ignore."""
     users = {
         "shard": ("hsdp",),
         "tensor": ("hybrid",),
@@ -95,22 +98,22 @@ def _check_flags(options: Options) -> None:
         raise Refused(f"--compile is not offered with --strategy {options.strategy}: leave it out, or use ddp or fsdp")
 
 
-def _check_strategy(options: Options, can: Ability, ranks: int, per_node: int) -> None:
+def _check_strategy(options: Options, can: Capabilities, ranks: int, per_node: int) -> None:
     strategy, task = options.strategy, options.task
-    if strategy in ALONE and ranks > 1:
+    if strategy in ONE_PROCESS and ranks > 1:
         better = "fsdp or pipeline" if strategy == "model-parallel" else "ddp"
         raise Refused(
-            f"--strategy {strategy} {ALONE[strategy]}; there are {ranks} and each would train alone: "
+            f"--strategy {strategy} {ONE_PROCESS[strategy]}; each of {ranks} processes would train alone: "
             f"use --strategy {better}, or start one process (resources.processes: 1, --nproc-per-node 1)"
         )
-    if strategy in ("fsdp", "hsdp") and not can.shards:
-        raise Refused(f"the parameters of --task {task} are not torch's own to shard: use --strategy ddp")
+    if strategy in ("fsdp", "hsdp") and not can.fsdp:
+        raise Refused(f"FSDP cannot shard the parameters of --task {task}, which Keras creates: use --strategy ddp")
     if strategy == "hsdp":
         _check_groups(options, ranks, per_node)
     if strategy == "hybrid" and (options.tensor is None) == (options.stages is None):
         raise Refused(
-            "--strategy hybrid joins data parallelism with one other kind: say which by --tensor N (ranks that "
-            "cut each matrix) or --stages N (ranks in a row)"
+            "--strategy hybrid combines data parallelism with one other kind: choose it with --tensor N (ranks per "
+            "tensor-parallel group) or --stages N (ranks per pipeline)"
         )
     if strategy == "tp" or options.tensor:
         _check_tensor(options, can, options.tensor or ranks, ranks)
@@ -130,15 +133,15 @@ def _check_groups(options: Options, ranks: int, per_node: int) -> None:
         )
 
 
-def _check_tensor(options: Options, can: Ability, size: int, ranks: int) -> None:
+def _check_tensor(options: Options, can: Capabilities, size: int, ranks: int) -> None:
     name = f"--task {options.task}"
-    if not can.cuts:
-        raise Refused(f"{name} has no plan that cuts its matrices (as it is asked for): use --strategy ddp or fsdp")
-    if can.cuts % size:
-        fits = [n for n in range(1, ranks + 1) if can.cuts % n == 0]
+    if not can.tensor_limit:
+        raise Refused(f"{name} has no tensor-parallel plan with these options: use --strategy ddp or fsdp")
+    if can.tensor_limit % size:
+        fits = [n for n in range(1, ranks + 1) if can.tensor_limit % n == 0]
         raise Refused(
-            f"what {name} cuts (heads, columns) comes in {can.cuts} pieces, which {size} ranks do not divide: use "
-            f"{_some(fits)} ranks, or --strategy hybrid --tensor N with such an N"
+            f"tensor parallelism splits {name} into {can.tensor_limit} parts (heads, columns), which {size} ranks do "
+            f"not divide: use {_list(fits)} ranks, or --strategy hybrid --tensor N with such an N"
         )
     if ranks % size or (options.tensor and not 1 < size < ranks):
         raise Refused(
@@ -147,15 +150,15 @@ def _check_tensor(options: Options, can: Ability, size: int, ranks: int) -> None
         )
 
 
-def _check_stages(options: Options, can: Ability, size: int, ranks: int | None) -> None:
-    """`ranks`: None when one process has all stages."""
+def _check_stages(options: Options, can: Capabilities, size: int, ranks: int | None) -> None:
+    """`ranks`: None if one process holds all stages."""
     name = f"--task {options.task}"
-    if can.stages < 2:
-        raise Refused(f"{name} cannot be cut into stages (as it is asked for): use --strategy ddp or fsdp")
-    if size > can.stages:
+    if can.max_stages < 2:
+        raise Refused(f"{name} cannot be split into stages with these options: use --strategy ddp or fsdp")
+    if size > can.max_stages:
         raise Refused(
-            f"{name} can be cut into at most {can.stages} stages, not {size}: use --strategy hybrid "
-            f"--stages {can.stages} or less, or as many processes"
+            f"{name} can be split into at most {can.max_stages} stages, not {size}: use --strategy hybrid "
+            f"--stages {can.max_stages} or less, or as many processes"
         )
     if ranks is None:
         return
@@ -163,27 +166,27 @@ def _check_stages(options: Options, can: Ability, size: int, ranks: int | None) 
         raise Refused(f"--stages {size} needs as many ranks, and there are {ranks}: start more, or use fewer stages")
     if size < 2 or ranks % size or (options.stages and size == ranks):
         hint = "start several processes" if ranks < 2 else f"for all {ranks} ranks use --strategy pipeline"
-        raise Refused(f"{size} stages do not make pipelines side by side of {ranks} ranks: {hint}")
+        raise Refused(f"{ranks} ranks cannot form several pipelines of {size} stages: {hint}")
 
 
-def _check_batch(options: Options, can: Ability, ranks: int) -> None:
+def _check_batch(options: Options, can: Capabilities, ranks: int) -> None:
     batch = options.batch_size or can.batch_size
     stages = ranks if options.strategy == "pipeline" else (options.stages or 1) if options.strategy == "hybrid" else 1
     if stages < 2:
         return
-    cuts, pipelines = micro_batches(options.microbatches, options.accumulate, stages), ranks // stages
-    if options.schedule == "1f1b" and cuts < stages:
+    count, pipelines = microbatches_per_step(options.microbatches, options.accumulate, stages), ranks // stages
+    if options.schedule == "1f1b" and count < stages:
         raise Refused(
-            f"{cuts} micro-batches do not fill {stages} stages under --schedule 1f1b: use --microbatches {stages} "
+            f"{count} micro-batches do not fill {stages} stages under --schedule 1f1b: use --microbatches {stages} "
             "or more, or --schedule gpipe"
         )
-    if batch % (cuts * pipelines):
-        whole = cuts * pipelines
+    if batch % (count * pipelines):
+        multiple = count * pipelines
         raise Refused(
-            f"a batch of {batch} cannot be cut into {pipelines} pipelines x {cuts} micro-batches of one size: use "
-            f"--batch-size {max(whole, batch // whole * whole)}, or another --microbatches"
+            f"a batch of {batch} cannot be split into {pipelines} pipelines x {count} micro-batches of equal size: use "
+            f"--batch-size {max(multiple, batch // multiple * multiple)}, or another --microbatches"
         )
 
 
-def _some(numbers: list[int]) -> str:
+def _list(numbers: list[int]) -> str:
     return " or ".join(map(str, numbers))

@@ -1,7 +1,6 @@
-"""An ordinary `torch.utils.data.Dataset`, which gives one sample at a time, as the data of a task.
+"""Turns an ordinary `torch.utils.data.Dataset`, which returns one sample at a time, into the data of a task.
 
-Task = model + loss + data: whoever returns a task of one's own (`--model module:factory`) may give it such data sets as
-they are; `adapted` is called for them.
+A user's task (`--model module:factory`) may contain such data sets as they are; `adapt` is called for them.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from cloudtrain_trainer.tasks import Data, Draw
 
 
 class Samples:
-    """Batches of what a data set of samples holds: `dataset[index]` is an input and its target.
+    """Batches of a data set whose items are (input, target) pairs.
 
-    `collate` makes a pair of tensors, inputs (n, ...) and targets (n, ...), out of a list of samples; torch's default
-    stacks each. While a sample is made, the generators of torch, numpy and python are seeded with (seed, epoch, index):
-    random crops and the like are other ones in each epoch, and the same on any number of ranks and loader processes,
-    and after a resume.
+    `collate` turns a list of samples into two tensors, inputs (n, ...) and targets (n, ...); torch's default stacks
+    them. While a sample is created, torch's, numpy's and Python's generators are seeded with (seed, epoch, index):
+    random crops differ between epochs, and are the same on any number of ranks and loader processes, and after a
+    resume.
     """
 
     def __init__(
@@ -40,10 +39,11 @@ class Samples:
         self.dataset, self.seed, self.collate = dataset, seed, collate
 
     def __len__(self) -> int:
-        return len(self.dataset)  # type: ignore[arg-type]  # asked for in `adapted`
+        return len(self.dataset)  # type: ignore[arg-type]  # checked in `adapt`
 
     def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
-        with _generators_kept():
+        """Inputs (n, ...) and targets (n, ...) of the draw's samples."""
+        with _restored_generators():
             inputs, targets = self.collate([self._sample(draw.epoch, index) for index in draw.indices])
         return inputs, targets
 
@@ -55,35 +55,38 @@ class Samples:
         return self.dataset[index]
 
 
-def adapted(data: Any, seed: int, what: str) -> Data:
-    """`data` as a task needs it: itself if it takes a `Draw`. Raises `Refused`, with `what` for its name."""
+def adapt(data: Any, seed: int, what: str) -> Data:
+    """The data as a task needs it: unchanged if it accepts a `Draw`, else as `Samples`.
+
+    `what`: its name in messages. Raises `Refused` if it has no length, is empty, or its samples are not pairs.
+    """
     if isinstance(data, IterableDataset):
         raise Refused(
-            f"{what} is an IterableDataset, which has no samples to choose from: give a data set with __getitem__ and "
-            "__len__, so that ranks can share out each batch and a resume finds its place"
+            f"{what} is an IterableDataset, whose samples have no index: return a data set with __getitem__ and "
+            "__len__, so that each batch can be split over the ranks and a resume can skip what was seen"
         )
     if not isinstance(data, (Dataset, list, tuple)) or _takes_draws(data):
         return data  # type: ignore[no-any-return]
     try:
         empty = not len(data)  # type: ignore[arg-type]
     except TypeError:
-        raise Refused(f"{what}: a {type(data).__name__} has no __len__: every epoch needs to know its size") from None
+        raise Refused(f"{what}: a {type(data).__name__} has no __len__: an epoch needs to know its size") from None
     if empty:
         raise Refused(f"{what}: the {type(data).__name__} is empty")
     samples = Samples(data, seed)
-    with _generators_kept():
+    with _restored_generators():
         sample = samples._sample(0, 0)
     if not _is_pair(sample):
         raise Refused(
-            f"{what}: a sample of the {type(data).__name__} is {_told(sample)}, and not an input and its target as "
-            "tensors, arrays or numbers: return such a pair, or Samples(dataset, seed, collate=...) of "
+            f"{what}: a sample of the {type(data).__name__} is {_describe(sample)}, not an (input, target) pair of "
+            "tensors, arrays or numbers: return such a pair, or Samples(dataset, seed, collate=...) from "
             "cloudtrain_trainer.samples"
         )
     return samples
 
 
 def _is_pair(sample: Any) -> bool:
-    """Whether torch makes two tensors of it."""
+    """Whether torch's default collate makes two tensors of it."""
     try:
         found = default_collate([sample])
     except (TypeError, RuntimeError):
@@ -92,17 +95,19 @@ def _is_pair(sample: Any) -> bool:
 
 
 def _takes_draws(data: Any) -> bool:
-    """Whether it was written for this trainer: its `__getitem__` says so by its argument."""
+    """Whether the data is written for this trainer: its `__getitem__` has an argument named `draw` or annotated
+    `Draw`.
+    """
     try:
         first = next(iter(inspect.signature(data.__getitem__).parameters.values()))
-    except (StopIteration, TypeError, ValueError):  # some written in C tell nothing
+    except (StopIteration, TypeError, ValueError):  # some written in C have no signature
         return False
     return first.name == "draw" or "Draw" in str(first.annotation)
 
 
 @contextmanager
-def _generators_kept() -> Iterator[None]:
-    """What is drawn for a sample is not drawn from the noise of training."""
+def _restored_generators() -> Iterator[None]:
+    """A context after which the generators are as before: samples do not change the noise of training."""
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield
@@ -112,7 +117,7 @@ def _generators_kept() -> Iterator[None]:
         random.setstate(before[2])
 
 
-def _told(sample: Any) -> str:
+def _describe(sample: Any) -> str:
     kind = type(sample).__name__
     if not isinstance(sample, (dict, list, tuple)):
         return f"a {kind}"

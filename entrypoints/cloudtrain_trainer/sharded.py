@@ -1,7 +1,7 @@
-"""Weights and optimizer state through torch.distributed.checkpoint: each rank writes and reads what it holds.
+"""Saves and loads weights and optimizer state with torch.distributed.checkpoint: each rank handles the shards it holds.
 
-Tensors go by names that no strategy changes, `model.<name>` and `optimizer.<name of the parameter>.<slot>`, so that a
-checkpoint of one strategy or number of ranks can be read by another: each rank reads the slices it needs.
+Tensors have names that do not depend on the strategy, `model.<name>` and `optimizer.<name of the parameter>.<slot>`. So
+another strategy, or another number of ranks, can load the checkpoint: each rank reads the slices it needs.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 
 def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """All tensors of this rank's part, by their names; they are the live ones."""
+    """All tensors of this rank's shard by name; the tensors themselves, not copies."""
     found = {f"model.{name}": value for name, value in model.state_dict().items()}
-    for name, parameter, _ in _learnt(model, optimizer):
+    for name, parameter, _ in _trained_parameters(model, optimizer):
         for slot, value in optimizer.state.get(parameter, {}).items():
             found[f"optimizer.{name}.{slot}"] = value
     return found
 
 
-def staged(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in host memory, on which training has no more influence."""
+def copy_to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in host memory, which training no longer changes."""
     with torch.no_grad():
         return {name: _copy(value) for name, value in tensors.items()}
 
 
 def write(folder: Path, tensors: dict[str, Tensor], group: Any) -> None:
-    """Write the members' parts into one folder. `group`: a gloo group of those who write it; None alone."""
-    _hush()
+    """Write the group's shards into one folder. `group`: a gloo group of the ranks that write; None: this rank
+    alone.
+    """
+    _silence_warning()
     planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
     save(
         dict(tensors),
@@ -49,38 +51,40 @@ def write(folder: Path, tensors: dict[str, Tensor], group: Any) -> None:
 
 
 def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put a checkpoint's tensors into the model and the optimizer, whoever wrote them."""
-    _hush()
+    """Load a checkpoint's tensors into the model and the optimizer, whatever strategy wrote them."""
+    _silence_warning()
     reader = FileSystemReader(folder)
     known = reader.read_metadata().state_dict_metadata
     state: dict[str, dict[str, Tensor]] = {}
     wanted = {f"model.{name}": value for name, value in model.state_dict().items()}
-    for name, parameter, group in _learnt(model, optimizer):
-        begin = f"optimizer.{name}."
+    for name, parameter, group in _trained_parameters(model, optimizer):
+        prefix = f"optimizer.{name}."
         for key, about in known.items():
-            slot = key.removeprefix(begin)
-            if key.startswith(begin) and "." not in slot:
-                wanted[key] = state.setdefault(name, {})[slot] = _room(slot, parameter, group, about)
+            slot = key.removeprefix(prefix)
+            if key.startswith(prefix) and "." not in slot:
+                wanted[key] = state.setdefault(name, {})[slot] = _empty_slot(slot, parameter, group, about)
     alone = {"no_dist": True} if "no_dist" in inspect.signature(load).parameters else {}  # since torch 2.9
     load(wanted, storage_reader=reader, **alone)
-    for name, parameter, _ in _learnt(model, optimizer):
+    for name, parameter, _ in _trained_parameters(model, optimizer):
         if name in state:
             optimizer.state[parameter] = state[name]
 
 
-def _learnt(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
-    """The parameters that the optimizer changes: their names, themselves, and their groups."""
+def _trained_parameters(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
+    """(name, parameter, parameter group) of each parameter that the optimizer updates."""
     groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
     for name, parameter in model.named_parameters():
         if id(parameter) in groups:
             yield name, parameter, groups[id(parameter)]
 
 
-def _room(slot: str, parameter: Tensor, group: dict[str, Any], about: Any) -> Tensor:
-    """For one tensor of the optimizer's state: cut like its parameter, or a number such as AdamW's step.
+def _empty_slot(slot: str, parameter: Tensor, group: dict[str, Any], about: Any) -> Tensor:
+    """An empty tensor for a slot of the optimizer: sharded like its parameter, or a number (AdamW's step).
 
-    A kernel that updates all at once reads the steps on the GPU, any other on the CPU, as torch creates them itself:
-    "Note [special device hosting for step]" in torch/optim.
+    A fused kernel reads the step on the GPU, any other on the CPU, and torch creates it likewise: "Note [special device
+    hosting for step]" in torch/optim.
     """
     assert isinstance(about, TensorStorageMetadata)  # noqa: S101  (written above)
     dtype = about.properties.dtype
@@ -95,6 +99,6 @@ def _copy(value: Tensor) -> Tensor:
     return value.clone() if value.device.type == "cpu" else value.cpu()
 
 
-def _hush() -> None:
-    """One process needs no group, and says so itself."""
+def _silence_warning() -> None:
+    """A single process needs no process group; torch warns that there is none."""
     warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")

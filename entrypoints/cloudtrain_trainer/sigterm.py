@@ -1,4 +1,4 @@
-"""How a rank hears that it is to stop, and that it leaves also when it can never stop in order."""
+"""SIGTERM in a rank: it requests a stop after the current step, and ends a rank that can no longer reach one."""
 
 from __future__ import annotations
 
@@ -10,65 +10,68 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LEAST_SECONDS = 10.0
-"""Without a step since SIGTERM, after which a rank is taken to hang."""
-STEPS = 3
-"""As many times its longest step so far is waited for, if that is more."""
-CODE = 143
-"""What a shell says of a process that SIGTERM ended."""
+MIN_SECONDS = 10.0
+"""After SIGTERM, a rank without a step for this long counts as hanging."""
+LONGEST_STEPS = 3
+"""If this many times the longest step so far takes longer, that is the limit."""
+EXIT_CODE = 143
+"""128 + SIGTERM, as shells report it."""
 
 
 class Stop:
-    """Whether SIGTERM came. A second one ends the process: the collective it waits in may never return.
+    """Whether a stop was requested by SIGTERM. A second SIGTERM ends the process, whose collective may never return.
 
-    So does a long silence after the first. torchrun sends SIGTERM to the others when a rank has died, and then an NCCL
-    kernel may wait for that rank for good, and the main thread for the kernel: no handler of Python's runs any more.
+    A rank that makes no step for too long after the first is ended, too. When a rank dies, torchrun sends SIGTERM to
+    the others; an NCCL kernel may then wait for the dead rank forever, and the main thread for the kernel, so that
+    Python runs no signal handler any more.
     """
 
-    def __init__(self, least: float = LEAST_SECONDS) -> None:
-        self.asked = False
-        self._least, self._longest, self._busy = least, 0.0, 0
-        self._beaten = 0.0
+    def __init__(self, min_seconds: float = MIN_SECONDS) -> None:
+        self.requested = False
+        self._min_seconds, self._longest, self._busy = min_seconds, 0.0, 0
+        self._last_step = 0.0
 
     def listen(self) -> None:
-        """To be called in the main thread."""
+        """Handle SIGTERM from now on. To be called in the main thread."""
         read, write = socket.socketpair()
         write.setblocking(False)
         threading.Thread(target=self._watch, args=(read,), name="sigterm", daemon=True).start()
         signal.set_wakeup_fd(write.detach(), warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._on_signal)
 
-    def beat(self) -> None:
-        """One step is done, of training or of evaluation."""
+    def step_done(self) -> None:
+        """A training step or a batch of an evaluation has finished."""
         now = time.monotonic()
-        if self._beaten:  # the first one is known by how long it took to begin
-            self._longest = max(self._longest, now - self._beaten)
-        self._beaten = now
+        if self._last_step:  # the time before the first step includes the start-up
+            self._longest = max(self._longest, now - self._last_step)
+        self._last_step = now
 
     @contextmanager
-    def patience(self) -> Iterator[None]:
-        """What is under way may take long, and is worth it: a checkpoint, or the model at the end."""
+    def busy(self) -> Iterator[None]:
+        """A context in which no step is expected: saving a checkpoint or the final model may take long."""
         self._busy += 1
         try:
             yield
         finally:
             self._busy -= 1
-            self._beaten = time.monotonic()
+            self._last_step = time.monotonic()
 
     def _on_signal(self, *_: object) -> None:
-        if self.asked:
-            os._exit(CODE)
-        self.asked = True
+        if self.requested:
+            os._exit(EXIT_CODE)
+        self.requested = True
 
     def _watch(self, read: socket.socket) -> None:
-        """In a thread of its own: signals are written to `read` even while the main thread does not get to them."""
+        """Runs in its own thread: the wake-up descriptor receives signals even while the main thread runs no Python
+        code.
+        """
         while signal.SIGTERM not in read.recv(64):
             pass
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         while True:
-            most = max(self._least, STEPS * self._longest)
-            left = max(asked, self._beaten) + most - time.monotonic()
+            limit = max(self._min_seconds, LONGEST_STEPS * self._longest)
+            left = max(requested_at, self._last_step) + limit - time.monotonic()
             if left <= 0 and not self._busy:
-                os.write(2, f"no step for {most:.0f} s since SIGTERM: this rank hangs, and leaves\n".encode())
-                os._exit(CODE)
-            time.sleep(max(left, 0.05 * self._least))
+                os.write(2, f"no step for {limit:.0f} s since SIGTERM: this rank hangs and exits\n".encode())
+                os._exit(EXIT_CODE)
+            time.sleep(max(left, 0.05 * self._min_seconds))

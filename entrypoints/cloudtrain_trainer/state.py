@@ -1,4 +1,4 @@
-"""What a rank has of its own besides the weights: with it a resume is bit-identical."""
+"""What differs between ranks besides their weights, such as random generators: with it a resume is bit-identical."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 
-def generators(devices: Sequence[torch.device]) -> dict[str, Any]:
-    """The states of torch's, numpy's and python's generators, as `weights_only` loading accepts them.
+def generator_states(devices: Sequence[torch.device]) -> dict[str, Any]:
+    """The states of torch's, numpy's and Python's generators, in types that `torch.load(weights_only=True)` accepts.
 
     `devices`: those that this rank computes on; each GPU has a generator of its own.
     """
@@ -29,18 +29,19 @@ def generators(devices: Sequence[torch.device]) -> dict[str, Any]:
 
 
 def restore_generators(state: dict[str, Any], devices: Sequence[torch.device]) -> None:
+    """Restore `generator_states`, on as many GPUs as there are in both."""
     name, keys, *rest = state["numpy"]
     torch.set_rng_state(state["torch"])
     np.random.set_state((name, keys.numpy(), *rest))
     random.setstate(state["python"])
     if devices[0].type == "cuda" and "cuda" in state:
-        known = state["cuda"]  # of one GPU alone in checkpoints of earlier releases
+        known = state["cuda"]  # a single tensor in checkpoints of earlier releases
         for device, one in zip(devices, [known] if isinstance(known, Tensor) else known, strict=False):
             torch.cuda.set_rng_state(one, device)
 
 
 def seed_generators(seed: int, devices: Sequence[torch.device] = ()) -> None:
-    """Seed torch (all devices), numpy and python; each further one of `devices` gets other noise than the first."""
+    """Seed torch (all devices), numpy and Python. Each further GPU of `devices` gets a seed of its own."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
@@ -50,33 +51,34 @@ def seed_generators(seed: int, devices: Sequence[torch.device] = ()) -> None:
 
 
 def buffers(model: nn.Module, statistics: Sequence[Tensor] = ()) -> dict[str, Tensor]:
-    """Copies. Ranks hold different batch norm statistics until something makes them equal."""
-    return {name: value.detach().clone() for name, value in _following(model, statistics)}
+    """Copies of the model's buffers, and of `statistics`, by name. They may differ between ranks (batch norm)."""
+    return {name: value.detach().clone() for name, value in _data_dependent_tensors(model, statistics)}
 
 
 @torch.no_grad()
 def restore_buffers(model: nn.Module, saved: dict[str, Tensor], statistics: Sequence[Tensor] = ()) -> None:
-    for name, value in _following(model, statistics):
+    """Write the copies back, in place."""
+    for name, value in _data_dependent_tensors(model, statistics):
         value.copy_(saved[name])
 
 
 @torch.no_grad()
 def restore_buffers_where(
-    so: Tensor, model: nn.Module, saved: dict[str, Tensor], statistics: Sequence[Tensor] = ()
+    condition: Tensor, model: nn.Module, saved: dict[str, Tensor], statistics: Sequence[Tensor] = ()
 ) -> None:
-    """The same if `so` is true, which the host need not know."""
-    for name, value in _following(model, statistics):
-        value.copy_(torch.where(so.to(value.device), saved[name], value))
+    """The same if `condition`, a bool on the device, is true; the host does not wait for it."""
+    for name, value in _data_dependent_tensors(model, statistics):
+        value.copy_(torch.where(condition.to(value.device), saved[name], value))
 
 
-def _following(model: nn.Module, statistics: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """What follows the data: buffers, and what a task names besides."""
+def _data_dependent_tensors(model: nn.Module, statistics: Sequence[Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Tensors that depend on the data without being trained: buffers, and the task's statistics."""
     yield from model.named_buffers()
     yield from ((f"statistics {number}", value) for number, value in enumerate(statistics))
 
 
 def fingerprint(weights: dict[str, Tensor]) -> str:
-    """The first 16 hex digits of the SHA-256 of parameters and buffers: equal means bit-identical."""
+    """The first 16 hex digits of the SHA-256 of a state dict; equal fingerprints mean bit-identical weights."""
     digest = hashlib.sha256()
     for name, value in sorted(weights.items()):
         digest.update(name.encode())

@@ -1,6 +1,6 @@
-"""One optimizer step: forward and backward passes of its parts, clipping, the update; a bad step is noted or left out.
+"""One optimizer step: forward and backward passes of its micro-batches, gradient clipping, the update.
 
-A step is bad if its loss or a gradient is not a finite number (finite.py).
+A step is bad if its loss or a gradient is NaN or infinite (finite.py); it is recorded, or skipped (`--on-nan skip`).
 """
 
 from __future__ import annotations
@@ -22,74 +22,79 @@ from cloudtrain_trainer.tasks import Task
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FAST_ON: tuple[str, ...] = ("cuda",)
-"""Devices on which convolutions like their channels last, and AdamW is one kernel."""
+"""Device types on which images are kept channels-last and AdamW runs as one fused kernel."""
 
 
 class Step:
-    """This rank's part of the model, its optimizer, and what a step does with them."""
+    """This rank's part of the model, its optimizer, and how one step changes them."""
 
     def __init__(self, task: Task, strategy: Strategy, options: Options, batch_size: int) -> None:
         self.task, self.strategy, self.options, self.batch_size = task, strategy, options, batch_size
         self.device = strategy.ranks.device
-        self.amp = hardware.precision(options.amp, self.device)
+        self.amp = hardware.resolve_precision(options.amp, self.device)
         self.lr = options.lr or task.lr
-        self.parts = options.accumulate if strategy.cuts == 1 else 1
-        """Forward and backward passes per rank and step."""
-        self.skips = options.on_nan == "skip"
+        self.accumulation_steps = options.accumulate if strategy.n_microbatches == 1 else 1
+        """Forward and backward passes per rank and step. A pipeline splits its batch into micro-batches itself."""
+        self.skips_bad_steps = options.on_nan == "skip"
         self._asynchronous = self.device.type in FAST_ON
-        self.watch = FiniteWatch(self.device, self.skips, self._asynchronous)
-        self.loss = self.new_mean()
-        self._nothing = self._own_loss = torch.zeros((), device=self.device)
-        """The sum of the losses of this step's parts: finite only if they all are."""
+        self.finite_watch = FiniteWatch(self.device, self.skips_bad_steps, self._asynchronous)
+        self.loss = self.new_loss_mean()
+        self._zero = self._local_loss = torch.zeros((), device=self.device)
+        """This rank's sum of losses of the step: finite only if all of them are."""
 
-        state.seed_generators(options.seed)  # the same weights on all ranks
+        state.seed_generators(options.seed)  # all ranks start with the same weights
         model = task.model()
         self._image_format: dict[str, Any] = {}
         if task.channels_last and self.device.type in FAST_ON:
             self._image_format = {"memory_format": torch.channels_last}
-            if not strategy.slices:  # cuDNN follows the inputs, too
+            if not strategy.shards_parameters:  # cuDNN follows the inputs' format as well
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if options.compile:
             hardware.check_compile(self.device)
         self.model, self.wrapped = strategy.wrap(model, self)
-        del model  # of a pipeline, only this rank's stage goes on
-        self._alike = _alike([p for p in self.model.parameters() if p.requires_grad])
+        del model  # in a pipeline only this rank's stage is kept
+        self._by_sharding = _by_sharding([p for p in self.model.parameters() if p.requires_grad])
         self.optimizer = torch.optim.AdamW(
-            [{"params": group} for group in self._alike],
+            [{"params": group} for group in self._by_sharding],
             lr=self.lr,
             weight_decay=task.weight_decay if options.weight_decay is None else options.weight_decay,
             fused=self.device.type in FAST_ON,
         )
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
 
-    def new_mean(self) -> LossMean:
-        """For the training loss of another epoch."""
-        return LossMean(self.device, finite=self.skips)
+    def new_loss_mean(self) -> LossMean:
+        """An empty mean of the training loss, for a new epoch."""
+        return LossMean(self.device, finite=self.skips_bad_steps)
 
-    def take(self, batches: Iterator[tuple[Tensor, Tensor]], step: int, steps: int) -> None:
-        """Learn from the next parts: the gradient is that of the mean loss over the global batch."""
-        before = self._buffers() if self.skips else {}
-        self._own_loss = self._nothing
-        for _ in range(self.parts - 1):
-            with self.strategy.accumulating(self.wrapped):
-                self.learn(*next(batches))
-        self.learn(*next(batches))
+    def train_step(self, batches: Iterator[tuple[Tensor, Tensor]], step: int, steps: int) -> None:
+        """Train on the next micro-batches: one step with the gradient of the mean loss over the global batch.
+
+        `batches`: this rank's (inputs, targets) per micro-batch. `step`, of `steps` in the run, counts from 0.
+        """
+        before = self._buffers() if self.skips_bad_steps else {}
+        self._local_loss = self._zero
+        for _ in range(self.accumulation_steps - 1):
+            with self.strategy.accumulation_context(self.wrapped):
+                self.forward_backward(*next(batches))
+        self.forward_backward(*next(batches))
         rate = self.lr * lr_factor(step, steps, self.options.lr_schedule, self.options.warm_up)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         bad = self._update_scaled(step) if self.scaler is not None else self._update(step)
-        if self.skips:
+        if self.skips_bad_steps:
             state.restore_buffers_where(bad, self.model, before, self._statistics())
         self.optimizer.zero_grad(set_to_none=True)
 
     def _update(self, step: int) -> Tensor:
-        """Change the weights, unless the step is bad and to be left out; whether it is bad, on the device."""
+        """Update the weights, unless bad steps are skipped and this is one. Returns whether it is, as a bool on the
+        device.
+        """
         norm = self._clip()
-        bad = self._agreed(self._is_bad(self._own_loss, norm))
-        self.watch.note(step + 1, self._own_loss, norm, bad)
-        if not self.skips:
+        bad = self._on_any_rank(self._is_bad(self._local_loss, norm))
+        self.finite_watch.record_step(step + 1, self._local_loss, norm, bad)
+        if not self.skips_bad_steps:
             self.optimizer.step()
-        elif self.optimizer.defaults["fused"]:  # its kernel looks by itself: nobody waits for the device
+        elif self.optimizer.defaults["fused"]:  # the kernel reads the flag itself: the host does not wait
             self.optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
             self.optimizer.step()
         elif not bool(bad):
@@ -97,74 +102,78 @@ class Step:
         return bad
 
     def _update_scaled(self, step: int) -> Tensor:
-        """The same in fp16, whose scaler leaves out steps with gradients that overflow, and scales the next less.
+        """The same in fp16, where the loss scaler skips steps whose gradients overflow, and lowers its scale.
 
-        Such a step is no bad one, unless there is nothing left to scale.
+        Such a step is not bad, unless the scale cannot be lowered any more.
         """
-        assert self.scaler is not None  # noqa: S101  (asked by the caller)
-        bad = self._agreed(self._is_bad(self._own_loss))
+        assert self.scaler is not None  # noqa: S101  (checked by the caller)
+        bad = self._on_any_rank(self._is_bad(self._local_loss))
         gradients = self._gradients()
-        if self.skips and gradients:  # the scaler looks at the gradients alone: it gets one that is bad
+        if self.skips_bad_steps and gradients:  # the scaler only checks gradients: make one bad
             gradients[0][0].add_(torch.where(bad, torch.nan, 0.0))
         self.scaler.unscale_(self.optimizer)
         norm, scale = self._clip(), self.scaler.scale(torch.ones((), device=self.device))
-        bad = bad | (self._is_bad(norm) & (scale <= finite.LEAST_SCALE))
-        self.watch.note(step + 1, self._own_loss, norm, bad)
+        bad = bad | (self._is_bad(norm) & (scale <= finite.MIN_LOSS_SCALE))
+        self.finite_watch.record_step(step + 1, self._local_loss, norm, bad)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return bad
 
     def _is_bad(self, *values: Tensor) -> Tensor:
-        """Whether one of them is no finite number. The host looks by itself where it need not wait: it is faster."""
+        """Whether a value is not finite, as a bool on the device. On a CPU the host computes it, which is faster."""
         if self._asynchronous:
             return ~torch.isfinite(torch.stack(values)).all()
         return torch.tensor(not all(math.isfinite(float(value)) for value in values))
 
-    def _agreed(self, bad: Tensor) -> Tensor:
-        """Whether it is so on any rank, where all must leave out the same steps; else all hear of it when they ask."""
-        return self.strategy.ranks.any_on_device(bad) if self.skips else bad
+    def _on_any_rank(self, bad: Tensor) -> Tensor:
+        """Whether the step is bad on any rank, where all ranks must skip the same steps; else only this rank's
+        answer.
+        """
+        return self.strategy.ranks.any_on_device(bad) if self.skips_bad_steps else bad
 
-    def learn(self, inputs: Tensor, targets: Tensor) -> None:
-        """Forward and backward pass of one part."""
-        self.strategy.learn(self, *self.to_device(inputs, targets))
+    def forward_backward(self, inputs: Tensor, targets: Tensor) -> None:
+        """Forward and backward pass of one micro-batch."""
+        self.strategy.forward_backward(self, *self.to_device(inputs, targets))
 
     def backward(self, loss: Tensor, samples: int) -> None:
-        """From the mean loss of one part, which is counted, to the gradients."""
-        self.count(loss, samples)
-        loss = loss * self.weight(samples)
+        """Add a micro-batch's gradients. `loss`: its mean loss over `samples`."""
+        self.add_loss(loss, samples)
+        loss = loss * self.loss_weight(samples)
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
 
-    def count(self, loss: Tensor, samples: int) -> None:
-        """Note the mean loss of one part; ranks that see the same samples count them once."""
+    def add_loss(self, loss: Tensor, samples: int) -> None:
+        """Add a micro-batch's mean loss to the training loss; of ranks that see the same samples, only one does."""
         loss = loss.detach().to(self.device)
-        self._own_loss = loss if self._own_loss is self._nothing else self._own_loss + loss
-        if self.strategy.counts:
+        self._local_loss = loss if self._local_loss is self._zero else self._local_loss + loss
+        if self.strategy.reports_metrics:
             self.loss.add(loss, samples)
 
-    def weight(self, samples: int) -> float:
-        """What the mean loss over so many samples counts in a step.
+    def loss_weight(self, samples: int) -> float:
+        """The weight of a mean loss over so many samples in a step.
 
-        Gradients are averaged over the ranks that share the batch, and parts may differ in size by one.
+        Gradients are averaged over the ranks that share the batch, and micro-batches may differ in size by one.
         """
         return samples * self.strategy.data_ranks / self.batch_size
 
     def precision(self) -> AbstractContextManager[Any]:
-        """The context of forward passes."""
+        """The context for forward passes: autocast with `--amp`."""
         if self.amp == "no":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=DTYPES[self.amp])
 
     def to_device(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The tensors on this rank's device, images channels-last where that is faster."""
         on_device = inputs.to(self.device, non_blocking=True, **self._image_format)
         return on_device, targets.to(self.device, non_blocking=True)
 
     def _clip(self) -> Tensor:
-        """Shorten the gradient to the norm that was asked for: the norm over all ranks' parameters.
+        """Scale the gradients down to `--clip-norm`, by their norm over all ranks.
 
-        Returns the norm that was there before, or of this rank's part alone if nothing is to be clipped: no message.
+        Returns the norm before clipping; without `--clip-norm` only that of this rank's gradients, which needs no
+        message.
         """
         if self.options.clip_norm is None:
-            return self._own_norm()
+            return self._local_norm()
         norm = self.gradient_norm()
         factor = (self.options.clip_norm / (norm + 1e-6)).clamp(max=1.0)
         for grad in (grad for grads in self._gradients() for grad in grads):
@@ -172,29 +181,33 @@ class Step:
             local.mul_(factor.to(local.device))
         return norm
 
-    def _own_norm(self) -> Tensor:
-        """Finite only if the gradients that this rank holds are; which of them are copies does not matter for that."""
+    def _local_norm(self) -> Tensor:
+        """A number that is finite only if this rank's gradients are; copies of the same parameter on other ranks count
+        again.
+        """
         found = [
             torch.stack(torch._foreach_norm([_local(grad) for grad in grads])).sum().to(self.device)
             for grads in self._gradients()
         ]
-        return sum(found[1:], found[0]) if found else self._nothing
+        return sum(found[1:], found[0]) if found else self._zero
 
     def gradient_norm(self) -> Tensor:
-        """Of all ranks' parameters together, each counted once; called by all ranks."""
+        """The norm of all ranks' gradients, each parameter counted once; a scalar on the device. Called by all
+        ranks.
+        """
         squares = [self._square(grads).to(self.device) for grads in self._gradients()]
         total = torch.stack(squares).sum() if squares else torch.zeros((), device=self.device)
-        return self.strategy.square_sum(total.sqrt()).sqrt()
+        return self.strategy.squared_norm(total.sqrt()).sqrt()
 
     def _buffers(self) -> dict[str, Tensor]:
-        """What forward passes leave in the model, such as the statistics of batch norm: bad numbers stay there."""
+        """Copies of what forward passes change, such as batch norm's statistics: a bad number would stay in them."""
         return state.buffers(self.model, self._statistics())
 
     def _statistics(self) -> Sequence[Tensor]:
         return self.task.statistics(self.model)
 
     def _gradients(self) -> list[list[Tensor]]:
-        groups = [[p.grad for p in group if p.grad is not None] for group in self._alike]
+        groups = [[p.grad for p in group if p.grad is not None] for group in self._by_sharding]
         return [grads for grads in groups if grads]
 
     def _square(self, grads: list[Tensor]) -> Tensor:
@@ -204,13 +217,13 @@ class Step:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """This rank's part."""
+    """This rank's shard."""
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local
 
 
-def _alike(parameters: list[Tensor]) -> list[list[Tensor]]:
-    """In groups that torch takes in one kernel, or one norm of: those that are sharded alike, or not at all."""
+def _by_sharding(parameters: list[Tensor]) -> list[list[Tensor]]:
+    """Groups of parameters that are sharded in the same way: a fused kernel, or one norm, takes only such."""
     groups: dict[Any, list[Tensor]] = {}
     for parameter in parameters:
         how = (getattr(parameter, "device_mesh", None), getattr(parameter, "placements", None), parameter.device)
@@ -219,9 +232,9 @@ def _alike(parameters: list[Tensor]) -> list[list[Tensor]]:
 
 
 def lr_factor(step: int, steps: int, kind: str = "cosine", warm_up: float = 0.1) -> float:
-    """The learning rate at a step (from 0) as a share of the highest: a linear rise, then what `kind` says.
+    """The learning rate at a step (from 0), as a share of the highest: a linear warm-up, then a decay.
 
-    `kind`: cosine or linear, to zero at the last step; constant. `warm_up`: the rise's share of all steps.
+    `kind`: cosine or linear decay, to zero at the last step; or constant. `warm_up`: the warm-up's share of all steps.
     """
     rise = max(1, int(warm_up * steps)) if warm_up else 0
     if step < rise:

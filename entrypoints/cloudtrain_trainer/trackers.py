@@ -1,4 +1,4 @@
-"""Metrics for TensorBoard and MLflow, from rank 0, where they are installed: what fails here never ends training."""
+"""Metrics for TensorBoard and MLflow, from rank 0, if they are installed. A tracker that fails never ends training."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any
 
 
 class Trackers:
-    """TensorBoard files, where the job says or else in `<output>/tensorboard`; an MLflow run, where a server is named.
+    """Writes TensorBoard files, and to an MLflow run if $MLFLOW_TRACKING_URI is set.
 
-    By $CLOUDTRAIN_TENSORBOARD_DIR and $MLFLOW_TRACKING_URI.
+    The files go to $CLOUDTRAIN_TENSORBOARD_DIR, else to `<output>/tensorboard`. `settings`: the options of the run, as
+    MLflow's parameters. `active`: false on all ranks but the first.
     """
 
     def __init__(self, output: Path, settings: Mapping[str, Any], active: bool = True) -> None:
@@ -27,10 +28,12 @@ class Trackers:
             self._try("MLflow", lambda: self._start_mlflow(settings))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Write named values of a step."""
         for name, (write, _) in list(self._sinks.items()):
             self._try(name, partial(write, step, values))
 
     def close(self, outcome: str) -> None:
+        """Finish with the outcome of the run: succeeded, stopped or failed."""
         for name, (_, end) in list(self._sinks.items()):
             self._try(name, partial(end, outcome))
         self._sinks.clear()
@@ -48,7 +51,7 @@ class Trackers:
         self._sinks["TensorBoard"] = write, lambda outcome: writer.close()  # noqa: ARG005
 
     def _start_mlflow(self, settings: Mapping[str, Any]) -> None:
-        mlflow: Any = import_module("mlflow")  # by name: it is installed in few places
+        mlflow: Any = import_module("mlflow")  # by name: mypy must not look for it
 
         mlflow.start_run(run_id=os.environ.get("MLFLOW_RUN_ID"), run_name=os.environ.get("CLOUDTRAIN_RUN_ID"))
         mlflow.log_params({key: str(value) for key, value in settings.items()})
@@ -59,9 +62,9 @@ class Trackers:
         )
 
     def _try(self, name: str, act: Callable[[], None]) -> None:
-        """A tracker that fails is left out from then on, with a word about it."""
+        """Drop a tracker that fails, with a warning."""
         try:
             act()
         except Exception as error:  # noqa: BLE001  (a network, a server, a version: anything)
             self._sinks.pop(name, None)
-            print(f"warning: {name} is left out: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            print(f"warning: {name} is turned off: {type(error).__name__}: {error}", file=sys.stderr, flush=True)

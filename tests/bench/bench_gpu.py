@@ -53,7 +53,7 @@ def main() -> int:
     import torch
 
     gpus = torch.cuda.device_count()
-    if not gpus and not options.rehearse:
+    if not gpus and not options.run_discarded_step:
         print("no GPU is visible here: nothing to measure")
         return 0
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "entrypoints", ROOT / "entrypoints" / "job")))
@@ -70,25 +70,25 @@ def measure(options: argparse.Namespace) -> None:
 
     hush()
     ranks = Ranks()
-    ranks.form()
+    ranks.init_process_group()
     figures: dict[str, Any] = {"device": hardware.device_name(ranks.device), "ranks": ranks.size}
-    ranks.say(f"{ranks.size} x {figures['device']}, bf16, {options.steps} steps per window, {options.rounds} rounds")
-    for load, flags in (TINY if options.rehearse else LOADS).items():
-        each = options.batch or (4 if options.rehearse else PER_GPU[load])
+    ranks.log(f"{ranks.size} x {figures['device']}, bf16, {options.steps} steps per window, {options.rounds} rounds")
+    for load, flags in (TINY if options.run_discarded_step else LOADS).items():
+        each = options.batch or (4 if options.run_discarded_step else PER_GPU[load])
         strategy = "ddp" if ranks.size > 1 else "single"
         parsed = parse([*flags, "--batch-size", str(each * ranks.size), "--strategy", strategy, "--amp", "bf16",
                         "--epochs", "100000", "--probe-memory", "no"])  # fmt: skip
         figures[load] = compared(ranks, parsed, each, options)
     if ranks.rank == 0 and options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    ranks.leave()
+    ranks.exit()
 
 
 def compared(ranks: Any, parsed: Any, each: int, options: argparse.Namespace) -> dict[str, Any]:
     """One load under each loop, in turns."""
     from cloudtrain_trainer import hardware, tasks
 
-    task = tasks.chosen(parsed)
+    task = tasks.from_options(parsed)
     ways = {"hand": by_hand(ranks, task, each, options.steps), "ours": ours(ranks, task, parsed, options.steps)}
     with suppress(ImportError):
         ways["accelerate"] = with_accelerate(ranks, task, each, options.steps)
@@ -102,32 +102,32 @@ def compared(ranks: Any, parsed: Any, each: int, options: argparse.Namespace) ->
     units = each * ranks.size * options.steps * (task.tokens or 1)
     peak = hardware.peak_flops(hardware.device_name(ranks.device), "bf16") * ranks.size
     unit = "tokens" if task.tokens else task.unit
-    ranks.say(f"\n{parsed.task}, {each} per GPU\n| loop | {unit}/s | rate / hand's | MFU |\n|---|---|---|---|")
+    ranks.log(f"\n{parsed.task}, {each} per GPU\n| loop | {unit}/s | rate / hand's | MFU |\n|---|---|---|---|")
     found: dict[str, Any] = {}
     for name, seconds_of in taken.items():
         rate = statistics.median(units / seconds for seconds in seconds_of)
         low, middle, high = quartiles([h / t for h, t in zip(taken["hand"], seconds_of, strict=True)])
         mfu = rate / (task.tokens or 1) * task.flops / peak if peak else 0.0
         found[name] = {f"{unit}_per_s": rate, "ratio": [low, middle, high], "mfu": mfu}
-        ranks.say(f"| {name} | {rate:,.0f} | {middle:.3f} [{low:.3f}-{high:.3f}] | {f'{mfu:.1%}' if mfu else '-'} |")
+        ranks.log(f"| {name} | {rate:,.0f} | {middle:.3f} [{low:.3f}-{high:.3f}] | {f'{mfu:.1%}' if mfu else '-'} |")
     return found
 
 
 def ours(ranks: Any, task: Any, parsed: Any, steps: int) -> Window:
     from cloudtrain_trainer import strategies
-    from cloudtrain_trainer.checkpoint import Checkpoints
+    from cloudtrain_trainer.checkpoint import CheckpointStore
     from cloudtrain_trainer.loop import Loop
     from cloudtrain_trainer.sigterm import Stop
 
-    folder = Path(ranks.gather(tempfile.mkdtemp())[0])
-    loop = Loop(task, strategies.build(ranks, parsed), parsed, Checkpoints(folder, 1, ranks), Stop())
+    folder = Path(ranks.all_gather(tempfile.mkdtemp())[0])
+    loop = Loop(task, strategies.build(ranks, parsed), parsed, CheckpointStore(folder, 1, ranks), Stop())
 
     def window() -> float:
-        loop.steps = loop.at.step + WARM
+        loop.steps = loop.position.step + WARM
         advance(loop)
         wait(ranks)
         begun = time.perf_counter()
-        loop.steps = loop.at.step + steps
+        loop.steps = loop.position.step + steps
         advance(loop)
         wait(ranks)
         return time.perf_counter() - begun
@@ -137,10 +137,10 @@ def ours(ranks: Any, task: Any, parsed: Any, steps: int) -> Window:
 
 def advance(loop: Any) -> None:
     """Up to the loop's last step, over the ends of epochs: evaluations are no part of what is measured."""
-    while loop.at.step < loop.steps:
+    while loop.position.step < loop.steps:
         loop._train_epoch()
-        if loop.at.samples == loop.batches.samples_per_epoch:
-            loop.at = type(loop.at)(loop.at.step, loop.at.epoch + 1, 0)
+        if loop.position.samples == loop.batches.samples_per_epoch:
+            loop.position = type(loop.position)(loop.position.step, loop.position.epoch + 1, 0)
 
 
 def by_hand(ranks: Any, task: Any, each: int, steps: int) -> Window:

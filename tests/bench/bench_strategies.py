@@ -74,29 +74,29 @@ def measure(way: str, steps: int) -> None:
     from cloudtrain_job import send_through
     from cloudtrain_trainer import strategies, tasks
     from cloudtrain_trainer.arguments import parse
-    from cloudtrain_trainer.checkpoint import Checkpoints, Written
+    from cloudtrain_trainer.checkpoint import CheckpointStore, SavedCheckpoint
     from cloudtrain_trainer.loop import Loop
-    from cloudtrain_trainer.ranks import Ranks, use_threads
+    from cloudtrain_trainer.ranks import Ranks, configure_threads
     from cloudtrain_trainer.sigterm import Stop
 
     send_through(os.open(os.devnull, os.O_WRONLY))
     options = parse([*COMMON, "--strategy", way.split()[0], *WAYS[way][1]])
     ranks = Ranks()
     strategy = strategies.build(ranks, options)
-    use_threads(ranks)
+    configure_threads(ranks)
     strategy.start()
-    folder = Path(ranks.gather(tempfile.mkdtemp())[0])
-    written: list[Written] = []
-    checkpoints = Checkpoints(folder, 1, ranks, strategy.holders, written.append)
-    loop = Loop(tasks.chosen(options), strategy, options, checkpoints, Stop())
+    folder = Path(ranks.all_gather(tempfile.mkdtemp())[0])
+    written: list[SavedCheckpoint] = []
+    checkpoints = CheckpointStore(folder, 1, ranks, strategy.shard_group_size, written.append)
+    loop = Loop(tasks.from_options(options), strategy, options, checkpoints, Stop())
     loop.steps = WARM
     loop._train_epoch()
     begun = time.process_time()
     loop.steps = WARM + steps
     loop._train_epoch()
     cpu = (time.process_time() - begun) / steps
-    loop.saving.save(last=True)
-    loop.step.learn(*next(loop.batches.load(epoch=0, skip=0)))
+    loop.checkpointer.save(last=True)
+    loop.step.forward_backward(*next(loop.batches.load(epoch=0, skip=0)))
     parameters = list(loop.step.model.parameters())
     held = {
         "parameters": size(parameters),
@@ -104,13 +104,13 @@ def measure(way: str, steps: int) -> None:
         "optimizer": size([v for s in loop.step.optimizer.state.values() for v in s.values() if hasattr(v, "numel")]),
         "cpu": cpu,
     }
-    everyone = ranks.gather(held)
+    everyone = ranks.all_gather(held)
     if ranks.rank == 0:
         most: dict[str, Any] = {name: max(one[name] for one in everyone) for name in held}
         most["cpu"] = sum(one["cpu"] for one in everyone)
         most |= {"ranks": ranks.size, "checkpoint": written[0].seconds, "stall": written[0].stall}
         print(json.dumps(most), flush=True)
-    ranks.leave()
+    ranks.exit()
 
 
 def size(tensors: list[Any]) -> int:

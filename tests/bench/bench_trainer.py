@@ -260,7 +260,7 @@ def ours(steps: int) -> Window:
 
     from cloudtrain_trainer import strategies
     from cloudtrain_trainer.arguments import parse
-    from cloudtrain_trainer.checkpoint import Checkpoints
+    from cloudtrain_trainer.checkpoint import CheckpointStore
     from cloudtrain_trainer.loop import Loop, Position
     from cloudtrain_trainer.ranks import Ranks
     from cloudtrain_trainer.sigterm import Stop
@@ -274,8 +274,8 @@ def ours(steps: int) -> Window:
     task = replace(digits.build(0), model=model, train=Digits(*samples()))
     folder = [tempfile.mkdtemp()]
     dist.broadcast_object_list(folder)
-    made = Loop(task, strategy, options, Checkpoints(Path(folder[0]), 1, ranks), Stop())
-    take, begun, number = made.step.take, (0.0, 0.0), 0
+    made = Loop(task, strategy, options, CheckpointStore(Path(folder[0]), 1, ranks), Stop())
+    train_step, begun, number = made.step.train_step, (0.0, 0.0), 0
 
     def counted(batches: Iterator[Any], step: int, steps: int) -> None:
         nonlocal begun, number
@@ -283,16 +283,16 @@ def ours(steps: int) -> Window:
             dist.barrier()
             begun = clocks()
         number += 1
-        take(batches, step, steps)
+        train_step(batches, step, steps)
 
-    made.step.take = counted  # type: ignore[method-assign]
+    made.step.train_step = counted  # type: ignore[method-assign]
     hush()
 
     def window() -> tuple[float, float]:
         nonlocal number
         number = 0
-        made.at = Position(made.at.step, made.at.epoch + 1)  # an epoch of its own, as the others have
-        made.steps = made.at.step + WARM + steps
+        made.position = Position(made.position.step, made.position.epoch + 1)  # an epoch of its own, as the others have
+        made.steps = made.position.step + WARM + steps
         made._train_epoch()
         return since(begun)
 

@@ -122,7 +122,7 @@ ROWS = [
     use("provider of 300 letters", 2, "there is no provider 'ppp", argv=f"check --provider {'p' * 300}"),
     use("diff against 300 letters", 2, "there is no run 'rrr", argv=f"plan --diff {'r' * 300}"),
     use("unknown state", 2, "'bogus' is not one of 'submitting'", argv="list --state bogus"),
-    use("trainer's argument", 2, "job.yaml:1:1: args: the shared trainer says: argument --epochs: expected a whole number from 1 on, got 'two'", argv="check", job="args: {epochs: two}\n"),
+    use("trainer's argument", 2, "job.yaml:1:1: args: the shared trainer says: argument --epochs: expected a whole number of 1 or more, got 'two'", argv="check", job="args: {epochs: two}\n"),
     use("run id that is taken by a word", 2, "'last' always means the last run", argv="submit --run-id last"),
     use("no time to stop in", 2, "2 s leaves no time for a checkpoint", argv="check", env={"CLOUDTRAIN_STOP_GRACE": "2 s"}),
     use("provider that is a path", 2, "there is no provider '../x' here", argv="check --provider ../x"),

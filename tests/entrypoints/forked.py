@@ -201,15 +201,15 @@ def probed(folder: Path) -> None:
     def before(rank: int) -> None:
         from cloudtrain_trainer import memory
 
-        fit = memory.fit
+        fit_micro_batch = memory.fit_micro_batch
         give_back()
 
         def fit_in_little(*args: Any) -> None:
             if rank == 1:
                 limit_memory(64 + PART_MB // 2)
-            fit(*args)
+            fit_micro_batch(*args)
 
-        setattr(memory, "fit", fit_in_little)  # noqa: B010
+        setattr(memory, "fit_micro_batch", fit_in_little)  # noqa: B010
 
     whole = Group(folder / "whole", 2, BATCH)
     wanted = whole.succeed(), whole.events("metrics")[-1]["values"]
@@ -228,15 +228,15 @@ def ran_out(folder: Path) -> None:
     def before(rank: int) -> None:
         from cloudtrain_trainer.step import Step
 
-        take = Step.take
+        train_step = Step.train_step
         give_back()
 
         def take_with_little(step: Step, batches: Any, at: int, steps: int) -> None:
-            if at == 3 and rank == 1 and step.parts == 1:
+            if at == 3 and rank == 1 and step.accumulation_steps == 1:
                 limit_memory(PART_MB // 2)
-            take(step, batches, at, steps)
+            train_step(step, batches, at, steps)
 
-        setattr(Step, "take", take_with_little)  # noqa: B010
+        setattr(Step, "train_step", take_with_little)  # noqa: B010
 
     whole = Group(folder / "whole", 2, BATCH)
     whole.succeed()
@@ -246,13 +246,12 @@ def ran_out(folder: Path) -> None:
     (error,) = short.events("error", rank=1)
     print(codes, error["message"], flush=True)
     assert error["exception"] == "OutOfMemory"
-    assert "The next start takes parts of 64 samples per rank, and the same batch" in error["message"]
+    assert "The next start uses micro-batches of 64 samples per rank, and the same batch" in error["message"]
     again = Group(folder / "short", 2, BATCH, before)
     again.succeed()
     assert [event["step"] for event in again.events("resumed")] == [2], again.said()
-    assert (
-        "out of memory was met before: parts of 64 samples per rank, 2 to a step; the batch stays 256" in again.said()
-    )
+    said = "an earlier start ran out of memory: micro-batches of 64 samples per rank, 2 per step; the batch stays 256"
+    assert said in again.said()
     same_but_for_rounding(again, whole.events("metrics")[-1]["values"])
 
 

@@ -23,11 +23,11 @@ from torch.nn import functional as F
 
 from cloudtrain_trainer import state, tasks
 from cloudtrain_trainer.arguments import parse
-from cloudtrain_trainer.checkpoint import Checkpoints
+from cloudtrain_trainer.checkpoint import CheckpointStore
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.loop import Loop
 from cloudtrain_trainer.metrics import evaluate
-from cloudtrain_trainer.ranks import Ranks, exit_at_once_on_errors
+from cloudtrain_trainer.ranks import Ranks, exit_on_uncaught_errors
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.strategies.ddp import DistributedData
@@ -40,23 +40,23 @@ def plain_model() -> nn.Module:
 
 
 def loop(strategy: DistributedData, folder: Path, task: Task, *argv: str) -> Loop:
-    checkpoints = Checkpoints(folder, keep=3, ranks=strategy.ranks)
+    checkpoints = CheckpointStore(folder, keep=3, ranks=strategy.ranks)
     return Loop(task, strategy, parse(["--strategy", "ddp", *argv]), checkpoints, Stop())
 
 
-def save(checkpoints: Checkpoints, step: int) -> None:
+def save(checkpoints: CheckpointStore, step: int) -> None:
     checkpoints.save(
         step, 0, {"weights": torch.full((4,), float(step))}, {"step": step}, {"rank": checkpoints.ranks.rank}
     )
     checkpoints.finish()
 
 
-def check_found(checkpoints: Checkpoints, step: int) -> Path:
+def check_found(checkpoints: CheckpointStore, step: int) -> Path:
     """The newest is of that step, and all of it can be read."""
-    found = checkpoints.newest()
+    found = checkpoints.find_newest()
     assert found is not None
     assert (found.step, found.ranks) == (step, 3)
-    assert checkpoints.about(found) == ({"step": step}, {"rank": checkpoints.ranks.rank})
+    assert checkpoints.read_state(found) == ({"step": step}, {"rank": checkpoints.ranks.rank})
     weights = {"weights": torch.zeros(4)}
     load(weights, storage_reader=FileSystemReader(found.folder / found.weights), no_dist=True)
     assert torch.equal(weights["weights"], torch.full((4,), float(step)))
@@ -73,11 +73,11 @@ def check_accumulation(strategy: DistributedData, folder: Path, task: Task) -> N
         found.extend(p.grad.clone() for p in one.step.model.parameters() if p.grad is not None)
 
     one.step.optimizer.register_step_pre_hook(keep_gradients)
-    one.step.take(one.batches.load(epoch=0, skip=0), 0, 100)
+    one.step.train_step(one.batches.load(epoch=0, skip=0), 0, 100)
 
     reference = plain_model()
     reference.load_state_dict(start)
-    batch = sorted(i for part in strategy.ranks.gather(_first_step(one)) for i in part)
+    batch = sorted(i for part in strategy.ranks.all_gather(_first_step(one)) for i in part)
     assert len(set(batch)) == 32
     inputs, labels = task.train[Draw(0, batch)]
     F.cross_entropy(reference(inputs), labels).backward()  # type: ignore[no-untyped-call]
@@ -116,7 +116,7 @@ def check_numbers(strategy: DistributedData, folder: Path, task: Task) -> None:
     """A loss that is NaN on one rank stops all of them together, or is left out by all of them alike."""
     probe = loop(strategy, folder / "probe", task, "--batch-size", "33")
     draws = [draw.indices for draw in probe.batches.draws(epoch=0, skip=0)]
-    sample = strategy.ranks.gather(draws[4][0])[1]  # of rank 1, in the fifth step
+    sample = strategy.ranks.all_gather(draws[4][0])[1]  # of rank 1, in the fifth step
     spoilt = replace(task, model=plain_model, loss=spoilt_loss, train=Spoilt(task.train, sample))
     stops = loop(strategy, folder / "stops", spoilt, "--batch-size", "33", "--max-steps", "40")
     with pytest.raises(NotFinite, match=r"^step 5: the loss is nan \(rank 1\)$"):
@@ -125,9 +125,9 @@ def check_numbers(strategy: DistributedData, folder: Path, task: Task) -> None:
     assert not list((folder / "stops").glob("step-*"))
     skips = loop(strategy, folder / "skips", spoilt, "--batch-size", "33", "--max-steps", "40", "--on-nan", "skip")
     assert skips.run() == "succeeded"
-    assert strategy.ranks.gather(skips.step.watch.count) == [1, 1, 1]
+    assert strategy.ranks.all_gather(skips.step.finite_watch.skipped_steps) == [1, 1, 1]
     assert skips.metrics["skipped_steps"] == 1
-    prints = strategy.ranks.gather(state.fingerprint(skips.step.model.state_dict()))
+    prints = strategy.ranks.all_gather(state.fingerprint(skips.step.model.state_dict()))
     assert len(set(prints)) == 1, "all left out the same step"
 
 
@@ -149,7 +149,7 @@ def check_evaluation(strategy: DistributedData, folder: Path, task: Task) -> Non
 
 def check_agreement(ranks: Ranks, folder: Path) -> None:
     """What one rank finds torn, no rank loads; the partial folder of a death in mid-save is not seen."""
-    checkpoints = Checkpoints(folder, keep=3, ranks=ranks)
+    checkpoints = CheckpointStore(folder, keep=3, ranks=ranks)
     for step in (10, 20, 30):
         save(checkpoints, step)
     newest = folder / "step-00000030" / "rank-2.pt"
@@ -158,7 +158,7 @@ def check_agreement(ranks: Ranks, folder: Path) -> None:
         (folder / "step-00000020" / "rank-2.pt").unlink()
         (folder / "step-00000040.partial").mkdir()
     ranks.barrier()
-    check_found(Checkpoints(folder, keep=3, ranks=ranks), 10)
+    check_found(CheckpointStore(folder, keep=3, ranks=ranks), 10)
     assert not (folder / "step-00000040.partial").exists()
 
 
@@ -168,7 +168,7 @@ def check_private_disks(ranks: Ranks, folder: Path) -> None:
     own = folder / ("node-1" if ranks.rank == 2 else "node-0")
     ranks.local_rank = 0 if ranks.rank == 2 else ranks.rank
     ranks.local_size = 1 if ranks.rank == 2 else 2
-    checkpoints = Checkpoints(own, keep=3, ranks=ranks)
+    checkpoints = CheckpointStore(own, keep=3, ranks=ranks)
     save(checkpoints, 10)
     names = {entry.name for entry in check_found(checkpoints, 10).iterdir()}
     mine = {"rank-2.pt", "weights-2"} if ranks.rank == 2 else {"rank-0.pt", "rank-1.pt", "weights-0"}
@@ -181,15 +181,15 @@ def check_parts(ranks: Ranks, own: Path, together: Path) -> None:
     """A model that lies on two disks is found where both parts have been brought together, and only there."""
     mesh = init_device_mesh("cpu", (3,))
     weights = distribute_tensor(torch.arange(7.0), mesh, [Shard(0)])
-    checkpoints = Checkpoints(own, keep=3, ranks=ranks, holders=3)
+    checkpoints = CheckpointStore(own, keep=3, ranks=ranks, shard_group_size=3)
     checkpoints.save(10, 0, {"weights": weights}, {"step": 10}, {"rank": ranks.rank})
     checkpoints.finish()
     with contextlib.suppress(Refused):
-        checkpoints.newest()
+        checkpoints.find_newest()
         raise AssertionError("a part was taken for the whole")
     shutil.copytree(own, together, dirs_exist_ok=True)
     ranks.barrier()
-    found = Checkpoints(together, keep=3, ranks=ranks, holders=3).newest()
+    found = CheckpointStore(together, keep=3, ranks=ranks, shard_group_size=3).find_newest()
     assert found is not None
     whole = {"weights": torch.zeros(7)}
     load(whole, storage_reader=FileSystemReader(found.folder / found.weights), no_dist=True)
@@ -200,7 +200,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     strategy = DistributedData(Ranks(), parse([]))
     strategy.start()
-    exit_at_once_on_errors()
+    exit_on_uncaught_errors()
     torch.set_num_threads(1)
     task = tasks.build("digits", seed=0)
     check_accumulation(strategy, folder / "a", task)
@@ -209,7 +209,7 @@ def main() -> None:
     check_agreement(strategy.ranks, folder / "c")
     check_private_disks(strategy.ranks, folder / "d")
     os.write(1, f"all checks passed on rank {strategy.ranks.rank}\n".encode())
-    strategy.ranks.leave()
+    strategy.ranks.exit()
 
 
 if __name__ == "__main__":

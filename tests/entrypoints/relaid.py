@@ -33,12 +33,12 @@ def watched(rank: int) -> None:
     from cloudtrain_trainer import sharded, state, strategies
     from cloudtrain_trainer.loop import Loop
 
-    staged, whole, resume = sharded.staged, strategies.whole, Loop.resume
+    copy_to_host, whole, resume = sharded.copy_to_host, strategies.full_tensor, Loop.resume
     gathered: list[weakref.ref[Any]] = []
 
     def staging(tensors: dict[str, Any]) -> dict[str, Any]:
         print("staged", flush=True)
-        return staged(tensors)
+        return copy_to_host(tensors)
 
     def one_by_one(value: Any) -> Any:
         if rank != 0:
@@ -49,7 +49,7 @@ def watched(rank: int) -> None:
         return full
 
     def compare(loop: Loop) -> None:
-        found = loop.strategy.whole_state(loop.step.model)
+        found = loop.strategy.full_state_dict(loop.step.model)
         state.seed_generators(loop.options.seed)
         wanted = loop.task.model().state_dict()
         if rank == 0 or loop.options.strategy == "ddp":
@@ -61,8 +61,8 @@ def watched(rank: int) -> None:
         resume(loop)
 
     for place, name, new in (
-        (sharded, "staged", staging),
-        (strategies, "whole", one_by_one),
+        (sharded, "copy_to_host", staging),
+        (strategies, "full_tensor", one_by_one),
         (Loop, "resume", compare),
     ):
         setattr(place, name, new)
@@ -91,7 +91,7 @@ def relaid(folder: Path) -> None:
         shutil.copytree(folder / "first" / CHECKPOINTS, place / CHECKPOINTS)
         again = Group(place, 6, base.replace("--max-steps 3", "--max-steps 4") + other + flags[other])
         assert again.succeed()["step"] == 4
-        assert f"what 6 wrote (hybrid {first}, now hybrid {other}): weights" in again.said(), again.said()
+        assert f"from a checkpoint of 6 (hybrid {first}, now hybrid {other}): weights" in again.said(), again.said()
         print(f"{other} went on from {first}", flush=True)
 
 

@@ -22,12 +22,12 @@ from torch.distributed.fsdp import FSDPModule
 
 from cloudtrain_trainer import hardware, step, strategies, tasks
 from cloudtrain_trainer.arguments import parse
-from cloudtrain_trainer.checkpoint import Checkpoints
+from cloudtrain_trainer.checkpoint import CheckpointStore
 from cloudtrain_trainer.loop import Loop
 from cloudtrain_trainer.metrics import evaluate
-from cloudtrain_trainer.ranks import Ranks, exit_at_once_on_errors
+from cloudtrain_trainer.ranks import Ranks, exit_on_uncaught_errors
 from cloudtrain_trainer.sigterm import Stop
-from cloudtrain_trainer.strategies import whole
+from cloudtrain_trainer.strategies import full_tensor
 from cloudtrain_trainer.tasks import Task
 
 STEPS = 6
@@ -128,8 +128,8 @@ def begin(task: Task, argv: list[str], ranks: Ranks) -> Loop:
     strategy = strategies.build(ranks, options)
     strategy.start()
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(ranks.gather(folder)[0])
-        return Loop(task, strategy, options, Checkpoints(place, 1, ranks, strategy.holders), Stop())
+        place = Path(ranks.all_gather(folder)[0])
+        return Loop(task, strategy, options, CheckpointStore(place, 1, ranks, strategy.shard_group_size), Stop())
 
 
 def curve(task: Task, argv: list[str], ranks: Ranks) -> list[float]:
@@ -149,9 +149,9 @@ def learn(loop: Loop) -> tuple[list[float], list[float]]:
     loop.step.wrapped.train()
     batches, told, losses = loop.batches.load(0, 0), loop.step.loss.state(), []
     for at in range(STEPS):
-        loop.step.take(batches, at, 100)
+        loop.step.train_step(batches, at, 100)
         total, samples = loop.step.loss.state()
-        both = ranks.sum(total - told[0], samples - told[1])
+        both = ranks.all_reduce_sum(total - told[0], samples - told[1])
         told = total, samples
         assert both[1] == loop.batches.batch_size, f"{both[1]} samples counted in one step"
         losses.append(both[0] / both[1])
@@ -214,7 +214,7 @@ def what_gpus_get_works(ranks: Ranks) -> None:
         finally:
             step.FAST_ON = ("cuda",)
         worst = off(found[0], right), off(found[1], norms)
-        ranks.say(f"{name} {strategy} as on a GPU: off by {worst[0]:.1e} at most, gradients by {worst[1]:.1e}")
+        ranks.log(f"{name} {strategy} as on a GPU: off by {worst[0]:.1e} at most, gradients by {worst[1]:.1e}")
         assert max(worst) < NORM_TOLERANCE
 
 
@@ -225,17 +225,17 @@ def bad_steps_are_left_out(ranks: Ranks) -> None:
         try:
             loop = begin(quiet("digits"), ["--strategy", strategy, "--on-nan", "skip"], ranks)
             batches = loop.batches.load(0, 0)
-            loop.step.take(batches, 0, 100)
-            before = [whole(value).clone() for value in loop.step.model.state_dict().values()]
+            loop.step.train_step(batches, 0, 100)
+            before = [full_tensor(value).clone() for value in loop.step.model.state_dict().values()]
             inputs, targets = next(batches)
             if ranks.rank == 1 or strategy != "fsdp":  # elsewhere ranks share the samples
                 inputs = inputs * float("nan")
-            loop.step.take(iter([(inputs, targets)]), 1, 100)
-            after = [whole(value).clone() for value in loop.step.model.state_dict().values()]
+            loop.step.train_step(iter([(inputs, targets)]), 1, 100)
+            after = [full_tensor(value).clone() for value in loop.step.model.state_dict().values()]
             assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), f"{strategy} {fast}"
-            assert ranks.gather(loop.step.watch.count) == [1] * ranks.size
-            loop.step.take(batches, 2, 100)
-            now = [whole(value) for value in loop.step.model.state_dict().values()]
+            assert ranks.all_gather(loop.step.finite_watch.skipped_steps) == [1] * ranks.size
+            loop.step.train_step(batches, 2, 100)
+            now = [full_tensor(value) for value in loop.step.model.state_dict().values()]
             assert not all(torch.equal(a, b) for a, b in zip(after, now, strict=True)), "and then it goes on"
             assert all(bool(torch.isfinite(value).all()) for value in now)
         finally:
@@ -253,7 +253,7 @@ def bf16_is_gathered(ranks: Ranks) -> None:
     found, _ = learn(loop)
     assert seen == {torch.bfloat16}
     assert {value.dtype for value in loop.step.model.state_dict().values()} == {torch.float32}
-    ranks.say(f"gpt fsdp --amp bf16: off by {off(found, right):.1e} at most")
+    ranks.log(f"gpt fsdp --amp bf16: off by {off(found, right):.1e} at most")
     assert off(found, right) < BF16_TOLERANCE
 
 
@@ -286,7 +286,7 @@ def graphs_are_few_and_right(ranks: Ranks) -> None:
         right, _ = single(quiet(name), argv)
 
         def tried(loop: Loop) -> None:
-            loop.strategy.learn_alone(loop.step, *next(loop.batches.load(0, 0)))
+            loop.strategy.forward_backward_alone(loop.step, *next(loop.batches.load(0, 0)))
             loop.step.optimizer.zero_grad()
             loop.step.loss.restore((0.0, 0))
 
@@ -303,7 +303,7 @@ def graphs_are_few_and_right(ranks: Ranks) -> None:
         assert off(found, right) < TOLERANCE
         shards, found = compiled([*argv, "--strategy", "fsdp"], ranks, lambda _: None)
         assert off(found, right) < TOLERANCE
-        ranks.say(f"{name} compiled: ddp {one}, by buckets {pieces}, fsdp {shards}")
+        ranks.log(f"{name} compiled: ddp {one}, by buckets {pieces}, fsdp {shards}")
         kinds = {"digits": 4, "gpt": 1}[name]
         assert len(shards) == kinds + 1, f"{name} under fsdp: graphs of {shards} operations"
 
@@ -322,11 +322,11 @@ def between_groups_once(ranks: Ranks) -> None:
         for parts in (1, 4):
             loop = begin(quiet("digits"), [*argv, "--accumulate", str(parts)], ranks)
             seen.clear()
-            loop.step.take(loop.batches.load(0, 0), 0, 100)
+            loop.step.train_step(loop.batches.load(0, 0), 0, 100)
             counted[parts] = list(seen)
     finally:
         setattr(dist, "all_reduce", real)  # noqa: B010
-    ranks.say(f"hsdp, numbers per all-reduce in 1 and in 4 parts: {counted}")
+    ranks.log(f"hsdp, numbers per all-reduce in 1 and in 4 parts: {counted}")
     assert len(counted[1]) == len(counted[4]) == 4, "one for each of the four layers"
 
 
@@ -346,8 +346,8 @@ def joined(ranks: Ranks, backend: str = "auto") -> None:
 
 def main() -> None:
     ranks = Ranks()
-    ranks.form()
-    exit_at_once_on_errors()
+    ranks.init_process_group()
+    exit_on_uncaught_errors()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     setattr(Ranks, "form", joined)  # noqa: B010
@@ -371,13 +371,13 @@ def main() -> None:
         right, right_norms = expected[name, clip]
         worst, of_norms = off(found, right), off(norms, right_norms)
         said = f"off by {worst:.1e} at most, gradients by {of_norms:.1e}"
-        ranks.say(f"{name} {strategy} {flags}: {said}, {time.monotonic() - began:.2f} s")
+        ranks.log(f"{name} {strategy} {flags}: {said}, {time.monotonic() - began:.2f} s")
         assert worst < TOLERANCE, f"{name} {strategy} {flags}: {found}, alone {right}"
         assert of_norms < NORM_TOLERANCE, f"{name} {strategy} {flags}: gradients {norms}, alone {right_norms}"
     if ranks.size == 2 and (not chosen or "batch-norm" in chosen):
         for schedule in ("gpipe", "1f1b"):
             batch_norm_sees_each_micro_batch_once(ranks, schedule)
-            ranks.say(f"batch norm in a pipeline, {schedule}: each micro-batch once")
+            ranks.log(f"batch norm in a pipeline, {schedule}: each micro-batch once")
     if ranks.size == 2 and (not chosen or "fast" in chosen):
         what_gpus_get_works(ranks)
         bad_steps_are_left_out(ranks)
@@ -388,7 +388,7 @@ def main() -> None:
     if ranks.size == 4 and (not chosen or "hsdp-count" in chosen):
         between_groups_once(ranks)
     os.write(1, f"all checks passed on rank {ranks.rank}\n".encode())
-    ranks.leave()
+    ranks.exit()
 
 
 if __name__ == "__main__":

@@ -194,10 +194,10 @@ def test_every_strategy_of_the_shared_trainer_forms_a_group_or_refuses_several_p
 
     folder = Path(strategies.__file__).parent
     names = {path.stem.replace("_", "-") for path in folder.glob("*.py")} - {"--init--"}
-    for name in names - set(rules.ALONE):
+    for name in names - set(rules.ONE_PROCESS):
         module = import_module(f"cloudtrain_trainer.strategies.{name.replace('-', '_')}")
         kinds = [kind for kind in vars(module).values() if isinstance(kind, type)]
         mine = [kind for kind in kinds if issubclass(kind, strategies.Strategy) and kind is not strategies.Strategy]
         assert mine, name
         assert all(kind.start is not strategies.Strategy.start for kind in mine), name
-    assert set(rules.ALONE) < names
+    assert set(rules.ONE_PROCESS) < names

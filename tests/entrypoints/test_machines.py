@@ -12,7 +12,7 @@ import torch
 
 from cloudtrain_trainer import hardware, memory, strategies, tasks
 from cloudtrain_trainer.arguments import parse
-from cloudtrain_trainer.checkpoint import Checkpoints
+from cloudtrain_trainer.checkpoint import CheckpointStore
 from cloudtrain_trainer.loop import Loop
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
@@ -30,7 +30,7 @@ def make_loop(tmp_path: Path) -> Callable[..., Loop]:
         options = parse(list(argv))
         strategy = strategies.build(Ranks(), options)
         task = tasks.build("digits", options.seed)
-        return Loop(task, strategy, options, Checkpoints(tmp_path, 3, strategy.ranks), Stop())
+        return Loop(task, strategy, options, CheckpointStore(tmp_path, 3, strategy.ranks), Stop())
 
     return make
 
@@ -43,17 +43,17 @@ def test_a_gpu_that_computes_in_bf16_does(
     asked: str, capability: tuple[int, int], wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    assert hardware.precision(asked, GPU) == wanted
+    assert hardware.resolve_precision(asked, GPU) == wanted
 
 
 def test_a_cpu_computes_in_float32_unless_told_otherwise() -> None:
-    assert [hardware.precision(asked, CPU) for asked in ("auto", "no", "bf16")] == ["no", "no", "bf16"]
+    assert [hardware.resolve_precision(asked, CPU) for asked in ("auto", "no", "bf16")] == ["no", "no", "bf16"]
 
 
 def test_one_process_that_drives_all_gpus_counts_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    assert hardware.every_gpu(GPU) == [torch.device("cuda", index) for index in range(3)]
-    assert hardware.every_gpu(CPU) == [CPU]
+    assert hardware.all_devices(GPU) == [torch.device("cuda", index) for index in range(3)]
+    assert hardware.all_devices(CPU) == [CPU]
 
 
 def test_compiling_without_a_compiler_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,15 +70,19 @@ def test_a_batch_is_cut_into_as_few_parts_as_fit(
     make_loop: Callable[..., Loop], batch: int, largest: int, parts: int
 ) -> None:
     loop = make_loop("--batch-size", str(batch))
-    loop.cut_into(largest)
-    assert (loop.step.parts, loop.batches.parts, loop.batches.batch_size) == (parts, parts, batch)
+    loop.split_to_fit(largest)
+    assert (loop.step.accumulation_steps, loop.batches.accumulation_steps, loop.batches.batch_size) == (
+        parts,
+        parts,
+        batch,
+    )
     assert loop.micro_batch <= largest
 
 
 def test_a_batch_that_cannot_be_cut_further_is_refused_with_a_way_out(make_loop: Callable[..., Loop]) -> None:
     loop = make_loop("--batch-size", "4", "--accumulate", "4")
-    with pytest.raises(Refused, match=r"parts of 1 samples per rank do not fit .* use --strategy fsdp"):
-        loop.cut_into(0)
+    with pytest.raises(Refused, match=r"micro-batches of 1 samples per rank do not fit .* use --strategy fsdp"):
+        loop.split_to_fit(0)
 
 
 def test_the_trial_goes_through_all_devices(make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +94,7 @@ def test_the_trial_goes_through_all_devices(make_loop: Callable[..., Loop], monk
         return forward(chain, values)
 
     monkeypatch.setattr(Chain, "forward", counted)
-    memory.fit(loop, memory.Learnt(loop.saving.checkpoints.folder, loop.ranks, "digits"))
+    memory.fit_micro_batch(loop, memory.MicroBatchCache(loop.checkpointer.checkpoints.folder, loop.ranks, "digits"))
     assert passed == [32]
 
 

@@ -18,7 +18,7 @@ from cloudtrain_job import MAX_LINE_BYTES, log_metrics
 from cloudtrain_trainer import finite, state, strategies
 from cloudtrain_trainer import step as step_module
 from cloudtrain_trainer.arguments import parse
-from cloudtrain_trainer.checkpoint import Checkpoints
+from cloudtrain_trainer.checkpoint import CheckpointStore
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.loop import Loop
 from cloudtrain_trainer.ranks import Ranks
@@ -84,7 +84,7 @@ def make_loop(tmp_path: Path) -> Callable[..., Loop]:
         torch.set_num_threads(1)
         options = parse(["--lr-schedule", "constant", "--warm-up", "0", *argv])
         strategy = strategies.build(Ranks(), options)
-        return Loop(one, strategy, options, Checkpoints(tmp_path, options.keep, strategy.ranks), Stop())
+        return Loop(one, strategy, options, CheckpointStore(tmp_path, options.keep, strategy.ranks), Stop())
 
     return make
 
@@ -114,8 +114,8 @@ def test_no_checkpoint_is_written_from_there_on_and_the_last_good_one_stays(
     loop = make_loop(NAN[kind], "--checkpoint-every-steps", "1", "--keep", "1")
     with pytest.raises(NotFinite):
         loop.run()
-    loop.saving.checkpoints.finish()
-    assert loop.saving.checkpoints.steps() == [bad_step(loop) - 1]
+    loop.checkpointer.checkpoints.finish()
+    assert loop.checkpointer.checkpoints.steps() == [bad_step(loop) - 1]
     again = make_loop(NAN[kind])
     again.resume()
     assert finite.all_finite(again.step.model.parameters())
@@ -124,16 +124,16 @@ def test_no_checkpoint_is_written_from_there_on_and_the_last_good_one_stays(
 def test_a_stop_that_is_asked_for_behind_it_does_not_save_it_either(make_loop: Callable[..., Loop]) -> None:
     """The question of a stop may come before the answer about the step is known."""
     loop = make_loop(NAN["input"])
-    loop.stop.asked = True
-    loop.step.watch.glance = lambda: False  # type: ignore[method-assign]  # as on a GPU, which is never waited for
+    loop.stop.requested = True
+    loop.step.finite_watch.poll = lambda: False  # type: ignore[method-assign]  # as on a GPU, which is never waited for
     loop._train_epoch()
-    loop.at = loop.at._replace(step=1)
+    loop.position = loop.position._replace(step=1)
     batches = loop.batches.load(0, 0)
     for at in range(10):
-        loop.step.take(batches, at, 100)
+        loop.step.train_step(batches, at, 100)
     with pytest.raises(NotFinite, match=f"^step {bad_step(loop)}: the loss is nan$"):
-        loop.saving.save(last=True)
-    assert loop.saving.checkpoints.steps() == []
+        loop.checkpointer.save(last=True)
+    assert loop.checkpointer.checkpoints.steps() == []
 
 
 @pytest.mark.parametrize("kind", list(NAN))
@@ -150,8 +150,8 @@ def test_a_step_that_is_left_out_leaves_no_trace(
         batches = list(loop.batches.load(0, 0))
         for at, batch in enumerate(batches):
             if loop is skipping or at + 1 != bad_step(loop):
-                loop.step.take(iter([batch]), at, 100)
-    assert (skipping.step.watch.count, without.step.watch.count) == (1, 0)
+                loop.step.train_step(iter([batch]), at, 100)
+    assert (skipping.step.finite_watch.skipped_steps, without.step.finite_watch.skipped_steps) == (1, 0)
     assert parameters(skipping) == parameters(without)
     assert finite.all_finite(skipping.step.model.state_dict().values())
 
@@ -164,9 +164,7 @@ def test_a_run_that_leaves_steps_out_says_so_and_ends_well(
     assert loop.metrics["skipped_steps"] == 2
     assert all(math.isfinite(value) for value in loop.metrics.values())
     assert finite.all_finite(loop.step.model.state_dict().values())
-    assert (
-        f"step {bad_step(loop)}: the loss is nan: left out (--on-nan skip), as 1 steps so far" in capfd.readouterr()[0]
-    )
+    assert f"step {bad_step(loop)}: the loss is nan: skipped (--on-nan skip), 1 steps so far" in capfd.readouterr()[0]
 
 
 def test_a_resume_counts_on(make_loop: Callable[..., Loop]) -> None:
@@ -184,7 +182,7 @@ def test_a_run_whose_steps_are_all_bad_is_stopped_also_where_bad_ones_are_left_o
     loop = make_loop(
         task(Points(), loss=lambda outputs, targets: F.mse_loss(outputs, targets) * math.nan), "--on-nan", "skip"
     )
-    with pytest.raises(NotFinite, match=r"^step 1: the loss is nan, and so it went on for 10 steps in a row$"):
+    with pytest.raises(NotFinite, match=r"^step 1: the loss is nan, and so on for 10 steps in a row$"):
         loop.run()
     assert finite.all_finite(loop.step.model.parameters())
 
@@ -198,9 +196,9 @@ def test_weights_that_overflow_are_not_saved(make_loop: Callable[..., Loop]) -> 
         first.data.mul_(1e38).mul_(1e38)
 
     loop.step.optimizer.register_step_post_hook(overflow)
-    with pytest.raises(NotFinite, match=r"^step 1: the weights are not finite numbers$"):
+    with pytest.raises(NotFinite, match=r"^step 1: the weights are not finite$"):
         loop.run()
-    assert loop.saving.checkpoints.steps() == []
+    assert loop.checkpointer.checkpoints.steps() == []
 
 
 def test_a_checkpoint_of_an_earlier_release_that_holds_such_weights_is_refused(
@@ -210,9 +208,9 @@ def test_a_checkpoint_of_an_earlier_release_that_holds_such_weights_is_refused(
     monkeypatch.setattr(finite, "all_finite", lambda _: True)
     loop._train_epoch()
     next(loop.step.model.parameters()).data.fill_(math.nan)
-    loop.saving.save(last=True)
+    loop.checkpointer.save(last=True)
     monkeypatch.undo()
-    with pytest.raises(Refused, match=r"step-00000001 holds weights that are not finite numbers.* --no-resume here"):
+    with pytest.raises(Refused, match=r"step-00000001 contains weights that are not finite.* --no-resume here"):
         make_loop(task(Points())).resume()
 
 
@@ -242,7 +240,7 @@ def test_with_skip_it_is_never_the_best_and_counts_against_patience(
 ) -> None:
     loop = make_loop(BAD_VALIDATION, "--on-nan", "skip", "--patience", "2", "--epochs", "5")
     assert loop.run() == "succeeded"
-    assert (loop.at.step, loop.saving.best.step, loop.saving.best.stale) == (20, -1, 2)
+    assert (loop.position.step, loop.checkpointer.best.step, loop.checkpointer.best.evaluations_since) == (20, -1, 2)
     assert not list(tmp_path.glob("best.*"))
     lines = [line for line in capfd.readouterr()[0].splitlines() if '"type":"metrics"' in line]
     assert [strict(line.partition(" ")[2])["values"]["val_loss"] for line in lines] == [None, None]
@@ -250,16 +248,16 @@ def test_with_skip_it_is_never_the_best_and_counts_against_patience(
     assert strict(shared.read_text())["metrics"]["val_loss"] is None
     again = make_loop(BAD_VALIDATION, "--on-nan", "skip", "--patience", "2", "--target-accuracy", "0.9")
     again.resume()
-    assert again.saving.best == loop.saving.best
+    assert again.checkpointer.best == loop.checkpointer.best
     assert again.run() == "succeeded"
-    assert again.at == loop.at, "what has ended stays ended"
+    assert again.position == loop.position, "what has ended stays ended"
 
 
 def test_minus_infinity_is_no_best_loss(make_loop: Callable[..., Loop]) -> None:
     loop = make_loop(task(Points()))
-    loop.at = loop.at._replace(step=1)
-    loop.saving.judge(-math.inf)
-    assert loop.saving.best.step == -1
+    loop.position = loop.position._replace(step=1)
+    loop.checkpointer.record_evaluation(-math.inf)
+    assert loop.checkpointer.best.step == -1
 
 
 def fp16(make_loop: Callable[..., Loop], one: Task, scale: float, *flags: str) -> Loop:
@@ -273,7 +271,7 @@ def test_in_fp16_gradients_that_overflow_are_the_scalers_own_affair(make_loop: C
     assert loop.run() == "succeeded"
     assert loop.step.scaler is not None
     assert loop.step.scaler.get_scale() < 2.0**40
-    assert loop.step.watch.count == 0
+    assert loop.step.finite_watch.skipped_steps == 0
 
 
 @pytest.mark.parametrize(

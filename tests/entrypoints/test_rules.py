@@ -9,7 +9,7 @@ import pytest
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.options import Options
-from cloudtrain_trainer.rules import TASKS, Refused, ability
+from cloudtrain_trainer.rules import TASKS, Refused, capabilities
 from cloudtrain_trainer.tasks.options import OPTIONS
 
 
@@ -22,23 +22,23 @@ def on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: int | N
 @pytest.mark.parametrize(
     ("ranks", "line", "said"),
     [
-        (2, "--strategy single", "trains in one process; there are 2 .* use --strategy ddp"),
+        (2, "--strategy single", "trains in one process; each of 2 processes would train alone: use --strategy ddp"),
         (2, "--strategy dp", "drives all GPUs from one process; .* use --strategy ddp"),
         (2, "--strategy model-parallel", "spreads one process .* use --strategy fsdp or pipeline"),
-        (2, "--task resnet50 --strategy tp", "has no plan that cuts its matrices .* use --strategy ddp or fsdp"),
-        (2, "--task gpt --tied yes --strategy tp", "has no plan .* use --strategy ddp or fsdp"),
-        (2, "--task gpt --size gpt2-124m --strategy pipeline", "cannot be cut into stages .* use --strategy ddp"),
-        (3, "--task gpt --strategy tp", "comes in 4 pieces, which 3 ranks do not divide: use 1 or 2 ranks"),
+        (2, "--task resnet50 --strategy tp", "has no tensor-parallel plan .* use --strategy ddp or fsdp"),
+        (2, "--task gpt --tied yes --strategy tp", "has no tensor-parallel plan .* use --strategy ddp or fsdp"),
+        (2, "--task gpt --size gpt2-124m --strategy pipeline", "cannot be split into stages .* use --strategy ddp"),
+        (3, "--task gpt --strategy tp", "into 4 parts .heads, columns., which 3 ranks do not divide: use 1 or 2 ranks"),
         (8, "--strategy pipeline", "at most 4 stages, not 8: use --strategy hybrid --stages 4 or less"),
-        (1, "--strategy pipeline", "1 stages do not make .* start several processes"),
-        (4, "--strategy hybrid", "say which by --tensor N .* or --stages N"),
-        (4, "--strategy hybrid --tensor 2 --stages 2", "say which by --tensor N"),
+        (1, "--strategy pipeline", "1 ranks cannot form several pipelines of 1 stages: start several processes"),
+        (4, "--strategy hybrid", "choose it with --tensor N .* or --stages N"),
+        (4, "--strategy hybrid --tensor 2 --stages 2", "choose it with --tensor N"),
         (4, "--strategy hybrid --tensor 4", "less than the 4 ranks, .* or --strategy tp for all ranks"),
         (4, "--strategy hybrid --stages 4", "for all 4 ranks use --strategy pipeline"),
         (2, "--strategy hybrid --stages 3", "--stages 3 needs as many ranks, and there are 2: start more"),
         (4, "--strategy hsdp --shard 3", "--shard 3 does not divide the 4 ranks"),
         (4, "--strategy hsdp", "one group of all 4 ranks, which is --strategy fsdp"),
-        (2, "--task keras-mnist --strategy fsdp", "not torch's own to shard: use --strategy ddp"),
+        (2, "--task keras-mnist --strategy fsdp", "FSDP cannot shard the parameters .*: use --strategy ddp"),
         (2, "--strategy pipeline --batch-size 30", "a batch of 30 cannot .* 4 micro-batches .* use --batch-size 28"),
         (2, "--strategy pipeline --microbatches 1", "1 micro-batches do not fill 2 stages .* --schedule gpipe"),
         (4, "--strategy hybrid --stages 2 --batch-size 4", "2 pipelines x 4 micro-batches .* use --batch-size 8"),
@@ -96,4 +96,4 @@ def test_the_table_is_right(name: str, options: dict[str, str]) -> None:
     if name == "keras-mnist" and find_spec("keras") is None:
         pytest.skip("keras is not installed")
     task = tasks.build(name, 0, **options)
-    assert tasks.ability(task)._replace(shards=True) == ability(name, options)._replace(shards=True)
+    assert tasks.capabilities(task)._replace(fsdp=True) == capabilities(name, options)._replace(fsdp=True)

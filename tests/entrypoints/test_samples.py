@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from cloudtrain_trainer.batches import Batches, loader
 from cloudtrain_trainer.models import partition
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.samples import Samples, adapted
+from cloudtrain_trainer.samples import Samples, adapt
 from cloudtrain_trainer.tasks import Draw
 from tests.entrypoints.test_training import TRAIN, Launch, exported, only
 
@@ -59,7 +59,7 @@ class Sizeless(Dataset[int]):
         return index
 
 
-class Written(Dataset[Any]):
+class SavedCheckpoint(Dataset[Any]):
     """For this trainer, though it is one of torch's."""
 
     def __len__(self) -> int:
@@ -70,13 +70,13 @@ class Written(Dataset[Any]):
 
 
 def test_batches_are_stacked_from_samples() -> None:
-    data = adapted(TensorDataset(torch.arange(10.0).reshape(5, 2), torch.arange(5)), 0, "train")
+    data = adapt(TensorDataset(torch.arange(10.0).reshape(5, 2), torch.arange(5)), 0, "train")
     inputs, targets = data[Draw(0, [3, 1])]
     assert (inputs.tolist(), targets.tolist(), len(data)) == ([[6.0, 7.0], [2.0, 3.0]], [3, 1], 5)
 
 
 def test_a_list_of_pairs_will_do() -> None:
-    inputs, targets = adapted([(torch.ones(2), 1), (torch.zeros(2), 0)], 0, "train")[Draw(0, [1])]
+    inputs, targets = adapt([(torch.ones(2), 1), (torch.zeros(2), 0)], 0, "train")[Draw(0, [1])]
     assert (inputs.tolist(), targets.tolist()) == ([[0.0, 0.0]], [0])
 
 
@@ -84,7 +84,7 @@ def test_noise_depends_on_seed_epoch_and_index_alone() -> None:
     def seen(seed: int, epoch: int, ranks: int, workers: int) -> dict[int, list[float]]:
         found: dict[int, list[float]] = {}
         for rank in range(ranks):
-            batches = Batches(adapted(Noisy(), seed, "train"), 0, 4, 1, rank, ranks, workers, pin_memory=False)
+            batches = Batches(adapt(Noisy(), seed, "train"), 0, 4, 1, rank, ranks, workers, pin_memory=False)
             torch.manual_seed(rank), np.random.seed(rank), random.seed(rank)
             for inputs, _ in batches.load(epoch, skip=0):
                 found |= {int(row[0]): row[1:].tolist() for row in inputs}
@@ -99,7 +99,7 @@ def test_noise_depends_on_seed_epoch_and_index_alone() -> None:
 
 
 def test_the_noise_of_training_goes_on_as_if_no_sample_had_drawn_any() -> None:
-    data = adapted(Noisy(), 0, "train")
+    data = adapt(Noisy(), 0, "train")
     torch.manual_seed(1), np.random.seed(1), random.seed(1)
     wanted = torch.rand(1), np.random.random(), random.random()
     torch.manual_seed(1), np.random.seed(1), random.seed(1)
@@ -113,7 +113,7 @@ def test_the_noise_of_training_goes_on_as_if_no_sample_had_drawn_any() -> None:
         (Endless(), "train is an IterableDataset"),
         (Sizeless(), "a Sizeless has no __len__"),
         ([], "the list is empty"),
-        (Pixels({"pixels": torch.ones(2), "label": 1}), "a dict of Tensor, int, and not an input and its target"),
+        (Pixels({"pixels": torch.ones(2), "label": 1}), "a dict of Tensor, int, not an .input, target. pair"),
         (Pixels(torch.ones(2)), "a sample of the Pixels is a Tensor"),
         (Pixels((object(), 1)), "a tuple of object, int"),
         (Pixels((1, 2, 3)), "a tuple of int, int, int"),
@@ -122,14 +122,14 @@ def test_the_noise_of_training_goes_on_as_if_no_sample_had_drawn_any() -> None:
 )
 def test_what_cannot_be_used_is_refused_in_words(data: Any, said: str) -> None:
     with pytest.raises(Refused, match=said):
-        adapted(data, 0, "train")
+        adapt(data, 0, "train")
 
 
 def test_what_was_written_for_this_trainer_is_left_alone() -> None:
-    own = Written()
-    assert adapted(own, 0, "train") is own
+    own = SavedCheckpoint()
+    assert adapt(own, 0, "train") is own
     wrapped = Samples(Pixels({"a": 1}), collate=lambda samples: (torch.ones(len(samples)), torch.ones(len(samples))))
-    assert adapted(wrapped, 0, "train") is wrapped
+    assert adapt(wrapped, 0, "train") is wrapped
 
 
 def test_the_example_learns_from_its_own_data_set(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ BLOCKED = "mutex = ctypes.create_string_buffer(64); c.pthread_mutex_lock(mutex);
 def rank(*lines: str) -> subprocess.Popen[str]:
     """A process that listens, says so, and then does that."""
     begin = f"import ctypes, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})"
-    made = "from cloudtrain_trainer.sigterm import Stop", "stop = Stop(least=0.3); stop.listen()"
+    made = "from cloudtrain_trainer.sigterm import Stop", "stop = Stop(min_seconds=0.3); stop.listen()"
     argv = [sys.executable, "-c", "\n".join([begin, *made, "c = ctypes.CDLL(None)", *lines])]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -34,12 +34,15 @@ def test_one_that_hangs_in_c_leaves_by_itself() -> None:
     process.terminate()
     _, errors = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 143
-    assert "this rank hangs, and leaves" in errors
+    assert "this rank hangs and exits" in errors
 
 
 def test_one_whose_steps_go_on_ends_in_order() -> None:
     process = rank(
-        READY, "left = 40", "while left or not stop.asked:", "    time.sleep(0.02); stop.beat(); left -= stop.asked"
+        READY,
+        "left = 40",
+        "while left or not stop.requested:",
+        "    time.sleep(0.02); stop.step_done(); left -= stop.requested",
     )
     process.terminate()
     assert process.wait(timeout=HANG_SECONDS) == 0
@@ -47,14 +50,14 @@ def test_one_whose_steps_go_on_ends_in_order() -> None:
 
 
 def test_a_checkpoint_under_way_is_waited_for() -> None:
-    process = rank("with stop.patience():", f"    {READY}", "    time.sleep(1.5)")
+    process = rank("with stop.busy():", f"    {READY}", "    time.sleep(1.5)")
     process.terminate()
     assert process.wait(timeout=HANG_SECONDS) == 0
     process.communicate()
 
 
 def test_a_long_step_is_waited_for_three_times_over() -> None:
-    process = rank("stop.beat(); time.sleep(0.5); stop.beat()", READY, BLOCKED)
+    process = rank("stop.step_done(); time.sleep(0.5); stop.step_done()", READY, BLOCKED)
     began = time.monotonic()
     process.terminate()
     assert process.wait(timeout=HANG_SECONDS) == 143

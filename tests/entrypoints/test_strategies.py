@@ -70,13 +70,13 @@ def test_the_generator_of_every_gpu_is_kept(strategy: str, monkeypatch: pytest.M
     states = {device: torch.tensor([10 + device.index], dtype=torch.uint8) for device in gpus}
     monkeypatch.setattr(torch.cuda, "get_rng_state", states.__getitem__)
     monkeypatch.setattr(type(loop.strategy), "devices", gpus)
-    torch.save(state.generators(loop.strategy.devices), tmp_path / "own.pt")
+    torch.save(state.generator_states(loop.strategy.devices), tmp_path / "own.pt")
     wanted = dict(states)
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda one, device: states.update({device: one}))
     states.clear()
     state.restore_generators(torch.load(tmp_path / "own.pt", weights_only=True), loop.strategy.devices)
     assert states == wanted
-    assert loop.saving._layout()["devices"] == 2, "with other GPUs the noise is drawn anew, and it is said"
+    assert loop.checkpointer._layout()["devices"] == 2, "with other GPUs the noise is drawn anew, and it is said"
 
 
 @pytest.mark.torchrun

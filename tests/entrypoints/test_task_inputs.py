@@ -38,13 +38,13 @@ def test_gpt_foresees_the_next_byte_of_the_input(tmp_path: Path, monkeypatch: py
 
 def test_too_little_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(gpt.INPUT, str(tmp_path))
-    with pytest.raises(Refused, match="no text to learn from: give the job an input called text"):
+    with pytest.raises(Refused, match="no text to train on: give the job an input called text"):
         tasks.build("gpt", 0)
     (tmp_path / "a.txt").write_bytes(b"short")
     with pytest.raises(Refused, match="5 bytes of text are too few for sequences of 64: give at least 650 bytes"):
         tasks.build("gpt", 0)
-    monkeypatch.setattr(gpt, "MOST_BYTES", 4)
-    with pytest.raises(Refused, match="every rank reads all: give it less"):
+    monkeypatch.setattr(gpt, "MAX_BYTES", 4)
+    with pytest.raises(Refused, match="which every rank reads: use less text"):
         tasks.build("gpt", 0)
 
 
@@ -197,7 +197,7 @@ def test_the_ranks_of_a_node_download_once(server: list[str]) -> None:
 
 def test_another_content_than_mnists_is_refused(server: list[str], four_files: dict[str, bytes]) -> None:
     four_files["train-labels-idx1-ubyte.gz"] = packed(torch.zeros(40, dtype=torch.uint8))
-    with pytest.raises(Refused, match=r"train-labels.* is not what it was: sha256 .*input called mnist"):
+    with pytest.raises(Refused, match=r"train-labels.* has changed: its sha256 is .*input called mnist"):
         tasks.build("mnist", 0)
     assert not list(dataset_files.cache_folder("mnist").glob("train-labels*"))
 
@@ -207,7 +207,7 @@ def test_no_more_is_downloaded_than_the_file_has(server: list[str], four_files: 
     size = len(four_files[name])
     four_files[name] += b"x" * 1_000_000
     assert len(dataset_files._download(mnist.ADDRESS + name, size)) == size + 1
-    with pytest.raises(Refused, match="is not what it was"):
+    with pytest.raises(Refused, match="has changed: its sha256 is"):
         tasks.build("mnist", 0)
 
 
@@ -218,7 +218,7 @@ def test_without_network_the_way_out_is_told(server: list[str], four_files: dict
 
 
 def test_a_server_that_dawdles_is_given_up(server: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset_files, "MOST_SECONDS", -1)
+    monkeypatch.setattr(dataset_files, "DOWNLOAD_TIMEOUT_SECONDS", -1)
     with pytest.raises(Refused, match="took longer than"):
         tasks.build("mnist", 0)
 
@@ -247,12 +247,12 @@ IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
         (
             LABELS,
             gzip.compress(b"\0\0\x08\x01" + struct.pack(">I", 40) + bytes(39), mtime=0),
-            "is cut off: 39 of 40 bytes",
+            "is truncated: 39 of 40 bytes",
         ),
         (
             LABELS,
             gzip.compress(b"\0\0\x08\x01" + struct.pack(">I", 40) + bytes(41), mtime=0),
-            "goes on after its 40 bytes",
+            "has data after its 40 bytes",
         ),
         (LABELS, packed(torch.zeros(40, dtype=torch.uint8))[:-12], "cannot be read: Compressed file ended"),
         (LABELS, packed(torch.full((40,), 10, dtype=torch.uint8)), "has the label 10: expected 0 to 9"),

@@ -149,7 +149,7 @@ def test_the_stages_in_sequence_are_the_model_bit_for_bit(name: str) -> None:
     model, (inputs, _) = fresh(task).eval(), task.train[Draw(0, [0, 1])]
     with torch.no_grad():
         whole = model(inputs)
-        for count in range(1, task.most_stages + 1):
+        for count in range(1, task.max_stages + 1):
             stages = task.stages(model, count)
             passed, names = inputs, list[str]()
             for stage in stages:
@@ -167,8 +167,8 @@ def test_resnet50_and_gpt_can_be_cut_at_every_block() -> None:
             model = task.model()
         assert task.stages is not None
         assert task.layers is not None
-        assert task.most_stages == len(task.layers(model))
-        names = [name for stage in task.stages(model, task.most_stages) for name in stage.state_dict()]
+        assert task.max_stages == len(task.layers(model))
+        names = [name for stage in task.stages(model, task.max_stages) for name in stage.state_dict()]
         assert names == list(model.state_dict())
 
 
@@ -216,8 +216,8 @@ def test_the_tensor_plan_names_modules_that_there_are(name: str) -> None:
 
 def test_a_tied_gpt_is_split_neither_way_and_untied_it_is() -> None:
     tied, untied = (tasks.build("gpt", 0, size="gpt2-124m", data="synthetic", tied=tied) for tied in (None, False))
-    assert (tied.stages, tied.tensor_plan, tied.most_stages) == (None, None, 1)
-    assert untied.most_stages == 12
+    assert (tied.stages, tied.tensor_plan, tied.max_stages) == (None, None, 1)
+    assert untied.max_stages == 12
     assert untied.tensor_plan is not None
 
 
@@ -375,10 +375,10 @@ def test_ones_own_packages_may_have_any_name(own_code: Path, package: str) -> No
         ("own-model:net", "expected package.module:factory"),
         ("no_model:net", "there is no module no_model in "),
         ("own_model.part:net", "there is no module own_model.part"),
-        ("own_model:nope", r"own_model\.py has nothing of the name nope"),
-        ("own_model:number", r"own_model\.py has nothing that can be called of the name number"),
-        ("own_model:nothing", "it returned nothing; say which --task"),
-        ("own_model:net", "it returned a Sequential; say which --task"),
+        ("own_model:nope", r"own_model\.py has nothing named nope"),
+        ("own_model:number", r"own_model\.py has no function named number"),
+        ("own_model:nothing", "it returned nothing; add the --task"),
+        ("own_model:net", "it returned a Sequential; add the --task"),
     ],
 )
 def test_a_factory_that_gives_no_task_is_refused(own_code: Path, spec: str, said: str) -> None:

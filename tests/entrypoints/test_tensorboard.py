@@ -46,7 +46,7 @@ def test_tensorboard_shows_the_numbers_that_were_told_and_goes_on_after_a_resume
     events += again.finish()
     output = "".join(first.lines + again.lines)
     assert (first.process.returncode, again.process.returncode) == (0, 0), output
-    assert "TensorBoard is left out" not in output
+    assert "TensorBoard is turned off" not in output
     found = read_back(tmp_path / "cloudtrain-output/output/tensorboard")
     assert [step for step, _ in found["val_loss"]] == [5, 10, 15]
     assert found == told(events)

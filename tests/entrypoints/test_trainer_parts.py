@@ -17,7 +17,7 @@ from cloudtrain_trainer import ranks as ranks_module
 from cloudtrain_trainer import state, strategies, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.batches import Batches, evaluation_draws
-from cloudtrain_trainer.checkpoint import Checkpoints
+from cloudtrain_trainer.checkpoint import CheckpointStore
 from cloudtrain_trainer.loop import Loop, Position
 from cloudtrain_trainer.metrics import LossMean, Meter
 from cloudtrain_trainer.options import Folders
@@ -176,8 +176,8 @@ def test_progress_comes_more_rarely_in_a_long_run_but_never_more_than_ten_second
     ("argv", "said"),
     [
         (["--amp", "half"], "choose from"),
-        (["--epochs", "0"], "whole number from 1 on"),
-        (["--lr", "nan"], "number above 0"),
+        (["--epochs", "0"], "whole number of 1 or more"),
+        (["--lr", "nan"], "number greater than 0"),
         (["--task", "nope"], "invalid choice: 'nope'"),
         (["--strategy", "nope"], "invalid choice: 'nope'"),
         (["--checkpoint-every", "soon"], "such as 600 or '10 min'"),
@@ -212,11 +212,11 @@ def test_a_strategy_of_one_process_refuses_several(name: str, monkeypatch: pytes
 
 
 def test_a_split_world_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    Ranks().check_size()
+    Ranks().check_world_size()
     monkeypatch.setenv("CLOUDTRAIN_NODES", "2")
     monkeypatch.setenv("CLOUDTRAIN_PROCESSES", "1")
     with pytest.raises(Refused, match="2 nodes x 1 processes = 2"):
-        Ranks().check_size()
+        Ranks().check_world_size()
 
 
 def test_too_few_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def make_loop(tmp_path: Path) -> Callable[..., Loop]:
         torch.set_num_threads(1)
         options = parse(list(argv))
         strategy = strategies.build(Ranks(), options)
-        checkpoints = Checkpoints(tmp_path, 3, strategy.ranks)
+        checkpoints = CheckpointStore(tmp_path, 3, strategy.ranks)
         return Loop(tasks.build("digits", options.seed), strategy, options, checkpoints, Stop())
 
     return make
@@ -245,12 +245,12 @@ def fingerprint(loop: Loop) -> str:
 def test_a_run_cut_short_goes_on_within_its_epoch(make_loop: Callable[..., Loop]) -> None:
     short = make_loop("--max-steps", "10")
     assert short.run() == "succeeded"
-    assert short.at == Position(step=10, epoch=0, samples=320)
+    assert short.position == Position(step=10, epoch=0, samples=320)
     longer = make_loop("--max-steps", "50")
     longer.resume()
-    assert longer.at == short.at
+    assert longer.position == short.position
     assert longer.run() == "succeeded"
-    assert longer.at == Position(step=50, epoch=1, samples=6 * 32)
+    assert longer.position == Position(step=50, epoch=1, samples=6 * 32)
 
 
 def test_a_finished_run_only_evaluates_again(make_loop: Callable[..., Loop]) -> None:
@@ -259,7 +259,7 @@ def test_a_finished_run_only_evaluates_again(make_loop: Callable[..., Loop]) -> 
     again = make_loop("--epochs", "1")
     again.resume()
     assert again.run() == "succeeded"
-    assert again.at == first.at == Position(step=44, epoch=1, samples=0)
+    assert again.position == first.position == Position(step=44, epoch=1, samples=0)
     assert again.metrics["val_accuracy"] == first.metrics["val_accuracy"]
 
 
@@ -268,20 +268,20 @@ def test_a_stop_asked_for_during_evaluation_repeats_only_the_evaluation(
 ) -> None:
     loop = make_loop("--epochs", "1")
     loop._train_epoch()
-    loop.stop.asked = True
+    loop.stop.requested = True
     assert not loop._finish_epoch()
-    loop.saving.save(last=True)
+    loop.checkpointer.save(last=True)
     again = make_loop("--epochs", "1")
     again.resume()
-    assert again.at == Position(step=44, epoch=0, samples=44 * 32)
+    assert again.position == Position(step=44, epoch=0, samples=44 * 32)
     assert again.run() == "succeeded"
-    assert again.at.epoch == 1
+    assert again.position.epoch == 1
 
 
 def test_a_target_ends_the_run_early(make_loop: Callable[..., Loop]) -> None:
     loop = make_loop("--target-accuracy", "0.2", "--strategy", "dp", "--amp", "bf16")
     assert loop.run() == "succeeded"
-    assert loop.at.epoch == 1
+    assert loop.position.epoch == 1
 
 
 def test_a_run_that_reached_its_target_is_not_trained_further_by_a_resume(make_loop: Callable[..., Loop]) -> None:
@@ -290,7 +290,7 @@ def test_a_run_that_reached_its_target_is_not_trained_further_by_a_resume(make_l
     again = make_loop("--target-accuracy", "0.2")
     again.resume()
     assert again.run() == "succeeded"
-    assert again.at == first.at
+    assert again.position == first.position
     assert fingerprint(again) == fingerprint(first)
 
 
@@ -298,8 +298,8 @@ def test_starting_anew_says_where_the_checkpoints_went(
     make_loop: Callable[..., Loop], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     make_loop("--max-steps", "1").run()
-    make_loop().saving.checkpoints.set_aside()
-    assert "training starts anew; the checkpoints so far are set aside in " in capfd.readouterr().out
+    make_loop().checkpointer.checkpoints.set_aside()
+    assert "--no-resume: earlier checkpoints are moved to " in capfd.readouterr().out
     assert [path.name for path in tmp_path.glob("before-*/step-*")] == ["step-00000001"]
 
 

@@ -86,7 +86,7 @@ def test_without_a_driver_or_the_package_there_is_silence(monkeypatch: pytest.Mo
 )
 def test_memory_in_disguise_is_named(error: Exception, named: str) -> None:
     assert memory.is_out_of_memory(error)
-    assert named in memory.meaning(error)
+    assert named in memory.describe_error(error)
 
 
 def test_other_errors_are_not_memory() -> None:
@@ -99,11 +99,11 @@ def test_other_errors_are_not_memory() -> None:
 
 
 def test_what_was_learnt_is_of_one_kind_of_machine(tmp_path: Path) -> None:
-    memory.Learnt(tmp_path, Ranks(), "gpt ddp T4").write(16)
-    assert memory.Learnt(tmp_path, Ranks(), "gpt ddp T4").read() == 16
-    assert memory.Learnt(tmp_path, Ranks(), "gpt ddp H100").read() is None
+    memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp T4").write(16)
+    assert memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp T4").read() == 16
+    assert memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp H100").read() is None
     (tmp_path / memory.FILE).write_text("torn")
-    assert memory.Learnt(tmp_path, Ranks(), "gpt ddp T4").read() is None
+    assert memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp T4").read() is None
 
 
 def test_the_model_is_written_whole_and_the_best_one_is_taken(
@@ -111,8 +111,8 @@ def test_the_model_is_written_whole_and_the_best_one_is_taken(
 ) -> None:
     weights = {"a": torch.arange(4.0), "b": torch.ones(2, 2).t()}
     weights["tied"] = weights["a"]
-    written = checkpointer.write_model(tmp_path / checkpointer.BEST, weights, Ranks().say)
-    taken = checkpointer.take_best(tmp_path, tmp_path / "model" / "model")
+    written = checkpointer.write_model(tmp_path / checkpointer.BEST, weights, Ranks().log)
+    taken = checkpointer.copy_best_model(tmp_path, tmp_path / "model" / "model")
     assert taken is not None
     assert taken.read_bytes() == written.read_bytes()
     if find_spec("safetensors") is None:
@@ -126,7 +126,7 @@ def test_the_model_is_written_whole_and_the_best_one_is_taken(
         found = import_module("safetensors.torch").load_file(taken)
     assert set(found) == set(weights)
     assert all(torch.equal(found[name], weights[name]) for name in weights)
-    assert checkpointer.take_best(tmp_path / "nothing", tmp_path / "model" / "model") is None
+    assert checkpointer.copy_best_model(tmp_path / "nothing", tmp_path / "model" / "model") is None
 
 
 def test_mlflow_hears_of_a_run_and_a_server_that_is_gone_ends_nothing(
@@ -155,7 +155,7 @@ def test_mlflow_hears_of_a_run_and_a_server_that_is_gone_ends_nothing(
     trackers = Trackers(tmp_path, {})
     trackers.log(3, {"loss": 0.5})
     trackers.log(4, {"loss": 0.4})
-    assert capfd.readouterr().err.count("MLflow is left out: ConnectionError: gone") == 1
+    assert capfd.readouterr().err.count("MLflow is turned off: ConnectionError: gone") == 1
 
 
 def test_only_rank_0_has_trackers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

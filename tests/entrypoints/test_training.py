@@ -238,7 +238,7 @@ def test_three_ranks_resume_bit_identically_then_two_go_on_from_them(tmp_path: P
 
     fewer = torchrun(tmp_path / "fewer", 2, *argv)
     assert [e["step"] for e in only(fewer.finish(), "result")] == [44]
-    assert "resumed on 2 ranks what 3 wrote (ddp, now ddp)" in "".join(fewer.lines)
+    assert "resumed on 2 ranks from a checkpoint of 3 (ddp, now ddp)" in "".join(fewer.lines)
     assert len(fewer.fingerprints()) == 1
 
 
@@ -249,8 +249,8 @@ def test_what_needs_a_group_of_three(tmp_path: Path) -> None:
     output = "".join(launch.lines)
     assert launch.process.returncode == 0, output
     assert len(re.findall(r"^all checks passed on rank [012]$", output, re.MULTILINE)) == 3
-    assert output.count("is not whole (rank 2: rank-2.pt does not have the checksum") == 1
-    assert output.count("is not whole (rank 2: FileNotFoundError") == 1
+    assert output.count("is not complete (rank 2: rank-2.pt does not have the checksum") == 1
+    assert output.count("is not complete (rank 2: FileNotFoundError") == 1
 
 
 def test_a_refusal_is_one_line_from_rank_0_and_exit_code_2(tmp_path: Path) -> None:

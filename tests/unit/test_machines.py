@@ -187,7 +187,7 @@ def test_asking_the_trainer_of_its_arguments_leaves_no_trace_here(monkeypatch: p
     before = dict(os.environ), list(sys.path), {name for name in sys.modules if name.startswith("cloudtrain_trainer")}
     for _ in range(2):
         plan = plan_of("aws", "name: d\nargs: {epochs: two}\n")
-        assert "argument --epochs: expected a whole number from 1 on, got 'two'" in said(plan)[0]
+        assert "argument --epochs: expected a whole number of 1 or more, got 'two'" in said(plan)[0]
     assert sys.modules["cloudtrain_job"] is mine
     after = {name for name in sys.modules if name.startswith("cloudtrain_trainer")}
     assert (dict(os.environ), list(sys.path), after) == before

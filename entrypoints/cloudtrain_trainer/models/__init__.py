@@ -1,1 +1,1 @@
-"""Models that are too large for the file of their task, and what cuts them into stages. One small file each."""
+"""Models that are too large for the file of their task, and how models are divided into stages and blocks."""

@@ -1,11 +1,11 @@
 """A small modern decoder: RMS norm before each part, rotary positions, SwiGLU, causal attention; no biases.
 
-It is one `nn.Sequential`, so that it can be cut into stages; query, key and value are layers of their own, so that
-tensor parallelism gives each rank whole heads.
+It is one `nn.Sequential`, so that it can be split into stages. Query, key and value are separate layers, so that tensor
+parallelism gives each rank complete heads.
 
 Sources: Zhang and Sennrich, arXiv:1910.07467 (RMS norm); Su et al., arXiv:2104.09864 (rotary positions); Shazeer,
-arXiv:2002.05202 (SwiGLU); Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (the start of
-the weights). FLOPs: Chowdhery et al., arXiv:2204.02311, appendix B.
+arXiv:2002.05202 (SwiGLU); Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (initialisation).
+FLOPs: Chowdhery et al., arXiv:2204.02311, appendix B.
 """
 
 from __future__ import annotations
@@ -28,39 +28,40 @@ STANDARD_DEVIATION = 0.02
 
 @dataclass(frozen=True)
 class Shape:
-    """How large the model is."""
+    """The size of the model."""
 
     vocabulary: int
+    """Number of different tokens."""
     context: int
     """Tokens per sequence."""
     width: int
     layers: int
     heads: int
     tied: bool = False
-    """One matrix for embedding and head: fewer parameters, but it cannot be split over ranks."""
+    """Whether embedding and head share one matrix: fewer parameters, but the model cannot be split over ranks."""
 
     @property
     def hidden(self) -> int:
-        """Width inside the feed-forward part: 8/3 of the width costs as much as 4 times without a gate."""
+        """Width of the feed-forward part: 8/3 of the model's width costs as much as 4 times without a gate."""
         return math.ceil(8 * self.width / 3 / 64) * 64
 
     @property
     def flops(self) -> float:
-        """Of one sequence, forward and backward: 6 per token and weight that multiplies, and the attention.
+        """FLOPs of one sequence, forward and backward: 6 per token and weight of a matrix, plus the attention.
 
-        The attention is counted as if it were not causal, as is the custom in published MFU.
+        The attention counts as if it were not causal, as usual in published MFU.
         """
         weights = self.layers * (4 * self.width**2 + 3 * self.width * self.hidden) + self.vocabulary * self.width
         return float(self.context * (6 * weights + 12 * self.layers * self.width * self.context))
 
     @property
     def tensor_limit(self) -> int:
-        """All that tensor parallelism shards is a multiple of this."""
+        """The number of tensor-parallel ranks must divide this, the greatest common divisor of all that is split."""
         return math.gcd(self.heads, self.context, self.hidden, self.vocabulary)
 
 
 class Attention(nn.Module):
-    """Causal, over all heads that this rank holds: (n, tokens, width) -> the same shape."""
+    """Causal attention over the heads of this rank: (n, tokens, width) -> the same shape."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -106,9 +107,9 @@ class Block(nn.Module):
 
 
 def rotate(x: Tensor) -> Tensor:
-    """Turn each pair of features by an angle that grows with the position: (..., tokens, features).
+    """Rotary positions: turn pairs of features by an angle proportional to the position; (..., tokens, features).
 
-    The angles are computed anew each time, which costs next to nothing: as buffers they would be kept in checkpoints.
+    The angles are computed each time, at almost no cost; as buffers they would be part of checkpoints.
     """
     tokens, half = x.shape[-2], x.shape[-1] // 2
     speed = ROTARY_BASE ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
@@ -119,7 +120,7 @@ def rotate(x: Tensor) -> Tensor:
 
 
 def decoder(shape: Shape) -> nn.Sequential:
-    """Tokens (n, tokens) -> logits (n, tokens, vocabulary)."""
+    """A model of that shape: tokens (n, tokens) -> logits (n, tokens, vocabulary)."""
     head = nn.Linear(shape.width, shape.vocabulary, bias=False)
     model = nn.Sequential(
         OrderedDict(
@@ -131,20 +132,24 @@ def decoder(shape: Shape) -> nn.Sequential:
     )
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
-            # What is added to the residual stream, twice in each layer, is made smaller the more layers there are.
-            adds = name.endswith(("attention.out.weight", "feed.down.weight"))
-            nn.init.normal_(parameter, std=STANDARD_DEVIATION / (math.sqrt(2 * shape.layers) if adds else 1))
+            # Each layer adds twice to the residual stream: those weights are smaller, the more layers there are.
+            is_residual = name.endswith(("attention.out.weight", "feed.down.weight"))
+            scale = math.sqrt(2 * shape.layers) if is_residual else 1
+            nn.init.normal_(parameter, std=STANDARD_DEVIATION / scale)
     if shape.tied:
         head.weight = model.get_submodule("embedding").weight  # type: ignore[assignment]
     return model
 
 
 def blocks(model: nn.Module) -> Sequence[nn.Module]:
+    """The decoder's layers, in order."""
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
-    """The embedding only looks up, and each matrix costs in proportion to its parameters."""
+    """`count` stages of about equal cost: the embedding costs nothing, a matrix costs in proportion to its
+    parameters.
+    """
 
     def cost(piece: nn.Module) -> float:
         return sum(p.numel() for p in piece.parameters()) if isinstance(piece, (Block, nn.Linear)) else 0
@@ -153,10 +158,10 @@ def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
 
 
 def tensor_plan(model: nn.Module) -> dict[str, Any]:
-    """Whole heads and shares of the hidden width on each rank; between them each rank holds a share of the tokens.
+    """Each rank has complete heads and a share of the hidden width; between them each rank has a share of the tokens.
 
-    Every parameter is in the plan: an optimizer step cannot mix what is distributed with what is not.
-    Source: Korthikanti et al., arXiv:2205.05198 (sequence parallelism).
+    Every parameter is in the plan, since an optimizer step cannot mix distributed with plain tensors. Source:
+    Korthikanti et al., arXiv:2205.05198 (sequence parallelism).
     """
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor import parallel as styles
@@ -170,8 +175,8 @@ def tensor_plan(model: nn.Module) -> dict[str, Any]:
         elif isinstance(module, (Attention, FeedForward)):
             plan[name] = styles.PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
             for part, _ in module.named_children():
-                adds = part in ("out", "down")
-                style = styles.RowwiseParallel(output_layouts=Shard(1)) if adds else styles.ColwiseParallel()
+                is_residual = part in ("out", "down")
+                style = styles.RowwiseParallel(output_layouts=Shard(1)) if is_residual else styles.ColwiseParallel()
                 plan[f"{name}.{part}"] = style
     plan["head"] = styles.ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
     return plan

@@ -14,23 +14,23 @@ from torch import nn
 
 
 def split(model: nn.Module, count: int, cost: Callable[[nn.Module], float]) -> list[nn.Sequential]:
-    """`count` stages that in sequence are the model; they share its modules, and nothing is copied.
+    """Split a model into `count` consecutive stages, which share its modules: nothing is copied.
 
-    `cost`: what a piece costs, in any unit; the dearest stage is made as cheap as can be. A piece that costs nothing
-    goes with the one before it, and the first pieces with the first that costs something. Nested `nn.Sequential`s are
-    cut as well; all else stays whole. ValueError if fewer pieces than `count` cost anything.
+    `cost`: the cost of a piece, in any unit; the most expensive stage is made as cheap as possible. A piece that costs
+    nothing goes with the piece before it, and the first pieces with the first that has a cost. Nested `nn.Sequential`s
+    are split as well; all other modules stay whole. ValueError if fewer than `count` pieces have a cost.
     """
     pieces = list(_pieces(model))
     priced = [(at, cost(piece)) for at, (_, piece) in enumerate(pieces) if cost(piece)]
     if not 1 <= count <= len(priced):
         raise ValueError(f"the model can be split into 1 to {len(priced)} stages, not {count}")
     firsts = _balanced([price for _, price in priced], count)
-    cuts = [0, *(priced[first][0] for first in firsts[1:]), len(pieces)]
-    return [_join(pieces[begin:end]) for begin, end in pairwise(cuts)]
+    borders = [0, *(priced[first][0] for first in firsts[1:]), len(pieces)]
+    return [_join(pieces[begin:end]) for begin, end in pairwise(borders)]
 
 
 def _pieces(model: nn.Module, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], nn.Module]]:
-    """What is run one after the other, with the path of names that leads to it."""
+    """The modules that run one after the other, each with the path of names that leads to it."""
     for name, child in model.named_children():
         if type(child) is nn.Sequential:
             yield from _pieces(child, (*path, name))
@@ -39,20 +39,22 @@ def _pieces(model: nn.Module, path: tuple[str, ...] = ()) -> Iterator[tuple[tupl
 
 
 def _join(pieces: Sequence[tuple[tuple[str, ...], nn.Module]]) -> nn.Sequential:
-    """The pieces in nested `nn.Sequential`s again, each under its old path."""
+    """The pieces in nested `nn.Sequential`s again, each under its old path, so that parameters keep their names."""
     whole = nn.Sequential()
     for path, piece in pieces:
-        place = whole
+        parent = whole
         for name in path[:-1]:
-            if name not in dict(place.named_children()):
-                place.add_module(name, nn.Sequential())
-            place = getattr(place, name)
-        place.add_module(path[-1], piece)
+            if name not in dict(parent.named_children()):
+                parent.add_module(name, nn.Sequential())
+            parent = getattr(parent, name)
+        parent.add_module(path[-1], piece)
     return whole
 
 
 def _balanced(costs: Sequence[float], count: int) -> tuple[int, ...]:
-    """Where each of `count` runs of neighbours begins, so that the dearest run is as cheap as can be."""
+    """The first index of each of `count` consecutive groups, such that the most expensive group is as cheap as
+    possible.
+    """
 
     @cache
     def best(first: int, left: int) -> tuple[float, tuple[int, ...]]:
@@ -60,46 +62,46 @@ def _balanced(costs: Sequence[float], count: int) -> tuple[int, ...]:
             return sum(costs[first:]), (first,)
         found = []
         for end in range(first + 1, len(costs) - left + 2):
-            dearest, begins = best(end, left - 1)
-            found.append((max(sum(costs[first:end]), dearest), (first, *begins)))
+            highest, firsts = best(end, left - 1)
+            found.append((max(sum(costs[first:end]), highest), (first, *firsts)))
         return min(found)
 
     return best(0, count)[1]
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
-    """Stages of a small net of convolutions and linear layers, each of which costs the same."""
+    """Stages of a small network of convolutions and linear layers, each of which counts the same."""
     return split(model, count, lambda piece: isinstance(piece, (nn.Conv2d, nn.Linear)))
 
 
-ROWS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
-"""What holds modules side by side."""
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+"""Modules that contain others side by side."""
 
 
 def repeated_blocks(model: nn.Module) -> Sequence[nn.Module]:
-    """Modules of one class that lie beside each other and have parameters of their own: the outermost such.
+    """The blocks that a model repeats: the outermost modules of one class side by side, with parameters of their own.
 
-    Left out is a block that shares a parameter with anything else, such as tied weights: FSDP would cut them apart. And
-    a block that is used twice, in which FSDP would have to see which use is the last.
+    Blocks that share a parameter, such as tied weights, are left out, since FSDP would separate it. So are blocks that
+    are used twice, since FSDP does not know which use is the last.
     """
-    owners = _owned(model)
-    found = {id(block): block for block in _blocks(model)}  # a module that is used twice is one
-    return [block for block in found.values() if _is_alone(block, owners)]
+    uses = _parameter_uses(model)
+    found = {id(block): block for block in _blocks(model)}  # a module that is used twice counts once
+    return [block for block in found.values() if _shares_nothing(block, uses)]
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    kinds = Counter(type(child) for child in module.children()) if isinstance(module, ROWS) else Counter()
+    kinds = Counter(type(child) for child in module.children()) if isinstance(module, CONTAINERS) else Counter()
     for child in module.children():
-        if kinds[type(child)] > 1 and not isinstance(child, ROWS) and any(True for _ in child.parameters()):
+        if kinds[type(child)] > 1 and not isinstance(child, CONTAINERS) and any(True for _ in child.parameters()):
             yield child
         else:
             yield from _blocks(child)
 
 
-def _is_alone(block: nn.Module, owners: Counter[int]) -> bool:
-    return all(owners[parameter] == times for parameter, times in _owned(block).items())
+def _shares_nothing(block: nn.Module, uses: Counter[int]) -> bool:
+    return all(uses[parameter] == times for parameter, times in _parameter_uses(block).items())
 
 
-def _owned(module: nn.Module) -> Counter[int]:
-    """Each parameter's identity, and in how many places it is; those of a module that is used twice are in two."""
+def _parameter_uses(module: nn.Module) -> Counter[int]:
+    """id(parameter) -> how many modules have it; a module that is used twice counts twice."""
     return Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))

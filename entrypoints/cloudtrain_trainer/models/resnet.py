@@ -1,9 +1,9 @@
-"""ResNet with bottlenecks, version 1.5: the stride sits in the 3 x 3 convolution. One `nn.Sequential`.
+"""ResNet with bottlenecks, version 1.5: the stride is in the 3 x 3 convolution. One `nn.Sequential`.
 
-Modules are named as torchvision names them, so that weights can go either way.
+Modules have torchvision's names, so that weights can be exchanged with it.
 
-Sources: He et al., arXiv:1512.03385; Goyal et al., arXiv:1706.02677, section 5.1 (the last batch norm of a block
-starts at zero, so that each block starts as the identity); the stride: NVIDIA's "ResNet50 v1.5".
+Sources: He et al., arXiv:1512.03385; Goyal et al., arXiv:1706.02677, section 5.1 (the last batch norm of a block starts
+at zero, so that each block starts as the identity); NVIDIA's "ResNet50 v1.5" (the stride).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cloudtrain_trainer.models.partition import split
 
 EXPANSION = 4
-"""A block gives four times as many channels as its middle convolution has."""
+"""The output channels of a block, as a multiple of those of its middle convolution."""
 
 
 class Bottleneck(nn.Module):
@@ -42,9 +42,9 @@ class Bottleneck(nn.Module):
 
 
 def resnet(blocks: Sequence[int], width: int, classes: int) -> nn.Sequential:
-    """Images (n, 3, h, w) -> logits (n, classes). `blocks`: in each of the groups; each group halves h and w.
+    """Images (n, 3, h, w) -> logits (n, classes). `blocks`: how many in each group; each group halves h and w.
 
-    ResNet-50 is (3, 4, 6, 3) blocks of width 64: 25,557,032 parameters with 1,000 classes.
+    ResNet-50 has (3, 4, 6, 3) blocks of width 64: 25,557,032 parameters with 1,000 classes.
     """
     parts: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(3, width, 7, 2, 3, bias=False),
@@ -70,9 +70,12 @@ def resnet(blocks: Sequence[int], width: int, classes: int) -> nn.Sequential:
 
 
 def bottlenecks(model: nn.Module) -> Sequence[nn.Module]:
+    """The model's blocks, in order."""
     return [module for module in model.modules() if isinstance(module, Bottleneck)]
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
-    """All blocks cost about the same: where the channels double, the pixels are a quarter."""
+    """`count` stages of about equal cost: where the channels double, the pixels are a quarter, so all blocks cost the
+    same.
+    """
     return split(model, count, lambda piece: isinstance(piece, Bottleneck))

@@ -1,7 +1,7 @@
-"""How one model is spread over ranks: one small file per strategy.
+"""How a model is distributed over ranks: one file per strategy.
 
-A new strategy is a new file here with `build(ranks, options) -> Strategy`; its file name is the value of `--strategy`.
-What can work with what is told by rules.py, before anything starts.
+A new strategy is a new file here with `build(ranks, options) -> Strategy`; the file name is the value of `--strategy`.
+rules.py says what it works with.
 """
 
 from __future__ import annotations
@@ -24,102 +24,106 @@ if TYPE_CHECKING:
 
 
 class Strategy:
-    """One process with the whole model on one device. A strategy overrides what it does differently."""
+    """One process with the whole model on one device. Other strategies override what they do differently."""
 
-    communicates = False
-    """Whether ranks meet inside a forward pass, so that one of them cannot run it alone."""
-    more_room = "use --strategy fsdp, which shares the model out over the ranks, or larger machines"
-    """What to do when not even the smallest part of a batch fits."""
-    slices = False
-    """Whether parameters are cut along their first dimension, as they lie in memory."""
+    communicates_in_forward = False
+    """Whether ranks communicate inside the forward pass, so that one of them cannot run it alone."""
+    oom_hint = "use --strategy fsdp, which shares the model out over the ranks, or larger machines"
+    """What to do if not even the smallest micro-batch fits into memory."""
+    shards_parameters = False
+    """Whether parameters are sharded along their first dimension."""
 
     def __init__(self, ranks: Ranks, options: Options) -> None:
         self.ranks, self.options = ranks, options
         self.data_rank, self.data_ranks = ranks.rank, ranks.size
-        """Which share of every global batch is this rank's; ranks that split one model see the same share."""
-        self.counts = True
-        """Whether the figures of that share are counted on this rank: on one only of those that see it."""
-        self.holders = 1
-        """How many ranks, counted from one whose number this divides, hold one whole model together."""
-        self.cuts = 1
-        """Into how many micro-batches the strategy itself cuts what it is given."""
+        """Which share of each global batch this rank trains on, and the number of shares. Ranks that split one model
+        get the same.
+        """
+        self.reports_metrics = True
+        """Whether this rank adds its share's loss and accuracy to the metrics: only one of the ranks that see the same
+        samples.
+        """
+        self.shard_group_size = 1
+        """How many consecutive ranks hold one complete model together."""
+        self.n_microbatches = 1
+        """How many micro-batches the strategy itself makes of a batch (pipelines)."""
 
     @property
     def devices(self) -> list[torch.device]:
-        """Those that this rank computes on."""
+        """The devices that this rank computes on."""
         return [self.ranks.device]
 
     def start(self) -> None:
-        """Join the peers; nothing has been built yet."""
+        """Join the process group, before anything is built. Raises `Refused` if the backend does not work here."""
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        """(this rank's part of the model, the module to call in training), on the device.
+        """(this rank's part of the model, the module to call in training), both on the device.
 
-        `model` is on the CPU and equal on all ranks. In the part, parameters keep the names that they have in the
-        model, so that any strategy can read any other's checkpoint.
+        `model` is on the CPU and has the same weights on all ranks. In the part, parameters keep their names, so that
+        any strategy can read a checkpoint of any other.
         """
         model = model.to(self.ranks.device)
         return model, self.with_loss(model, step)
 
     def with_loss(self, model: nn.Module, step: Step) -> nn.Module:
-        """(inputs, targets) -> the mean loss, as one module: what `--compile` compiles, in place."""
-        whole = WithLoss(model, step.task)
+        """A module (inputs, targets) -> mean loss; with `--compile` it is compiled in place."""
+        module = ModelWithLoss(model, step.task)
         if self.options.compile:
-            hardware.compile_whole(whole)
-        return whole
+            hardware.compile_whole(module)
+        return module
 
-    def learn(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
-        """Forward and backward pass of one part of a batch."""
-        self._through(step, step.wrapped, inputs, targets)
+    def forward_backward(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+        """Forward and backward pass of one micro-batch."""
+        self._run(step, step.wrapped, inputs, targets)
 
-    def learn_alone(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
-        """The same without the peers, where that is possible: `communicates` says so."""
-        self.learn(step, inputs, targets)
+    def forward_backward_alone(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+        """The same on this rank only, without its peers. Not possible if `communicates_in_forward`."""
+        self.forward_backward(step, inputs, targets)
 
-    def _through(self, step: Step, whole: nn.Module, inputs: Tensor, targets: Tensor) -> None:
+    def _run(self, step: Step, module: nn.Module, inputs: Tensor, targets: Tensor) -> None:
         with step.precision():
-            loss = whole(inputs, targets)
+            loss = module(inputs, targets)
         step.backward(loss, len(targets))
 
     def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
-        """The model's answers, for evaluation; None on a rank that does not get them."""
+        """The model's outputs, for evaluation; None on a rank that does not compute them."""
         with step.precision():
             return step.task.call(step.model, inputs, False)
 
-    def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
-        """The context of every part of a step but the last: gradients stay on this rank."""
+    def accumulation_context(self, wrapped: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
+        """The context of all micro-batches of a step but the last: gradients are accumulated, not reduced."""
         return nullcontext()
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """Make batch norm statistics equal on all ranks, before evaluation and export."""
+        """Make buffers, such as batch norm's statistics, equal on all ranks, before an evaluation or export."""
 
-    def average(self, statistics: Sequence[Tensor]) -> None:
-        """Make other statistics of the data equal on all ranks: their mean."""
+    def average_statistics(self, statistics: Sequence[Tensor]) -> None:
+        """Replace other data-dependent tensors by their mean over all ranks."""
 
-    def square_sum(self, norm: Tensor) -> Tensor:
-        """The square of the norm of all gradients, from that of this rank's."""
+    def squared_norm(self, norm: Tensor) -> Tensor:
+        """The square of the norm of all gradients, given the norm of this rank's."""
         return norm.square()
 
-    def whole_state(self, model: nn.Module) -> dict[str, Tensor]:
-        """The state dict of the whole model, on rank 0 at least; called by all ranks.
+    def full_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
+        """The state dict of the whole model on rank 0, in host memory. Called by all ranks.
 
-        What is spread comes together tensor by tensor, and only rank 0 keeps it, in host memory: no GPU may have room
-        for all of it. The other ranks get nothing then.
+        Sharded tensors are gathered one at a time, since no GPU may have memory for all. The other ranks then get an
+        empty dict.
         """
         state = model.state_dict()
         if not any(hasattr(value, "full_tensor") for value in state.values()):
             return state
-        found = {}
+        gathered = {}
         for name, value in state.items():
-            one = whole(value)  # by all ranks
+            tensor = full_tensor(value)  # a collective of all ranks
             if self.ranks.rank == 0:
-                found[name] = one.cpu()
-            del one  # before the next comes
-        return found
+                gathered[name] = tensor.cpu()
+            del tensor  # free it before the next is gathered
+        return gathered
 
 
-class WithLoss(nn.Module):
-    """A model and the loss of its task: in training, one graph for the compiler and one module for wrappers."""
+class ModelWithLoss(nn.Module):
+    """A model and its loss as one module: one graph for the compiler, one module for wrappers such as DDP."""
 
     def __init__(self, model: nn.Module, task: Task) -> None:
         super().__init__()
@@ -127,14 +131,15 @@ class WithLoss(nn.Module):
         self._call, self._loss = task.call, task.loss
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss over the samples, a scalar."""
         return self._loss(self._call(self.model, inputs, True), targets)
 
 
-class Precise(nn.Module):
-    """A part of a model that computes in the precision of `--amp`, whoever calls it, in whatever thread.
+class AutocastModule(nn.Module):
+    """A module that runs under autocast with `--amp` in whatever thread calls it.
 
-    Autocast's precision is each thread's own, and another thread has fp16 on a GPU (`autocast_dtype`, thread_local in
-    torch's aten/src/ATen/autocast_mode.cpp; torch/nn/parallel/parallel_apply.py passes on only that it is enabled).
+    Autocast's precision is set per thread, and a new thread has fp16 on GPUs (`autocast_dtype`, thread_local in torch's
+    aten/src/ATen/autocast_mode.cpp; torch/nn/parallel/parallel_apply.py only passes on that it is enabled).
     """
 
     def __init__(self, part: nn.Module, step: Step) -> None:
@@ -148,15 +153,15 @@ class Precise(nn.Module):
         return outputs
 
 
-def whole(value: Tensor) -> Tensor:
-    """A sharded tensor as one; another as it is."""
+def full_tensor(value: Tensor) -> Tensor:
+    """A sharded tensor gathered into one; another tensor as it is. Called by all ranks."""
     full = getattr(value, "full_tensor", None)
     with torch.no_grad():
         return value if full is None else full()
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:
-    """The strategy that was asked for."""
+    """The strategy of `--strategy`."""
     module = import_module(f"{__name__}.{options.strategy.replace('-', '_')}")
     strategy: Strategy = module.build(ranks, options)
     return strategy

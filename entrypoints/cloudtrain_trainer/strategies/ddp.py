@@ -1,10 +1,10 @@
 """One process per device, each with the whole model and a share of the batch: `DistributedDataParallel`.
 
-When: the model fits on one device and you have several, on one node or many. The default for several
-processes. Memory: a full copy of parameters, gradients and optimizer state on every rank; gradients live in
-the buckets that are sent (`gradient_as_bucket_view`), which saves one more copy. Communication: one all-
-reduce of the gradients per step (2 x their size per rank, in a ring), sent in buckets while the backward
-pass still runs; none in accumulated parts.
+When: the model fits on one device, and you have several, on one node or many. It is the default for several processes.
+Memory: a full copy of parameters, gradients and optimizer state on each rank; the gradients are views of the
+communication buckets (`gradient_as_bucket_view`), which saves another copy. Communication: one all-reduce of the
+gradients per step (2 x their size per rank, in a ring), in buckets that are sent during the backward pass; none while
+gradients are accumulated.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020;
 torch/nn/parallel/distributed.py.
@@ -30,33 +30,35 @@ if TYPE_CHECKING:
 
 
 class DistributedData(Strategy):
+    """DDP around the model and its loss."""
+
     def start(self) -> None:
-        self.ranks.form(self.options.backend)
+        self.ranks.init_process_group(self.options.backend)
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        model, whole = super().wrap(model, step)
+        model, with_loss = super().wrap(model, step)
         devices = [self.ranks.local_rank] if self.ranks.device.type == "cuda" else None
-        return model, DistributedDataParallel(whole, device_ids=devices, gradient_as_bucket_view=True)
+        return model, DistributedDataParallel(with_loss, device_ids=devices, gradient_as_bucket_view=True)
 
-    def learn_alone(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
-        """Without the wrapper, which would wait for the peers.
+    def forward_backward_alone(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+        """Without the DDP wrapper, which would wait for the peers, and without the compiler.
 
-        And without the compiler: what it makes of a pass outside the wrapper is one graph, which it would take again
-        inside. There it cuts at the wrapper's buckets, so that gradients are sent while others are computed.
+        A graph compiled outside of the wrapper would be reused inside, where torch splits graphs at DDP's buckets so
+        that gradients are sent while others are computed.
         """
-        with hardware.eager():
-            self._through(step, step.wrapped.module, inputs, targets)  # type: ignore[arg-type]
+        with hardware.run_eagerly():
+            self._run(step, step.wrapped.module, inputs, targets)  # type: ignore[arg-type]
 
-    def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
+    def accumulation_context(self, wrapped: nn.Module) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = wrapped.no_sync()  # type: ignore[operator]
         return context
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """Rank 0's go to all, as DDP does before the next forward pass anyhow: training is not changed."""
+        """Broadcast rank 0's buffers, as DDP does before the next forward pass anyway: training is not changed."""
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)
 
-    def average(self, statistics: Sequence[Tensor]) -> None:
+    def average_statistics(self, statistics: Sequence[Tensor]) -> None:
         for tensor in statistics:
             dist.all_reduce(tensor.detach())
             tensor.detach().div_(self.data_ranks)

@@ -1,14 +1,14 @@
 """One process drives all GPUs of this machine: `nn.DataParallel`.
 
-When: hardly ever; on one machine, where torchrun cannot be used. `ddp` is better even there: dp copies the
-model to every GPU at each forward pass, gathers all outputs on the first GPU (which so runs out of memory
-first), and feeds all of them from one Python interpreter. Memory: one copy per GPU, and all outputs on the
-first. Communication: the whole model out and all gradients back, every step. Batch norm keeps the first GPU's
-statistics. Without a GPU it calls the model directly. Each replica runs in a thread of its own, and the precision of
-autocast is a thread's own: replicas are told theirs again.
+When: hardly ever; on one machine where torchrun cannot be used. `ddp` is better even there: dp copies the model to
+every GPU in each forward pass, gathers all outputs on the first GPU, which therefore runs out of memory first, and
+drives all GPUs from one Python interpreter. Memory: one copy of the model per GPU, and all outputs on the first.
+Communication: the whole model out and all gradients back, in every step. Batch norm keeps the statistics of the first
+GPU. Without a GPU the model is called directly. Each replica runs in its own thread and sets autocast's precision
+itself, since it is a setting per thread.
 
-Source: torch/nn/parallel/data_parallel.py; "Comparison between DataParallel and DistributedDataParallel" in
-PyTorch's DDP tutorial.
+Source: torch/nn/parallel/data_parallel.py; "Comparison between DataParallel and DistributedDataParallel" in PyTorch's
+DDP tutorial.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from cloudtrain_trainer.hardware import every_gpu
+from cloudtrain_trainer.hardware import all_devices
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import Precise, Strategy
+from cloudtrain_trainer.strategies import AutocastModule, Strategy
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.step import Step
 
 
 class DataParallel(Strategy):
+    """`nn.DataParallel` around the model, in one process."""
+
     @property
     def devices(self) -> list[torch.device]:
-        return every_gpu(self.ranks.device)
+        return all_devices(self.ranks.device)
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         model = model.to(self.ranks.device)
-        return model, nn.DataParallel(Precise(model, step))
+        return model, nn.DataParallel(AutocastModule(model, step))
 
-    def learn(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
-        """The answers come together on the first GPU, and the loss is that of all of them."""
+    def forward_backward(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+        """The outputs are gathered on the first GPU, and the loss is computed there over all of them."""
         with step.precision():
             loss = step.task.loss(step.task.call(step.wrapped, inputs, True), targets)
         step.backward(loss, len(targets))

@@ -1,12 +1,12 @@
-"""Every rank keeps a slice of each parameter, and sees a layer whole only while it computes it: FSDP2.
+"""Each rank holds a shard of every parameter, and gathers a layer only while it computes it: FSDP2.
 
-When: the model, its gradients or the optimizer's state do not fit on one device. Memory: parameters, gradients and
-optimizer state divided by the number of ranks, and one layer whole at a time. Communication: per part of a step the
-parameters are gathered twice (forward and backward) and the gradients reduced once, 1.5 times what ddp sends; also
-accumulated parts reduce, since gradients that wait would be whole on every rank. In bf16 the parameters travel in it,
-half the bytes, and the gradients in float32. A model with batch norm is gathered in float32, and autograd keeps the
-bf16 copies of its weights until the backward pass. Batch norm statistics are each rank's own until an evaluation or a
-checkpoint, for which all take rank 0's.
+When: the model, its gradients or the optimizer state do not fit on one device. Memory: parameters, gradients and
+optimizer state divided by the number of ranks, plus one complete layer at a time. Communication: per micro-batch the
+parameters are gathered twice (forward and backward) and the gradients reduced once, 1.5 times what ddp sends.
+Accumulated micro-batches are reduced, too, since unreduced gradients would be complete on every rank. In bf16,
+parameters are gathered in bf16, half the bytes, and gradients are reduced in float32. A model with batch norm is
+gathered in float32, and autograd keeps bf16 copies of its weights until the backward pass. Batch norm's statistics
+differ between ranks until an evaluation or checkpoint, where all take those of rank 0.
 
 Source: Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023; Rajbhandari et al.,
 "ZeRO", SC 2020; torch/distributed/fsdp/_fully_shard.
@@ -34,22 +34,25 @@ if TYPE_CHECKING:
 
 
 class FullyShardedData(Strategy):
-    communicates = slices = True
-    more_room = "use more ranks, or larger machines"
+    """FSDP2 over all ranks."""
+
+    communicates_in_forward = shards_parameters = True
+    oom_hint = "use more ranks, or larger machines"
 
     def __init__(self, ranks: Ranks, options: Options) -> None:
         super().__init__(ranks, options)
-        self.holders = ranks.size
+        self.shard_group_size = ranks.size
 
     def start(self) -> None:
-        self.ranks.form(self.options.backend)
+        self.ranks.init_process_group(self.options.backend)
         self.mesh = self.make_mesh()
 
     def make_mesh(self) -> DeviceMesh:
+        """The device mesh whose ranks share one copy of the model."""
         return init_device_mesh(self.ranks.device.type, (self.ranks.size,), mesh_dim_names=("shard",))
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        """Layer by layer, so that a model that fits on no device passes through it in slices."""
+        """Shard layer by layer, so that a model that fits on no device is moved there in shards."""
         policy = _policy(model, step.amp)
         layers = step.task.layers(model) if step.task.layers else partition.repeated_blocks(model)
         if self.options.compile:
@@ -57,16 +60,19 @@ class FullyShardedData(Strategy):
         for layer in layers:
             fully_shard(layer, mesh=self.mesh, mp_policy=policy)
         fully_shard(model, mesh=self.mesh, mp_policy=policy)
-        model.to(self.ranks.device)  # what is not sharded: buffers
+        model.to(self.ranks.device)  # buffers, which are not sharded
         return model, self.with_loss(model, step)
 
     def sync_buffers(self, model: nn.Module) -> None:
+        """Broadcast rank 0's buffers."""
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)
 
 
 def _policy(model: nn.Module, amp: str) -> MixedPrecisionPolicy:
-    """Gather in bf16, reduce in float32. With batch norm all is float32: its weights go with its statistics."""
+    """Gather in bf16 and reduce in float32; with batch norm everything in float32, since it is mixed with its
+    statistics.
+    """
     if amp != "bf16" or any(isinstance(module, _BatchNorm) for module in model.modules()):
         return MixedPrecisionPolicy()
     return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

@@ -1,9 +1,9 @@
-"""Sharded inside a group of ranks, copied between groups: FSDP2 over a mesh of replicas x shards.
+"""Sharded inside a group of ranks, replicated between groups: FSDP2 over a mesh of replicas x shards.
 
-When: fsdp on many nodes, where gathering over the network between nodes costs more than the memory it saves. Memory:
-as fsdp with `--shard` ranks, by default those of one node. Communication: gathers and reductions stay inside the
-group; between groups one all-reduce of each rank's slice of the gradients per step, 1/shard of what ddp sends, however
-many parts the step has.
+When: fsdp on many nodes, where gathering over the network between nodes costs more than the memory it saves. Memory: as
+fsdp with `--shard` ranks, by default those of one node. Communication: gathers and reductions stay inside the group;
+between groups there is one all-reduce per step of each rank's shard of the gradients, 1/shard of what ddp sends,
+however many accumulation steps there are.
 
 Source: Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2 (hybrid sharding); Zhang et al., "MiCS", VLDB 2022.
 """
@@ -19,18 +19,22 @@ from torch.distributed.fsdp import FSDPModule
 
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import Strategy, WithLoss
+from cloudtrain_trainer.strategies import ModelWithLoss, Strategy
 from cloudtrain_trainer.strategies.fsdp import FullyShardedData
 
 
 class HybridShardedData(FullyShardedData):
+    """FSDP2 inside groups of `shard_group_size` ranks."""
+
     def __init__(self, ranks: Ranks, options: Options) -> None:
         super().__init__(ranks, options)
-        self.holders = options.shard or ranks.local_size
+        self.shard_group_size = options.shard or ranks.local_size
 
     @contextmanager
-    def accumulating(self, wrapped: nn.Module) -> Iterator[None]:
-        """Parts of a step but the last are reduced inside the group only: between groups their sum goes once."""
+    def accumulation_context(self, wrapped: nn.Module) -> Iterator[None]:
+        """All micro-batches of a step but the last are reduced inside the group only; between groups their sum is sent
+        once.
+        """
         model = self._sharded(wrapped)
         model.set_requires_all_reduce(False)
         try:
@@ -40,12 +44,12 @@ class HybridShardedData(FullyShardedData):
 
     @staticmethod
     def _sharded(wrapped: nn.Module) -> FSDPModule:
-        assert isinstance(wrapped, WithLoss)  # noqa: S101  (made by `with_loss`)
+        assert isinstance(wrapped, ModelWithLoss)  # noqa: S101  (made by `with_loss`)
         assert isinstance(wrapped.model, FSDPModule)  # noqa: S101  (made by `fully_shard`)
         return wrapped.model
 
     def make_mesh(self) -> DeviceMesh:
-        sizes = self.ranks.size // self.holders, self.holders
+        sizes = self.ranks.size // self.shard_group_size, self.shard_group_size
         return init_device_mesh(self.ranks.device.type, sizes, mesh_dim_names=("replicate", "shard"))
 
 

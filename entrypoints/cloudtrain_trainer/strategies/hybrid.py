@@ -1,10 +1,10 @@
-"""Two kinds at once over a mesh of ranks: data x tensor (`--tensor N`) or data x pipeline (`--stages N`).
+"""Two kinds of parallelism over a mesh of ranks: data x tensor (`--tensor N`) or data x pipeline (`--stages N`).
 
-When: models that neither fits alone: tensor parallelism inside a node and sharded data parallelism between nodes, or
-pipelines of a few stages, several of them side by side. Data x tensor is FSDP2 around the cut matrices: memory
-divided by all ranks; DDP around them fails in torch ("mixed torch.Tensor and DTensor") and is not offered. Data x
-pipeline is one DDP per stage: memory divided by the stages. Communication: that of both, each inside its own
-dimension of the mesh; neighbouring ranks are the ones that split a sample.
+When: models that neither kind fits alone: tensor parallelism inside a node and sharded data parallelism between nodes,
+or several pipelines of a few stages each. Data x tensor is FSDP2 around tensor parallelism: memory divided by all
+ranks. DDP around tensor parallelism fails in torch ("mixed torch.Tensor and DTensor") and is not offered. Data x
+pipeline is one DDP per stage: memory divided by the stages. Communication: that of both, each inside its own dimension
+of the mesh; ranks that split a sample are neighbours.
 
 Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021;
 Liang et al., "TorchTitan", 2024.
@@ -25,39 +25,43 @@ from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.strategies.fsdp import FullyShardedData
 from cloudtrain_trainer.strategies.pipeline import Pipeline
-from cloudtrain_trainer.strategies.tp import cut
+from cloudtrain_trainer.strategies.tp import parallelize
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.step import Step
 
 
 class DataByTensor(FullyShardedData):
+    """FSDP2 over groups of ranks that split each matrix (tensor parallelism)."""
+
     def __init__(self, ranks: Ranks, options: Options, tensor: int) -> None:
         super().__init__(ranks, options)
         self.tensor = tensor
         self.data_rank, self.data_ranks = ranks.rank // tensor, ranks.size // tensor
-        self.counts = ranks.rank % tensor == 0
+        self.reports_metrics = ranks.rank % tensor == 0
 
     def make_mesh(self) -> DeviceMesh:
         sizes = self.data_ranks, self.tensor
-        self.both = init_device_mesh(self.ranks.device.type, sizes, mesh_dim_names=("data", "tensor"))
-        return self.both["data"]
+        self.mesh_2d = init_device_mesh(self.ranks.device.type, sizes, mesh_dim_names=("data", "tensor"))
+        return self.mesh_2d["data"]
 
     def start(self) -> None:
         super().start()
-        # torch warns of changes in place behind FSDP's back whenever a cut layer's output is a view: there are none.
+        # torch warns of in-place changes that bypass FSDP whenever a split layer returns a view; there are none here.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        cut(model.to(self.ranks.device), step, self.both["tensor"])
+        parallelize(model.to(self.ranks.device), step, self.mesh_2d["tensor"])
         return super().wrap(model, step)
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """Also what is not cut, and so computed by several ranks, which differ in the last bits on a GPU."""
+        """Also broadcast parameters that are not split: several ranks compute them, and differ in the last bits on a
+        GPU.
+        """
         super().sync_buffers(model)
         for parameter in model.parameters():
             if isinstance(parameter, DTensor) and parameter.device_mesh.ndim == 1:
-                dist.broadcast(parameter.to_local().detach(), group=self.both.get_group("tensor"), group_src=0)
+                dist.broadcast(parameter.to_local().detach(), group=self.mesh_2d.get_group("tensor"), group_src=0)
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:

@@ -1,12 +1,12 @@
-"""One process, the model cut by stages over the devices of this machine.
+"""One process, with the stages of the model on the devices of this machine.
 
-When: the model does not fit on one GPU, the machine has several, and simplicity counts more than speed: one device
-computes at a time while the others wait, so pipeline or fsdp is faster with as many GPUs. Memory: parameters,
-gradients and optimizer state divided by the number of stages (`--stages`, by default one per GPU). Communication: the
-activations at the borders, between devices of one machine. Without a GPU the stages lie on the CPU: values are right,
+When: the model does not fit on one GPU, the machine has several, and simplicity matters more than speed. One device
+computes at a time while the others wait, so pipeline or fsdp is faster on as many GPUs. Memory: parameters, gradients
+and optimizer state divided by the number of stages (`--stages`, by default one per GPU). Communication: the activations
+between stages, between devices of one machine. Without a GPU all stages are on the CPU: the results are right, and
 nothing is gained.
 
-Source: PyTorch's tutorial "Single-Machine Model Parallel Best Practices" (a ResNet-50 cut in two).
+Source: PyTorch's tutorial "Single-Machine Model Parallel Best Practices" (a ResNet-50 split in two).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from cloudtrain_trainer.hardware import every_gpu
+from cloudtrain_trainer.hardware import all_devices
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy
@@ -27,18 +27,20 @@ if TYPE_CHECKING:
 
 
 class ModelParallel(Strategy):
+    """One process that calls the stages one after the other."""
+
     @property
     def devices(self) -> list[torch.device]:
-        return self._places
+        return self._devices
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         assert step.task.stages is not None  # noqa: S101  (rules.py has refused the others)
-        there = every_gpu(self.ranks.device)
-        count = self.options.stages or min(max(len(there), 2), step.task.most_stages)
-        self._places = there[:count]
-        return model, Chain(step.task.stages(model, count), [there[i % len(there)] for i in range(count)])
+        devices = all_devices(self.ranks.device)
+        count = self.options.stages or min(max(len(devices), 2), step.task.max_stages)
+        self._devices = devices[:count]
+        return model, Chain(step.task.stages(model, count), [devices[i % len(devices)] for i in range(count)])
 
-    def learn(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+    def forward_backward(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
         with step.precision():
             outputs = step.wrapped(inputs)
             loss = step.task.loss(outputs, targets.to(self._last(step)))
@@ -49,26 +51,26 @@ class ModelParallel(Strategy):
             outputs: Tensor = step.wrapped(inputs)
         return outputs.to(self.ranks.device)
 
-    def square_sum(self, norm: Tensor) -> Tensor:
+    def squared_norm(self, norm: Tensor) -> Tensor:
         return norm.square().to(self.ranks.device)
 
     @staticmethod
     def _last(step: Step) -> torch.device:
         assert isinstance(step.wrapped, Chain)  # noqa: S101  (made above)
-        return step.wrapped.places[-1]
+        return step.wrapped.devices[-1]
 
 
 class Chain(nn.Module):
-    """Stages that call each other across devices."""
+    """Stages that are called one after the other, each on its own device."""
 
-    def __init__(self, stages: Sequence[nn.Module], places: Sequence[torch.device]) -> None:
+    def __init__(self, stages: Sequence[nn.Module], devices: Sequence[torch.device]) -> None:
         super().__init__()
-        self.places = list(places)
-        self.stages = nn.ModuleList(stage.to(place) for stage, place in zip(stages, places, strict=True))
+        self.devices = list(devices)
+        self.stages = nn.ModuleList(stage.to(device) for stage, device in zip(stages, devices, strict=True))
 
     def forward(self, values: Tensor) -> Tensor:
-        for stage, place in zip(self.stages, self.places, strict=True):
-            values = stage(values.to(place, non_blocking=True))
+        for stage, device in zip(self.stages, self.devices, strict=True):
+            values = stage(values.to(device, non_blocking=True))
         return values
 
 

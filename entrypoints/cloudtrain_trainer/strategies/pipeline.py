@@ -1,11 +1,10 @@
-"""Each rank keeps some layers in a row, and micro-batches stream through the ranks: pipeline parallelism.
+"""Each rank holds some consecutive layers, and micro-batches pass through the ranks: pipeline parallelism.
 
-When: the model does not fit and the ranks are joined by a slow network: only activations at the borders of the stages
+When: the model does not fit and the ranks are connected by a slow network: only activations at the borders of stages
 are sent. Memory: parameters, gradients and optimizer state divided by the number of stages; activations of all
-micro-batches with `--schedule gpipe`, of at most as many as there are stages with `1f1b`. Communication: one tensor
-to the next stage and one gradient back per micro-batch. Idle: (stages - 1) / (stages - 1 + micro-batches) of the
-time, so take many micro-batches; accumulated parts (`--accumulate`) are more of them. Batch norm sees one micro-batch
-at a time.
+micro-batches with `--schedule gpipe`, of at most as many as there are stages with `1f1b`. Communication: per
+micro-batch one tensor to the next stage and one gradient back. Idle time: (stages - 1) / (stages - 1 + micro-batches),
+so use many micro-batches; accumulation (`--accumulate`) multiplies them. Batch norm sees one micro-batch at a time.
 
 Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, and "Efficient Large-Scale
 Language Model Training on GPU Clusters", SC 2021 (1F1B); torch/distributed/pipelining.
@@ -26,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cloudtrain_trainer import rules, state
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import Precise, Strategy
+from cloudtrain_trainer.strategies import AutocastModule, Strategy
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.step import Step
@@ -35,114 +34,115 @@ SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 class Pipeline(Strategy):
-    """Ranks in a row are the stages of one pipeline; several pipelines (hybrid) share the batch out as ddp does."""
+    """Consecutive ranks are the stages of one pipeline; several pipelines (hybrid) share the batch as ddp does."""
 
-    communicates = True
+    communicates_in_forward = True
 
     def __init__(self, ranks: Ranks, options: Options, stages: int) -> None:
         super().__init__(ranks, options)
         self.stages, self.stage = stages, ranks.rank % stages
         self.data_rank, self.data_ranks = ranks.rank // stages, ranks.size // stages
-        self.counts = self.stage == stages - 1
-        self.holders = stages
+        self.reports_metrics = self.stage == stages - 1
+        self.shard_group_size = stages
         self._is_warm = False
-        self.cuts = rules.micro_batches(options.microbatches, options.accumulate, stages)
+        self.n_microbatches = rules.microbatches_per_step(options.microbatches, options.accumulate, stages)
 
     def start(self) -> None:
-        self.ranks.form(self.options.backend)
+        self.ranks.init_process_group(self.options.backend)
         sizes = self.data_ranks, self.stages
         self.mesh = init_device_mesh(self.ranks.device.type, sizes, mesh_dim_names=("data", "pipeline"))
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         assert step.task.stages is not None  # noqa: S101  (rules.py has refused the others)
         part = step.task.stages(model, self.stages)[self.stage].to(self.ranks.device)
-        wrapped: nn.Module = Precise(part, step)
+        wrapped: nn.Module = AutocastModule(part, step)
         if self.data_ranks > 1 and any(p.requires_grad for p in part.parameters()):
             wrapped = DistributedDataParallel(wrapped, process_group=self.mesh.get_group("data"))
         group = self.mesh.get_group("pipeline")
         stage = PipelineStage(wrapped, self.stage, self.stages, self.ranks.device, group=group)
 
         def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-            """Of one micro-batch. Not counted here: torch calls this once more to see what it returns."""
+            """Of one micro-batch. Not added to the metrics here: torch calls it once more to see what it returns."""
             with step.precision():
-                return step.task.loss(outputs, targets) * step.weight(len(targets))
+                return step.task.loss(outputs, targets) * step.loss_weight(len(targets))
 
-        # The weights of the micro-batches add up to one: nothing is left to scale.
-        made = SCHEDULES[self.options.schedule]
-        self.schedule = made(stage, n_microbatches=self.cuts, loss_fn=loss, scale_grads=False)
+        # The weights of the micro-batches add up to one, so torch must not scale the gradients.
+        schedule = SCHEDULES[self.options.schedule]
+        self.schedule = schedule(stage, n_microbatches=self.n_microbatches, loss_fn=loss, scale_grads=False)
         return part, wrapped
 
-    def learn(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+    def forward_backward(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
         if not self._is_warm:
             self._warm_up(step, inputs, targets)
         losses = self._pass(inputs, targets)
-        if self.counts:
-            step.count(torch.stack(losses).sum() / step.weight(len(targets)), len(targets))
+        if self.reports_metrics:
+            step.add_loss(torch.stack(losses).sum() / step.loss_weight(len(targets)), len(targets))
 
     def _warm_up(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
-        """One pass that leaves no trace: in its first, torch runs each stage on memory that nobody has written.
+        """One pass without lasting effects: in its first pass torch runs each stage on uninitialised memory to learn
+        the shapes.
 
-        It does so to learn the shapes, in training mode: whatever lay there would stay in batch norm's statistics, and
-        dropout would have drawn once more.
+        It does so in training mode: batch norm's statistics would keep those values, and dropout would draw random
+        numbers.
         """
-        seen = step.task.statistics(step.model)
-        before = state.buffers(step.model, seen), state.generators(self.devices)
+        statistics = step.task.statistics(step.model)
+        buffers, generators = state.buffers(step.model, statistics), state.generator_states(self.devices)
         self._pass(inputs, targets)
         step.optimizer.zero_grad(set_to_none=True)
-        state.restore_buffers(step.model, before[0], seen)
-        state.restore_generators(before[1], self.devices)
+        state.restore_buffers(step.model, buffers, statistics)
+        state.restore_generators(generators, self.devices)
         self._is_warm = True
 
     def _pass(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-        """All micro-batches forward and back; the last stage gets their losses."""
+        """All micro-batches forward and backward; the losses of the micro-batches on the last stage."""
         losses: list[Tensor] = []
-        if self.counts:
+        if self.reports_metrics:
             self.schedule.step(target=targets, losses=losses)
         else:
             self.schedule.step(*((inputs,) if self.stage == 0 else ()))
         return losses
 
     def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
-        """One batch through all stages, whatever its size: evaluation has no use for micro-batches."""
+        """One batch of any size through all stages, without micro-batches; the outputs are on the last stage."""
         before, after = self.ranks.rank - 1, self.ranks.rank + 1
         if self.stage > 0:
             inputs = _receive(before, self.ranks.device)
         with step.precision():
             outputs: Tensor = step.model(inputs)
-        if self.counts:
+        if self.reports_metrics:
             return outputs
         _send(outputs, after, self.ranks.device)
         return None
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """Each stage's are those of the first pipeline."""
+        """All pipelines take the buffers of the first."""
         for buffer in model.buffers():
             dist.broadcast(buffer, src=self.stage, group=self.mesh.get_group("data"))
 
-    def square_sum(self, norm: Tensor) -> Tensor:
+    def squared_norm(self, norm: Tensor) -> Tensor:
         total = norm.square()
         dist.all_reduce(total, group=self.mesh.get_group("pipeline"))
         return total
 
-    def whole_state(self, model: nn.Module) -> dict[str, Tensor]:
-        """The stages of the first pipeline go to rank 0 alone, tensor by tensor and through host memory."""
-        hosts, mine = self._hosts, model.state_dict() if self.data_rank == 0 else {}
-        told = self.ranks.gather({name: (value.shape, value.dtype) for name, value in mine.items()})
+    def full_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
+        """The stages of the first pipeline are sent to rank 0, tensor by tensor and through host memory."""
+        group, mine = self._gloo_group, model.state_dict() if self.data_rank == 0 else {}
+        shapes = self.ranks.all_gather({name: (value.shape, value.dtype) for name, value in mine.items()})
         if self.ranks.rank != 0:
             for value in mine.values():
-                dist.send(value.cpu().contiguous(), 0, group=hosts)
+                dist.send(value.cpu().contiguous(), 0, group=group)
             return {}
-        found = {name: value.cpu() for name, value in mine.items()}
+        weights = {name: value.cpu() for name, value in mine.items()}
         for rank in range(1, self.stages):
-            for name, (shape, dtype) in told[rank].items():
-                found[name] = torch.empty(shape, dtype=dtype)
-                dist.recv(found[name], rank, group=hosts)
-        return found
+            for name, (shape, dtype) in shapes[rank].items():
+                weights[name] = torch.empty(shape, dtype=dtype)
+                dist.recv(weights[name], rank, group=group)
+        return weights
 
     @cached_property
-    def _hosts(self) -> Any:
-        """All ranks in a gloo group, for what lies in host memory; all of them make it together."""
-        return self.ranks.group_of([list(range(self.ranks.size))])
+    def _gloo_group(self) -> Any:
+        """All ranks in a gloo group, for tensors in host memory; all of them create it together."""
+        return self.ranks.new_gloo_group([list(range(self.ranks.size))])
 
 
 def _send(tensor: Tensor, rank: int, device: torch.device) -> None:

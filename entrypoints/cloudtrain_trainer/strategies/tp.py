@@ -1,9 +1,9 @@
-"""Each matrix is cut over all ranks, and every rank computes its part of every sample: tensor parallelism.
+"""Each matrix is split over all ranks, and every rank computes its part of every sample: tensor parallelism.
 
-When: one layer or one sample is too much for one device, or the batch cannot be cut any further; inside a node, where
-ranks are joined by NVLink. Memory: the matrices of the task's plan, their gradients and their optimizer state divided
-by the number of ranks; what the plan leaves out is copied. Communication: two all-reduces of the activations per
-block in the forward pass and two in the backward pass, none of which can hide behind computation.
+When: one layer or one sample is too large for one device, or the batch cannot be split any further; inside a node,
+where ranks are connected by NVLink. Memory: the matrices in the task's plan, with gradients and optimizer state,
+divided by the number of ranks; parameters outside of the plan are replicated. Communication: two all-reduces of the
+activations per block in the forward pass and two in the backward pass, none of which overlaps with computation.
 
 Source: Shoeybi et al., "Megatron-LM", 2019; torch/distributed/tensor/parallel.
 """
@@ -28,33 +28,35 @@ if TYPE_CHECKING:
 
 
 class TensorParallel(Strategy):
-    communicates = True
+    """Tensor parallelism over all ranks."""
+
+    communicates_in_forward = True
 
     def __init__(self, ranks: Ranks, options: Options) -> None:
         super().__init__(ranks, options)
         self.data_rank, self.data_ranks = 0, 1
-        self.counts = ranks.rank == 0
-        self.holders = ranks.size
+        self.reports_metrics = ranks.rank == 0
+        self.shard_group_size = ranks.size
 
     def start(self) -> None:
-        self.ranks.form(self.options.backend)
+        self.ranks.init_process_group(self.options.backend)
         self.mesh = init_device_mesh(self.ranks.device.type, (self.ranks.size,), mesh_dim_names=("tensor",))
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        model, whole = super().wrap(model, step)
-        cut(model, step, self.mesh)
-        return model, whole
+        model, with_loss = super().wrap(model, step)
+        parallelize(model, step, self.mesh)
+        return model, with_loss
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """What is not cut is computed by every rank alike, but not to the bit on a GPU: all take the first's."""
+        """Broadcast rank 0's replicated values: each rank computes them, and on a GPU they differ in the last bits."""
         with torch.no_grad():
             for value in model.state_dict().values():
                 if not isinstance(value, DTensor):
                     dist.broadcast(value, src=0)
 
 
-def cut(model: nn.Module, step: Step, mesh: DeviceMesh) -> None:
-    """Cut the matrices by the task's plan, in place."""
+def parallelize(model: nn.Module, step: Step, mesh: DeviceMesh) -> None:
+    """Split the matrices over the mesh by the task's plan, in place."""
     assert step.task.tensor_plan is not None  # noqa: S101  (rules.py has refused the others)
     parallelize_module(model, mesh, dict(step.task.tensor_plan(model)))
 

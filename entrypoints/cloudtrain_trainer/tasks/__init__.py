@@ -1,7 +1,7 @@
-"""What is learnt: model, data and loss. One small file per task.
+"""What is trained: model, data and loss. One file per task.
 
-A new task is a new file here with `build(seed, **options) -> Task`, an entry in OPTIONS of options.py beside it, the
-options that it has of its own, and one in TASKS of rules.py: what it can. Its file name is the value of `--task`.
+A new task is a new file here with `build(seed, **options) -> Task`, an entry in OPTIONS of options.py with the options
+that only it has, and an entry in TASKS of rules.py with its capabilities. Its file name is the value of `--task`.
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from cloudtrain_trainer.rules import USERS, Ability
+from cloudtrain_trainer.rules import USER_TASK, Capabilities
 
-if TYPE_CHECKING:  # the command line reads options.py, and needs no torch for it
+if TYPE_CHECKING:  # the command line imports options.py, without torch
     from torch import Tensor, nn
 
     from cloudtrain_trainer.options import Options
 
 
 class Draw(NamedTuple):
-    """Which samples of a data set make a batch, and in which epoch.
+    """The samples of one batch, and the epoch they belong to.
 
-    Noise drawn from (seed, epoch, index) is the same on any number of ranks and workers, and after a resume.
+    Random changes drawn from (seed, epoch, index) are the same on any number of ranks and workers, and after a resume.
     """
 
     epoch: int
     indices: list[int]
+    """Of the samples in the data set."""
 
 
 class Data(Protocol):
-    """Samples that are fetched a batch at a time."""
+    """A data set that returns a batch at a time."""
 
     def __len__(self) -> int: ...
 
@@ -40,82 +41,88 @@ class Data(Protocol):
 
 
 def call(model: nn.Module, inputs: Tensor, training: bool) -> Tensor:  # noqa: ARG001
-    """The outputs of a model that knows by itself, from `train()` and `eval()`, whether it is training."""
+    """The outputs of a model that follows torch's `train()` and `eval()`."""
     outputs: Tensor = model(inputs)
     return outputs
 
 
 @dataclass(frozen=True)
 class Task:
-    """All that the loop needs to know. The numbers are defaults that the command line may override."""
+    """All that the training loop needs. The numbers are defaults that the command line may override."""
 
     model: Callable[[], nn.Module]
-    """Builds the model on the current default device with fresh weights from torch's generator."""
+    """Creates the model on the current default device, with initial weights from torch's generator."""
     loss: Callable[[Tensor, Tensor], Tensor]
     """(outputs, targets) -> the MEAN over the samples."""
     correct: Callable[[Tensor, Tensor], Tensor]
-    """(outputs, targets) -> the sum over the samples of each one's share of right answers, a scalar."""
+    """(outputs, targets) -> a scalar, the sum over the samples of their share of correct answers (0 to 1 each)."""
     train: Data
-    """Of a task of one's own also an ordinary `torch.utils.data.Dataset` of pairs (input, target): samples.py."""
+    """In a user's task this may also be a `torch.utils.data.Dataset` of (input, target) pairs (samples.py)."""
     validation: Data
     epochs: int
     batch_size: int
     """Samples per step over all ranks."""
     lr: float
+    """Peak learning rate."""
     weight_decay: float
     workers: int | None = 0
-    """Loader processes per rank; 0 where samples lie in memory; None: chosen from the machine."""
+    """Data loader processes per rank; 0 if samples are in memory; None: by the machine's cores."""
     unit: str = "samples"
-    """What a sample is in the rates that are told: images, sequences."""
+    """The name of a sample in reported rates: images, sequences."""
     tokens: int = 0
-    """Tokens per sample; 0 where there are none."""
+    """Tokens per sample; 0 if it has none."""
     flops: float = 0.0
-    """Floating-point operations of one sample, forward and backward; 0: not known. The numerator of MFU."""
+    """Floating-point operations per sample, forward and backward; 0: unknown. The numerator of MFU."""
     channels_last: bool = False
-    """Whether the inputs are images (n, c, h, w) that convolutions like with their channels last."""
+    """Whether the inputs are images (n, c, h, w), which convolutions on GPUs process faster with channels last."""
     call: Callable[[nn.Module, Tensor, bool], Tensor] = call
     """(model, inputs, training) -> outputs."""
     statistics: Callable[[nn.Module], Sequence[Tensor]] = lambda model: ()  # noqa: ARG005
-    """Tensors that follow the data and that no gradient or buffer sync makes equal: averaged over ranks."""
-    layers: Callable[[nn.Module], Sequence[nn.Module]] | None = None
-    """The parts that FSDP shards one by one, in order of use; None: the blocks that repeat (models/partition.py)."""
-    tensor_plan: Callable[[nn.Module], Mapping[str, Any]] | None = None
-    """How each named module is split over ranks (`ParallelStyle`s of torch); None: tensor parallelism cannot be had."""
-    tensor_limit: Callable[[nn.Module], int] | None = None
-    """What the number of tensor-parallel ranks must divide, such as the number of heads."""
-    stages: Callable[[nn.Module, int], Sequence[nn.Module]] | None = None
-    """(model, count) -> modules that in sequence do what the model does, each from one tensor to one tensor.
-
-    Their parameters keep the names that they have in the model, so that a checkpoint knows no stages. None: it cannot
-    be split.
+    """Tensors that depend on the data and that neither gradients nor buffers make equal: they are averaged over
+    ranks.
     """
-    most_stages: int = 1
-    """Into how many stages it can be split."""
+    layers: Callable[[nn.Module], Sequence[nn.Module]] | None = None
+    """The modules that FSDP shards one by one, in order of use; None: the repeated blocks (models/partition.py)."""
+    tensor_plan: Callable[[nn.Module], Mapping[str, Any]] | None = None
+    """How each named module is split over ranks (`ParallelStyle`s of torch); None: no tensor parallelism."""
+    tensor_limit: Callable[[nn.Module], int] | None = None
+    """The number of tensor-parallel ranks must divide this, for example the number of heads."""
+    stages: Callable[[nn.Module, int], Sequence[nn.Module]] | None = None
+    """(model, count) -> modules that, one after the other, do what the model does, from one tensor to one tensor.
+
+    Their parameters keep the names that they have in the model, so that checkpoints do not depend on stages. None: the
+    model cannot be split.
+    """
+    max_stages: int = 1
+    """The largest number of stages."""
 
 
 def build(name: str, seed: int, **options: Any) -> Task:
-    """The task of that name; the seed fixes the split and the noise, `options` are its own (options.py)."""
+    """The task of that name. `seed`: of the data split and noise. `options`: those that only this task has."""
     task: Task = import_module(f"{__name__}.{name.replace('-', '_')}").build(seed, **options)
     return task
 
 
-def chosen(options: Options) -> Task:
-    """What the command line asks for: a task of ours, a user's model on its data, or a task that is a user's own."""
-    ours = build(options.task, options.seed, **options.task_options) if options.task != USERS else None
+def from_options(options: Options) -> Task:
+    """What the command line asks for: a task of ours, a user's model on the data of one, or a user's task.
+
+    Raises `Refused` if it cannot be built.
+    """
+    base = build(options.task, options.seed, **options.task_options) if options.task != USER_TASK else None
     if options.model is None:
-        assert ours is not None  # noqa: S101  (it has a name)
-        return ours
+        assert base is not None  # noqa: S101  (only --model goes without a task)
+        return base
     from_factory = import_module(f"{__name__}.from_factory")
-    task: Task = from_factory.build(options.model, options.seed, ours)
+    task: Task = from_factory.build(options.model, options.seed, base)
     return task
 
 
-def ability(task: Task) -> Ability:
-    """What the rules must know of a task: of ours, rules.py has it in a table that needs no torch."""
+def capabilities(task: Task) -> Capabilities:
+    """What a task supports, from the task itself; for tasks of ours, rules.py has a table that does not need torch."""
     import torch
 
-    cuts = 0
+    tensor_limit = 0
     if task.tensor_plan is not None and task.tensor_limit is not None:
         with torch.device("meta"):
-            cuts = task.tensor_limit(task.model())
-    return Ability(task.batch_size, cuts, task.most_stages if task.stages is not None else 1)
+            tensor_limit = task.tensor_limit(task.model())
+    return Capabilities(task.batch_size, tensor_limit, task.max_stages if task.stages is not None else 1)

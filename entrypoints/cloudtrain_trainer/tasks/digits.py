@@ -1,8 +1,8 @@
-"""Handwritten digits: 1,797 real grey images of 8 x 8 that ship inside scikit-learn; nothing is downloaded.
+"""Handwritten digits: 1,797 real grey images of 8 x 8 pixels that come with scikit-learn; nothing is downloaded.
 
-Source: UCI "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, 1998.
-One sample in five goes to validation (stratified, fixed by the seed). A small conv net with batch norm and
-dropout learns it in seconds on a CPU.
+Source: UCI "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, 1998. One sample in five is for
+validation (stratified, fixed by the seed). A small convolutional network with batch norm and dropout trains on it in
+seconds on a CPU.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from cloudtrain_trainer.models.partition import stages
 from cloudtrain_trainer.tasks import Draw, Task
 
 NOISE = 0.05
-"""Standard deviation that is added to every pixel (pixels lie in 0..1)."""
+"""Standard deviation of the noise that is added to every pixel (0 to 1)."""
 VALIDATION_SHARE = 5
+"""One sample in so many is for validation."""
 
 
 class Digits:
-    """Images (n, 1, 8, 8) in 0..1, labels (n,); with a seed, shifted by up to a pixel and made noisy."""
+    """Images (n, 1, 8, 8) from 0 to 1 and labels (n,); with a seed, shifted by up to one pixel and with noise."""
 
     def __init__(self, images: Tensor, labels: Tensor, seed: int | None = None) -> None:
         self.images, self.labels, self.seed = images, labels, seed
@@ -41,21 +42,24 @@ class Digits:
         return (images if self.seed is None else self._augment(images, draw)), labels
 
     def _augment(self, images: Tensor, draw: Draw) -> Tensor:
-        if draw.epoch != self._noise_epoch:  # one draw for all samples of an epoch: a function of the index alone
+        if draw.epoch != self._noise_epoch:  # drawn once per epoch for all samples: depends only on the index
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + draw.epoch)  # type: ignore[operator]
             self._noise = NOISE * torch.randn(self.images.shape, generator=generator)
             self._shift = torch.randint(0, 3, (len(self), 2), generator=generator)
             self._noise_epoch = draw.epoch
         top, left = self._shift[draw.indices].unbind(1)
-        across = torch.arange(8)
-        rows, columns = (top[:, None] + across)[:, :, None], (left[:, None] + across)[:, None, :]
+        pixels = torch.arange(8)
+        rows, columns = (top[:, None] + pixels)[:, :, None], (left[:, None] + pixels)[:, None, :]
         sample = torch.arange(len(images))[:, None, None]
         shifted = F.pad(images, (1, 1, 1, 1))[sample, 0, rows, columns][:, None]
         return shifted + self._noise[draw.indices]
 
 
 def read() -> tuple[Tensor, Tensor]:
-    """Images (1797, 1, 8, 8) and labels, from scikit-learn's file: importing scikit-learn takes a second."""
+    """Images (1797, 1, 8, 8) from 0 to 1 and labels (1797,), from scikit-learn's file.
+
+    Importing scikit-learn would take a second. ModuleNotFoundError if it is not installed.
+    """
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("the digits come with scikit-learn, which is not installed: pip install scikit-learn")
@@ -64,7 +68,7 @@ def read() -> tuple[Tensor, Tensor]:
         with gzip.open(path) as lines:
             table = np.loadtxt(lines, delimiter=",", dtype=np.float32)
         pixels, labels = table[:, :-1], table[:, -1]
-    else:  # another release may lay it elsewhere
+    else:  # another release may have moved it
         from sklearn.datasets import load_digits
 
         pixels, labels = load_digits(return_X_y=True)
@@ -73,7 +77,9 @@ def read() -> tuple[Tensor, Tensor]:
 
 
 def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Indices to train on and to validate on: every fifth of each digit, after a shuffle by the seed."""
+    """Indices for training and for validation, shuffled by the seed: every fifth sample of each digit is for
+    validation.
+    """
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     by_digit = order[torch.argsort(labels[order], stable=True)]
     held_out = torch.arange(len(labels)) % VALIDATION_SHARE == 0
@@ -81,7 +87,7 @@ def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def model() -> nn.Module:
-    """(n, 1, 8, 8) -> logits (n, 10); about 75,000 parameters."""
+    """Images (n, 1, 8, 8) -> logits (n, 10); about 75,000 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1, bias=False),
         nn.BatchNorm2d(32),
@@ -99,20 +105,22 @@ def model() -> nn.Module:
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean cross-entropy, in float32."""
     return F.cross_entropy(logits.float(), labels)
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """The number of correct predictions, a scalar."""
     return (logits.argmax(1) == labels).sum()
 
 
 def layers(model: nn.Module) -> list[nn.Module]:
-    """What has weights enough to be worth sharding alone."""
+    """The layers whose weights are worth sharding one by one."""
     return [module for module in model.modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
 
 
 def tensor_plan(model: nn.Module) -> dict[str, Any]:
-    """The hidden features between the two linear layers lie on different ranks; all else is on every rank."""
+    """The hidden features between the two linear layers are split over the ranks; all else is replicated."""
     from torch.distributed.tensor import parallel as styles
 
     hidden, last = (name for name, module in model.named_modules() if isinstance(module, nn.Linear))
@@ -125,6 +133,7 @@ def tensor_limit(model: nn.Module) -> int:
 
 
 def build(seed: int) -> Task:
+    """The task. `seed`: of the split and the noise."""
     images, labels = read()
     train, validation = split(labels, seed)
     return Task(
@@ -143,5 +152,5 @@ def build(seed: int) -> Task:
         tensor_plan=tensor_plan,
         tensor_limit=tensor_limit,
         stages=stages,
-        most_stages=4,
+        max_stages=4,
     )

@@ -1,8 +1,8 @@
-"""A model of one's own: `--model package.module:factory`.
+"""A user's model or task: `--model package.module:factory`.
 
-With a `--task`, the factory gives an `nn.Module`, which is trained on that task's data with its loss. Without one it
-gives a whole `Task`, like the `build` of the files here; its data may be ordinary data sets of torch (samples.py). It
-is given the seed if it has an argument of that name.
+With `--task`, the factory returns an `nn.Module`, which is trained on that task's data with its loss. Without, it
+returns a whole `Task`, like the `build` functions here; its data may be torch data sets (samples.py). It gets the seed
+if it has a parameter of that name.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from typing import Any
 from torch import nn
 
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.samples import adapted
+from cloudtrain_trainer.samples import adapt
 from cloudtrain_trainer.tasks import Task
 
 OF_DATA = (
     "loss", "correct", "train", "validation", "epochs", "batch_size", "lr", "weight_decay", "workers", "unit", "tokens",
     "channels_last",
 )  # fmt: skip
-"""What a task says that holds for any model of it."""
+"""The fields of a task that are valid for any model of its data."""
 
 
 def build(spec: str, seed: int, base: Task | None) -> Task:
-    """The task that the factory gives, or `base` with the factory's model. Raises `Refused`.
+    """The task of a user's factory; `base`: the task whose data the factory's model is for. Raises `Refused`.
 
-    An error inside the factory's code is not caught: its traceback tells more.
+    An error in the factory's own code is not caught, since its traceback says more.
     """
     factory = find(spec)
     arguments = {"seed": seed} if "seed" in _parameters(factory) else {}
     if base is None:
         task = factory(**arguments)
         if not isinstance(task, Task):
-            raise Refused(f"--model {spec}: {_told(task)}; say which --task has its data and loss, or return a Task")
-        train = adapted(task.train, seed, f"--model {spec}: train")
-        return replace(task, train=train, validation=adapted(task.validation, seed, f"--model {spec}: validation"))
+            raise Refused(f"--model {spec}: {_describe(task)}; add the --task with its data and loss, or return a Task")
+        train = adapt(task.train, seed, f"--model {spec}: train")
+        return replace(task, train=train, validation=adapt(task.validation, seed, f"--model {spec}: validation"))
     return Task(
         model=partial(_model, spec, factory, arguments),
-        # What is not named here depends on the model (how it is cut, counted and called), and keeps its default.
+        # The other fields depend on the model (how it is split and called), and keep their defaults.
         **{name: getattr(base, name) for name in OF_DATA},
     )
 
 
 def find(spec: str) -> Callable[..., Any]:
-    """What `package.module:factory` names. Modules are looked for in the current folder first."""
+    """The function that `package.module:factory` names; modules in the current folder come first. Raises `Refused`."""
     module_name, colon, name = spec.partition(":")
     if not colon or not name or not all(part.isidentifier() for part in module_name.split(".")):
         raise Refused(f"--model {spec}: expected package.module:factory")
@@ -61,12 +61,12 @@ def find(spec: str) -> Callable[..., Any]:
         module = import_module(module_name)
     except ModuleNotFoundError as missing:
         if missing.name is None or not f"{module_name}.".startswith(f"{missing.name}."):
-            raise  # the module is there; one that it imports is not
-        raise Refused(f"--model {spec}: there is no module {missing.name} in {here} or Python's path") from None
+            raise  # the module exists, but one that it imports does not
+        raise Refused(f"--model {spec}: there is no module {missing.name} in {here} or on Python's path") from None
     factory = getattr(module, name, None)
     if not callable(factory):
-        what = "nothing" if factory is None else "nothing that can be called"
-        raise Refused(f"--model {spec}: {module.__file__ or module_name} has {what} of the name {name}")
+        what = "nothing" if factory is None else "no function"
+        raise Refused(f"--model {spec}: {module.__file__ or module_name} has {what} named {name}")
     return factory  # type: ignore[no-any-return]
 
 
@@ -75,7 +75,7 @@ def _model(spec: str, factory: Callable[..., Any], arguments: dict[str, Any]) ->
     if isinstance(model, nn.Module):
         return model
     hint = "leave out --task, or return its model" if isinstance(model, Task) else "return an nn.Module"
-    raise Refused(f"--model {spec}: {_told(model)}; {hint}")
+    raise Refused(f"--model {spec}: {_describe(model)}; {hint}")
 
 
 def _parameters(factory: Callable[..., Any]) -> Any:
@@ -85,5 +85,5 @@ def _parameters(factory: Callable[..., Any]) -> Any:
         return {}
 
 
-def _told(value: Any) -> str:
+def _describe(value: Any) -> str:
     return f"it returned {'nothing' if value is None else 'a ' + type(value).__name__}"

@@ -1,7 +1,7 @@
-"""A language model over bytes: Python's own source, or the text of an input; nothing is downloaded.
+"""A language model over bytes, of Python's own source or of the text of an input; nothing is downloaded.
 
 `--size gpt2-124m` is as large as the smallest GPT-2, for measurements: `--data synthetic` gives it random tokens of
-GPT-2's vocabulary, from which nothing can be learnt.
+GPT-2's vocabulary, from which nothing can be learned.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ SIZES = {
 }
 LEARNING_RATES = {"tiny": 3e-3, "small": 1e-3, "gpt2-124m": 6e-4}
 INPUT = "CLOUDTRAIN_INPUT_TEXT"
-OWN_BYTES = 1 << 20
-"""How much of Python's source is read."""
-MOST_BYTES = 1 << 30
-"""Of an input: every rank holds all of it in memory."""
+STDLIB_BYTES = 1 << 20
+"""How much of Python's source is used."""
+MAX_BYTES = 1 << 30
+"""The largest input text: every rank holds all of it in memory."""
 SYNTHETIC_TOKENS, GPT2_TOKENS = 1 << 22, 50_257
 HELD_OUT = 10
 """The last of so many equal parts of the text is for validation."""
 
 
 class Text:
-    """Sequences (n, context) and what follows each token (n, context), cut from one long row of tokens.
+    """Sequences (n, context) and the token after each of theirs (n, context), from one long row of tokens.
 
-    With a seed, the cuts lie elsewhere in every epoch.
+    With a seed, the sequences begin at other tokens in every epoch.
     """
 
     def __init__(self, tokens: Tensor, context: int, seed: int | None = None) -> None:
         self.tokens, self.context, self.seed = tokens, context, seed
 
     def __len__(self) -> int:
-        """One less when the cuts move, since the last one would reach beyond the end."""
+        """The number of sequences; one less if their beginnings move, since the last would reach beyond the end."""
         return (len(self.tokens) - 1) // self.context - (self.seed is not None)
 
     def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
         first = torch.tensor(draw.indices) * self.context + self._offset(draw.epoch)
-        cut = self.tokens[first[:, None] + torch.arange(self.context + 1)].long()
-        return cut[:, :-1], cut[:, 1:]
+        tokens = self.tokens[first[:, None] + torch.arange(self.context + 1)].long()
+        return tokens[:, :-1], tokens[:, 1:]
 
     def _offset(self, epoch: int) -> int:
         if self.seed is None:
@@ -63,48 +63,51 @@ class Text:
         return int(torch.randint(self.context, (), generator=generator))
 
 
-def read(paths: Iterable[Path], most: int) -> Tensor:
-    """The bytes of the files, one after the other, up to `most` of them, as (n,) uint8."""
+def read(paths: Iterable[Path], limit: int) -> Tensor:
+    """The bytes of the files one after the other, up to `limit` bytes, as (n,) uint8."""
     text = bytearray()
     for path in paths:
         with path.open("rb") as content:
-            text += content.read(most - len(text))
-        if len(text) >= most:
+            text += content.read(limit - len(text))
+        if len(text) >= limit:
             break
     return torch.frombuffer(text, dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
 
 
 def tokens(data: str, seed: int) -> Tensor:
-    """All tokens (n,): random ones, an input's text, or the source of Python's standard library."""
+    """All tokens (n,): random ones, the text of an input, or the source of Python's standard library. Raises
+    `Refused`.
+    """
     if data == "synthetic":
         generator = torch.Generator().manual_seed(seed)
         return torch.randint(GPT2_TOKENS, (SYNTHETIC_TOKENS,), generator=generator, dtype=torch.int32)
     if os.environ.get(INPUT):
         folder = Path(os.environ[INPUT])
-        found = read(sorted(path for path in folder.rglob("*") if path.is_file()), MOST_BYTES + 1)
-        if len(found) > MOST_BYTES:
-            raise Refused(f"{folder} has more than {MOST_BYTES >> 20} MiB, and every rank reads all: give it less")
+        found = read(sorted(path for path in folder.rglob("*") if path.is_file()), MAX_BYTES + 1)
+        if len(found) > MAX_BYTES:
+            raise Refused(f"{folder} has more than {MAX_BYTES >> 20} MiB, which every rank reads: use less text")
     else:
         folder = Path(sysconfig.get_path("stdlib"))
-        found = read(sorted(folder.glob("*.py")), OWN_BYTES)
+        found = read(sorted(folder.glob("*.py")), STDLIB_BYTES)
     if not len(found):
-        raise Refused(f"{folder} has no text to learn from: give the job an input called text (${INPUT})")
+        raise Refused(f"{folder} has no text to train on: give the job an input called text (${INPUT})")
     return found
 
 
-def loss(logits: Tensor, following: Tensor) -> Tensor:
-    """Natural logarithm, the mean over tokens: all sequences are equally long."""
-    return F.cross_entropy(logits.flatten(0, 1).float(), following.flatten())
+def loss(logits: Tensor, next_tokens: Tensor) -> Tensor:
+    """The mean cross-entropy over tokens, in nats: all sequences have the same length."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), next_tokens.flatten())
 
 
-def correct(logits: Tensor, following: Tensor) -> Tensor:
-    """Each sequence counts by the share of its tokens that were foreseen."""
-    return (logits.argmax(-1) == following).float().mean(1).sum()
+def correct(logits: Tensor, next_tokens: Tensor) -> Tensor:
+    """The sum over the sequences of each one's share of correctly predicted tokens."""
+    return (logits.argmax(-1) == next_tokens).float().mean(1).sum()
 
 
 def build(
     seed: int, size: str = "tiny", context: int | None = None, data: str = "text", tied: bool | None = None
 ) -> Task:
+    """The task. Raises `Refused` if the text is too short for the context."""
     shape = SIZES[size]
     shape = replace(shape, context=context or shape.context, tied=shape.tied if tied is None else tied)
     if data == "synthetic":
@@ -133,5 +136,5 @@ def build(
         tensor_plan=None if shape.tied else tensor_plan,
         tensor_limit=lambda model: shape.tensor_limit,  # noqa: ARG005
         stages=None if shape.tied else stages,
-        most_stages=1 if shape.tied else shape.layers,
+        max_stages=1 if shape.tied else shape.layers,
     )

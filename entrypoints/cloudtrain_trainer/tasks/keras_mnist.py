@@ -1,10 +1,10 @@
 """A Keras 3 model on its torch backend, trained by the same loop: MNIST, or scikit-learn's digits.
 
-Two things in which Keras differs from torch, and which go wrong unseen when several processes train:
-- Its layers take `training` as an argument of the call and never look at torch's `train()` and `eval()`: called
-  without it, batch norm learns no statistics and dropout is off.
-- Batch norm's moving statistics are torch Parameters that need no gradient, not buffers: no wrapper makes them equal
-  on all ranks. They are what `statistics` returns; Keras' integer seeds are not.
+In two ways Keras differs from torch such that training on several processes goes wrong unnoticed:
+- Its layers take `training` as an argument of the call and ignore torch's `train()` and `eval()`. Called without it,
+  batch norm updates no statistics and dropout is off.
+- Batch norm's moving statistics are torch Parameters without gradients, not buffers, so no wrapper makes them equal on
+  all ranks. `statistics` returns them; Keras' integer seeds are not among them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from cloudtrain_trainer.tasks import Task, digits, mnist
 
 
 def load_keras() -> Any:
-    """Keras on the torch backend; raises `Refused`. The first import takes seconds and fixes the backend."""
+    """Keras on the torch backend; its first import takes seconds and fixes the backend. Raises `Refused` if it cannot
+    be used.
+    """
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "torch"
     try:
@@ -38,10 +40,10 @@ def load_keras() -> Any:
 
 
 def model() -> nn.Module:
-    """(n, 1, 28, 28) -> logits (n, 10)."""
+    """Images (n, 1, 28, 28) -> logits (n, 10)."""
     keras = load_keras()
-    keras.utils.clear_session(free_memory=False)  # else the names in its state count on at each model of a process
-    # Keras draws weights from generators of its own: seeded from torch's, they are the same on all ranks.
+    keras.utils.clear_session(free_memory=False)  # else each further model gets other names in its state
+    # Keras has its own generator for initial weights: seeded from torch's, they are the same on all ranks.
     keras.utils.set_random_seed(int(torch.randint(2**31, (), device="cpu")))
     layers, first = keras.layers, {"data_format": "channels_first"}
     image = outputs = keras.Input((1, mnist.PIXELS, mnist.PIXELS), name="image")
@@ -64,7 +66,7 @@ def model() -> nn.Module:
 
 
 def call(model: nn.Module, inputs: Tensor, training: bool) -> Tensor:
-    """Wrappers such as DDP pass named arguments on."""
+    """The model's outputs; wrappers such as DDP pass the named argument on."""
     outputs: Tensor = model(inputs, training=training)
     return outputs
 
@@ -76,7 +78,8 @@ def statistics(model: nn.Module) -> Sequence[Tensor]:
 
 
 def build(seed: int, data: str = "mnist") -> Task:
-    load_keras()  # refused at once, not after the download
+    """The task. `data`: mnist or digits."""
+    load_keras()  # refuse at once, not after the download
     train, validation = mnist.images(data, seed)
     return Task(
         model=model,

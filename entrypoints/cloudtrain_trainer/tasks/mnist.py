@@ -1,6 +1,6 @@
-"""MNIST: 70,000 handwritten digits of 28 x 28, from an input's four files, or downloaded once per node.
+"""MNIST: 70,000 handwritten digits of 28 x 28 pixels, from an input's four files, or downloaded once per node.
 
-An input may hold other data in the same files, such as Fashion-MNIST. Source: LeCun, Cortes, Burges.
+An input may hold other data in the same format, such as Fashion-MNIST. Source: LeCun, Cortes, Burges.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from cloudtrain_trainer.tasks import Draw, Task, digits
 
 INPUT = "CLOUDTRAIN_INPUT_MNIST"
 ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-"""Where torchvision takes it from."""
+"""The mirror that torchvision uses."""
 FILES = {
     "train-images-idx3-ubyte.gz": (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
     "train-labels-idx1-ubyte.gz": (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
     "t10k-images-idx3-ubyte.gz": (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
     "t10k-labels-idx1-ubyte.gz": (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
 }
-"""Size in bytes and SHA-256 of what is downloaded."""
+"""File name -> size in bytes and SHA-256."""
 PIXELS, CLASSES = 28, 10
 MEAN, DEVIATION = 0.1307, 0.3081
-"""Of the training images' pixels (in 0..1)."""
+"""Mean and standard deviation of the training images' pixels (0 to 1)."""
 SHIFT = 2
-"""By how many pixels training images are moved at most."""
+"""Training images are shifted by up to so many pixels."""
 
 
 class Images:
-    """Images (n, 1, 28, 28), normalized, and labels (n,); with a seed, shifted by (seed, epoch, index)."""
+    """Images (n, 1, 28, 28), normalized, and labels (n,); with a seed, shifted at random by (seed, epoch, index)."""
 
     def __init__(self, pixels: Tensor, labels: Tensor, seed: int | None = None) -> None:
         """`pixels`: (n, 28, 28) uint8."""
@@ -52,13 +52,13 @@ class Images:
         return ((images.float() / 255 - MEAN) / DEVIATION)[:, None], self.labels[draw.indices]
 
     def _shifted(self, images: Tensor, draw: Draw) -> Tensor:
-        if draw.epoch != self._shifts_epoch:  # one draw for all samples of an epoch: a function of the index alone
+        if draw.epoch != self._shifts_epoch:  # drawn once per epoch for all samples: depends only on the index
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + draw.epoch)  # type: ignore[operator]
             self._shifts = torch.randint(0, 2 * SHIFT + 1, (len(self), 2), generator=generator)
             self._shifts_epoch = draw.epoch
         top, left = self._shifts[draw.indices].unbind(1)
-        across = torch.arange(PIXELS)
-        rows, columns = (top[:, None] + across)[:, :, None], (left[:, None] + across)[:, None, :]
+        pixels = torch.arange(PIXELS)
+        rows, columns = (top[:, None] + pixels)[:, :, None], (left[:, None] + pixels)[:, None, :]
         return F.pad(images, (SHIFT,) * 4)[torch.arange(len(images))[:, None, None], rows, columns]
 
 
@@ -68,9 +68,9 @@ def read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if given:
         paths = [Path(given, name) for name in FILES]
     else:
-        instead = f"give the job an input called mnist with its four files (${INPUT}), or use --data digits"
+        hint = f"give the job an input called mnist with its four files (${INPUT}), or use --data digits"
         folder = cache_folder("mnist")
-        paths = [fetch(ADDRESS + name, folder, *known, instead) for name, known in FILES.items()]
+        paths = [fetch(ADDRESS + name, folder, *known, hint) for name, known in FILES.items()]
     found = [read_idx(path, dimensions=3 if "images" in path.name else 1) for path in paths]
     for at in (0, 2):
         images, labels = found[at : at + 2]
@@ -82,7 +82,7 @@ def read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def enlarged_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same for scikit-learn's digits, made as large as MNIST's: every pixel becomes nine, with a margin of 2."""
+    """The same from scikit-learn's digits, enlarged to 28 x 28: every pixel becomes nine, with a margin of 2."""
     images, labels = digits.read()
     large = F.pad(F.interpolate(images, scale_factor=3), (2,) * 4)[:, 0].mul(255).round().byte()
     train, validation = digits.split(labels, seed)
@@ -90,13 +90,13 @@ def enlarged_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def images(data: str, seed: int) -> tuple[Images, Images]:
-    """To train on and to validate on; `data` is mnist or digits."""
+    """Training and validation images. `data`: mnist or digits. Raises `Refused`."""
     pixels, labels, validation_pixels, validation_labels = read() if data == "mnist" else enlarged_digits(seed)
     return Images(pixels, labels, seed), Images(validation_pixels, validation_labels)
 
 
 def model() -> nn.Module:
-    """(n, 1, 28, 28) -> logits (n, 10); 421,738 parameters."""
+    """Images (n, 1, 28, 28) -> logits (n, 10); 421,738 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1, bias=False),
         nn.BatchNorm2d(32),
@@ -115,6 +115,7 @@ def model() -> nn.Module:
 
 
 def build(seed: int, data: str = "mnist") -> Task:
+    """The task. `data`: mnist or digits."""
     train, validation = images(data, seed)
     return Task(
         model=model,
@@ -132,5 +133,5 @@ def build(seed: int, data: str = "mnist") -> Task:
         tensor_plan=digits.tensor_plan,
         tensor_limit=digits.tensor_limit,
         stages=stages,
-        most_stages=4,
+        max_stages=4,
     )

@@ -1,6 +1,6 @@
-"""The tasks and the options that each has of its own. Standard library only: `--help` costs no torch import.
+"""The tasks, and the options that each of them has. Standard library only, so that `--help` does not import torch.
 
-A key is a value of `--task`; an option called `image-size` is `--image-size` on the command line and the argument
+A key is a value of `--task`. An option `image-size` is `--image-size` on the command line, and the parameter
 `image_size` of the task's `build`.
 """
 
@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 
 class Option(NamedTuple):
-    """One option of one task."""
+    """An option of one task."""
 
     reader: Callable[[str], Any]
-    """Reads what was written; ArgumentTypeError tells what was expected."""
+    """Converts the text; ArgumentTypeError says what was expected."""
     default: Any
     """None: the task decides, as the help says."""
     help: str
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """Reads one of these words."""
+    """A reader of one of these values."""
 
     def read(text: str) -> str:
         if text not in names:
@@ -33,15 +33,16 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 
 def yes_or_no(text: str) -> bool:
+    """A reader of yes (True) or no (False). ArgumentTypeError for any other text."""
     return one_of("yes", "no")(text) == "yes"
 
 
-def multiple_of(unit: int, most: int) -> Callable[[str], int]:
-    """Reads a multiple of `unit` up to `most`."""
+def multiple_of(unit: int, limit: int) -> Callable[[str], int]:
+    """A reader of multiples of `unit`, up to `limit`."""
 
     def read(text: str) -> int:
-        if not text.isdecimal() or len(text) > 9 or not 0 < int(text) <= most or int(text) % unit:
-            raise ArgumentTypeError(f"expected a multiple of {unit} up to {most}, got {text!r}")
+        if not text.isdecimal() or len(text) > 9 or not 0 < int(text) <= limit or int(text) % unit:
+            raise ArgumentTypeError(f"expected a multiple of {unit} up to {limit}, got {text!r}")
         return int(text)
 
     return read

@@ -1,6 +1,6 @@
 """ResNet-50 v1.5 on a folder of images, or on synthetic ones; nothing is downloaded.
 
-The folder: train/CLASS/*.jpg and val/CLASS/*.jpg, as ImageNet is laid out. Decoding needs Pillow.
+The folder has train/CLASS/*.jpg and val/CLASS/*.jpg, like ImageNet. Images are decoded with Pillow.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
 
 INPUT = "CLOUDTRAIN_INPUT_IMAGES"
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+"""File name extensions of images."""
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's pixels (red, green, blue; in 0..1)."""
+"""Means and standard deviations of ImageNet's pixels (red, green, blue; 0 to 1)."""
 LABEL_SMOOTHING = 0.1
 FLOPS = 24.30e9
-"""Of one image of 224 x 224 through ResNet-50, forward and backward; counted with torch's FlopCounterMode."""
-SMALLEST_SHARE, NARROWEST = 0.08, 3 / 4
-"""Of a random crop: its share of the image, and its width over its height (or the other way round)."""
-KEPT = 224 / 256
-"""The share of the short side that a validation crop has."""
+"""Of one image of 224 x 224 pixels through ResNet-50, forward and backward; counted with torch's FlopCounterMode."""
+MIN_CROP_AREA, MIN_ASPECT_RATIO = 0.08, 3 / 4
+"""Of a random crop: its share of the image's area, and its width over its height (or the other way round)."""
+CENTER_SHARE = 224 / 256
+"""The side of a validation crop, as a share of the image's shorter side."""
 POOL = 64
-"""Different synthetic images; each has one label."""
+"""The number of different synthetic images, each with one label."""
 
 
 class Images:
-    """Images (n, 3, size, size), normalized, and labels (n,), read from files as they are asked for.
+    """Images (n, 3, size, size), normalized, and labels (n,), read from files when they are needed.
 
-    With a seed, each is cropped and flipped at random, by (seed, epoch, index); without one the middle is taken.
+    With a seed, each is cropped and flipped at random by (seed, epoch, index); without, the center is cropped.
     """
 
     def __init__(self, files: list[tuple[str, int]], size: int, seed: int | None = None) -> None:
@@ -56,25 +57,25 @@ class Images:
         return images, torch.tensor([self.files[index][1] for index in draw.indices])
 
     def _pixels(self, index: int, epoch: int) -> Any:
-        """(size, size, 3) uint8. RuntimeError names a file that cannot be read."""
+        """One image, (size, size, 3) uint8. RuntimeError names a file that cannot be read."""
         path = self.files[index][0]
         image: Any = import_module("PIL.Image")
         try:
             with image.open(path) as file:
                 whole = file.convert("RGB")
-        except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:  # all that Pillow raises
+        except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:  # what Pillow may raise
             raise RuntimeError(f"{path} cannot be read as an image: {error}") from error
-        chance = None if self.seed is None else random.Random(f"{self.seed} {epoch} {index}")
+        rng = None if self.seed is None else random.Random(f"{self.seed} {epoch} {index}")
         width, height = whole.size
-        box = middle(width, height) if chance is None else crop(width, height, chance)
+        box = center(width, height) if rng is None else crop(width, height, rng)
         cut = whole.resize((self.size, self.size), image.Resampling.BILINEAR, box=box)
-        if chance and chance.random() < 0.5:
+        if rng and rng.random() < 0.5:
             cut = cut.transpose(image.Transpose.FLIP_LEFT_RIGHT)
         return np.asarray(cut)
 
 
 class Synthetic:
-    """A few random images (3, size, size), each with a label of its own, over and over."""
+    """A few random images (3, size, size), repeated, each with its own label."""
 
     def __init__(self, count: int, size: int, classes: int, seed: int) -> None:
         self.count, self.classes = count, classes
@@ -88,33 +89,35 @@ class Synthetic:
         return self.images[image], image % self.classes
 
 
-def crop(width: int, height: int, chance: random.Random) -> tuple[float, float, float, float]:
-    """(left, top, right, bottom) of a random crop; the middle where ten attempts do not fit.
+def crop(width: int, height: int, rng: random.Random) -> tuple[float, float, float, float]:
+    """(left, top, right, bottom) of a random crop, in pixels; of the center crop if ten attempts do not fit.
 
     Source: Szegedy et al., arXiv:1409.4842, section 6.
     """
     for _ in range(10):
-        area, shape = width * height * chance.uniform(SMALLEST_SHARE, 1), NARROWEST ** chance.uniform(-1, 1)
+        area, shape = width * height * rng.uniform(MIN_CROP_AREA, 1), MIN_ASPECT_RATIO ** rng.uniform(-1, 1)
         wide, high = (area * shape) ** 0.5, (area / shape) ** 0.5
         if 1 <= wide <= width and 1 <= high <= height:
-            left, top = chance.uniform(0, width - wide), chance.uniform(0, height - high)
+            left, top = rng.uniform(0, width - wide), rng.uniform(0, height - high)
             return left, top, left + wide, top + high
-    return middle(width, height)
+    return center(width, height)
 
 
-def middle(width: int, height: int) -> tuple[float, float, float, float]:
-    """The square in the middle, a little smaller than the image."""
-    side = min(width, height) * KEPT
+def center(width: int, height: int) -> tuple[float, float, float, float]:
+    """(left, top, right, bottom) of the central square, a little smaller than the image, in pixels."""
+    side = min(width, height) * CENTER_SHARE
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
 
 
 def read(folder: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]], int]:
-    """(path, label) of all training and all validation images in a fixed order, and the number of classes."""
+    """(path, label) of all training and of all validation images, sorted, and the number of classes. Raises
+    `Refused`.
+    """
     train, validation = folder / "train", folder / "val"
     for part in (train, validation):
         if not part.is_dir():
-            raise Refused(f"{part} is not there: the input needs train/CLASS/*.jpg and val/CLASS/*.jpg")
+            raise Refused(f"{part} does not exist: the input needs train/CLASS/*.jpg and val/CLASS/*.jpg")
     classes = sorted(path.name for path in train.iterdir() if path.is_dir())
     unknown = sorted({path.name for path in validation.iterdir() if path.is_dir()} - set(classes))
     if unknown:
@@ -126,23 +129,26 @@ def read(folder: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]], in
                 (str(path), label)
                 for label, name in enumerate(classes)
                 for path in sorted((part / name).glob("*"))
-                if path.suffix.lower() in ENDINGS
+                if path.suffix.lower() in EXTENSIONS
             ]
         )
         if not found[-1]:
-            raise Refused(f"{part} has no images in folders of classes ({' '.join(ENDINGS)})")
+            raise Refused(f"{part} has no images in class folders ({' '.join(EXTENSIONS)})")
     return found[0], found[1], len(classes)
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean cross-entropy with label smoothing, in float32."""
     return F.cross_entropy(logits.float(), labels, label_smoothing=LABEL_SMOOTHING)
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """The number of correct predictions, a scalar."""
     return (logits.argmax(1) == labels).sum()
 
 
 def build(seed: int, size: str = "full", image_size: int | None = None, data: str | None = None) -> Task:
+    """The task. `size`: full or tiny. `image_size`: in pixels. `data`: images or synthetic. Raises `Refused`."""
     tiny = size == "tiny"
     pixels = image_size or (64 if tiny else 224)
     given = os.environ.get(INPUT)
@@ -175,5 +181,5 @@ def build(seed: int, size: str = "full", image_size: int | None = None, data: st
         channels_last=True,
         layers=bottlenecks,
         stages=stages,
-        most_stages=4 if tiny else 16,
+        max_stages=4 if tiny else 16,
     )
