@@ -75,8 +75,8 @@ EXIT_CODES = {
     130: "interrupted with Ctrl-C; a job that was being followed goes on",
 }
 JOB_CODES = {
-    12: "the trainer: out of memory; the next start takes half the part of a batch",
-    33: "the trainer: a loss, gradient or weight is not a finite number",
+    12: "the trainer: out of memory; the next start uses micro-batches of half the size",
+    33: "the trainer: a loss, gradient or weight is NaN or infinite",
 }
 """Codes of processes inside a job, as logs and failures show them."""
 
