@@ -137,17 +137,17 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
 
     A run that was stopped has its checkpoint and little time: its model is not exported.
     """
-    told = {"parameters_sha256": export_model(loop, folders)} if outcome == "succeeded" else {}
+    exported = {"parameters_sha256": export_model(loop, folders)} if outcome == "succeeded" else {}
     if loop.ranks.rank == 0:
         best = loop.checkpointer.best
-        metrics = {"outcome": outcome, **loop.position._asdict(), **loop.metrics, **told}
+        metrics = {"outcome": outcome, **loop.position._asdict(), **loop.metrics, **exported}
         if best.step >= 0:
             metrics.update(best_step=best.step, best_val_loss=best.val_loss)
         metrics.update(seconds=round(loop.meter.seconds(), 3), samples_per_s=round(loop.meter.mean_rate(), 1))
         write_metrics_file(folders, metrics)
     loop.ranks.barrier()
     if loop.ranks.rank == 0:
-        tell(Result(outcome=outcome, step=loop.position.step).but(**told))
+        tell(Result(outcome=outcome, step=loop.position.step).but(**exported))
     write_result(outcome, step=loop.position.step)
 
 
