@@ -350,7 +350,7 @@ def main() -> None:
     exit_on_uncaught_errors()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    setattr(Ranks, "form", joined)  # noqa: B010
+    setattr(Ranks, "init_process_group", joined)  # noqa: B010
     chosen = sys.argv[1:]
     expected: dict[tuple[str, bool], tuple[list[float], list[float]]] = {}
     for name, strategy, flags in CHECKS[ranks.size]:

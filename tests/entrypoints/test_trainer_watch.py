@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from cloudtrain_launcher.events import Event
 from cloudtrain_trainer import checkpointer, gpu_monitor, hardware, memory, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.batches import loader_processes
@@ -53,15 +54,15 @@ READINGS = {"utilization_percent": 87, "memory_used_gb": 3.0, "memory_total_gb":
 
 
 def test_a_gpu_is_read_as_far_as_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[str, dict[str, float]]] = []
+    sent: list[Event] = []
     monkeypatch.setitem(sys.modules, "pynvml", Nvml("pynvml"))
-    monkeypatch.setattr(gpu_monitor, "emit", lambda kind, **values: told.append((kind, values)))
+    monkeypatch.setattr(gpu_monitor, "tell", sent.append)
     monitor = GpuMonitor("00000000:3b:00.0", pause=0.01)
     deadline = time.monotonic() + HANG_SECONDS
-    while not told and time.monotonic() < deadline:
+    while not sent and time.monotonic() < deadline:
         time.sleep(0.01)
     monitor.end()
-    assert told[0] == ("gpu", READINGS)
+    assert sent[0].to_json() == {"type": "gpu", **READINGS}
 
 
 def test_without_a_driver_or_the_package_there_is_silence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,10 +79,13 @@ def test_without_a_driver_or_the_package_there_is_silence(monkeypatch: pytest.Mo
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "CUDA out of memory"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you"), "DefaultCPUAllocator"),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may"), "cuDNN found no room to work"),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "cuDNN found no room to work"),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), "cuBLAS found no room to work"),
-        (RuntimeError("NCCL error: ... Failed to CUDA calloc 6291456 bytes"), "NCCL found no room for its buffers"),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may"), "cuDNN could not get memory"),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "cuDNN could not get memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), "cuBLAS could not get memory"),
+        (
+            RuntimeError("NCCL error: ... Failed to CUDA calloc 6291456 bytes"),
+            "NCCL could not get memory for its buffers",
+        ),
     ],
 )
 def test_memory_in_disguise_is_named(error: Exception, named: str) -> None:

@@ -263,6 +263,6 @@ def test_a_refusal_is_one_line_from_rank_0_and_exit_code_2(tmp_path: Path) -> No
     assert [rank.process.returncode for rank in ranks] == [2, 2]
     spoken = [[line for line in rank.lines if not line.startswith("::cloudtrain:: ")] for rank in ranks]
     assert len(spoken[0]) == 1
-    assert spoken[0][0].startswith("train.py: error: --strategy single trains in one process; there are 2")
+    assert spoken[0][0].startswith("train.py: error: --strategy single trains in one process; each of 2")
     assert "use --strategy ddp" in spoken[0][0]
     assert spoken[1] == []
