@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain import __version__
+from cloudtrain.declaration import declarations
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue, dotted
 from cloudtrain.target import Target
@@ -145,7 +146,7 @@ def make_plan(
         spec_digest=digest_of(spec_values(spec)),
         target=target,
         context=context,
-        unused=tuple(name for name in target.unused if _is_set(document.values, name)),
+        unused=tuple(_unused(spec, document, target)),
         origins=origins,
         host=host or target,
         spec_text=document.text,
@@ -177,26 +178,28 @@ def _impossible(spec: JobSpec, target: Target) -> list[Issue]:
             found.append(Issue(("inputs", key), f"has no URI for provider {name}", f"add {name}: …"))
             continue
         scheme = place.partition("://")[0].lower() if "://" in place else ""
-        if scheme not in target.schemes:
-            hint = f"a place for each: {{{name}: '{_EXAMPLES.get(name, '…')}', {_owner(scheme)}: '{place}'}}"
+        if scheme not in target.declaration.input_schemes:
+            example = target.declaration.input_example
+            hint = f"a place for each: {{{name}: '{example}', {_owner(scheme)}: '{place}'}}"
             found.append(Issue(("inputs", key), f"{place} cannot be read by the {name} provider", hint))
     for key, places in spec.secrets.items():
         if target.place_of(places) is None:
-            hint = f"add {name}: 'env:{key}'" if name in ("local", "docker") else f"add {name}: …"
+            hint = f"add {name}: 'env:{key}'" if "env" in target.declaration.secret_stores else f"add {name}: …"
             found.append(Issue(("secrets", key), f"has no URI for provider {name}", hint))
     return found
 
 
-_EXAMPLES = {
-    "local": "./data",
-    "docker": "./data",
-    "aws": "s3://bucket/folder/",
-    "azure": "azureml://datastores/NAME/paths/FOLDER/",
-}
-
-
 def _owner(scheme: str) -> str:
-    return {"s3": "aws", "azureml": "azure"}.get(scheme, "uri")
+    """The provider whose own scheme it is; `uri`, which means all of them, where it is nobody's."""
+    own = (each.name for each in declarations() if scheme and each.input_example.startswith(f"{scheme}://"))
+    return next(own, "uri")
+
+
+def _unused(spec: JobSpec, document: Document, target: Target) -> Iterator[str]:
+    """Fields that the target has no use for, and sections that speak to other providers."""
+    yield from (name for name in target.unused if _is_set(document.values, name))
+    mine = (target.provider, *target.declaration.fallback_providers)
+    yield from (name for name in spec.sections if name not in mine)
 
 
 def _is_set(values: Mapping[str, Any], path: str) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from cloudtrain.declaration import Declaration, declaration_of
+
 if TYPE_CHECKING:  # a provider that looks after a run needs none of these
     from cloudtrain.catalog.pricing import Quote
     from cloudtrain.images.selection import PlannedImage
@@ -41,10 +43,6 @@ class Target:
     max_nodes: int
     grace_seconds: int
     """From the platform's SIGTERM to its SIGKILL."""
-    schemes: tuple[str, ...]
-    """Where inputs may lie: `s3`, `https`; empty text for a folder on this machine."""
-    kin: tuple[str, ...] = ()
-    """Other providers whose places in the spec are this one's too: what `local` finds, a container here finds."""
     unused: tuple[str, ...] = ()
     """Fields of the spec, dotted, that mean nothing here; a plan says so when they are set."""
     config: ProviderConfig = field(default_factory=ProviderConfig)
@@ -69,6 +67,11 @@ class Target:
     """What is missing or wrong, so that no request can be made."""
 
     @property
+    def declaration(self) -> Declaration:
+        """What its provider says of itself."""
+        return declaration_of(self.provider)
+
+    @property
     def image_address(self) -> str:
         """The image's address or name; empty where there is none."""
         return self.image.address if self.image else ""
@@ -81,7 +84,7 @@ class Target:
 
     def place_of(self, places: Mapping[str, str]) -> str | None:
         """Where this provider finds an input or a secret, of what the spec says per provider ("*": for all)."""
-        return next((places[name] for name in (self.provider, *self.kin, "*") if name in places), None)
+        return self.declaration.place_of(places)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, without the problems. `facts`, as plan.json has always called it, is the provider's part."""
@@ -99,34 +102,9 @@ class Target:
             "quote": asdict(self.quote) if self.quote else None,
         }
 
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any], config: type[ProviderConfig]) -> Target:
-        """What `to_json` gave, read back, without what only planning needs (quote and origins of settings).
-
-        A run that another machine has started knows less of it; what is missing takes its default.
-        """
-        from cloudtrain.images.recipe import from_json as recipe_from_json
-        from cloudtrain.images.selection import PlannedImage
-
-        facts = document["facts"]
-        image = None
-        if "image" in facts:
-            recipe = recipe_from_json(facts["recipe"]) if facts.get("recipe") else None
-            image = PlannedImage(facts["image"], recipe)
-        plain: dict[str, Any] = {"where": "", "max_nodes": 0, "grace_seconds": 0, "schemes": ()}
-        plain |= {name: _frozen(document[name]) for name in _PLAIN if name in document}
-        borrowed = {path: str(facts.get(path.partition(".")[2])) for path in facts.get("borrowed", ())}
-        return cls(
-            **plain,
-            config=config.from_json(facts),
-            image=image,
-            instances=tuple(facts.get("instances", ())),
-            borrowed=borrowed,
-        )
-
 
 _PLAIN = (
-    *("provider", "contract", "where", "max_nodes", "grace_seconds", "schemes", "kin", "unused"),
+    *("provider", "contract", "where", "max_nodes", "grace_seconds", "unused"),
     *("tries_all_instances", "cluster", "origins", "gpus"),
 )
 """Fields of a target that are JSON as they are."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.api.run import Run
+from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import CloudError, CloudtrainError, RunExists, RunNotFound, StorageError, UsageError
 from cloudtrain.providers import Adopted, Seen, get_provider
 from cloudtrain.runs.history import History
@@ -126,7 +127,7 @@ def list_runs(*, data_dir: str | None = None, asking: str | None = None) -> list
         is_open = summary["state"] not in (*ENDED, DAMAGED)
         if is_open and where not in silent:
             try:
-                if where in ("", asking) or not get_provider(where).is_remote:
+                if where in ("", asking) or not declaration_of(where).is_remote:
                     state = Run(RunFolder(store.runs_dir / summary["run"])).status()
                     summary = {key: state.to_json()[key] for key in summary}
             except CloudError as error:

@@ -15,6 +15,7 @@ from cloudtrain.api.run import Run, Update, explain
 from cloudtrain.cli import github
 from cloudtrain.cli.output import command, home, learning_curves, number, paint, print_json, say
 from cloudtrain.cli.terminal import bar, indented, one_line, redraw, write_log
+from cloudtrain.declaration import rehearsed_by
 from cloudtrain.errors import CloudError
 from cloudtrain.runs.failure_hints import hint_for
 from cloudtrain.runs.logs import LogLine
@@ -186,8 +187,8 @@ def report(run: Run, state: RunState) -> None:
                 command("rerun", run.id) + ("   goes on from the checkpoint" if state.checkpoint else ""),
             )
         )
-    elif state.provider in HERE and state.contract in _PAID:
-        pay = command("rerun", run.id, "--provider", _PAID[state.contract])
+    elif rehearsed := rehearsed_by(state.provider, state.contract):
+        pay = command("rerun", run.id, "--provider", rehearsed.name)
         rows.append(("next", f"{command('fetch', run.id)}; or pay: {pay}"))
     elif left:
         rows.append(("next", command("fetch", run.id)))
@@ -222,13 +223,6 @@ def source_line(error: Mapping[str, Any]) -> str:
 def shown(place: str) -> str:
     """A place as people read it: a folder of this machine with a slash, an address as it is."""
     return place if "://" in place else home(place) + "/"
-
-
-HERE = ("local", "docker")
-"""Providers that run jobs on this machine."""
-
-_PAID = {"sagemaker": "aws", "azureml": "azure"}
-"""Whose machines a rehearsal stands for."""
 
 
 def money(state: RunState) -> str:

@@ -19,7 +19,7 @@ def _run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 def _providers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    from cloudtrain.providers import provider_names
+    from cloudtrain.declaration import provider_names
 
     return [name for name in provider_names() if name.startswith(incomplete)]
 

@@ -38,11 +38,8 @@ def headline(plan: Plan) -> str:
 def place(plan: Plan) -> str:
     """`on this machine`, `on this machine, as SageMaker would run it`, `in us-east-1`."""
     if plan.is_rehearsal:
-        return f"on {plan.host.where}, as {_PLATFORMS.get(plan.target.contract, plan.target.provider)} would run it"
+        return f"on {plan.host.where}, as {plan.target.declaration.label} would run it"
     return f"{'on' if plan.target.quote is None else 'in'} {plan.target.where}"
-
-
-_PLATFORMS = {"sagemaker": "SageMaker", "azureml": "Azure ML"}
 
 
 def _machines(plan: Plan) -> str:
@@ -115,7 +112,8 @@ def _borrowed(plan: Plan) -> list[str]:
 
 
 def _kind(plan: Plan) -> str:
-    return {"sagemaker": "CreateTrainingJob, ", "azureml": "command job, "}.get(plan.target.contract, "")
+    name = plan.target.declaration.request_name
+    return f"{name}, " if name else ""
 
 
 def cost(plan: Plan) -> list[str]:

@@ -11,7 +11,7 @@ import click
 
 from cloudtrain.api.lookup import adopt, find_run, list_runs
 from cloudtrain.api.run import MAX_NAMED, Run, explain
-from cloudtrain.cli.follow import HERE, conclude, money, shown, source_line
+from cloudtrain.cli.follow import conclude, money, shown, source_line
 from cloudtrain.cli.options import (
     data_dir,
     json_option,
@@ -33,6 +33,7 @@ from cloudtrain.cli.output import (
     tell,
 )
 from cloudtrain.cli.terminal import indented, one_line, write_json, write_log
+from cloudtrain.declaration import rehearsed_by
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.runs.state import STATES, RunState
 from cloudtrain.units import format_duration, parse_duration
@@ -103,7 +104,7 @@ def _kept(run_id: str, seconds: float) -> str:
 
 
 def _is_rehearsal(run: dict[str, Any]) -> bool:
-    return bool(run["provider"] in HERE and run["contract"] not in ("", "plain"))
+    return rehearsed_by(run["provider"], run["contract"]) is not None
 
 
 @click.command("status", epilog="Example:\n\n  cloudtrain status last --json")

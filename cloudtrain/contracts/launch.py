@@ -26,7 +26,7 @@ class Launch:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        return {**asdict(self), "argv": list(self.argv)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Launch:

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cloudtrain.errors import UsageError
+from cloudtrain.declaration import Declaration, is_provider, load_third_party, third_party
 from cloudtrain.issues import Issue
 
 if TYPE_CHECKING:
@@ -65,11 +65,13 @@ Note = Callable[[str], None]
 class Provider(Protocol):
     """One place where jobs run. Everything up to `render` is pure; everything after it is an effect."""
 
-    name: str
-    contracts: tuple[str, ...]
-    """The contracts whose requests it can execute; the first is its own."""
-    is_remote: bool
-    """Whether asking about a run takes a network."""
+    declaration: Declaration
+    """What it says of itself."""
+
+    @property
+    def contracts(self) -> tuple[str, ...]:
+        """The contracts whose requests it can execute; the first is its own."""
+        ...
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
         """The target that these settings and this spec mean. No network.
@@ -168,27 +170,9 @@ class Provider(Protocol):
         ...
 
 
-def provider_names() -> tuple[str, ...]:
-    """The providers at hand: ours by their files, others by the entry point group `cloudtrain.providers`."""
-    return tuple(sorted(_our_names() | set(_third_party())))
-
-
 def get_provider(name: str) -> Provider:
     """The provider of that name. UsageError names those at hand."""
-    if name in _our_names():
-        provider: Provider = import_module(f"cloudtrain.providers.{name}.provider").Provider()
-        return provider
-    others = _third_party()
-    if name in others:
-        return others[name].load()()  # type: ignore[no-any-return]
-    raise UsageError(f"there is no provider {name!r} here", hint=f"one of: {', '.join(provider_names())}")
-
-
-def _our_names() -> set[str]:
-    return {path.parent.name for path in Path(__file__).parent.glob("*/provider.py")}
-
-
-def _third_party() -> dict[str, Any]:
-    from importlib.metadata import entry_points
-
-    return {point.name: point for point in entry_points(group="cloudtrain.providers")}
+    if name in third_party() or not is_provider(name):
+        return load_third_party(name)()  # type: ignore[no-any-return]
+    provider: Provider = import_module(f"cloudtrain.providers.{name}.provider").Provider()
+    return provider

@@ -1,10 +1,8 @@
 """The job spec: what job.yaml may say, as frozen values, and how it is read with all its mistakes at once."""
 
-from cloudtrain.spec.fields import PROVIDERS, Arguments, Input
+from cloudtrain.spec.fields import Arguments, Input
 from cloudtrain.spec.load import load_spec, spec_from_document, spec_from_values
 from cloudtrain.spec.model import (
-    Aws,
-    Azure,
     Checkpoints,
     JobSpec,
     Limits,
@@ -13,10 +11,7 @@ from cloudtrain.spec.model import (
 )
 
 __all__ = [
-    "PROVIDERS",
     "Arguments",
-    "Aws",
-    "Azure",
     "Checkpoints",
     "Input",
     "JobSpec",

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cloudtrain.catalog import gpu_names
+from cloudtrain.declaration import declaration_of, is_provider, provider_names
 from cloudtrain.issues import Issue, Keys, did_you_mean
 from cloudtrain.spec.yaml_document import kind_of
-
-PROVIDERS = ("local", "docker", "aws", "azure")
-"""The providers a spec may speak of; which of them are installed is the registry's business."""
 
 NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,49}")
 """SageMaker's pattern for a job name (63 characters), less the room for a run's own ending."""
@@ -24,13 +22,6 @@ MAX_VARIABLE_BYTES = 131_072
 
 _ENV_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _INPUT_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
-_SECRET_STORES = {
-    "local": ("env",),
-    "docker": ("env",),
-    "aws": ("secretsmanager", "ssm"),
-    "azure": ("keyvault",),
-}
-_SECRET_NAMES = {"keyvault": "VAULT/NAME"}
 _NO_SECRETS = "a spec names where a secret is kept, it never holds it; for example {local: 'env:HF_TOKEN'}"
 
 
@@ -177,8 +168,9 @@ def read_secrets(value: Any) -> Mapping[str, Mapping[str, str]]:
 def _secret_place(pair: tuple[str, Any]) -> str:
     provider, place = _provider(pair[0]), pair[1]
     store, _, name = place.partition(":") if isinstance(place, str) else ("", "", "")
-    if store not in _SECRET_STORES[provider] or not name.strip() or "\0" in name:
-        forms = " or ".join(f"'{store}:{_SECRET_NAMES.get(store, 'NAME')}'" for store in _SECRET_STORES[provider])
+    stores = declaration_of(provider).secret_stores
+    if store not in stores or not name.strip() or "\0" in name:
+        forms = " or ".join(f"'{store}:{form}'" for store, form in stores.items())
         raise FieldError(f"expected {forms}", _NO_SECRETS)
     return str(place)
 
@@ -358,6 +350,7 @@ def _input_name(name: str) -> str:
 
 
 def _provider(name: str) -> str:
-    if name not in PROVIDERS:
-        raise FieldError(f"unknown provider{did_you_mean(name, PROVIDERS)}", f"one of {', '.join(PROVIDERS)}")
+    if not is_provider(name):
+        known = provider_names()
+        raise FieldError(f"unknown provider{did_you_mean(name, known)}", f"one of {', '.join(known)}")
     return name

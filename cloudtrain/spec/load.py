@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue, Keys, did_you_mean, dotted
 from cloudtrain.spec.fields import NAME, FieldErrors
-from cloudtrain.spec.model import JobSpec
+from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
 from cloudtrain.spec.placeholders import places_in_env, unknown_places
 from cloudtrain.spec.yaml_document import (
     Document,
@@ -109,13 +109,15 @@ def spec_from_document(document: Document, folder: Path, *, look: bool = True) -
     if "name" not in values:
         values = {"name": name_from_folder(folder), **values}
     spec = None
+    sections = {key: model for key in values if (model := section_model(key))}
     try:
         with _without_plugins():
-            spec = JobSpec.model_validate(values)
+            spec = spec_model(sections).model_validate(values)
     except ValidationError as error:
         for item in error.errors(include_url=False):
             found += _from_pydantic(item)
     found += _contradictions(values)
+    found += [issue for key, model in sections.items() for issue in model.contradictions(_mapping(values, key), values)]
     found += _on_disk(values, folder) if look else []
     if found or spec is None:
         issues = [issue.at(document.origin(issue.path)) for issue in dict.fromkeys(found)]
@@ -173,7 +175,7 @@ def _from_pydantic(item: Any) -> list[Issue]:
 
 
 def _known_keys(keys: Keys) -> tuple[str, ...]:
-    model: Any = JobSpec
+    model: Any = spec_model(section_models())
     for key in keys:
         field = model.model_fields.get(str(key)) if isinstance(model, type) and issubclass(model, BaseModel) else None
         model = field.annotation if field else None
@@ -183,18 +185,13 @@ def _known_keys(keys: Keys) -> tuple[str, ...]:
 def _contradictions(values: Mapping[str, Any]) -> list[Issue]:
     """What is right each by itself but impossible together. Of raw values, so that it works beside other mistakes."""
     found: list[Issue] = []
-    resources, limits, aws = (_mapping(values, key) for key in ("resources", "limits", "aws"))
+    resources, limits = (_mapping(values, key) for key in ("resources", "limits"))
     if resources.get("gpu") and resources.get("instance"):
         hint = "keep gpu (any cloud picks a machine) or instance (you pick it), not both"
         found.append(Issue(("resources", "instance"), "stands beside gpu: both choose the machine", hint))
     if resources.get("gpu") and resources.get("gpus") is None:
         found.append(
             Issue(("resources", "gpu"), "asks for a GPU model, but not how many", "add gpus: how many per node")
-        )
-    if resources.get("spot") is True and aws.get("keep_alive"):
-        hint = "leave one of them out"
-        found.append(
-            Issue(("aws", "keep_alive"), "cannot go with spot: SageMaker keeps no interruptible machine", hint)
         )
     runtime, wait = (_seconds(limits.get(key)) for key in ("max_runtime", "max_wait"))
     if runtime and wait and wait < runtime and resources.get("spot") is True:

@@ -2,75 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema, create_model
 
+from cloudtrain.declaration import declaration_of, declarations, is_provider, provider_names
 from cloudtrain.spec import fields
-from cloudtrain.spec.fields import PROVIDERS, Arguments, Input
-from cloudtrain.units import (
-    DURATION_FORMS,
-    MONEY_FORMS,
-    SIZE_FORMS,
-    parse_duration,
-    parse_money,
-    parse_size,
-)
+from cloudtrain.spec.fields import Arguments, Input
+from cloudtrain.spec.section import STRINGS_SCHEMA, Duration, Interval, LazySchema, Money, Section, Size
 
 _TEXT = {"type": ["string", "number", "boolean"]}
 _TEXT_MAP = {"type": "object", "additionalProperties": _TEXT}
-_STRINGS = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
 
 def _for_providers(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": dict.fromkeys(PROVIDERS, schema), "additionalProperties": False}
+    return {"type": "object", "properties": dict.fromkeys(provider_names(), schema), "additionalProperties": False}
 
 
-_INPUT = {
-    "oneOf": [
-        {"type": "string"},
-        {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {
-                **{place: {"type": "string"} for place in ("uri", *PROVIDERS)},
-                "mode": {"enum": ["copy", "stream"]},
-                "type": {"enum": list(fields.INPUT_TYPES)},
-            },
-        },
-    ]
-}
-
-
-def _reader(parse: Callable[[str], Any], what: str, forms: str) -> BeforeValidator:
-    return BeforeValidator(lambda value: value if value is None else fields.read_quantity(value, parse, what, forms))
-
-
-def _examples(forms: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": ["string", "null"], "examples": forms.split(", ")})
-
-
-Duration = Annotated[int | None, _reader(parse_duration, "a duration", DURATION_FORMS), _examples(DURATION_FORMS)]
-"""Seconds, or nothing."""
-Interval = Annotated[
-    int,
-    BeforeValidator(lambda v: fields.read_quantity(v, parse_duration, "a duration", DURATION_FORMS)),
-    WithJsonSchema({"type": "string", "examples": DURATION_FORMS.split(", ")}),
-]
-"""Seconds."""
-Size = Annotated[int | None, _reader(parse_size, "a size", SIZE_FORMS), _examples(SIZE_FORMS)]
-"""Bytes."""
-Money = Annotated[float | None, _reader(parse_money, "an amount of money", MONEY_FORMS), _examples(MONEY_FORMS)]
-"""US dollars."""
-Strings = Annotated[tuple[str, ...], BeforeValidator(fields.read_strings), WithJsonSchema(_STRINGS)]
-
-
-class Section(BaseModel):
-    """What all parts of a spec share: strict, frozen, no unknown keys."""
-
-    # Built when a spec is read, once for all sections, and not one by one before.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, defer_build=True)
+def _inputs_schema() -> dict[str, Any]:
+    properties = {
+        **{place: {"type": "string"} for place in ("uri", *provider_names())},
+        "mode": {"enum": ["copy", "stream"]},
+        "type": {"enum": list(fields.INPUT_TYPES)},
+    }
+    item = {"oneOf": [{"type": "string"}, {"type": "object", "additionalProperties": False, "properties": properties}]}
+    return {"type": "object", "additionalProperties": item}
 
 
 class Resources(Section):
@@ -80,13 +38,13 @@ class Resources(Section):
     gpus: Annotated[int | None, WithJsonSchema({"type": ["integer", "null"], "minimum": 0, "maximum": 64})] = Field(
         None, ge=0, le=64, description="GPUs per node; 0 = CPU; default: all of the instance that is named, else 0"
     )
-    gpu: Annotated[tuple[str, ...], BeforeValidator(fields.read_gpus), WithJsonSchema(_STRINGS)] = Field(
+    gpu: Annotated[tuple[str, ...], BeforeValidator(fields.read_gpus), WithJsonSchema(STRINGS_SCHEMA)] = Field(
         (), description="GPU models in order of preference, resolved through the catalog"
     )
     instance: Annotated[
         Mapping[str, tuple[str, ...]],
         BeforeValidator(fields.read_instances),
-        WithJsonSchema(_for_providers(_STRINGS)),
+        LazySchema(lambda: _for_providers(STRINGS_SCHEMA)),
     ] = Field({}, description="instance types per provider, in order of preference, instead of gpu")
     processes: Annotated[
         int | Literal["auto"],
@@ -128,42 +86,14 @@ class Launch(Section):
     )
 
 
-class Aws(Section):
-    """Account facts and wishes for SageMaker; the account facts may live in settings instead."""
-
-    region: str | None = Field(None, description="where jobs run, such as us-east-1")
-    role: str | None = Field(None, description="ARN of the role that the job runs as")
-    bucket: str | None = Field(None, description="bucket for source, checkpoints and models")
-    repository: str | None = Field(None, description="ECR repository for images that are built, its name or address")
-    subnets: Strings = Field((), description="run inside these subnets of your network")
-    security_groups: Strings = Field((), description="with these security groups")
-    kms_key: str | None = Field(None, description="key that encrypts the machines' disks and what the job writes")
-    keep_alive: Duration = Field(None, description="keep the machines this long for the next job; they are billed")
-    network_isolation: bool = Field(False, description="no network for the container but the other nodes")
-    encrypt_traffic: bool = Field(False, description="encrypt what the nodes send each other; slower")
-    remote_debug: bool = Field(False, description="allow a shell in the container through Systems Manager")
-    infra_check: bool = Field(False, description="test hardware and network before the job starts")
-    tensorboard: bool = Field(False, description="upload what is written to CLOUDTRAIN_TENSORBOARD_DIR as it comes")
-
-
-class Azure(Section):
-    """Account facts and wishes for Azure ML; the account facts may live in settings instead."""
-
-    subscription: str | None = Field(None, description="id of the subscription")
-    resource_group: str | None = Field(None, description="the workspace's resource group")
-    workspace: str | None = Field(None, description="the Azure ML workspace that the job runs in")
-    location: str | None = Field(None, description="where the workspace is, such as eastus: prices depend on it")
-    compute: str | None = Field(None, description="a compute cluster of the workspace; default: serverless machines")
-    datastore: str | None = Field(None, description="where checkpoints, model and output are kept")
-    repository: str | None = Field(None, description="where built images are pushed: myregistry.azurecr.io/train")
-    tier: Literal["basic", "standard", "premium"] | None = Field(None, description="queue of serverless machines")
-    identity: Literal["managed", "user"] | None = Field(None, description="whom the job acts as")
-    services: Strings = Field((), description="ways into the running job: ssh, jupyter, vscode, tensorboard")
-    ssh_key: str | None = Field(None, description="your public key, for the service ssh")
+ProviderSection = TypeVar("ProviderSection", bound=Section)
 
 
 class JobSpec(Section):
-    """One job, for any cloud. The file it is read from is job.yaml."""
+    """One job, for any cloud. The file it is read from is job.yaml.
+
+    A spec with sections of providers is of a class made by `spec_model`, with a field for each.
+    """
 
     name: Annotated[str, BeforeValidator(fields.read_name)] = Field(description="default: the folder's name")
     entrypoint: str | None = Field(
@@ -185,7 +115,7 @@ class JobSpec(Section):
     inputs: Annotated[
         Mapping[str, Input],
         BeforeValidator(fields.read_inputs),
-        WithJsonSchema({"type": "object", "additionalProperties": _INPUT}),
+        LazySchema(_inputs_schema),
     ] = Field({}, description="data, each a folder or file that the job finds in CLOUDTRAIN_INPUT_<NAME>")
     checkpoints: Checkpoints = Checkpoints.model_construct()
     limits: Limits = Limits.model_construct()
@@ -196,17 +126,49 @@ class JobSpec(Section):
     secrets: Annotated[
         Mapping[str, Mapping[str, str]],
         BeforeValidator(fields.read_secrets),
-        WithJsonSchema({"type": "object", "additionalProperties": _for_providers({"type": "string"})}),
+        LazySchema(lambda: {"type": "object", "additionalProperties": _for_providers({"type": "string"})}),
     ] = Field({}, description="environment variables whose values are kept elsewhere, per provider")
     tags: Annotated[Mapping[str, str], BeforeValidator(fields.read_tags), WithJsonSchema(_TEXT_MAP)] = Field(
         {}, description="labels of the job"
     )
-    aws: Aws = Aws.model_construct()
-    azure: Azure = Azure.model_construct()
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """The providers that the spec has a section for, by name."""
+        return tuple(name for name in type(self).model_fields if name not in JobSpec.model_fields)
+
+    def section(self, kind: type[ProviderSection]) -> ProviderSection:
+        """A provider's own section; all defaults where the spec has none."""
+        for name in self.sections:
+            if isinstance(found := getattr(self, name), kind):
+                return found
+        return cast("ProviderSection", kind.model_construct())
+
+
+def section_models() -> dict[str, type[Section]]:
+    """The models of all providers' sections, by the keys under which they are in job.yaml."""
+    return {each.name: each.section() for each in declarations() if each.section}
+
+
+def section_model(key: str) -> type[Section] | None:
+    """The model of a section by its key; None where that is no provider, or one without a section."""
+    declared = declaration_of(key) if key not in JobSpec.model_fields and is_provider(key) else None
+    return declared.section() if declared and declared.section else None
+
+
+def spec_model(sections: Mapping[str, type[Section]]) -> type[JobSpec]:
+    """The model of a job.yaml that has these sections of providers."""
+    return _spec_model(tuple(sections.items())) if sections else JobSpec
+
+
+@cache
+def _spec_model(sections: tuple[tuple[str, type[Section]], ...]) -> type[JobSpec]:
+    parts: dict[str, Any] = {name: (model, model.model_construct()) for name, model in sections}
+    return create_model("JobSpec", __base__=JobSpec, __doc__=JobSpec.__doc__, **parts)
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of job.yaml, from which editors complete it."""
-    schema = JobSpec.model_json_schema()
+    schema = spec_model(section_models()).model_json_schema()
     del schema["title"], schema["required"]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "cloudtrain job", **schema}

@@ -9,7 +9,7 @@ from typing import Any
 from cloudtrain.issues import Issue, did_you_mean
 
 # Compiled when they are needed: a plan has no time to lose.
-_PLACE = r"\$\{(?P<azure>\{\s*)?(?P<kind>inputs|outputs)\.(?P<name>[A-Za-z][\w-]*)(?(azure)\s*\})\}"
+_PLACE = r"\$\{(?P<doubled>\{\s*)?(?P<kind>inputs|outputs)\.(?P<name>[A-Za-z][\w-]*)(?(doubled)\s*\})\}"
 """`${inputs.train}`, `${outputs.model}`; or `${{inputs.train}}`, as Azure ML writes it."""
 _AZURES_OWN = r"\$\{\{\s*((search_space|parent)\.[^}]*?)\s*\}\}"
 _OUTPUTS = ("model", "output", "checkpoints")
@@ -25,8 +25,8 @@ def unknown_places(args: Any, inputs: Mapping[str, Any]) -> list[Issue]:
             continue
         for place in re.finditer(_PLACE, str(item)):
             kind, name = place["kind"], place["name"]
-            names = {each.replace("-", "_") for each in known[kind]} if place["azure"] else set(known[kind])
-            if (name.replace("-", "_") if place["azure"] else name) not in names:
+            names = {each.replace("-", "_") for each in known[kind]} if place["doubled"] else set(known[kind])
+            if (name.replace("-", "_") if place["doubled"] else name) not in names:
                 message = f"there is no {kind[:-1]} {name!r}{did_you_mean(name, known[kind])}"
                 found.append(Issue(("args", key), message))
         for word in re.findall(_AZURES_OWN, str(item)):

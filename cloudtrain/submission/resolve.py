@@ -39,4 +39,5 @@ def _is_named(plan: Plan) -> bool:
     wish = asked(plan.spec.image, plan.provider)
     if plan.target.contract == "plain" or is_build(wish):
         return False
-    return wish[1] == plan.target.image_address and not wish[1].startswith("azureml:")
+    is_own = wish[1].partition(":")[0] in plan.target.declaration.image_schemes
+    return wish[1] == plan.target.image_address and not is_own

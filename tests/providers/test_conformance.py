@@ -10,11 +10,12 @@ import pytest
 
 import cloudtrain
 from cloudtrain import providers
+from cloudtrain.declaration import provider_names
 from cloudtrain.errors import SpecError, UsageError
 from cloudtrain.planning import Plan
 from cloudtrain.settings import load_settings
 
-NAMES = providers.provider_names()
+NAMES = provider_names()
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,7 @@ def test_local_is_among_them() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_provider_is_called_like_its_file(name: str, tmp_path: Path) -> None:
     found = providers.get_provider(name)
-    assert found.name == name
+    assert found.declaration.name == name
     spec = cloudtrain.load({"name": "digits"}).spec
     assert found.target(load_settings(tmp_path), spec).provider == name
 

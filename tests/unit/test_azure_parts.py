@@ -18,8 +18,8 @@ from cloudtrain.providers.azure.phases import ENDED, PHASES, billing, ended_at, 
 from cloudtrain.providers.azure.quota import refuse_machines
 from cloudtrain.providers.azure.request import document_of
 from cloudtrain.providers.azure.results import parts, places
+from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.settings import Settings
-from cloudtrain.spec.model import Azure
 from tests.golden.cases import CASES, plan_of
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def settings(**values: str) -> Settings:
 
 def test_the_spec_wins_over_the_settings_and_only_these_have_an_origin() -> None:
     known = settings(subscription="12345678-1234-1234-1234-123456789ABC", resource_group="g", workspace="w-1")
-    config, said = account(Azure(workspace="other", compute="azureml:c-1"), known, rehearsal=False)
+    config, said = account(AzureSection(workspace="other", compute="azureml:c-1"), known, rehearsal=False)
     assert said.problems == []
     assert (config.workspace, config.compute, config.resource_group) == ("other", "c-1", "g")
     assert said.origins == dict.fromkeys(("azure.subscription", "azure.resource_group"), "cloudtrain.toml:1")
@@ -139,15 +139,15 @@ def test_the_spec_wins_over_the_settings_and_only_these_have_an_origin() -> None
 
 @pytest.mark.parametrize("written", ["East US 2", "eastus2", "EastUS2", "east-us-2"])
 def test_a_location_is_one_however_it_is_written(written: str) -> None:
-    config, said = account(Azure(location=written), settings(), rehearsal=True)
+    config, said = account(AzureSection(location=written), settings(), rehearsal=True)
     assert (config.location, said.problems) == ("eastus2", [])
 
 
 def test_a_rehearsal_goes_without_an_account_and_says_so() -> None:
-    config, said = account(Azure(), settings(), rehearsal=True)
+    config, said = account(AzureSection(), settings(), rehearsal=True)
     missing = ["azure.subscription", "azure.resource_group", "azure.workspace"]
     assert (list(config.placeholders), said.problems) == (missing, [])
-    _, said = account(Azure(), settings(), rehearsal=False)
+    _, said = account(AzureSection(), settings(), rehearsal=False)
     assert [issue.field for issue in said.problems] == missing
 
 

@@ -25,7 +25,7 @@ from tests.support.limits import HANG_SECONDS
 
 PLAIN = "name: digits\nresources: {nodes: 2, gpus: 8, gpu: H100}\nlimits: {max_runtime: 1 h}\n"
 PLAN = plan_of("azure", PLAIN)
-HERE = Target(provider="local", where="this machine", max_nodes=8, grace_seconds=30, schemes=("",))
+HERE = Target(provider="local", where="this machine", max_nodes=8, grace_seconds=30)
 MARKS = st.sampled_from(["$", "{", "${{", "${{inputs.x}}", "}", "\\", "\\u007b", "u007b", '"', "'", "\n"])
 WORDS = st.lists(st.lists(MARKS | st.text(st.characters(codec="utf-8", exclude_characters="\0"))).map("".join))
 

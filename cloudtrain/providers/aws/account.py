@@ -10,10 +10,10 @@ from cloudtrain.issues import Issue, did_you_mean
 from cloudtrain.providers.aws.cli_defaults import region_around
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.image import repository_of
+from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.providers.cloud.account import Account, Needed, repository_in
 from cloudtrain.providers.cloud.cli_defaults import Found
 from cloudtrain.settings import Settings
-from cloudtrain.spec.model import Aws
 
 _REGION = Needed("us-east-1", "where to run", placeholder="us-east-1")
 _ROLE = Needed(
@@ -24,7 +24,7 @@ _ROLE = Needed(
 _BUCKET = Needed("my-bucket", "where source, checkpoints and models are kept", placeholder="not-set-yet")
 
 
-def account(aws: Aws, settings: Settings, *, rehearsal: bool) -> tuple[AwsConfig, Account]:
+def account(aws: AwsSection, settings: Settings, *, rehearsal: bool) -> tuple[AwsConfig, Account]:
     """The settings of the account, and what there is to say of them: origins, and what is missing.
 
     A rehearsal may go without: placeholders stand in, and the settings name them.

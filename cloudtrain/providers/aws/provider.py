@@ -10,6 +10,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
 from cloudtrain.providers.aws.config import config_of, request_of
+from cloudtrain.providers.aws.declaration import DECLARATION
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 class Provider:
     """SageMaker training jobs. Everything that needs boto3 is imported when it is needed."""
 
-    name = "aws"
-    contracts = ("sagemaker",)
-    is_remote = True
+    declaration = DECLARATION
+    name = DECLARATION.name
+    contracts = (DECLARATION.contract,)
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
         """Region, role, bucket, instance types, image and price: all from the spec, the settings and our tables."""

@@ -14,6 +14,7 @@ from cloudtrain.providers.cloud.request import ARCHIVE, OURS, PREFIX, as_folder,
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.images.reference import ResolvedImage
+    from cloudtrain.providers.aws.section import AwsSection
     from cloudtrain.spec.fields import Input
 
 SOURCE, JOB, RESUME = (f"{OURS}{name}" for name in ("source", "job", "resume"))
@@ -48,7 +49,7 @@ def source_place(bucket: str, digest: str) -> str:
 def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     """The request: `aws sagemaker create-training-job --cli-input-json` takes it as it is."""
     spec, config = plan.spec, plan.target.config_as(AwsConfig)
-    aws, limits, bucket = spec.aws, spec.limits, config.bucket
+    aws, limits, bucket = section_of(plan), spec.limits, config.bucket
     place, address = run_place(bucket, plan.run_id), image.address if image else plan.target.image_address
     body: dict[str, Any] = {
         "TrainingJobName": plan.run_id,
@@ -91,6 +92,13 @@ def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     if aws.infra_check:
         body["InfraCheckConfig"] = {"EnableInfraCheck": True}
     return body
+
+
+def section_of(plan: Plan) -> AwsSection:
+    """What the spec says to this provider alone."""
+    from cloudtrain.providers.aws.section import AwsSection
+
+    return plan.spec.section(AwsSection)
 
 
 def job_of(plan: Plan) -> dict[str, Any]:
@@ -174,8 +182,8 @@ def _resources(plan: Plan) -> dict[str, Any]:
         resources["VolumeSizeInGB"] = max(1, -(-disk // 2**30)) if disk else DEFAULT_VOLUME_GIB
         if key and not has_own_disk(types):
             resources["VolumeKmsKeyId"] = key
-    if spec.aws.keep_alive:
-        resources["KeepAlivePeriodInSeconds"] = spec.aws.keep_alive
+    if section_of(plan).keep_alive:
+        resources["KeepAlivePeriodInSeconds"] = section_of(plan).keep_alive
     return resources
 
 

@@ -18,6 +18,7 @@ from cloudtrain.planning import Plan
 from cloudtrain.providers.aws.account import malformed, unlikely
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import has_own_disk, needs_volume, single_file
+from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.providers.cloud.request import OURS
 from cloudtrain.units import exact_duration
 
@@ -121,7 +122,7 @@ def _capacity(plan: Plan) -> Iterator[Issue]:
     if resources.spot and len(types) > 1:
         hint = "name one instance type for spot, or leave spot out and let SageMaker take the first type it has"
         yield Issue(blame, f"a choice of {len(types)} instance types cannot go with spot", hint)
-    if plan.spec.aws.keep_alive and len(types) > 1:
+    if plan.spec.section(AwsSection).keep_alive and len(types) > 1:
         hint = "a warm pool is found again by its one instance type"
         yield Issue(blame, f"a choice of {len(types)} instance types cannot go with aws.keep_alive", hint)
     if resources.disk and needs_volume(types) and resources.disk > MAX_DISK_GIB * 2**30:
@@ -157,12 +158,12 @@ def _network(plan: Plan) -> Iterator[Issue]:
     if bool(config.subnets) != bool(config.security_groups):
         missing, there = ("security_groups", "subnets") if config.subnets else ("subnets", "security_groups")
         yield Issue(("aws", there), f"needs aws.{missing} beside it", "both, or neither")
-    if spec.aws.network_isolation:
+    if spec.section(AwsSection).network_isolation:
         if spec.secrets:
             yield Issue(
                 ("aws", "network_isolation"), "keeps the job from asking for its secrets", "leave one of them out"
             )
-        if spec.aws.remote_debug:
+        if spec.section(AwsSection).remote_debug:
             yield Issue(("aws", "network_isolation"), "leaves no way in for aws.remote_debug", "leave one of them out")
 
 

@@ -11,6 +11,7 @@ from cloudtrain.images.selection import PlannedImage
 from cloudtrain.providers.aws.account import account, unlikely
 from cloudtrain.providers.aws.image import image_of
 from cloudtrain.providers.aws.rules import unheeded
+from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.settings import Settings
 from cloudtrain.spec import JobSpec
 from cloudtrain.target import Target
@@ -19,13 +20,13 @@ MAX_NODES = 500
 DEFAULT_INSTANCE = "ml.m5.xlarge"
 """For a job without GPUs that names no type."""
 
-UNUSED = ("resources.shm", "azure")
+UNUSED = ("resources.shm",)
 
 
 def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     """Everything that rendering needs; what is missing or impossible is listed in `problems`."""
     resources = spec.resources
-    config, said = account(spec.aws, settings, rehearsal=rehearsal)
+    config, said = account(spec.section(AwsSection), settings, rehearsal=rehearsal)
     problems = list(said.problems)
     region = "" if any(issue.path == ("aws", "region") for issue in problems) else config.region
     types, gpus, wrong = choose(
@@ -49,7 +50,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         spec.limits,
         default_seconds=DEFAULT_MAX_RUNTIME_SECONDS,
         grace_seconds=GRACE_SECONDS,
-        kept_seconds=spec.aws.keep_alive or 0,
+        kept_seconds=spec.section(AwsSection).keep_alive or 0,
     )
     if region and (wrong_image or wrong_limits) and unlikely(region):
         problems += unlikely(region)
@@ -61,7 +62,6 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         where=region,
         max_nodes=MAX_NODES,
         grace_seconds=GRACE_SECONDS,
-        schemes=("s3",),
         unused=(*UNUSED, *unheeded(types, disk=resources.disk is not None)),
         config=replace(
             config,

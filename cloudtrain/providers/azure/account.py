@@ -9,9 +9,9 @@ from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers.azure.cli_defaults import account_around
 from cloudtrain.providers.azure.config import AzureConfig
+from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.providers.cloud.account import Account, Needed
 from cloudtrain.settings import Settings
-from cloudtrain.spec.model import Azure
 
 WORKSPACE = ("subscription", "resource_group", "workspace")
 
@@ -34,7 +34,7 @@ _FORMS = {
 }
 
 
-def account(azure: Azure, settings: Settings, *, rehearsal: bool) -> tuple[AzureConfig, Account]:
+def account(azure: AzureSection, settings: Settings, *, rehearsal: bool) -> tuple[AzureConfig, Account]:
     """The settings of the workspace, and what there is to say of them: origins, and what is missing."""
     said = Account("azure", azure, settings, account_around, rehearsal=rehearsal)
     subscription = said.required("subscription", _SUBSCRIPTION)

@@ -10,6 +10,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
 from cloudtrain.providers.azure.config import AzureConfig, config_of, request_of
+from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 class Provider:
     """Azure ML command jobs. Everything that needs azure-ai-ml is imported when it is needed."""
 
-    name = "azure"
-    contracts = ("azureml",)
-    is_remote = True
+    declaration = DECLARATION
+    name = DECLARATION.name
+    contracts = (DECLARATION.contract,)
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
         """Workspace, machines, environment and price: all from the spec, the settings and our tables."""

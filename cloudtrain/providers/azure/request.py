@@ -16,6 +16,7 @@ from cloudtrain.providers.cloud.request import ARCHIVE, PREFIX, as_folder, input
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.images.reference import ResolvedImage
+    from cloudtrain.providers.azure.section import AzureSection
     from cloudtrain.spec.fields import Input
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
@@ -75,6 +76,7 @@ def code_folder(data_dir: str, digest: str) -> str:
 def document_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     """The request: `az ml job create -f` takes it as it is."""
     spec, config = plan.spec, plan.target.config_as(AzureConfig)
+    azure = section_of(plan)
     inputs, address = _inputs(plan), image.address if image else plan.target.image_address
     document: dict[str, Any] = {
         "$schema": SCHEMA,
@@ -102,13 +104,20 @@ def document_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any
     }
     if config.compute:
         document["compute"] = f"azureml:{config.compute}"
-    elif spec.resources.spot or spec.azure.tier:
-        document["queue_settings"] = {"job_tier": "spot" if spec.resources.spot else spec.azure.tier}
-    if spec.azure.identity or spec.secrets:
-        document["identity"] = {"type": _IDENTITIES[spec.azure.identity or "managed"]}
-    if spec.azure.services:
-        document["services"] = {name: _service(name, spec.azure.ssh_key) for name in spec.azure.services}
+    elif spec.resources.spot or azure.tier:
+        document["queue_settings"] = {"job_tier": "spot" if spec.resources.spot else azure.tier}
+    if azure.identity or spec.secrets:
+        document["identity"] = {"type": _IDENTITIES[azure.identity or "managed"]}
+    if azure.services:
+        document["services"] = {name: _service(name, azure.ssh_key) for name in azure.services}
     return document
+
+
+def section_of(plan: Plan) -> AzureSection:
+    """What the spec says to this provider alone."""
+    from cloudtrain.providers.azure.section import AzureSection
+
+    return plan.spec.section(AzureSection)
 
 
 def job_of(plan: Plan) -> dict[str, Any]:

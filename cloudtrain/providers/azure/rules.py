@@ -15,6 +15,7 @@ from cloudtrain.providers.azure.account import malformed_settings
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import misnamed
 from cloudtrain.providers.azure.request import SERVICES, as_variable, input_name, is_address, is_size, job_of
+from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.providers.cloud.request import OURS
 from cloudtrain.units import exact_duration
 
@@ -106,7 +107,7 @@ def _is_folder(path: str) -> bool:
 
 
 def _machines(plan: Plan) -> Iterator[Issue]:
-    resources, azure = plan.spec.resources, plan.spec.azure
+    resources, azure = plan.spec.resources, plan.spec.section(AzureSection)
     compute = plan.target.config_as(AzureConfig).compute
     named = resources.instance.get(plan.target.provider, ())
     for index, name in enumerate(named):
@@ -148,7 +149,7 @@ def _time(plan: Plan) -> Iterator[Issue]:
 
 
 def _ways(plan: Plan) -> Iterator[Issue]:
-    azure = plan.spec.azure
+    azure = plan.spec.section(AzureSection)
     unknown = [name for name in azure.services if name not in SERVICES]
     if unknown:
         yield Issue(("azure", "services"), f"there is no service {unknown[0]!r}", f"known: {', '.join(SERVICES)}")

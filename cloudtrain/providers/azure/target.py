@@ -10,6 +10,7 @@ from cloudtrain.issues import Issue
 from cloudtrain.providers.azure.account import account
 from cloudtrain.providers.azure.image import image_of
 from cloudtrain.providers.azure.request import is_size
+from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.settings import Settings
 from cloudtrain.spec import JobSpec
 from cloudtrain.spec.model import Resources
@@ -24,7 +25,7 @@ DEFAULT_INSTANCE = "Standard_DS3_v2"
 DEFAULT_MAX_RUNTIME_SECONDS = 86_400
 """Azure ML itself would let a job run for weeks."""
 
-UNUSED = ("resources.disk", "limits.max_wait", "limits.retries", "aws")
+UNUSED = ("resources.disk", "limits.max_wait", "limits.retries")
 
 
 def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
@@ -34,7 +35,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     On Kubernetes a type is the name of one of the cluster's own instance types.
     """
     resources = spec.resources
-    config, said = account(spec.azure, settings, rehearsal=rehearsal)
+    config, said = account(spec.section(AzureSection), settings, rehearsal=rehearsal)
     problems = list(said.problems)
     named = resources.instance.get("azure", ())
     of_cluster = config.compute and not named
@@ -65,7 +66,6 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         where=location or f"the workspace {config.workspace}",
         max_nodes=MAX_NODES,
         grace_seconds=settings["azure.stop_grace"],
-        schemes=("", "azureml", "https", "wasbs", "abfss"),
         unused=UNUSED,
         config=replace(
             config,

@@ -92,7 +92,7 @@ def rehearsal_notes(plan: Plan) -> list[str]:
         missing = ", ".join(config.placeholders)
         notes.append(f"{missing} not set: rehearsed with a placeholder; {name} will ask for it")
     notes += [f"{name} will refuse it: {message}" for message in config.unpaid]
-    mine = {plan.host.provider, *plan.host.kin}
+    mine = {plan.host.provider, *plan.host.declaration.fallback_providers}
     local = [item for item, places in spec.inputs.items() if mine & set(places.uri)]
     if local:
         how = "mounted read-only" if stand_in else "what the job writes there stays"

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.contracts.launch import Launch
+from cloudtrain.providers.aws.declaration import DECLARATION as AWS
+from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.docker import gpus
 from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.connect import docker_engine
@@ -36,13 +38,13 @@ SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
 def docker_emulator(paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> DockerEmulator:
     """The emulator of a run's request, by its contract."""
     contract = plan.contract
-    if contract == "sagemaker":
+    if contract == AWS.contract:
         from cloudtrain.providers.docker.mounts import SageMakerContainers
 
         # SageMaker's containers reach the internet unless the request says otherwise.
         isolated = request.get("EnableNetworkIsolation", False)
         return DockerEmulator(SageMakerContainers(paths, request, plan), paths, plan, isolated)
-    if contract == "azureml":
+    if contract == AZURE.contract:
         from cloudtrain.providers.docker.mounts import AzureMLContainers
 
         return DockerEmulator(AzureMLContainers(paths, request, plan), paths, plan)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cloudtrain.declaration import declarations
 from cloudtrain.images.selection import PlannedImage, asked, built, is_build, recipe_for
 from cloudtrain.issues import Issue
+from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.settings import Settings
-
-_CLOUDS = {"dlc": "aws", "azureml": "azure"}
 
 
 def image_of(
@@ -18,12 +18,13 @@ def image_of(
 
     `auto`, and nothing said, is our own image.
     """
-    wish = asked(image, "docker")
+    wish = asked(image, DECLARATION.name)
     at, address = wish
     if is_build(wish) or address == "auto":
         recipe, problems = recipe_for(wish, settings, gpu=gpu)
         return built(recipe), tuple(problems)
-    cloud = _CLOUDS.get(address.partition(":")[0])
+    scheme, colon, _ = address.partition(":")
+    cloud = next((each.name for each in declarations() if colon and scheme in each.image_schemes), None)
     if cloud:
         hint = f"an address for each: image: {{docker: auto, {cloud}: '{address}'}}"
         return PlannedImage(""), (Issue(at, f"{address} means something in {cloud} alone", hint),)

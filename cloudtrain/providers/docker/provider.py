@@ -14,6 +14,7 @@ from cloudtrain.planning import Plan
 from cloudtrain.providers import Progress, Request
 from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.container import Bind, ContainerLaunch, default_shm_bytes, host_names
+from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
 from cloudtrain.runs.observation import Observation, Record
@@ -39,7 +40,8 @@ MASTER_PORT = 29500
 class Provider(RunsHere):
     """This machine's Docker engine, under the plain contract."""
 
-    name = "docker"
+    declaration = DECLARATION
+    name = DECLARATION.name
     inside = INSIDE
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
@@ -52,8 +54,6 @@ class Provider(RunsHere):
             where="this machine, in containers",
             max_nodes=99,
             grace_seconds=settings["stop_grace"],
-            schemes=("",),
-            kin=("local",),
             unused=tuple(name for name in UNUSED if name not in ("image", "resources.shm")),
             config=DockerConfig(
                 cores=os.cpu_count() or 1,

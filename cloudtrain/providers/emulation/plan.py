@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.declaration import declaration_of
 from cloudtrain.runs.record import PLAN
 from cloudtrain.runs.store import RunFolder
 from cloudtrain.target import Config
@@ -78,7 +79,7 @@ class EmulatedPlan:
 
         Empty where that is an address: it is brought from there as the cloud would.
         """
-        place = next((places[name] for name in (self.provider, "local", "*") if name in places), "")
+        place = declaration_of(self.provider).place_of(places) or ""
         return "" if "://" in place else place
 
 

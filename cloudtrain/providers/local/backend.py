@@ -65,8 +65,6 @@ UNUSED = (
     "limits.retries",
     "checkpoints.uri",
     "tags",
-    "aws",
-    "azure",
 )
 """Fields of the spec that mean nothing on this machine."""
 
@@ -74,10 +72,16 @@ UNUSED = (
 class RunsHere:
     """The part of a provider that is the same for launchers and for containers."""
 
-    contracts = ("plain", "sagemaker", "azureml")
-    is_remote = False
     inside = ""
     """Where a job sees the run's own folders, if that is not where they are."""
+
+    @property
+    def contracts(self) -> tuple[str, ...]:
+        """Our own, and those that are emulated here."""
+        from cloudtrain.providers.aws.declaration import DECLARATION as AWS
+        from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
+
+        return ("plain", AWS.contract, AZURE.contract)
 
     def rules(self, plan: Plan) -> list[Issue]:
         """Checkpoints of a run in a cloud are not at hand here."""

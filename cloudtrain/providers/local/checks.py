@@ -96,9 +96,9 @@ def place_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
 
 def _kept_in_the_cloud(plan: Plan, name: str, places: Mapping[str, str], in_container: bool) -> Issue:
     hint = f"for rehearsals: local: 'env:{name}'"
-    if "azure" in places and plan.target.provider == "azure":
-        message = f"secret {name}: a Key Vault is asked by the job's identity, and this machine has none"
-        return Issue((), message, hint)
+    why = plan.target.declaration.no_secrets_here
+    if why and plan.target.provider in places:
+        return Issue((), f"secret {name}: {why}", hint)
     if in_container:
         message = f"secret {name} is looked up by the job's role, and a container on this machine has none"
         return Issue((), message, hint)

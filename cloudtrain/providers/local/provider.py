@@ -16,6 +16,7 @@ from cloudtrain.providers import Request
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
 from cloudtrain.providers.local.config import LocalConfig
+from cloudtrain.providers.local.declaration import DECLARATION
 from cloudtrain.settings import Settings
 from cloudtrain.target import Target
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
 class Provider(RunsHere):
     """This machine, under the plain contract."""
 
-    name = "local"
+    declaration = DECLARATION
+    name = DECLARATION.name
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
         """This machine: its Python and its cores."""
@@ -39,7 +41,6 @@ class Provider(RunsHere):
             where="this machine",
             max_nodes=99,
             grace_seconds=settings["stop_grace"],
-            schemes=("",),
             unused=UNUSED,
             config=LocalConfig(
                 python=settings.get("python") or sys.executable,
@@ -64,12 +65,15 @@ class Provider(RunsHere):
 
     def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> Emulator[Launch]:
         """What executes a request under the contract that it is for, in processes."""
+        from cloudtrain.providers.aws.declaration import DECLARATION as AWS
+        from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
+
         contract = plan.contract
-        if contract == "sagemaker":
+        if contract == AWS.contract:
             from cloudtrain.providers.emulation.sagemaker import SageMakerEmulator
 
             return SageMakerEmulator(paths, request, plan)
-        if contract == "azureml":
+        if contract == AZURE.contract:
             from cloudtrain.providers.emulation.azureml import AzureMLEmulator
 
             return AzureMLEmulator(paths, request, plan)

@@ -1,0 +1,16 @@
+"""What runs in containers on this machine are called, and what of a spec they read."""
+
+from __future__ import annotations
+
+from cloudtrain.declaration import Declaration
+from cloudtrain.providers.local.declaration import DECLARATION as LOCAL
+
+DECLARATION = Declaration(
+    name="docker",
+    label="Docker",
+    is_remote=False,
+    input_schemes=LOCAL.input_schemes,
+    input_example=LOCAL.input_example,
+    secret_stores=LOCAL.secret_stores,
+    fallback_providers=(LOCAL.name,),
+)

@@ -1,0 +1,14 @@
+"""What runs on this machine are called, and what of a spec they read."""
+
+from __future__ import annotations
+
+from cloudtrain.declaration import Declaration
+
+DECLARATION = Declaration(
+    name="local",
+    label="this machine",
+    is_remote=False,
+    input_schemes=("",),
+    input_example="./data",
+    secret_stores={"env": "NAME"},
+)

@@ -1,0 +1,71 @@
+"""What sections of job.yaml are made of, ours and those of providers: strict frozen models, and types of fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+
+from cloudtrain.issues import Issue
+from cloudtrain.spec import fields
+from cloudtrain.units import (
+    DURATION_FORMS,
+    MONEY_FORMS,
+    SIZE_FORMS,
+    parse_duration,
+    parse_money,
+    parse_size,
+)
+
+STRINGS_SCHEMA = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+
+
+class Section(BaseModel):
+    """What all parts of a spec share: strict, frozen, no unknown keys. Each field has a default or is required."""
+
+    # Built when a spec is read, once for all sections, and not one by one before.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, defer_build=True)
+
+    @classmethod
+    def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:  # noqa: ARG003
+        """What is right each by itself but impossible together: the section as it was written, beside the whole spec.
+
+        Values are as YAML gave them, so that all mistakes are told at once: any of them may be of a wrong type.
+        """
+        return []
+
+
+@dataclass(frozen=True)
+class LazySchema:
+    """The JSON Schema of a field, made when it is asked for: it names the providers that are at hand then."""
+
+    make: Callable[[], dict[str, Any]]
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        """For pydantic."""
+        return self.make()
+
+
+def _reader(parse: Callable[[str], Any], what: str, forms: str) -> BeforeValidator:
+    return BeforeValidator(lambda value: value if value is None else fields.read_quantity(value, parse, what, forms))
+
+
+def _examples(forms: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": ["string", "null"], "examples": forms.split(", ")})
+
+
+Duration = Annotated[int | None, _reader(parse_duration, "a duration", DURATION_FORMS), _examples(DURATION_FORMS)]
+"""Seconds, or nothing."""
+Interval = Annotated[
+    int,
+    BeforeValidator(lambda v: fields.read_quantity(v, parse_duration, "a duration", DURATION_FORMS)),
+    WithJsonSchema({"type": "string", "examples": DURATION_FORMS.split(", ")}),
+]
+"""Seconds."""
+Size = Annotated[int | None, _reader(parse_size, "a size", SIZE_FORMS), _examples(SIZE_FORMS)]
+"""Bytes."""
+Money = Annotated[float | None, _reader(parse_money, "an amount of money", MONEY_FORMS), _examples(MONEY_FORMS)]
+"""US dollars."""
+Strings = Annotated[tuple[str, ...], BeforeValidator(fields.read_strings), WithJsonSchema(STRINGS_SCHEMA)]
