@@ -136,7 +136,8 @@ def _job_variables() -> set[str]:
     """What the launcher sets for the processes of a job, its own concerns left out."""
     import tempfile
 
-    from cloudtrain_launcher.contract import Job, Place, job_environment
+    from cloudtrain_launcher.contract import Job, Place
+    from cloudtrain_launcher.environment import job_environment
 
     job = Job("id", "name", "script", "train.py", [], {}, 1, 1, 0, 0, 30, 600, 3)
     place = Place("plain", 0, 1, "node", 1, "node", "eth0", "output", "model", "checkpoints", {"train": "x"}, "", "")

@@ -25,7 +25,7 @@ from cloudtrain_launcher.checkpoint_sync import Shared, level_before_each_start
 from cloudtrain_launcher.contract import LAUNCHER_PID, STREAM_DIR, STREAM_KEY
 from cloudtrain_launcher.events import Error, RankFailed
 from cloudtrain_launcher.failure import is_consequence
-from cloudtrain_launcher.lifeline import die_with
+from cloudtrain_launcher.host import die_with
 from cloudtrain_launcher.storage_sync import JOURNAL
 
 STOPPED = 143

@@ -20,8 +20,9 @@ from typing import Any, Literal
 
 from cloudtrain_job import event_line
 from cloudtrain_launcher import failure
-from cloudtrain_launcher.contract import PAYLOAD, STREAM_KEY, Job, Place, job_environment, read_job, with_job_file
-from cloudtrain_launcher.devices import visible_gpus
+from cloudtrain_launcher.contract import PAYLOAD, STREAM_KEY, Job, Place, read_job, with_job_file
+from cloudtrain_launcher.environment import job_environment
+from cloudtrain_launcher.error_details import LastWords
 from cloudtrain_launcher.events import (
     Cause,
     Checkpoint,
@@ -35,8 +36,7 @@ from cloudtrain_launcher.events import (
     Restarted,
     Warned,
 )
-from cloudtrain_launcher.last_output import LastWords
-from cloudtrain_launcher.lifeline import die_with
+from cloudtrain_launcher.host import die_with, visible_gpus
 from cloudtrain_launcher.masking import masks
 from cloudtrain_launcher.platforms import find_failure_file, find_place, wait_for_name
 from cloudtrain_launcher.restore import restore

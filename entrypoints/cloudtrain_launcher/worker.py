@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import json
+import linecache
 import os
 import runpy
 import sys
@@ -22,11 +24,11 @@ if __name__ == "__main__":  # started by its path: in place of this folder, the 
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from cloudtrain_launcher import shutdown
-from cloudtrain_launcher.contract import JOB_FILE, PAYLOAD, STREAM_DIR, STREAM_KEY, Job, filled, read_job
+from cloudtrain_launcher.contract import JOB_FILE, PAYLOAD, STREAM_DIR, STREAM_KEY, Job, read_job
+from cloudtrain_launcher.environment import filled
+from cloudtrain_launcher.error_details import LONGEST_MESSAGE, describe, text_of
 from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted
-from cloudtrain_launcher.lifeline import die_with
-from cloudtrain_launcher.notebook import run_notebook
-from cloudtrain_launcher.reporting import LONGEST_MESSAGE, describe, text_of
+from cloudtrain_launcher.host import die_with
 
 if find_spec("cloudtrain_job") is None:  # the launcher has put it last on the path
     sys.path.append(str(PAYLOAD / "job"))
@@ -93,6 +95,38 @@ def run(job: Job) -> None:
     else:
         # A program inherits no `from __future__` of ours: its annotations are what it says they are.
         exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), program.__dict__)  # noqa: S102
+
+
+def run_notebook(path: Path, namespace: dict[str, Any]) -> None:
+    """Execute every code cell in one namespace; a traceback names the cell and shows its line.
+
+    Lines that only an interactive session understands (`%magic`, `!command`, `%%cell magic`) are left out, and
+    the log says which.
+    """
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    codes = (cell for cell in cells if cell.get("cell_type") == "code")
+    for number, cell in enumerate(codes, 1):
+        source = cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
+        name = f"{path}[cell {number}]"
+        code = _without_magics(source, name)
+        linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+        exec(compile(code, name, "exec", dont_inherit=True), namespace)  # noqa: S102
+
+
+def _without_magics(source: str, name: str) -> str:
+    lines = source.splitlines()
+    if lines and lines[0].startswith("%%"):
+        _print_skipped(name, lines[0], "the whole cell")
+        return ""
+    for index, line in enumerate(lines):
+        if line.lstrip().startswith(("%", "!")):
+            _print_skipped(name, line.strip(), "the line")
+            lines[index] = line[: len(line) - len(line.lstrip())] + "pass"
+    return "\n".join(lines) + "\n"
+
+
+def _print_skipped(name: str, line: str, what: str) -> None:
+    print(f"{name}: left out {what} {line!r}: a notebook's magic does not run in a job", file=sys.stderr)
 
 
 def _join_stream(folder: str, local_rank: int, key: str) -> None:

@@ -148,13 +148,11 @@ def test_efas_plug_in_is_there_for_those_who_are_told_of_it_only(
     assert called == "-y --skip-kmod --skip-limit-conf --no-verify"
     load = "import ctypes; ctypes.CDLL('libnccl-net.so')"
     assert engine.run("efa", "bash", "-lc", f'python3 -c "{load}" 2>&1 || true').endswith("No such file or directory")
-    devices = "; ".join(
-        ("import sys", "sys.path.append('/opt')", "import devices", "print(*devices.efa_folders(), sep=':')")
-    )
+    devices = "; ".join(("import sys", "sys.path.append('/opt')", "import host", "print(*host.efa_folders(), sep=':')"))
     with engine.container(
         "efa", "bash", "-c", f'LD_LIBRARY_PATH=$(python3 -c "{devices}") python3 -c "{load}"'
     ) as name:
-        engine.do("cp", str(ENTRYPOINTS / "cloudtrain_launcher" / "devices.py"), f"{name}:/opt/devices.py")
+        engine.do("cp", str(ENTRYPOINTS / "cloudtrain_launcher" / "host.py"), f"{name}:/opt/host.py")
         engine.do("start", "--attach", name)
     left = "ls -d /opt/amazon/openmpi* /etc/profile.d/*efa* /tmp/* /var/lib/apt/lists/* 2>/dev/null || true"
     assert engine.run("efa", "bash", "-c", left) == ""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.providers.azure.request import SERVICES
-from cloudtrain_launcher import contract, platforms
+from cloudtrain_launcher import contract, environment, platforms
 from cloudtrain_launcher.platforms import azureml as azureml_place
 from cloudtrain_launcher.platforms.azureml import azureml
 from tests.entrypoints.azure_nodes import MASTER, folders, variables
@@ -61,7 +61,7 @@ def test_what_only_the_launcher_needs_does_not_reach_the_ranks(tmp_path: Path) -
     environ = variables(1, 2, CLOUDTRAIN_JOB=json.dumps(document(nodes=2))) | folders(tmp_path) | HERE
     place = contract.with_job_file(azureml(environ), tmp_path)
     assert contract.read_job(place.job_file).nodes == 2
-    found = contract.job_environment(JOB, place, tmp_path, environ)
+    found = environment.job_environment(JOB, place, tmp_path, environ)
     assert found["CLOUDTRAIN_JOB_FILE"] == place.job_file == f"{tmp_path}/job.json"
     assert not {"CLOUDTRAIN_JOB", "CLOUDTRAIN_RESUME_DIR", "MASTER_ADDR", "RANK", "WORLD_SIZE"} & set(found)
     assert (found["PET_NNODES"], found["PET_NODE_RANK"], found["PET_MASTER_ADDR"]) == ("2", "1", MASTER)

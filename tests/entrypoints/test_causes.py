@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cloudtrain_launcher import failure, launch, platforms
+from cloudtrain_launcher.error_details import LastWords
 from cloudtrain_launcher.events import Error, RankEnded, RankStarted
-from cloudtrain_launcher.last_output import LastWords
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
 
 GLOO = "[../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:415"

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain_launcher import contract, failure, launch, platforms
+from cloudtrain_launcher import contract, environment, failure, launch, platforms
 from cloudtrain_launcher.events import Error
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
@@ -76,14 +76,14 @@ def test_the_environment_drops_what_a_torchrun_around_us_left(tmp_path: Path) ->
         "MASTER_PORT": "1",
         "MINE": "ok",
     }
-    env = contract.job_environment(JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON | foreign)
+    env = environment.job_environment(JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON | foreign)
     assert env["MINE"] == "ok"
     assert env["PET_NNODES"] == "2"
     assert not {"RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "MASTER_PORT"} & set(env)
 
 
 def test_the_environment_names_interface_inputs_and_the_fresh_store(tmp_path: Path) -> None:
-    env = contract.job_environment(JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON)
+    env = environment.job_environment(JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON)
     assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "eth1"
     assert env["CLOUDTRAIN_INPUT_TRAIN"] == "/data/train"
     assert env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
@@ -91,7 +91,7 @@ def test_the_environment_names_interface_inputs_and_the_fresh_store(tmp_path: Pa
 
 
 def test_names_that_only_begin_alike_are_the_users(tmp_path: Path) -> None:
-    env = contract.job_environment(
+    env = environment.job_environment(
         JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON | {"MASTER_KEY": "k", "RANKER": "r"}
     )
     assert (env["MASTER_KEY"], env["RANKER"]) == ("k", "r")
@@ -119,7 +119,7 @@ def test_a_stop_while_a_restart_was_under_way_is_a_stop(tmp_path: Path, restarts
 
 
 def test_an_interface_the_user_chose_stays(tmp_path: Path) -> None:
-    env = contract.job_environment(JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON | {"GLOO_SOCKET_IFNAME": "ib0"})
+    env = environment.job_environment(JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON | {"GLOO_SOCKET_IFNAME": "ib0"})
     assert env["GLOO_SOCKET_IFNAME"] == "ib0"
 
 
@@ -195,7 +195,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     if sys.platform != "linux":
         pytest.skip("prctl is Linux's own")
     child = f"import os, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})\n"
-    child += "from cloudtrain_launcher.lifeline import die_with\n"
+    child += "from cloudtrain_launcher.host import die_with\n"
     child += "die_with(os.getppid()); print('ready', os.getpid(), flush=True); time.sleep(600)"
     parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]).wait()"
     process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
@@ -220,7 +220,7 @@ def test_places_in_arguments_are_those_of_this_node_and_all_else_stays_as_it_is(
         "azure": "${{inputs.train_set}} ${{ outputs.model }}",
         "not": "$HOME ${HOME} ${{HOME}} ${{inputs.train_set} ${inputs.other} ${outputs.other}",
     }
-    assert contract.filled(given, environ) == {
+    assert environment.filled(given, environ) == {
         "data": "/data/a b/x.csv",
         "all": ["/model", "/output", "/keep", 3, None],
         "azure": "/data/a b /model",

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from cloudtrain_launcher import preemption
-from cloudtrain_launcher.preemption import Announcements, announced, where_to_ask
+from cloudtrain_launcher import stop_sources
+from cloudtrain_launcher.stop_sources import Announcements, announced, where_to_ask
 from tests.fakes.azure.metadata import Metadata, metadata
 from tests.support.waiting import eventually
 
@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks follow each other quickly, and a proxy stands in the way of whoever asks one."""
-    monkeypatch.setattr(preemption, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(stop_sources, "EVENTS_POLL_SECONDS", 0.01)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
 
 
@@ -66,10 +66,10 @@ def test_where_nobody_answers_nobody_is_asked_any_more(monkeypatch: pytest.Monke
     monkeypatch.setattr(Announcements, "_ask", counted)
     found = Announcements(f"http://127.0.0.1:{port}")
     found._watch()
-    assert (len(asked), found.seen) == (preemption.PATIENCE, "")
+    assert (len(asked), found.seen) == (stop_sources.PATIENCE, "")
 
 
 def test_the_address_is_azures_own_unless_a_rehearsal_says_that_there_is_none() -> None:
     assert where_to_ask({}) == "http://169.254.169.254"
-    assert where_to_ask({preemption.VARIABLE: "off"}) == ""
-    assert where_to_ask({preemption.VARIABLE: "http://127.0.0.1:1"}) == "http://127.0.0.1:1"
+    assert where_to_ask({stop_sources.VARIABLE: "off"}) == ""
+    assert where_to_ask({stop_sources.VARIABLE: "http://127.0.0.1:1"}) == "http://127.0.0.1:1"

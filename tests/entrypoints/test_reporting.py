@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain_launcher import reporting
+from cloudtrain_launcher import error_details
 from tests.entrypoints.ranks import run_rank
 
 LOADER = """import multiprocessing, sys
@@ -95,7 +95,7 @@ def test_whatever_class_torch_raises_instead_the_original_is_told(
         passed_on = wrapper(where="in pin memory thread for device 0")
     with pytest.raises(Exception) as raised:
         passed_on.reraise()
-    told = reporting.describe(raised.value, raised.tb, Path(__file__).parent, Path("/payload"))
+    told = error_details.describe(raised.value, raised.tb, Path(__file__).parent, Path("/payload"))
     assert (told["exception"], told["message"]) == (exception, f"{message} (in pin memory thread for device 0)")
     assert told["file"] == Path(__file__).name
     assert not told["consequence"]
@@ -107,13 +107,15 @@ def test_a_traceback_of_torchs_spawn_and_of_threads_is_taken_apart_too() -> None
         ("\n\n-- Process 3 terminated with the following error:\n" + block, "in process 3"),
         ("Caught Own in replica 1 on device 1.\nOriginal " + block, "in replica 1 on device 1"),
     ):
-        told = reporting.describe(RuntimeError(text), None, Path("/job"), Path("/payload"))
+        told = error_details.describe(RuntimeError(text), None, Path("/job"), Path("/payload"))
         assert (told["exception"], told["message"]) == ("Own", f"not so ({where})")
         assert (told["file"], told["line"], told["code"]) == ("a.py", 7, "g()")
 
 
 def test_words_that_only_begin_like_a_workers_stay_as_they_are() -> None:
-    told = reporting.describe(RuntimeError("Caught Own in a trap.\nOriginal Traceback"), None, Path("/job"), Path("/p"))
+    told = error_details.describe(
+        RuntimeError("Caught Own in a trap.\nOriginal Traceback"), None, Path("/job"), Path("/p")
+    )
     assert told["exception"] == "RuntimeError"
     assert told["message"].startswith("Caught Own")
 
@@ -149,9 +151,9 @@ def test_the_place_is_the_last_line_of_the_programs_own(tmp_path: Path, script: 
 def test_a_place_outside_the_source_is_told_by_its_whole_path(tmp_path: Path) -> None:
     rank = run_rank(tmp_path, "", "-n", "1", "-r", "1", "import not_there", kind="module", target="json.tool")
     assert rank.code != 0
-    assert reporting.shown("/usr/lib/python3/x.py", tmp_path) == "/usr/lib/python3/x.py"
-    assert reporting.shown("sub/../x.py", tmp_path) == "x.py"
-    assert reporting.shown(f"{tmp_path}-other/x.py", tmp_path) == f"{tmp_path}-other/x.py"
+    assert error_details.shown("/usr/lib/python3/x.py", tmp_path) == "/usr/lib/python3/x.py"
+    assert error_details.shown("sub/../x.py", tmp_path) == "x.py"
+    assert error_details.shown(f"{tmp_path}-other/x.py", tmp_path) == f"{tmp_path}-other/x.py"
 
 
 def test_a_program_inherits_no_future_of_ours(tmp_path: Path) -> None:

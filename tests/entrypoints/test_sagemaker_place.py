@@ -12,7 +12,7 @@ import pytest
 
 from cloudtrain.catalog import instances
 from cloudtrain.providers.aws.request import body_of
-from cloudtrain_launcher import contract, devices, platforms
+from cloudtrain_launcher import contract, environment, host, platforms
 from cloudtrain_launcher.platforms.sagemaker import sagemaker
 from tests.entrypoints.containers import clean, container, resources
 from tests.entrypoints.test_launcher import ENTRYPOINTS, document, events
@@ -122,7 +122,7 @@ def test_inputs_are_channels_by_the_names_of_the_spec(tmp_path: Path) -> None:
         "test-set": {"channel": "ch-3", "file": "absent.csv"},
         "late": {"channel": "not-yet-there"},
     }
-    found = contract.job_environment(job(inputs=inputs), place(tmp_path), tmp_path, environ)
+    found = environment.job_environment(job(inputs=inputs), place(tmp_path), tmp_path, environ)
     assert {key: value for key, value in found.items() if key.startswith("CLOUDTRAIN_INPUT_")} == {
         "CLOUDTRAIN_INPUT_TRAIN": f"{data}/train/k.csv",
         "CLOUDTRAIN_INPUT_TEST_SET": f"{data}/ch-3",
@@ -145,7 +145,7 @@ def test_libfabric_is_told_of_rdma_on_machines_that_have_it_alone(tmp_path: Path
     container(tmp_path)
     path = tmp_path / "input/config/resourceconfig.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "current_instance_type": machine}))
-    found = contract.job_environment(JOB, place(tmp_path, efa=True), tmp_path, {})
+    found = environment.job_environment(JOB, place(tmp_path, efa=True), tmp_path, {})
     assert found["FI_PROVIDER"] == "efa"
     has_rdma = machine.partition(".")[2].partition(".")[0] in RDMA_FAMILIES
     assert found.get("FI_EFA_USE_DEVICE_RDMA") == ("1" if has_rdma else None)
@@ -154,13 +154,13 @@ def test_libfabric_is_told_of_rdma_on_machines_that_have_it_alone(tmp_path: Path
 @pytest.mark.parametrize("efa", [False, True])
 def test_nccl_is_told_the_nodes_name_and_of_efa_only_where_it_is(tmp_path: Path, efa: bool) -> None:
     container(tmp_path, here="algo-2", hosts=("algo-1", "algo-2"))
-    found = contract.job_environment(JOB, place(tmp_path, efa=efa), tmp_path, {})
+    found = environment.job_environment(JOB, place(tmp_path, efa=efa), tmp_path, {})
     assert found["NCCL_HOSTID"] == "algo-2"
     assert found["NCCL_SOCKET_IFNAME"] == "lo"
     assert ("FI_PROVIDER" in found) == efa
     assert "NCCL_PROTO" not in found
     chosen = {"NCCL_HOSTID": "mine", "FI_PROVIDER": "tcp"}
-    assert contract.job_environment(JOB, place(tmp_path, efa=efa), tmp_path, chosen).items() >= chosen.items()
+    assert environment.job_environment(JOB, place(tmp_path, efa=efa), tmp_path, chosen).items() >= chosen.items()
 
 
 def test_the_loader_is_told_of_efas_libraries_only_where_the_adapter_is_and_after_the_users_own(tmp_path: Path) -> None:
@@ -168,12 +168,12 @@ def test_the_loader_is_told_of_efas_libraries_only_where_the_adapter_is_and_afte
     for file in ("ofi-nccl/lib/x86_64/libnccl-net.so", "efa/lib/libfabric.so.1", "efa/lib/libfabric.so", "efa/README"):
         (tmp_path / "amazon" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "amazon" / file).touch()
-    folders = devices.efa_folders(str(tmp_path / "amazon"))
+    folders = host.efa_folders(str(tmp_path / "amazon"))
     assert folders == (f"{tmp_path}/amazon/ofi-nccl/lib/x86_64", f"{tmp_path}/amazon/efa/lib")
-    assert devices.efa_folders(str(tmp_path / "elsewhere")) == ()
+    assert host.efa_folders(str(tmp_path / "elsewhere")) == ()
 
     def seen(efa: bool, folders: tuple[str, ...], **environ: str) -> str | None:
-        found = contract.job_environment(JOB, place(tmp_path, efa, folders), tmp_path, environ)
+        found = environment.job_environment(JOB, place(tmp_path, efa, folders), tmp_path, environ)
         return found.get("LD_LIBRARY_PATH")
 
     assert seen(True, folders) == ":".join(folders)

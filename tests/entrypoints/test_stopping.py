@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_launcher import contract, launch, platforms
+from cloudtrain_launcher import contract, launch, platforms, stop_sources
 from cloudtrain_launcher import stop as stopping
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
 from tests.support.limits import HANG_SECONDS
@@ -21,7 +21,7 @@ from tests.support.limits import HANG_SECONDS
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Looks follow each other quickly; the test runner's own handler comes back."""
-    monkeypatch.setattr(stopping, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(stop_sources, "LOOK_SECONDS", 0.01)
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -96,7 +96,7 @@ def test_a_mount_that_fails_or_hangs_has_not_asked_for_a_stop(tmp_path: Path, mo
     stop.listen()
     assert not stop.asked_after_all()
     hanging = threading.Event()
-    monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(stop_sources, "PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr(os.path, "lexists", lambda _: hanging.wait(2 * HANG_SECONDS))
     began = time.monotonic()
     stop, _ = request(tmp_path / "stop")

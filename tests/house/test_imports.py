@@ -73,7 +73,7 @@ def test_the_launcher_needs_the_standard_library_only() -> None:
     folder = ROOT / "entrypoints"
     own = {"cloudtrain_launcher", "cloudtrain_job"}
     before = loaded_after("pass")
-    for module in ("launch", "worker", "agent", "notebook"):
+    for module in ("launch", "worker", "agent"):
         loaded = loaded_after(f"import cloudtrain_launcher.{module}", str(folder), str(folder / "job")) - before - own
         assert loaded <= set(sys.stdlib_module_names), module
 

@@ -176,7 +176,7 @@ def test_a_program_can_tie_its_life_to_whoever_started_it(room: Room) -> None:
     bound = f"""if True:
     import os, signal, sys
     sys.path.insert(0, {str(ENTER.parents[3] / "entrypoints")!r})
-    from cloudtrain_launcher.lifeline import die_with
+    from cloudtrain_launcher.host import die_with
     die_with(os.getppid())
     print("ready", flush=True)
     while True: signal.pause()"""

@@ -135,7 +135,7 @@ def _has_driver() -> bool:
 
 def _gpus(python: str, env: Mapping[str, str]) -> int:
     """GPUs that CUDA would show the job, by the same question that the launcher asks in it."""
-    question = [python, str(bundled("entrypoints") / "cloudtrain_launcher" / "devices.py")]
+    question = [python, str(bundled("entrypoints") / "cloudtrain_launcher" / "host.py")]
     own = {key: value for key, value in env.items() if key.startswith("CUDA_")}
     environ = {**os.environ, **own}
     answer = subprocess.run(question, env=environ, timeout=60, check=False, capture_output=True, text=True)

@@ -7,10 +7,10 @@ import time
 from typing import Callable, Mapping
 
 from cloudtrain_launcher.contract import JOB_FILE, Place
+from cloudtrain_launcher.environment import folders, number, text
 from cloudtrain_launcher.platforms.azureml import azureml as azureml_node
 from cloudtrain_launcher.platforms.sagemaker import failure_file
 from cloudtrain_launcher.platforms.sagemaker import sagemaker as sagemaker_node
-from cloudtrain_launcher.variables import folders, number, text
 
 PLATFORM = "CLOUDTRAIN_PLATFORM"
 

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import Mapping
 
-from cloudtrain_launcher import variables
+from cloudtrain_launcher import environment
 from cloudtrain_launcher.contract import JOB, RESUME_DIR, Place
-from cloudtrain_launcher.preemption import where_to_ask
+from cloudtrain_launcher.stop_sources import where_to_ask
 
 DISTRIBUTION = "distribution: {type: pytorch, process_count_per_instance: 1}"
 
@@ -36,9 +36,9 @@ def azureml(environ: Mapping[str, str]) -> Place:
     rank, nodes = _position(environ)
     master = environ["MASTER_ADDR"]
     ours = "CLOUDTRAIN_MASTER_PORT"
-    port = variables.number(environ, ours if environ.get(ours) else "MASTER_PORT")
+    port = environment.number(environ, ours if environ.get(ours) else "MASTER_PORT")
     address = environ.get("CLOUDTRAIN_NODE_ADDR") or own_address(master, port)
-    folders = variables.folders(environ)
+    folders = environment.folders(environ)
     mounts = {name: folders[name] for name in ("output_dir", "model_dir", "checkpoint_dir")}
     here = {name: str(Path.cwd().parent / "kept" / name.partition("_")[0]) for name in mounts}
     return Place(
@@ -52,7 +52,7 @@ def azureml(environ: Mapping[str, str]) -> Place:
         **{**folders, **here},
         failure_file="",
         job_file="",
-        job_document=variables.text(environ, JOB),
+        job_document=environment.text(environ, JOB),
         resume_dir=environ.get(RESUME_DIR, ""),
         stop_file=f"{mounts['output_dir']}/{STOP_FILE}",
         stopped_code=0,  # any other ends the job for the peers too, who may still be saving
@@ -70,7 +70,7 @@ def _position(environ: Mapping[str, str]) -> tuple[int, int]:
             f"Azure ML has not set {', '.join(missing)}: the job was submitted without {DISTRIBUTION}, "
             "so its nodes do not know each other"
         )
-    rank, nodes = variables.number(environ, "NODE_RANK"), variables.number(environ, "WORLD_SIZE")
+    rank, nodes = environment.number(environ, "NODE_RANK"), environment.number(environ, "WORLD_SIZE")
     local = environ.get("LOCAL_RANK") or "0"
     if local != "0":
         raise RuntimeError(

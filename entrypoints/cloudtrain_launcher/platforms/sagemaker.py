@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping
 
 from cloudtrain_launcher.contract import JOB_FILE, Place
-from cloudtrain_launcher.devices import efa_folders, has_efa
+from cloudtrain_launcher.host import efa_folders, has_efa
 
 BASE_DIR = "SAGEMAKER_BASE_DIR"
 """Where the tree lies when it cannot be at /opt/ml: a rehearsal on a machine without namespaces."""

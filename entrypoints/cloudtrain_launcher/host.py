@@ -1,9 +1,13 @@
-"""What this machine has: cores; GPUs as the driver counts them, before torch is there; EFA. Standard library only."""
+"""What the launcher asks of its machine: CPU cores, GPUs before torch is imported, EFA adapters, and that a child ends
+with its parent. Standard library only; run as a program, it prints the number of GPUs.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import sys
 from pathlib import Path
 
 
@@ -33,6 +37,22 @@ def efa_folders(root: str = "/opt/amazon") -> tuple[str, ...]:
     """Where an image keeps NCCL's plug-in for EFA and the libfabric that it loads, as AWS's installer lays them out."""
     found = [*Path(root, "ofi-nccl").rglob("libnccl-net*.so"), *Path(root, "efa").rglob("libfabric.so*")]
     return tuple(dict.fromkeys(str(path.parent) for path in sorted(found, reverse=True)))
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int, signum: int = signal.SIGKILL) -> None:
+    """Ask the kernel for `signum` when the parent ends (prctl(2), Linux); elsewhere do nothing.
+
+    Exits at once when `parent` is gone already. The signal comes when the parent's *thread* that started this
+    process ends, so parents start their children from their main thread.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signum))
+    if os.getppid() != parent:
+        os._exit(128 + int(signum))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,21 @@ scale set is told of the events of all of them.
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import threading
 import time
 import urllib.request
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Mapping
+
+LOOK_SECONDS = 1.0
+LISTING_EVERY = 10
+"""Looks, of which one also reads the folder: a mount may remember for long that a file was not there."""
+PATIENCE_SECONDS = 5.0
+"""How long a mount may take to answer where somebody waits for it."""
 
 ADDRESS = "http://169.254.169.254"
 VARIABLE = "CLOUDTRAIN_SCHEDULED_EVENTS"
@@ -24,7 +34,7 @@ NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 ENDING = ("Preempt", "Terminate", "Reboot", "Redeploy")
 """What no process survives. A `Freeze` is over in seconds, and the program goes on."""
 
-LOOK_SECONDS = 2.0
+EVENTS_POLL_SECONDS = 2.0
 FIRST_ANSWER_SECONDS, ANSWER_SECONDS = 130.0, 10.0
 PATIENCE = 3
 """Failures in a row before the first answer, after which nobody is asked any more: this is no machine of Azure."""
@@ -59,7 +69,7 @@ class Announcements:
                 self._answered, failures = True, 0
             except (OSError, ValueError, TypeError, AttributeError):  # silent, or no answer of this service
                 failures += 1
-            time.sleep(LOOK_SECONDS)
+            time.sleep(EVENTS_POLL_SECONDS)
 
     def _ask(self, path: str) -> bytes:
         request = urllib.request.Request(self._url + path, headers={"Metadata": "true"})
@@ -75,3 +85,60 @@ def announced(document: Mapping[str, Any], machine: str) -> str:
             when = event.get("NotBefore")
             return f"{event['EventType']}, not before {when}" if when else f"{event['EventType']}, now"
     return ""
+
+
+class StopFile:
+    """A file on a mount, looked for in threads of its own: a mount that hangs must not hold up what the ranks print.
+
+    It stays where it is: a node that the platform starts anew must stop too.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path, self._old = Path(path), ""
+        self.seen = ""
+        """What the file says, or that it is there; empty until it is."""
+
+    def look(self) -> None:
+        """Look now; a mount that does not answer in time has said no."""
+        thread = threading.Thread(target=self._look, args=(True,), daemon=True, name="stop file")
+        thread.start()
+        thread.join(PATIENCE_SECONDS)
+
+    def pass_over(self) -> None:
+        """Look now: what the file says already counts no more, only what it will say."""
+        self.look()
+        self._old, self.seen = self.seen, ""
+
+    def watch(self) -> None:
+        """Look every second from now on."""
+        threading.Thread(target=self._watch, daemon=True, name="stop file").start()
+
+    def leave(self, text: str) -> None:
+        """Put the file there for others, as far as that is possible."""
+        threading.Thread(target=self._leave, args=(text,), daemon=True, name="stop file").start()
+
+    def _watch(self) -> None:
+        for count in itertools.count(1):
+            time.sleep(LOOK_SECONDS)
+            self._look(count % LISTING_EVERY == 0)
+            if self.seen:
+                return
+
+    def _look(self, listing: bool) -> None:
+        with suppress(OSError):  # a mount in trouble has not asked for a stop
+            if os.path.lexists(self._path) or (listing and self._path in self._path.parent.iterdir()):
+                found = self._read() or "there"
+                self.seen = found if found != self._old else ""
+
+    def _read(self) -> str:
+        try:
+            with self._path.open("rb") as file:
+                return file.read(64).decode("ascii", "replace").strip()
+        except OSError:
+            return ""
+
+    def _leave(self, text: str) -> None:
+        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        with suppress(OSError):
+            temporary.write_text(text, encoding="ascii")
+            temporary.replace(self._path)  # nobody finds it empty
