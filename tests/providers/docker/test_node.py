@@ -93,7 +93,7 @@ def test_it_ends_with_its_supervisor(make_spec: MakeSpec, tmp_path: Path) -> Non
     parent = (
         "import os, subprocess, sys\nfrom cloudtrain.providers.local.processes import run_module\n"
         "env = {**os.environ, 'CLOUDTRAIN_SUPERVISOR_PID': str(os.getpid())}\n"
-        "child = subprocess.Popen([*run_module('docker_node'), sys.argv[1]], env=env, stdout=subprocess.PIPE)\n"
+        "child = subprocess.Popen([*run_module('docker.node'), sys.argv[1]], env=env, stdout=subprocess.PIPE)\n"
         "print(child.stdout.readline().decode(), flush=True)\nsys.stdin.read()\n"
     )
     pipe = subprocess.PIPE
