@@ -103,7 +103,9 @@ def test_a_submit_that_goes_well_says_nothing_but_our_own_words(cloud: AzureClou
     said = bench.run(*SUBMIT, "--run-id", "quiet-1")
     assert (said.code, said.out) == (0, "quiet-1\n")
     without_noise(said.err)
-    assert [line.split()[0] for line in said.err.splitlines()] == ["quiet-1", "cost:", "follow", "wait"]
+    begins = [line.split()[0] for line in said.err.splitlines()]
+    assert begins == ["quiet-1", "cost:", "note:", "follow", "wait"]
+    assert "is not looked up before the start" in said.err, "no registry answers where the image of these jobs is"
 
 
 @pytest.fixture
