@@ -19,8 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from cloudtrain.issues import Issue
+if TYPE_CHECKING:
+    from cloudtrain.issues import Issue
 
 NOTHING_STARTED = "nothing was started"
 """How people are told of `Outcome.NOT_STARTED`."""

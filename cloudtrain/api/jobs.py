@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
-from cloudtrain.planning import Plan, make_plan
+from cloudtrain.planning.plan import Plan, make_plan
 from cloudtrain.providers import Request, get_provider
 from cloudtrain.settings import DEFAULTS, load_settings
 from cloudtrain.spec import JobSpec, load_spec, spec_from_values

@@ -24,7 +24,7 @@ from cloudtrain.runs.state import RunState, who
 from cloudtrain.runs.store import RunFolder, RunStore, storing
 
 if TYPE_CHECKING:
-    from cloudtrain.planning import Plan
+    from cloudtrain.planning.plan import Plan
 
 POLL_SECONDS = 0.05
 RETRY_SECONDS = 1.0

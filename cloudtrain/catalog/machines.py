@@ -11,7 +11,7 @@ from cloudtrain.issues import Issue, Keys, did_you_mean
 def choose(
     provider: str, *, gpus: int | None, gpu: Sequence[str], named: Sequence[str], default: str
 ) -> tuple[tuple[str, ...], int, list[Issue]]:
-    """The instance types for a job, the GPUs that it uses of each, and what is wrong with the wish.
+    """The instance types for a job, the GPUs that it uses of each, and what is wrong with what the spec says.
 
     `named` types are taken as they are, with all their GPUs where no number is asked for. Otherwise each GPU model of
     the list, in its order, gives the cheapest type that has exactly `gpus` of it; models that this provider does not

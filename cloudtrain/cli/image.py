@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloudtrain.cli.options import json_option, progress_bar
+from cloudtrain.cli.options import json_option
 from cloudtrain.cli.output import command, print_json, say, tell
+from cloudtrain.cli.terminal import progress_bar
 from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def push_command(
     """
     from cloudtrain.images.reference import without_tag
     from cloudtrain.images.selection import CLOUD_PLATFORM
-    from cloudtrain.submission.images import ready_there
+    from cloudtrain.submission.images import ensure_pushed
 
     what, options = _sorted(what, options)
     where = repository or _repository(provider)
@@ -107,7 +108,7 @@ def push_command(
     recipe = _recipe(what, args, platform or CLOUD_PLATFORM)
     bar = progress_bar("pushing image", bytes_=True)
     again |= tag not in (None, recipe.tag)  # only our own tags stand for a content
-    address = ready_there(recipe, f"{where}:{tag or recipe.tag}", bar, again=again, options=options)
+    address = ensure_pushed(recipe, f"{where}:{tag or recipe.tag}", bar, again=again, options=options)
     if as_json:
         print_json({"image": address, "tag": tag or recipe.tag, "inputs": f"sha256:{recipe.digest}"})
     else:

@@ -13,12 +13,11 @@ from cloudtrain.cli.options import (
     data_dir,
     job_argument,
     json_option,
-    progress_bar,
     provider_option,
     set_option,
 )
 from cloudtrain.cli.output import command, print_json, say, tell
-from cloudtrain.cli.terminal import indented
+from cloudtrain.cli.terminal import indented, progress_bar
 
 
 @click.command("init", epilog="Example:\n\n  cloudtrain init my-job && cd my-job && cloudtrain submit")

@@ -48,28 +48,3 @@ as_option = click.option(
     help="Rehearse the request of that cloud here: --as aws or --as azure.",
 )
 data_dir = click.pass_obj
-
-
-def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], None]:
-    """A callback that draws a bar on stderr when there is much to do; silent for small jobs and without a terminal.
-
-    It is told how many files are done, of how many; or how many bytes.
-    """
-    import sys
-    import time
-
-    from cloudtrain.cli.terminal import bar, redraw
-    from cloudtrain.units import format_size
-
-    started = time.monotonic()
-    shown = False
-
-    def draw(done: int, total: int) -> None:
-        nonlocal shown
-        if not sys.stderr.isatty() or not total or (time.monotonic() - started < 0.5 and not shown):
-            return
-        shown = True
-        amount = f"{format_size(done)} of {format_size(total)}" if bytes_ else f"{done}/{total} files"
-        redraw("" if done >= total else f"{label} {bar(done, total, 24)} {amount}")
-
-    return draw

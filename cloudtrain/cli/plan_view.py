@@ -17,7 +17,7 @@ from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.cloud.request import file_name
 from cloudtrain.spec.fields import Input
 from cloudtrain.submission.submit import is_packed, warnings

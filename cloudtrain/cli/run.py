@@ -15,7 +15,6 @@ from cloudtrain.cli.follow import conclude, money, shown, source_line
 from cloudtrain.cli.options import (
     data_dir,
     json_option,
-    progress_bar,
     provider_option,
     run_argument,
     set_option,
@@ -32,7 +31,7 @@ from cloudtrain.cli.output import (
     table,
     tell,
 )
-from cloudtrain.cli.terminal import indented, one_line, write_json, write_log
+from cloudtrain.cli.terminal import indented, one_line, progress_bar, write_json, write_log
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.runs.state import STATES, RunState

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import click
 
-from cloudtrain.cli.options import progress_bar
 from cloudtrain.cli.output import command, print_json, say, tell
-from cloudtrain.cli.terminal import indented, one_line
+from cloudtrain.cli.terminal import indented, one_line, progress_bar
 from cloudtrain.issues import Issue
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 
 
 def start(

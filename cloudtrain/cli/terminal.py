@@ -15,9 +15,13 @@ import json
 import os
 import re
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import click
+
+from cloudtrain.units import format_size
 
 STATE_COLOURS = {
     "succeeded": "green",
@@ -93,6 +97,25 @@ def redraw(text: str) -> None:
     """Draw over the line that stands on the terminal's stderr; an empty text takes it away."""
     sys.stderr.write("\r\x1b[K" + (f"  {one_line(text)}" if text else ""))
     sys.stderr.flush()
+
+
+def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], None]:
+    """A callback that draws a bar on stderr when there is much to do; silent for small jobs and without a terminal.
+
+    It is told how many files are done, of how many; or how many bytes.
+    """
+    started = time.monotonic()
+    shown = False
+
+    def draw(done: int, total: int) -> None:
+        nonlocal shown
+        if not sys.stderr.isatty() or not total or (time.monotonic() - started < 0.5 and not shown):
+            return
+        shown = True
+        amount = f"{format_size(done)} of {format_size(total)}" if bytes_ else f"{done}/{total} files"
+        redraw("" if done >= total else f"{label} {bar(done, total, 24)} {amount}")
+
+    return draw
 
 
 def coloured(stream: Any) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cloudtrain.planning import Plan
+if TYPE_CHECKING:
+    from cloudtrain.planning.plan import Plan
 
 ARGUMENT, LONG_TEXT = "$argv", 200
 """How the values of a job document refer to an argument, and from how many characters on they do."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.errors import SourceError
 from cloudtrain.images.recipe import Recipe, our_recipe, recipe_of
@@ -28,29 +28,36 @@ class PlannedImage:
     """How it is built, where we build it. Its address ends in a tag then: the digest is known when it was pushed."""
 
 
-Wish = tuple[Keys, str]
-"""The field that says it, and `auto`, an address, or the path of a Dockerfile."""
+class ImageSelection(NamedTuple):
+    """What a spec says of the image for one provider."""
+
+    path: Keys
+    """The field that says it."""
+    text: str
+    """`auto`, an address, or the path of a Dockerfile."""
+
+    @property
+    def is_build(self) -> bool:
+        """Whether a Dockerfile is named, and not an address."""
+        return self.path[-1] == "build"
 
 
-def asked(image: str | Mapping[str, str], provider: str) -> Wish:
-    """What is asked for; a Dockerfile's path comes from the field `image.build`."""
+def select_image(image: str | Mapping[str, str], provider: str) -> ImageSelection:
+    """What `image:` says for a provider: a Dockerfile, the provider's entry, or `auto` where it has none."""
     if not isinstance(image, Mapping):
-        return ("image",), image
+        return ImageSelection(("image",), image)
     if "build" in image:
-        return ("image", "build"), image["build"]
-    return ("image", provider), image.get(provider, "auto")
+        return ImageSelection(("image", "build"), image["build"])
+    return ImageSelection(("image", provider), image.get(provider, "auto"))
 
 
-def is_build(wish: Wish) -> bool:
-    """Whether a Dockerfile is asked for, and not an address."""
-    return wish[0][-1] == "build"
-
-
-def recipe_for(wish: Wish, settings: Settings, *, gpu: bool, platform: str = "") -> tuple[Recipe | None, list[Issue]]:
+def recipe_for(
+    selected: ImageSelection, settings: Settings, *, gpu: bool, platform: str = ""
+) -> tuple[Recipe | None, list[Issue]]:
     """The recipe of our own image (`auto`) or of the Dockerfile that was named, and what is wrong with it."""
-    at, text = wish
+    at, text = selected
     try:
-        if not is_build(wish):
+        if not selected.is_build:
             return our_recipe("cuda" if gpu else "cpu", settings.get("image.args") or (), platform), []
         dockerfile = Path(settings.folder, text).absolute()
         if not dockerfile.is_file():

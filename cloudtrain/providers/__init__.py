@@ -13,13 +13,13 @@ from cloudtrain.issues import Issue
 
 if TYPE_CHECKING:
     from cloudtrain.images.reference import ResolvedImage
-    from cloudtrain.planning import Plan
+    from cloudtrain.planning.plan import Plan
+    from cloudtrain.planning.target import Target
     from cloudtrain.runs.observation import Observation, Record
     from cloudtrain.runs.state import RunState
     from cloudtrain.runs.store import RunFolder
     from cloudtrain.settings import Settings
     from cloudtrain.spec import JobSpec
-    from cloudtrain.target import Target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,10 +10,10 @@ import os
 from typing import Any
 
 from cloudtrain.errors import StorageError
-from cloudtrain.private import FILE
 from cloudtrain.runs.blocks import read_file
 from cloudtrain.runs.history import History
 from cloudtrain.runs.locks import take
+from cloudtrain.runs.private import FILE
 from cloudtrain.runs.state import ENDED, RunState
 from cloudtrain.runs.store import RunFolder, RunStore, strict_json
 

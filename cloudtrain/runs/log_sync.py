@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cloudtrain.private import FILE
 from cloudtrain.runs.locks import take
 from cloudtrain.runs.logs import log_file, split_events, stamp
 from cloudtrain.runs.observation import LogPart, Positions
+from cloudtrain.runs.private import FILE
 from cloudtrain.runs.store import RunFolder, storing
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cloudtrain.runs.store import RunFolder
 
 if TYPE_CHECKING:
-    from cloudtrain.target import ProviderConfig
+    from cloudtrain.planning.target import ProviderConfig
 
     Config = TypeVar("Config", bound=ProviderConfig)
 

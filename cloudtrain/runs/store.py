@@ -19,11 +19,11 @@ from typing import Any
 
 from cloudtrain.errors import CloudtrainError, RunExists, RunNotFound, StorageError
 from cloudtrain.issues import did_you_mean
-from cloudtrain.private import FILE, private, private_folder, tighten
 from cloudtrain.runs.blocks import end_of_lines, lines_back, lines_from, open_file, read_file
 from cloudtrain.runs.events import parsed
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.locks import is_held, take
+from cloudtrain.runs.private import FILE, private, private_folder, tighten
 
 _LETTERS = "23456789abcdefghjkmnpqrstvwxyz"
 """What is easily told apart when read aloud or copied by hand."""

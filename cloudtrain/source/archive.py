@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cloudtrain.errors import SourceError, StorageError
-from cloudtrain.private import FILE, FOLDER, private, private_folder
+from cloudtrain.runs.private import FILE, FOLDER, private, private_folder
 from cloudtrain.source.hashes import read_content
 from cloudtrain.source.links import read_link
 from cloudtrain.source.tree import Progress, SourceEntry, SourceTree

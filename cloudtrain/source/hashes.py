@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.private import private, private_folder
+from cloudtrain.runs.private import private, private_folder
 
 # A file that changed this shortly before it was read may change again and keep its timestamps: file systems
 # tick every few milliseconds, some of them every two seconds.

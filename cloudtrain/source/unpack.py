@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from cloudtrain.errors import SourceError, StorageError
-from cloudtrain.private import FILE, FOLDER, private_folder
+from cloudtrain.runs.private import FILE, FOLDER, private_folder
 from cloudtrain.source.links import link_trouble
 
 if TYPE_CHECKING:

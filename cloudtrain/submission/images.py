@@ -1,37 +1,68 @@
-"""The image of a job made ready: built where it is new, pushed where the job will look for it, named by its digest."""
+"""The image of a job made ready: looked up, built where it is new, pushed where the job will pull it from.
+
+What takes an engine or a registry is imported when it is needed: most starts need neither.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import CloudError
 from cloudtrain.images.recipe import Recipe
-from cloudtrain.images.reference import take_apart, without_tag
-from cloudtrain.providers import Progress
-from cloudtrain.providers.docker.connect import docker_engine
-from cloudtrain.submission.build import build
-from cloudtrain.submission.registry import login_for, look
+from cloudtrain.images.reference import ResolvedImage, take_apart, without_tag
+from cloudtrain.images.selection import select_image
+from cloudtrain.planning.plan import Plan
+from cloudtrain.providers import Note, Progress
 
 PUSH_SECONDS = 1800.0
 """A registry may be silent that long while it takes in a layer of gigabytes."""
 
 
-def ready_here(recipe: Recipe) -> str:
+def resolve_image(plan: Plan, pushing: Progress | None = None, note: Note | None = None) -> ResolvedImage | None:
+    """The image of a plan, in its place: built and pushed where it is new. None where a plan names none.
+
+    `note` is told where an image that the spec names cannot be looked up from here.
+    RefusedError when the image that the spec names is not in its registry, or not for the cloud's machines.
+    """
+    image, planned = plan.host.image, plan.host.image_address
+    if not planned:
+        return None
+    if image is None or image.recipe is None:
+        digest = ""
+        if not plan.is_rehearsal and _is_named(plan):
+            from cloudtrain.submission.registry import refuse_missing
+
+            digest = refuse_missing(planned, architecture_of(plan.provider, plan.host.instances), note)
+        return ResolvedImage(address=planned, planned=planned, digest=digest)
+    if planned == image.recipe.name:
+        return ResolvedImage(address=ensure_local(image.recipe), planned=planned)
+    address = ensure_pushed(image.recipe, planned, pushing)
+    return ResolvedImage(address=address, planned=planned, digest=take_apart(address).reference)
+
+
+def ensure_local(recipe: Recipe) -> str:
     """The name of a recipe's image on this machine; it is built if it is not there."""
-    return recipe.name if _is_here(recipe) else build(recipe)
+    from cloudtrain.submission.build import build
+
+    return recipe.name if _is_local(recipe) else build(recipe)
 
 
-def ready_there(
+def ensure_pushed(
     recipe: Recipe, address: str, progress: Progress | None = None, *, again: bool = False, options: Sequence[str] = ()
 ) -> str:
     """The address by digest of a recipe's image in a registry: `repository@sha256:…`.
 
     `address` ends in the recipe's tag. What is there already is neither built nor pushed, unless it is wanted `again`.
     """
-    found = None if again else _there(address)
-    if found:
-        return f"{without_tag(address)}@{found}"
-    if again or not _is_here(recipe):
+    from cloudtrain.providers.docker.connect import docker_engine
+    from cloudtrain.submission.build import build
+    from cloudtrain.submission.registry import login_for
+
+    pushed = None if again else _digest_in_registry(address)
+    if pushed:
+        return f"{without_tag(address)}@{pushed}"
+    if again or not _is_local(recipe):
         build(recipe, options=options)
     login = login_for(take_apart(address).registry)
     with docker_engine(PUSH_SECONDS) as docker:
@@ -39,8 +70,19 @@ def ready_there(
     return f"{without_tag(address)}@{digest}"
 
 
-def _there(address: str) -> str | None:
-    """Its digest in the registry. One that cannot be read may take a push all the same, or say better why not."""
+def _is_named(plan: Plan) -> bool:
+    """Whether the spec itself names an address in a registry, which a cloud is to pull from."""
+    selected = select_image(plan.spec.image, plan.provider)
+    if plan.target.contract == "plain" or selected.is_build:
+        return False
+    is_own = selected.text.partition(":")[0] in plan.target.declaration.image_schemes
+    return selected.text == plan.target.image_address and not is_own
+
+
+def _digest_in_registry(address: str) -> str | None:
+    """None where it is not there. A registry that cannot be read may take a push, or say better why not."""
+    from cloudtrain.submission.registry import look
+
     try:
         found = look(address)
     except CloudError:
@@ -48,6 +90,8 @@ def _there(address: str) -> str | None:
     return found.digest if found else None
 
 
-def _is_here(recipe: Recipe) -> bool:
+def _is_local(recipe: Recipe) -> bool:
+    from cloudtrain.providers.docker.connect import docker_engine
+
     with docker_engine() as docker:
         return docker.image_architecture(recipe.name) is not None

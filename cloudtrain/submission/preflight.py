@@ -12,7 +12,7 @@ from types import ModuleType
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import RefusedError, SpecError
 from cloudtrain.issues import Issue
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 
 

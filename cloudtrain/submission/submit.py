@@ -17,7 +17,8 @@ from cloudtrain.bundle import payload_files
 from cloudtrain.contracts.launch import entrypoint_of
 from cloudtrain.errors import CloudtrainError, Outcome, SourceError, StorageError, UsageError
 from cloudtrain.issues import Issue
-from cloudtrain.planning import Plan, PlanContext, SourceSummary, make_plan
+from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, make_plan
+from cloudtrain.planning.target import Target
 from cloudtrain.providers import Note, get_provider
 from cloudtrain.runs.history import History
 from cloudtrain.runs.record import RunRecord
@@ -28,9 +29,8 @@ from cloudtrain.source.git import git_state
 from cloudtrain.spec import JobSpec, spec_from_document
 from cloudtrain.spec.load import override
 from cloudtrain.spec.yaml_document import Document, parse_document
+from cloudtrain.submission.images import resolve_image
 from cloudtrain.submission.preflight import preflight, refuse_errors
-from cloudtrain.submission.resolve import resolve_image
-from cloudtrain.target import Target
 
 Progress = Callable[[int, int], None]
 

@@ -16,7 +16,7 @@ from docker.errors import APIError, NotFound
 
 import cloudtrain
 from cloudtrain.images.recipe import recipe_of
-from cloudtrain.submission.images import ready_there
+from cloudtrain.submission.images import ensure_pushed
 from cloudtrain.submission.prune import prune
 from cloudtrain.submission.registry import look
 from tests.fakes.azure.cloud import AzureCloud
@@ -119,7 +119,7 @@ def test_what_is_built_is_pushed_once_and_known_by_its_digest(
         monkeypatch.setenv(name, bench.env[name])
     recipe = recipe_of(folder / "Dockerfile", platform="linux/amd64")
     told: list[tuple[int, int]] = []
-    address = ready_there(recipe, f"{host}/own:{recipe.tag}", lambda done, total: told.append((done, total)))
+    address = ensure_pushed(recipe, f"{host}/own:{recipe.tag}", lambda done, total: told.append((done, total)))
     found = look(address)
     assert found is not None
     assert address == f"{host}/own@{found.digest}"
@@ -130,7 +130,7 @@ def test_what_is_built_is_pushed_once_and_known_by_its_digest(
     assert done == sorted(done)
     assert told[-1][0] == told[-1][1] >= 3_000_000
     docker.images.remove(recipe.name, force=True)
-    assert ready_there(recipe, f"{host}/own:{recipe.tag}") == address
+    assert ensure_pushed(recipe, f"{host}/own:{recipe.tag}") == address
     assert builds(bench) == 1
 
 

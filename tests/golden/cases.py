@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloudtrain.planning import Plan, PlanContext, SourceSummary, make_plan
+from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, make_plan
 from cloudtrain.providers import get_provider
 from cloudtrain.settings import Settings
 from cloudtrain.spec import spec_from_document

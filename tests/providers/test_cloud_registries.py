@@ -15,8 +15,8 @@ import cloudtrain
 from cloudtrain.errors import DENIED, CloudError, RefusedError, UsageError
 from cloudtrain.providers.azure.acr import registry_login
 from cloudtrain.providers.cloud.registry import ANYBODY, Found, Login
+from cloudtrain.submission.images import resolve_image
 from cloudtrain.submission.registry import login_for, look, refuse_missing
-from cloudtrain.submission.resolve import resolve_image
 from tests.fakes.aws.cloud import IMAGE, Cloud
 from tests.fakes.aws.ecr import PASSWORD
 from tests.fakes.azure.cloud import AzureCloud

@@ -12,7 +12,7 @@ import cloudtrain
 from cloudtrain import providers
 from cloudtrain.declaration import provider_names
 from cloudtrain.errors import SpecError, UsageError
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 from cloudtrain.settings import load_settings
 
 NAMES = provider_names()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from cloudtrain.declaration import Declaration
 from cloudtrain.providers import Request
 from cloudtrain.spec.section import Section, Strings
-from cloudtrain.target import ProviderConfig, Target
+from cloudtrain.planning.target import ProviderConfig, Target
 from pydantic import Field
 
 class SlurmSection(Section):

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.contracts.azureml import MASTER_PORT, CommandJob, command_job
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.request import BOOT, OUTPUTS, document_of, input_place, job_of
 from cloudtrain.spec.fields import Arguments, Input
-from cloudtrain.target import Target
 from tests.golden.cases import EARLIER, plan_of
 from tests.support.limits import HANG_SECONDS
 

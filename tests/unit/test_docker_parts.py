@@ -15,7 +15,7 @@ import pytest
 from cloudtrain.errors import SpecError
 from cloudtrain.images.recipe import our_recipe
 from cloudtrain.images.selection import PlannedImage
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker import checks as docker_checks
 from cloudtrain.providers.docker import provider as docker
@@ -45,21 +45,21 @@ NOTHING_SET = Settings(values={}, origins={})
 
 
 @pytest.mark.parametrize(
-    ("wish", "address"),
+    ("image", "address"),
     [
         ("train", "train"),
         ({"docker": "registry:5000/train@sha256:00", "aws": "x"}, "registry:5000/train@sha256:00"),
     ],
 )
-def test_an_image_is_an_address_on_this_machine(wish: Any, address: str) -> None:
-    assert image_of(wish, NOTHING_SET, gpu=False) == (PlannedImage(address), ())
+def test_an_image_is_an_address_on_this_machine(image: Any, address: str) -> None:
+    assert image_of(image, NOTHING_SET, gpu=False) == (PlannedImage(address), ())
 
 
-@pytest.mark.parametrize("wish", ["auto", {"aws": "dlc:pytorch-2.8"}, {"docker": "auto"}])
+@pytest.mark.parametrize("image", ["auto", {"aws": "dlc:pytorch-2.8"}, {"docker": "auto"}])
 @pytest.mark.parametrize(("gpu", "kind"), [(False, "cpu"), (True, "cuda")])
-def test_our_own_image_is_called_by_its_content_and_has_a_variant_for_gpus(wish: Any, gpu: bool, kind: str) -> None:
+def test_our_own_image_is_called_by_its_content_and_has_a_variant_for_gpus(image: Any, gpu: bool, kind: str) -> None:
     recipe = our_recipe(kind)
-    assert image_of(wish, NOTHING_SET, gpu=gpu) == (PlannedImage(recipe.name, recipe), ())
+    assert image_of(image, NOTHING_SET, gpu=gpu) == (PlannedImage(recipe.name, recipe), ())
     assert recipe.name.startswith(f"cloudtrain:{kind}-")
 
 

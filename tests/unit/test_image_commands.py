@@ -177,7 +177,7 @@ def test_only_a_tag_that_stands_for_its_content_spares_a_push(
         asked.append(again)
         return "127.0.0.1:1/own@sha256:0"
 
-    monkeypatch.setattr("cloudtrain.submission.images.ready_there", ready)
+    monkeypatch.setattr("cloudtrain.submission.images.ensure_pushed", ready)
     tags = ("--tag", tag) if tag else ()
     call("image", "push", "own/Dockerfile", "--to", "127.0.0.1:1/own", *tags)
     assert asked == [again]
@@ -208,7 +208,7 @@ def test_the_pushes_that_are_shown_can_be_typed(folder: Path, monkeypatch: pytes
         given.append((recipe.kind, *options))
         return "127.0.0.1:1/own@sha256:0"
 
-    monkeypatch.setattr("cloudtrain.submission.images.ready_there", ready)
+    monkeypatch.setattr("cloudtrain.submission.images.ensure_pushed", ready)
     monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "123456789012.dkr.ecr.us-east-1.amazonaws.com/train")
     for typed in examples():
         provider = () if {"--provider", "--to"} & set(typed) else ("--provider", "aws")
@@ -233,7 +233,7 @@ def test_a_repositorys_region_may_be_the_one_that_awss_own_tools_take(
         given.append(address)
         return address
 
-    monkeypatch.setattr("cloudtrain.submission.images.ready_there", ready)
+    monkeypatch.setattr("cloudtrain.submission.images.ensure_pushed", ready)
     monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "train")
     monkeypatch.setenv("CLOUDTRAIN_AWS_ROLE", "arn:aws:iam::123456789012:role/train")
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)

@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.cli.plan_view import cost
 from cloudtrain.errors import SpecError
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.request import job_of
 from cloudtrain.submission.preflight import offline_issues

@@ -10,7 +10,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.cli.plan_view import overview
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.cli_defaults import region_around
 from cloudtrain.providers.azure.account import workspace_of
 from cloudtrain.providers.azure.cli_defaults import account_around

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.private import tighten
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run, summaries
+from cloudtrain.runs.private import tighten
 from cloudtrain.runs.store import RunStore
 from cloudtrain.source import pack, scan, unpack
 from tests.support.samples import write

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.planning.target import ProviderConfig
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.local.config import LocalConfig
-from cloudtrain.target import ProviderConfig
 from tests.golden.cases import plan_of
 
 CONFIGS: Mapping[str, type[ProviderConfig]] = {

@@ -9,7 +9,7 @@ from dataclasses import replace
 from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions, registry_domain
 from cloudtrain.catalog.machines import architecture_of, mixed_architectures
 from cloudtrain.images.reference import ECR
-from cloudtrain.images.selection import CLOUD_PLATFORM, PlannedImage, asked, built, is_build, recipe_for
+from cloudtrain.images.selection import CLOUD_PLATFORM, PlannedImage, built, recipe_for, select_image
 from cloudtrain.issues import Issue, did_you_mean
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.settings import Settings
@@ -24,22 +24,22 @@ def image_of(
     image: str | Mapping[str, str], config: AwsConfig, settings: Settings, *, gpu: bool, rehearsal: bool,
     types: Sequence[str] = (),
 ) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
-    """The image, and what is wrong with the wish.
+    """The image, and what is wrong with it.
 
     `auto` is our own image where `aws.repository` says where to keep it, else AWS's newest PyTorch container that we
     know.
     """
-    wish = asked(image, "aws")
-    at, address = wish
-    if not is_build(wish) and _is_address(address):
+    selected = select_image(image, "aws")
+    at, address = selected
+    if not selected.is_build and _is_address(address):
         return PlannedImage(address), []
     mixed = mixed_architectures("aws", types)
     platform = f"linux/{architecture_of('aws', types)}"
-    if is_build(wish) or (address == "auto" and config.repository):
+    if selected.is_build or (address == "auto" and config.repository):
         if rehearsal and not config.repository:
             config = replace(config, repository=_PLACEHOLDER)
         repository, problems = repository_of(config)
-        recipe, wrong = recipe_for(wish, settings, gpu=gpu, platform=platform)
+        recipe, wrong = recipe_for(selected, settings, gpu=gpu, platform=platform)
         return built(recipe, repository), problems + wrong + mixed
     found, problems = _container(at, address, config.region, gpu=gpu)
     if platform != CLOUD_PLATFORM and not mixed:

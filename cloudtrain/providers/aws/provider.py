@@ -18,10 +18,10 @@ from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:
     from cloudtrain.images.reference import ResolvedImage
-    from cloudtrain.planning import Plan
+    from cloudtrain.planning.plan import Plan
+    from cloudtrain.planning.target import Target
     from cloudtrain.providers.aws.client import Aws
     from cloudtrain.spec import JobSpec
-    from cloudtrain.target import Target
 
 
 class Provider:

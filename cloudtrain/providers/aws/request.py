@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.catalog.machines import local_disks
 from cloudtrain.contracts.launch import job_document
 from cloudtrain.contracts.sagemaker import LEAST_KEPT, ROOT
-from cloudtrain.planning import Plan, digest_of
+from cloudtrain.planning.plan import Plan, digest_of
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.cloud.request import ARCHIVE, OURS, PREFIX, as_folder, input_file, tags
 

@@ -14,7 +14,7 @@ from cloudtrain.catalog.machines import find
 from cloudtrain.contracts.sagemaker import LEAST_KEPT
 from cloudtrain.images.reference import ECR
 from cloudtrain.issues import Issue
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.account import malformed, unlikely
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import has_own_disk, needs_volume, single_file

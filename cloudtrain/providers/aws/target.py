@@ -8,13 +8,13 @@ from cloudtrain.catalog.machines import choose
 from cloudtrain.catalog.pricing import known_prices, own_prices, price_of, quote
 from cloudtrain.contracts.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
 from cloudtrain.images.selection import PlannedImage
+from cloudtrain.planning.target import Target
 from cloudtrain.providers.aws.account import account, unlikely
 from cloudtrain.providers.aws.image import image_of
 from cloudtrain.providers.aws.rules import unheeded
 from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.settings import Settings
 from cloudtrain.spec import JobSpec
-from cloudtrain.target import Target
 
 MAX_NODES = 500
 DEFAULT_INSTANCE = "ml.m5.xlarge"

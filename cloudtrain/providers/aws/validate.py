@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 from cloudtrain.issues import Issue, warning
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.aws.field_map import spec_path
 from cloudtrain.providers.aws.request import body_of
 from cloudtrain.providers.aws.rules import broken_rules, notes

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from cloudtrain.catalog.machines import architecture_of
-from cloudtrain.images.selection import CLOUD_PLATFORM, PlannedImage, asked, built, is_build, recipe_for
+from cloudtrain.images.selection import CLOUD_PLATFORM, PlannedImage, built, recipe_for, select_image
 from cloudtrain.issues import Issue
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.settings import Settings
@@ -24,31 +24,31 @@ def image_of(
     image: str | Mapping[str, str], config: AzureConfig, settings: Settings, *, gpu: bool,
     types: Sequence[str] = (),
 ) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
-    """The image or environment, in one text, and what is wrong with the wish.
+    """The image or environment, in one text, and what is wrong with it.
 
     Where `azure.repository` says where to keep them, `auto` is our own image, and a Dockerfile is built here. Else
     `auto` is Microsoft's own environment, and Azure ML itself builds `{build: Dockerfile}`, whose path is the address.
     """
-    wish = asked(image, "azure")
+    selected = select_image(image, "azure")
     platform = f"linux/{architecture_of('azure', types)}"
-    if config.repository and (is_build(wish) or wish[1] == "auto"):
-        recipe, wrong = recipe_for(wish, settings, gpu=gpu, platform=platform)
+    if config.repository and (selected.is_build or selected.text == "auto"):
+        recipe, wrong = recipe_for(selected, settings, gpu=gpu, platform=platform)
         return built(recipe, config.repository), wrong
-    if wish[1] != "auto":
-        return PlannedImage(wish[1]), []
+    if selected.text != "auto":
+        return PlannedImage(selected.text), []
     problems: list[Issue] = []
     if platform != CLOUD_PLATFORM:
         hint = "azure.repository, for an image of ours that is built for them; or an image of your own"
         message = f"Microsoft's environment is built for amd64, and {types[0]} has ARM processors"
-        problems.append(Issue(wish[0], message, hint))
+        problems.append(Issue(selected.path, message, hint))
     return PlannedImage(CURATED), problems
 
 
 def misnamed(image: str | Mapping[str, str]) -> list[Issue]:
     """What is wrong with the address or the environment that a spec names."""
-    wish = asked(image, "azure")
-    at, text = wish
-    if is_build(wish) or text == "auto":
+    selected = select_image(image, "azure")
+    at, text = selected
+    if selected.is_build or text == "auto":
         return []
     problem = _wrong(text)
     return [Issue(at, *problem)] if problem else []

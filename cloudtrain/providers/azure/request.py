@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.contracts.launch import job_document
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import environment_of
 from cloudtrain.providers.cloud.request import ARCHIVE, PREFIX, as_folder, input_file, tags

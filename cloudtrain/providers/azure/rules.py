@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from cloudtrain.issues import Issue
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.account import malformed_settings
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import misnamed

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, RunExists
-from cloudtrain.private import private_folder
+from cloudtrain.planning.target import Target
 from cloudtrain.providers import Progress
 from cloudtrain.providers.azure.config import AzureConfig, request_of
 from cloudtrain.providers.azure.inputs import with_uploaded_inputs
@@ -19,8 +19,8 @@ from cloudtrain.providers.azure.quota import refuse_machines
 from cloudtrain.providers.cloud import idempotent_create as arrival
 from cloudtrain.providers.cloud.request import ARCHIVE, ours, same_submission
 from cloudtrain.runs.observation import Observation, Record
+from cloudtrain.runs.private import private_folder
 from cloudtrain.runs.store import RunFolder, storing
-from cloudtrain.target import Target
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace

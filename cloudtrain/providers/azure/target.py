@@ -7,6 +7,7 @@ from dataclasses import replace
 from cloudtrain.catalog.machines import choose
 from cloudtrain.catalog.pricing import known_prices, own_prices, price_of, quote
 from cloudtrain.issues import Issue
+from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.account import account
 from cloudtrain.providers.azure.image import image_of
 from cloudtrain.providers.azure.request import is_size
@@ -14,7 +15,6 @@ from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.settings import Settings
 from cloudtrain.spec import JobSpec
 from cloudtrain.spec.model import Resources
-from cloudtrain.target import Target
 
 MAX_NODES = 100
 """Of one distributed job, by the documentation's table of limits."""

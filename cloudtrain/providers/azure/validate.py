@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cloudtrain.issues import Issue, warning
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.request import document_of, input_name
 from cloudtrain.providers.azure.rules import broken_rules, notes
 from cloudtrain.providers.cloud.image_notes import image_notes

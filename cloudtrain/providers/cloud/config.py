@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cloudtrain.target import ProviderConfig
+from cloudtrain.planning.target import ProviderConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

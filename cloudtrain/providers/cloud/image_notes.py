@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from cloudtrain.catalog.machines import find
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 
 _BEFORE_TURING = ("V100", "P100", "P40", "P4", "K80", "M60")
 """GPUs of a compute capability below 7.5, which CUDA 13 has no code for (NVIDIA, CUDA 13.0 release notes)."""

@@ -11,7 +11,7 @@ from cloudtrain.providers.cloud.config import CloudConfig
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.images.selection import PlannedImage
-    from cloudtrain.planning import Plan
+    from cloudtrain.planning.plan import Plan
     from cloudtrain.spec.fields import Input
 
 PREFIX = "cloudtrain"

@@ -6,7 +6,7 @@ import sys
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.issues import Issue, warning
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.docker import gpus
 from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.connect import docker_engine

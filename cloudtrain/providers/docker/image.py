@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cloudtrain.declaration import declarations
-from cloudtrain.images.selection import PlannedImage, asked, built, is_build, recipe_for
+from cloudtrain.images.selection import PlannedImage, built, recipe_for, select_image
 from cloudtrain.issues import Issue
 from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.settings import Settings
@@ -14,14 +14,14 @@ from cloudtrain.settings import Settings
 def image_of(
     image: str | Mapping[str, str], settings: Settings, *, gpu: bool
 ) -> tuple[PlannedImage, tuple[Issue, ...]]:
-    """The image, by its name on this machine, and what is wrong with the wish.
+    """The image, by its name on this machine, and what is wrong with it.
 
     `auto`, and nothing said, is our own image.
     """
-    wish = asked(image, DECLARATION.name)
-    at, address = wish
-    if is_build(wish) or address == "auto":
-        recipe, problems = recipe_for(wish, settings, gpu=gpu)
+    selected = select_image(image, DECLARATION.name)
+    at, address = selected
+    if selected.is_build or address == "auto":
+        recipe, problems = recipe_for(selected, settings, gpu=gpu)
         return built(recipe), tuple(problems)
     scheme, colon, _ = address.partition(":")
     cloud = next((each.name for each in declarations() if colon and scheme in each.image_schemes), None)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.contracts import job_document, masked_variables
 from cloudtrain.contracts.plain import Layout, launches
 from cloudtrain.issues import Issue
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.target import Target
 from cloudtrain.providers import Progress, Request
 from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.container import Bind, ContainerLaunch, default_shm_bytes, host_names
@@ -21,7 +22,6 @@ from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
-from cloudtrain.target import Target
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.contracts.launch import Launch

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.declaration import declaration_of
+from cloudtrain.planning.target import Config
 from cloudtrain.runs.record import PLAN
 from cloudtrain.runs.store import RunFolder
-from cloudtrain.target import Config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

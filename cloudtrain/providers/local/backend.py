@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.issues import Issue
-from cloudtrain.private import private
 from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import end_on_full_disk
@@ -30,6 +29,7 @@ from cloudtrain.providers.local.supervisor_status import (
 )
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.observation import Event, Observation, Record
+from cloudtrain.runs.private import private
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder, storing
 from cloudtrain.settings import Settings
@@ -37,7 +37,7 @@ from cloudtrain.source.results import copy_results
 
 if TYPE_CHECKING:
     from cloudtrain.contracts.launch import Launch
-    from cloudtrain.planning import Plan
+    from cloudtrain.planning.plan import Plan
     from cloudtrain.providers.emulation.base import Emulator
     from cloudtrain.providers.emulation.plan import EmulatedPlan
 

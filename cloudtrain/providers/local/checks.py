@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cloudtrain.bundle import bundled
 from cloudtrain.issues import Issue, warning
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.source.inputs import is_empty
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cloudtrain.target import ProviderConfig
+from cloudtrain.planning.target import ProviderConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.contracts import job_document, masked_variables
 from cloudtrain.contracts.plain import Layout, launches
 from cloudtrain.issues import Issue
-from cloudtrain.planning import Plan
+from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.target import Target
 from cloudtrain.providers import Request
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
 from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.providers.local.declaration import DECLARATION
 from cloudtrain.settings import Settings
-from cloudtrain.target import Target
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.contracts.launch import Launch

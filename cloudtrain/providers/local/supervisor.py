@@ -24,7 +24,6 @@ from typing import Any
 
 from cloudtrain.contracts.launch import Launch
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.private import FILE, OTHERS
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.emulation.base import Emulator
 from cloudtrain.providers.emulation.plan import emulated_plan
@@ -45,6 +44,7 @@ from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run
 from cloudtrain.runs.locks import take
 from cloudtrain.runs.logs import log_file, split_events, stamp
+from cloudtrain.runs.private import FILE, OTHERS
 from cloudtrain.runs.state import first_cause, who
 from cloudtrain.runs.store import RunFolder, storing
 

@@ -12,7 +12,7 @@ from cloudtrain import __version__
 from cloudtrain.declaration import declarations
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue, dotted
-from cloudtrain.target import Target
+from cloudtrain.planning.target import Target
 
 if TYPE_CHECKING:  # a provider that looks after a run needs no pydantic
     from cloudtrain.spec import JobSpec

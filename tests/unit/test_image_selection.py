@@ -172,13 +172,13 @@ def test_a_dockerfile_counts_from_the_folder_of_the_job(folder: Path) -> None:
 
 
 def test_a_dockerfile_that_is_not_there_is_told_at_its_field(folder: Path) -> None:
-    wish = {"build": "Dockerfile"}
+    image = {"build": "Dockerfile"}
     told = Issue(
         ("image", "build"), f"there is no file {folder}/Dockerfile", "the path counts from the folder of job.yaml"
     )
-    assert docker_image(wish, known(folder), gpu=False)[1] == (told,)
-    assert aws_image(wish, aws("train"), known(folder), gpu=False, rehearsal=False)[1] == [told]
-    assert azure_image(wish, azure("r.azurecr.io/t"), known(folder), gpu=False)[1] == [told]
+    assert docker_image(image, known(folder), gpu=False)[1] == (told,)
+    assert aws_image(image, aws("train"), known(folder), gpu=False, rehearsal=False)[1] == [told]
+    assert azure_image(image, azure("r.azurecr.io/t"), known(folder), gpu=False)[1] == [told]
 
 
 def test_a_context_that_is_too_large_is_told_at_its_field(folder: Path) -> None:
@@ -244,10 +244,10 @@ def test_without_one_auto_is_the_clouds_own(folder: Path) -> None:
     assert azure_image("auto", azure(), known(folder), gpu=True)[0] == PlannedImage(CURATED)
 
 
-@pytest.mark.parametrize("wish", [f"{HOST}/own:1", {"aws": f"{HOST}/own:1", "docker": "x"}])
-def test_an_address_is_taken_as_it_is_with_a_repository_or_without(folder: Path, wish: Any) -> None:
+@pytest.mark.parametrize("image", [f"{HOST}/own:1", {"aws": f"{HOST}/own:1", "docker": "x"}])
+def test_an_address_is_taken_as_it_is_with_a_repository_or_without(folder: Path, image: Any) -> None:
     for repository in (None, "train"):
-        found = aws_image(wish, aws(repository), known(folder), gpu=False, rehearsal=False)
+        found = aws_image(image, aws(repository), known(folder), gpu=False, rehearsal=False)
         assert found == (PlannedImage(f"{HOST}/own:1"), [])
 
 
