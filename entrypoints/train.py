@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 if find_spec("cloudtrain_job") is None:  # run by hand: in a job the launcher has added it to the path
     sys.path.insert(1, str(Path(__file__).parent / "job"))
 
-from cloudtrain_job import tell, to_json, write_result
+from cloudtrain_job import emit_event, to_json, write_result
 from cloudtrain_launcher.events import Checkpoint, Result
 from cloudtrain_trainer.arguments import exit_with_error, parse, refuse
 from cloudtrain_trainer.options import Folders, Options
@@ -59,7 +59,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
     def report(saved: SavedCheckpoint) -> None:
         if ranks.rank == 0:
             times = {"seconds": round(saved.seconds, 4), "stall_seconds": round(saved.stall, 4)}
-            tell(Checkpoint(step=saved.step, path=str(saved.folder)).but(**times))
+            emit_event(Checkpoint(step=saved.step, path=str(saved.folder)).replace(**times))
 
     task = tasks.from_options(options)
     rules.check(options, ranks.size, ranks.local_size, tasks.capabilities(task) if options.model else None)
@@ -147,7 +147,7 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
         write_metrics_file(folders, metrics)
     loop.ranks.barrier()
     if loop.ranks.rank == 0:
-        tell(Result(outcome=outcome, step=loop.position.step).but(**exported))
+        emit_event(Result(outcome=outcome, step=loop.position.step).replace(**exported))
     write_result(outcome, step=loop.position.step)
 
 

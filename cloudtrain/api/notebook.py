@@ -29,8 +29,8 @@ def launch(function: Callable[..., Any], *args: Any, processes: int = 2, **kwarg
     cell, failure = _module("local_spawn"), _module("failure")
     _check_gpus(cell.torch, processes)
     try:
-        fresh = cell.torch.cuda.is_available()
-        outcomes = cell.run(function, args, kwargs, processes, enter=_enter, fresh=fresh, flush=_flush)
+        spawn = cell.torch.cuda.is_available()
+        outcomes = cell.run(function, args, kwargs, processes, entry=_enter, spawn=spawn, flush=_flush)
     except ValueError as error:
         raise UsageError(str(error)) from error
     errors = [_weighed(outcome.error, failure) for outcome in outcomes if outcome.error]
@@ -42,7 +42,7 @@ def launch(function: Callable[..., Any], *args: Any, processes: int = 2, **kwarg
 
 def _enter(*what: Any) -> None:
     """Where a rank begins: a fresh process can import this by its name."""
-    _module("local_spawn").live(*what, _module("shutdown"))
+    _module("local_spawn").run_rank(*what, _module("shutdown"))
 
 
 def _flush() -> None:

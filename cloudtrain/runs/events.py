@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cloudtrain_launcher.events import *  # noqa: F403
-    from cloudtrain_launcher.events import CLIENT, KINDS, from_json, parse
+    from cloudtrain_launcher.events import CLIENT, EVENT_TYPES, from_json, parse
 else:
     import sys
     from importlib import import_module
@@ -26,7 +26,7 @@ else:
     globals().update({name: value for name, value in vars(_events).items() if not name.startswith("_")})
 
 
-CLIENTS: tuple[str, ...] = tuple(kind for kind, event in KINDS.items() if event.WRITER == CLIENT)
+CLIENTS: tuple[str, ...] = tuple(kind for kind, event in EVENT_TYPES.items() if event.WRITER == CLIENT)
 """Events that only we may write; a job that prints one is not believed."""
 
 

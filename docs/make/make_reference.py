@@ -136,13 +136,15 @@ def _job_variables() -> set[str]:
     """What the launcher sets for the processes of a job, its own concerns left out."""
     import tempfile
 
-    from cloudtrain_launcher.contract import Job, Place
+    from cloudtrain_launcher.contract import Job, NodeContext
     from cloudtrain_launcher.environment import job_environment
 
     job = Job("id", "name", "script", "train.py", [], {}, 1, 1, 0, 0, 30, 600, 3)
-    place = Place("plain", 0, 1, "node", 1, "node", "eth0", "output", "model", "checkpoints", {"train": "x"}, "", "")
+    context = NodeContext(
+        "plain", 0, 1, "node", 1, "node", "eth0", "output", "model", "checkpoints", {"train": "x"}, "", ""
+    )
     with tempfile.TemporaryDirectory() as folder:
-        return set(job_environment(job, place, Path(folder), {})) - INTERNAL
+        return set(job_environment(job, context, Path(folder), {})) - INTERNAL
 
 
 def exit_codes() -> str:

@@ -50,7 +50,7 @@ def events_page() -> str:
     ]
     for writer, (title, meaning) in WRITERS.items():
         parts += [f"## {title}\n", f"{meaning}\n"]
-        for kind, event in events.KINDS.items():
+        for kind, event in events.EVENT_TYPES.items():
             if writer == event.WRITER:
                 parts += _described(kind, event)
     return page("Events", "\n".join(parts))
@@ -59,7 +59,7 @@ def events_page() -> str:
 def _described(kind: str, event: type[Event]) -> Iterator[str]:
     yield f"### {kind}\n"
     yield f"{inspect.getdoc(event)}\n"
-    stamp = [f"`{name}`" for name in Event.kinds() if name in event.NEEDS]
+    stamp = [f"`{name}`" for name in Event.field_types() if name in event.REQUIRED]
     if stamp:
         yield f"Needs {' and '.join([', '.join(stamp[:-1]), stamp[-1]] if stamp[:-1] else stamp)}.\n"
     if issubclass(event, events.Cause):
@@ -71,8 +71,8 @@ def _described(kind: str, event: type[Event]) -> Iterator[str]:
 
 def _fields(kind: type[Record], owner: type[Record]) -> str:
     """The fields that a class declares itself."""
-    texts, kinds, required = _texts(owner), kind.kinds(), kind.checks().required
-    rows = [(f"`{name}`", kinds[name].text, "yes" if name in required else "", texts[name]) for name in texts]
+    texts, kinds, required = _texts(owner), kind.field_types(), kind.checks().required
+    rows = [(f"`{name}`", kinds[name].description, "yes" if name in required else "", texts[name]) for name in texts]
     return table(("field", "type", "needed", "meaning"), rows) if rows else ""
 
 

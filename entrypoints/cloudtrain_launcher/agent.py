@@ -20,18 +20,18 @@ from typing import IO, Any, Callable, Iterator
 if __name__ == "__main__":  # started by its path: in place of this folder, the one that the package is in
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from cloudtrain_job import send_through, tell
-from cloudtrain_launcher.checkpoint_sync import Shared, level_before_each_start
+from cloudtrain_job import emit_event, set_output
+from cloudtrain_launcher.checkpoint_sync import CheckpointSync, sync_before_each_start
 from cloudtrain_launcher.contract import LAUNCHER_PID, STREAM_DIR, STREAM_KEY
 from cloudtrain_launcher.events import Error, RankFailed
 from cloudtrain_launcher.failure import is_consequence
-from cloudtrain_launcher.host import die_with
-from cloudtrain_launcher.storage_sync import JOURNAL
+from cloudtrain_launcher.host import set_parent_death_signal
+from cloudtrain_launcher.storage_sync import JOURNAL_NAME
 
-STOPPED = 143
+STOPPED_EXIT_CODE = 143
 
 
-class _Deaths(logging.Handler):
+class _FailureMonitor(logging.Handler):
     """Tells of the ranks that died by themselves, in the moment in which torchrun begins to end the others.
 
     torchrun names one dead rank only, after the others have ended, which may take minutes; and of two that died
@@ -41,40 +41,40 @@ class _Deaths(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self._ranks: dict[int, Any] = {}
-        self._told = False
+        self._reported = False
 
     def watch(self, start: Callable[..., Any]) -> Callable[..., Any]:
         """torchrun's own starter of a rank's process, listening for its end."""
 
-        def start_and_listen(*args: Any, **kwargs: Any) -> Any:
+        def start_and_watch(*args: Any, **kwargs: Any) -> Any:
             handler = start(*args, **kwargs)
             close = handler.close
 
-            def tell_and_close(*args: Any, **kwargs: Any) -> Any:
-                self._tell()
+            def report_and_close(*args: Any, **kwargs: Any) -> Any:
+                self._report()
                 return close(*args, **kwargs)
 
-            handler.close = tell_and_close
+            handler.close = report_and_close
             self._ranks[handler.local_rank_id] = handler
-            self._told = False
+            self._reported = False
             return handler
 
-        return start_and_listen
+        return start_and_watch
 
     def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
         """Called for what torchrun logs of its processes: all may be dead then, and none left to be ended."""
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
-        if not self._told:
-            self._told = True
+    def _report(self) -> None:
+        if not self._reported:
+            self._reported = True
             for local_rank, handler in self._ranks.items():
                 if handler.proc.returncode:
-                    tell(RankFailed(local_rank=local_rank, exitcode=handler.proc.returncode))
+                    emit_event(RankFailed(local_rank=local_rank, exitcode=handler.proc.returncode))
 
 
 @contextmanager
-def _held_back(held: IO[bytes]) -> Iterator[None]:
+def _redirect_stderr(held: IO[bytes]) -> Iterator[None]:
     """Write into a file what goes to standard error, C++'s words included."""
     sys.stderr.flush()
     before = os.dup(2)
@@ -87,7 +87,7 @@ def _held_back(held: IO[bytes]) -> Iterator[None]:
         os.close(before)
 
 
-def _say_goodbye_quietly(held: IO[bytes]) -> None:
+def _quiet_shutdown(held: IO[bytes]) -> None:
     """When all ranks have ended, torchrun waits for the other nodes and leaves the rendezvous. The node that keeps the
     store may be gone by then: that costs nothing, and reads like a crash (a C++ stack of 20 lines).
     """
@@ -96,7 +96,7 @@ def _say_goodbye_quietly(held: IO[bytes]) -> None:
 
     def quietly(method: Callable[..., Any]) -> Callable[..., Any]:
         def held_back(*args: Any, **kwargs: Any) -> Any:
-            with _held_back(held):
+            with _redirect_stderr(held):
                 return method(*args, **kwargs)
 
         return held_back
@@ -108,8 +108,8 @@ def _say_goodbye_quietly(held: IO[bytes]) -> None:
 
 def main(argv: list[str]) -> int:
     """Run torchrun with `argv`; 0 when all ranks succeeded, 1 when one failed, 143 when told to stop."""
-    die_with(int(os.environ[LAUNCHER_PID]))
-    send_through(1, os.environ.get(STREAM_KEY, ""))
+    set_parent_death_signal(int(os.environ[LAUNCHER_PID]))
+    set_output(1, os.environ.get(STREAM_KEY, ""))
     with tempfile.TemporaryFile() as held:
         code = _run(argv, held)
         if code:
@@ -128,14 +128,14 @@ def _run(argv: list[str], held: IO[bytes]) -> int:
     except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
         traceback.print_exc()
         message = f"torch cannot be imported by {sys.executable}: {error}"
-        tell(Error(exception=type(error).__name__, message=message))
+        emit_event(Error(exception=type(error).__name__, message=message))
         return 1
     if hasattr(api, "get_subprocess_handler"):
-        deaths = _Deaths()
+        deaths = _FailureMonitor()
         api.get_subprocess_handler = deaths.watch(api.get_subprocess_handler)
         logging.getLogger(api.__name__).addHandler(deaths)
-    shared = share_checkpoints(argv)
-    _say_goodbye_quietly(held)
+    shared = start_checkpoint_sync(argv)
+    _quiet_shutdown(held)
     # PET_* are for a torchrun that the program itself may start; here every option is said, as an argument.
     others = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PET_")}
     parser = run.get_args_parser()
@@ -147,15 +147,15 @@ def _run(argv: list[str], held: IO[bytes]) -> int:
         run.run(parser.parse_args(arguments))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         _, first = error.get_first_failure()
-        tell(RankFailed(local_rank=first.local_rank, exitcode=first.exitcode))
+        emit_event(RankFailed(local_rank=first.local_rank, exitcode=first.exitcode))
         return 1
     except api.SignalException:
-        return STOPPED
+        return STOPPED_EXIT_CODE
     except Exception as error:  # noqa: BLE001  (a rendezvous that failed, a port that was taken)
         traceback.print_exc()
         name, message = type(error).__name__, str(error)[:1000]
         is_lost_peer = is_consequence(name, message, run.__file__)
-        tell(Error(exception=name, message=message, consequence=is_lost_peer))
+        emit_event(Error(exception=name, message=message, consequence=is_lost_peer))
         return 1
     finally:
         if shared is not None:
@@ -163,7 +163,7 @@ def _run(argv: list[str], held: IO[bytes]) -> int:
     return 0
 
 
-def share_checkpoints(argv: list[str]) -> Shared | None:
+def start_checkpoint_sync(argv: list[str]) -> CheckpointSync | None:
     """All nodes are to find the same checkpoints whenever ranks start. An agent of another make starts them as ever."""
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
@@ -171,8 +171,10 @@ def share_checkpoints(argv: list[str]) -> Shared | None:
     if folder and scratch and hasattr(LocalElasticAgent, "_start_workers"):
         given = (word.partition("=")[2] for word in argv if word.startswith("--local-addr="))
         address = next(given, "") or socket.gethostname()
-        shared = Shared(Path(folder), address, Path(scratch, JOURNAL), lambda text: print(text, flush=True))
-        level_before_each_start(LocalElasticAgent, shared)
+        shared = CheckpointSync(
+            Path(folder), address, Path(scratch, JOURNAL_NAME), lambda text: print(text, flush=True)
+        )
+        sync_before_each_start(LocalElasticAgent, shared)
         return shared
     return None
 

@@ -22,13 +22,13 @@ from io import BufferedRWPair
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, NamedTuple
 
-from cloudtrain_launcher.checkpoint_deletions import Deletions
-from cloudtrain_launcher.storage_sync import UNFINISHED
+from cloudtrain_launcher.checkpoint_deletions import DeletionSync
+from cloudtrain_launcher.storage_sync import UNFINISHED_SUFFIXES
 
-OWN = ".own"
+LOCAL_ONLY_MARKER = ".own"
 """A file by which a folder among the checkpoints says that only the node that wrote it needs it before a restart."""
 
-PATIENCE = timedelta(hours=2)
+PEER_TIMEOUT = timedelta(hours=2)
 """How long nodes wait for a peer that still copies; one that has failed says so."""
 
 BLOCK_BYTES = 1 << 22
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     link: str = ""
 
 
-class Told(NamedTuple):
+class NodeReport(NamedTuple):
     """What a node tells its peers before a start."""
 
     address: tuple[str, int]
@@ -57,13 +57,13 @@ class Told(NamedTuple):
     """Files and folders that went while its programs ran, and when, in nanoseconds since 1970: see `Deletions`."""
 
 
-class Shared:
-    """One node's checkpoint folder. `address`: by which peers reach this node. `journal`: see `Keeper`."""
+class CheckpointSync:
+    """One node's checkpoint folder. `address`: by which peers reach this node. `journal`: see `StorageSync`."""
 
     def __init__(self, folder: Path, address: str, journal: Path, log: Callable[[str], None]) -> None:
         self._folder, self._address, self._journal, self._log = folder, address, journal, log
         self._before: dict[str, Entry] | None = None
-        self._deletions = Deletions(folder, self._note)
+        self._deletions = DeletionSync(folder, self._record)
 
     def before_start(self, store: Any, node: int, nodes: int) -> None:
         """Called on all nodes when no program runs and all are about to start. RuntimeError if a peer failed at it."""
@@ -71,7 +71,7 @@ class Shared:
             return
         if self._before is not None:
             self._deletions.end()
-            self._level(store, node, nodes)
+            self._sync(store, node, nodes)
         self._before = entries(self._folder)
         self._deletions.begin(store, node)
 
@@ -80,34 +80,34 @@ class Shared:
         if self._before is not None:
             self._deletions.end()
 
-    def _level(self, store: Any, node: int, nodes: int) -> None:
+    def _sync(self, store: Any, node: int, nodes: int) -> None:
         before, files = self._before or {}, entries(self._folder)
         changed = frozenset(path for path, entry in files.items() if before.get(path) != entry)
         token = secrets.token_hex(16)
-        with _serving(self._folder, files, token) as port:
+        with _serve_files(self._folder, files, token) as port:
             gone = frozenset(before.keys() - files.keys())
-            mine = Told((self._address, port), token, files, changed, gone, self._deletions.gone)
-            store.set(f"checkpoints/{node}", _packed(mine))
-            told = [_unpacked(_wait(store, f"checkpoints/{peer}")) for peer in range(nodes)]
+            mine = NodeReport((self._address, port), token, files, changed, gone, self._deletions.gone)
+            store.set(f"checkpoints/{node}", _encode(mine))
+            told = [_decode(_wait_for(store, f"checkpoints/{peer}")) for peer in range(nodes)]
             trouble = ""
             try:
-                self._take(told, node)
+                self._apply(told, node)
             except OSError as error:
                 trouble = f"node {node} cannot take over what other nodes saved: {error.strerror or error}"
             store.set(f"checkpoints/done/{node}", trouble or "ok")
             for peer in range(nodes):  # whoever leaves earlier takes its files along
-                said = _wait(store, f"checkpoints/done/{peer}").decode()
+                said = _wait_for(store, f"checkpoints/done/{peer}").decode()
                 if said != "ok":
                     raise RuntimeError(said)
 
-    def _take(self, told: list[Told], node: int) -> None:
+    def _apply(self, told: list[NodeReport], node: int) -> None:
         mine = told[node].files
-        removed = [path for path in sorted(deleted(told)) if path in mine]
+        removed = [path for path in sorted(deleted_paths(told)) if path in mine]
         for path in removed:
-            self._note(path, None)
+            self._record(path, None)
             (self._folder / path).unlink(missing_ok=True)
             _remove_empty(self._folder, path)
-        wanted = missing(told, node)
+        wanted = files_to_fetch(told, node)
         for peer, paths in sorted(wanted.items()):
             self._fetch(told[peer], paths)
         count = sum(len(paths) for paths in wanted.values())
@@ -117,12 +117,12 @@ class Shared:
         if removed:
             self._log(f"removed {len(removed)} checkpoint files that other nodes have deleted")
 
-    def _fetch(self, peer: Told, paths: list[str]) -> None:
+    def _fetch(self, peer: NodeReport, paths: list[str]) -> None:
         with socket.create_connection(peer.address, timeout=60) as connection, connection.makefile("rwb") as stream:
             for path in paths:
-                entry, goal = peer.files[path], _inside(self._folder, path)
+                entry, goal = peer.files[path], _safe_join(self._folder, path)
                 goal.parent.mkdir(parents=True, exist_ok=True)
-                draft = goal.with_name(f".{goal.name[:200]}{UNFINISHED[1]}")
+                draft = goal.with_name(f".{goal.name[:200]}{UNFINISHED_SUFFIXES[1]}")
                 try:
                     if entry.link:
                         draft.unlink(missing_ok=True)
@@ -131,12 +131,12 @@ class Shared:
                         stream.write(json.dumps([peer.token, path]).encode() + b"\n")
                         stream.flush()
                         _receive(stream, draft, entry)
-                    self._note(path, entry)
+                    self._record(path, entry)
                     draft.replace(goal)
                 finally:
                     draft.unlink(missing_ok=True)
 
-    def _note(self, path: str, entry: Entry | None) -> None:
+    def _record(self, path: str, entry: Entry | None) -> None:
         """Before it is done: whoever keeps this folder is to take it for another node's doing."""
         with self._journal.open("a", encoding="utf-8") as journal:
             journal.write(json.dumps([str(self._folder / path), entry]) + "\n")
@@ -146,10 +146,10 @@ def entries(folder: Path) -> dict[str, Entry]:
     """All finished files below a folder, by their paths; a link that leads out is the file that it leads to."""
     found = {}
     for top, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.endswith(UNFINISHED)]
+        folders[:] = [name for name in folders if not name.endswith(UNFINISHED_SUFFIXES)]
         for name in names + [name for name in folders if Path(top, name).is_symlink()]:
             path = Path(top, name)
-            if not name.endswith(UNFINISHED):
+            if not name.endswith(UNFINISHED_SUFFIXES):
                 with suppress(OSError):
                     entry = _entry(path)
                     if entry is not None:
@@ -166,7 +166,7 @@ def _entry(path: Path) -> Entry | None:
     return Entry(about.st_size, about.st_mtime_ns) if path.is_file() else None
 
 
-def deleted(told: list[Told]) -> set[str]:
+def deleted_paths(told: list[NodeReport]) -> set[str]:
     """What any node has deleted, unless another has written it anew."""
     gone = {path for one in told for path in one.gone}
     gone = {path for path in gone if not any(path in one.changed for one in told)}
@@ -178,10 +178,12 @@ def deleted(told: list[Told]) -> set[str]:
     return gone
 
 
-def missing(told: list[Told], node: int) -> dict[int, list[str]]:
+def files_to_fetch(told: list[NodeReport], node: int) -> dict[int, list[str]]:
     """What a node lacks, or has an older one of, by the peer that has the newest."""
-    mine, gone, found = told[node].files, deleted(told), dict[int, list[str]]()
-    own = {str(Path(path).parent) + os.sep for one in told for path in one.files if Path(path).name == OWN}
+    mine, gone, found = told[node].files, deleted_paths(told), dict[int, list[str]]()
+    own = {
+        str(Path(path).parent) + os.sep for one in told for path in one.files if Path(path).name == LOCAL_ONLY_MARKER
+    }
     for path in sorted({path for one in told for path in one.files} - gone):
         if path.startswith(tuple(own)) and path not in mine:
             continue
@@ -193,7 +195,7 @@ def missing(told: list[Told], node: int) -> dict[int, list[str]]:
     return found
 
 
-def level_before_each_start(agent: Any, shared: Shared) -> None:
+def sync_before_each_start(agent: Any, shared: CheckpointSync) -> None:
     """Have torchrun's agent (its class) make this node's folder like all others' before it starts the ranks."""
     start = agent._start_workers
 
@@ -229,7 +231,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 @contextmanager
-def _serving(folder: Path, files: Mapping[str, Entry], token: str) -> Iterator[int]:
+def _serve_files(folder: Path, files: Mapping[str, Entry], token: str) -> Iterator[int]:
     """The port at which these files can be had by whoever knows the token."""
     with _Server(("", 0), _Sender) as server:
         server.folder, server.files, server.token = folder, files, token  # type: ignore[attr-defined]
@@ -254,23 +256,23 @@ def _receive(stream: BufferedRWPair, draft: Path, entry: Entry) -> None:
     os.utime(draft, ns=(entry.modified, entry.modified))  # programs look for the newest
 
 
-def _wait(store: Any, key: str) -> bytes:
-    store.wait([key], PATIENCE)
+def _wait_for(store: Any, key: str) -> bytes:
+    store.wait([key], PEER_TIMEOUT)
     value: bytes = store.get(key)
     return value
 
 
-def _packed(told: Told) -> str:
+def _encode(told: NodeReport) -> str:
     return json.dumps([told.address, told.token, told.files, sorted(told.changed), sorted(told.gone), told.went])
 
 
-def _unpacked(text: bytes) -> Told:
+def _decode(text: bytes) -> NodeReport:
     (host, port), token, files, changed, gone, went = json.loads(text)
     entries = {path: Entry(*entry) for path, entry in files.items()}
-    return Told((host, port), token, entries, frozenset(changed), frozenset(gone), went)
+    return NodeReport((host, port), token, entries, frozenset(changed), frozenset(gone), went)
 
 
-def _inside(folder: Path, path: str) -> Path:
+def _safe_join(folder: Path, path: str) -> Path:
     if Path(path).is_absolute() or ".." in Path(path).parts:
         raise OSError(f"a peer offers {path!r}, which is no path inside the checkpoint folder")
     return folder / path

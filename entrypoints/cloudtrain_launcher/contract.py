@@ -16,10 +16,10 @@ JOB, JOB_FILE = "CLOUDTRAIN_JOB", "CLOUDTRAIN_JOB_FILE"
 RESUME_DIR = "CLOUDTRAIN_RESUME_DIR"
 STREAM_DIR, STREAM_KEY = "CLOUDTRAIN_STREAM_DIR", "CLOUDTRAIN_STREAM_KEY"
 LAUNCHER_PID = "CLOUDTRAIN_LAUNCHER_PID"
-ARGUMENT = "$argv"
+ARGV_REFERENCE = "$argv"
 """In the values of a job document: the place in `argv` of a text that is too long to be said twice."""
 
-PAYLOAD = Path(__file__).resolve().parents[1]
+PAYLOAD_DIR = Path(__file__).resolve().parents[1]
 """The folder that the launcher, the worker and the shared trainer lie in, wherever the source was unpacked."""
 
 
@@ -59,7 +59,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeContext:
     """Where this node stands in the job, as its platform tells."""
 
     platform: str
@@ -84,17 +84,17 @@ class Place:
     """The folder of the channels that the job document speaks of; empty: `inputs` says it all."""
     resume_dir: str = ""
     """An earlier run's checkpoints, to be restored before the start, if it is there."""
-    kept: Mapping[str, str] = field(default_factory=dict)
+    synced_dirs: Mapping[str, str] = field(default_factory=dict)
     """Folders on this node's disk whose content is kept in the job's storage: folder -> where that is mounted."""
-    shown: Mapping[str, str] = field(default_factory=dict)
+    linked_dirs: Mapping[str, str] = field(default_factory=dict)
     """Folders that the platform looks for elsewhere on this disk: folder -> where it takes files to storage from."""
-    stopped_code: int = 5
+    stopped_exit_code: int = 5
     """What the launcher leaves with after a stop that the job was asked for; with 5 after any other."""
-    events: str = ""
+    scheduled_events_url: str = ""
     """Where the platform announces that it takes this machine away; empty: nowhere."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What libraries must be told here. What the user says counts more."""
-    libraries: tuple[str, ...] = ()
+    library_dirs: tuple[str, ...] = ()
     """Folders of libraries that only machines of this kind are to load, such as NCCL's plug-in for their network."""
     job_document: str = ""
     """The job document itself, where the platform brings it in a variable."""
@@ -102,13 +102,13 @@ class Place:
     """A file whose appearance asks for a stop, where the platform promises no SIGTERM; empty: none."""
 
 
-def with_job_file(place: Place, folder: Path) -> Place:
+def with_job_file(context: NodeContext, folder: Path) -> NodeContext:
     """The place with its job document in a file; in `folder`, if the platform has brought none."""
-    if not place.job_document:
-        return place
+    if not context.job_document:
+        return context
     path = folder / "job.json"
-    path.write_bytes(os.fsencode(place.job_document))  # as it stood in the variable, whatever the locale
-    return replace(place, job_file=str(path), job_document="")
+    path.write_bytes(os.fsencode(context.job_document))  # as it stood in the variable, whatever the locale
+    return replace(context, job_file=str(path), job_document="")
 
 
 def read_job(path: str | os.PathLike[str]) -> Job:
@@ -127,21 +127,21 @@ def read_job(path: str | os.PathLike[str]) -> Job:
     for item in fields(Job):
         if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
             raise RuntimeError(f"the job document {path} does not say {item.name}")
-        kind = _KINDS.get(str(item.type).partition("[")[0], object)
+        kind = _FIELD_TYPES.get(str(item.type).partition("[")[0], object)
         if not isinstance(values.get(item.name, kind()), kind):
             raise RuntimeError(f"the job document {path}: {item.name} is {values[item.name]!r}: expected {item.type}")
-    return Job(**{**values, "values": _whole(values["values"], values["argv"])})
+    return Job(**{**values, "values": _expand_references(values["values"], values["argv"])})
 
 
-def _whole(value: Any, argv: list[str]) -> Any:
+def _expand_references(value: Any, argv: list[str]) -> Any:
     """The values with long texts put back that the document holds once, in `argv`: `{"$argv": 3}` stands for each."""
 
-    def whole(item: Any) -> Any:
-        if isinstance(item, dict) and isinstance(item.get(ARGUMENT), int):  # an argument itself is no mapping
-            return argv[item[ARGUMENT]]
-        return [whole(part) for part in item] if isinstance(item, list) else item
+    def expand(item: Any) -> Any:
+        if isinstance(item, dict) and isinstance(item.get(ARGV_REFERENCE), int):  # an argument itself is no mapping
+            return argv[item[ARGV_REFERENCE]]
+        return [expand(part) for part in item] if isinstance(item, list) else item
 
-    return {key: whole(item) for key, item in value.items()} if isinstance(value, dict) else whole(value)
+    return {key: expand(item) for key, item in value.items()} if isinstance(value, dict) else expand(value)
 
 
-_KINDS: dict[str, type] = {"str": str, "int": int, "list": list, "Mapping": dict, "bool": bool}
+_FIELD_TYPES: dict[str, type] = {"str": str, "int": int, "list": list, "Mapping": dict, "bool": bool}

@@ -30,7 +30,7 @@ from typing import (
     get_type_hints,
 )
 
-from .event_fields import PLAIN, Kind, Timestamp, Wrong, one_of
+from .event_fields import BUILTIN_TYPES, FieldType, InvalidValue, Timestamp, check_one_of
 
 if TYPE_CHECKING:
     from typing import dataclass_transform
@@ -50,19 +50,19 @@ PROGRAM = "program"
 """Any program of the job."""
 
 
-def kind_of(annotation: Any) -> Kind:
+def field_type(annotation: Any) -> FieldType:
     """What a field of this annotation may hold. LookupError for one that has no check."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return next(item for item in arguments if isinstance(item, Kind))
+        return next(item for item in arguments if isinstance(item, FieldType))
     if origin is Literal:
-        return Kind(one_of(*arguments), " or ".join(f"`{word}`" for word in arguments))
+        return FieldType(check_one_of(*arguments), " or ".join(f"`{word}`" for word in arguments))
     if origin is Union:  # Optional: null is not a value, a field that has none is not written
-        return kind_of(next(item for item in arguments if item is not type(None)))
+        return field_type(next(item for item in arguments if item is not type(None)))
     if isinstance(annotation, type) and issubclass(annotation, Record):
-        return Kind(annotation.read, f"[{annotation.__name__.lower()}](#{annotation.__name__.lower()})")
-    if annotation in PLAIN:
-        return PLAIN[annotation]
+        return FieldType(annotation.read, f"[{annotation.__name__.lower()}](#{annotation.__name__.lower()})")
+    if annotation in BUILTIN_TYPES:
+        return BUILTIN_TYPES[annotation]
     raise LookupError(f"no check for a field of the type {annotation}")
 
 
@@ -82,9 +82,9 @@ R = TypeVar("R", bound="Record")
 class Record:
     """A frozen dataclass, read from JSON and written to it."""
 
-    STAMP: ClassVar[FrozenSet[str]] = frozenset()
+    ADDED_ON_SEND: ClassVar[FrozenSet[str]] = frozenset()
     """Fields that whoever sends the record adds: its maker may leave them out, and they may never be wrong."""
-    NEEDS: ClassVar[FrozenSet[str]] = frozenset()
+    REQUIRED: ClassVar[FrozenSet[str]] = frozenset()
     """Those of them without which the record says nothing."""
 
     _checks: ClassVar[Optional[Checks]] = None
@@ -96,26 +96,26 @@ class Record:
 
     def __init__(self, **values: Any) -> None:
         checks = self.checks()
-        self._refuse(values.keys() - checks.known.keys() or checks.required - values.keys() - self.STAMP)
+        self._require_none(values.keys() - checks.known.keys() or checks.required - values.keys() - self.ADDED_ON_SEND)
         vars(self).update(values)
 
-    def _refuse(self, wrong: AbstractSet[str]) -> None:
+    def _require_none(self, wrong: AbstractSet[str]) -> None:
         if wrong:
             raise TypeError(f"{type(self).__name__}: unknown or missing: {', '.join(sorted(wrong))}")
 
     @classmethod
-    def kinds(cls) -> dict[str, Kind]:
+    def field_types(cls) -> dict[str, FieldType]:
         """What each field may hold."""
         hints = get_type_hints(cls, include_extras=True)
-        return {field.name: kind_of(hints[field.name]) for field in fields(cls)}  # type: ignore[arg-type]
+        return {field.name: field_type(hints[field.name]) for field in fields(cls)}  # type: ignore[arg-type]
 
     @classmethod
     def checks(cls) -> Checks:
         """What is checked; worked out once, when it is first needed."""
         if cls._checks is None:
-            known = {name: kind.check for name, kind in cls.kinds().items()}
-            required = cls.NEEDS | {name for name in known if not hasattr(cls, name)}
-            cls._checks = Checks(known, required, required | cls.STAMP)
+            known = {name: kind.check for name, kind in cls.field_types().items()}
+            required = cls.REQUIRED | {name for name in known if not hasattr(cls, name)}
+            cls._checks = Checks(known, required, required | cls.ADDED_ON_SEND)
         return cls._checks
 
     @classmethod
@@ -125,7 +125,7 @@ class Record:
         Fields that this version does not know are kept, and written again.
         """
         if not isinstance(value, dict):
-            raise Wrong
+            raise InvalidValue
         known, required, strict = cls._checks or cls.checks()
         said, extra = {}, {}
         for name, item in value.items():
@@ -133,13 +133,13 @@ class Record:
             if check is not None:
                 try:
                     said[name] = check(item)
-                except Wrong:
+                except InvalidValue:
                     if name in strict:
                         raise
             elif name != "type":
                 extra[name] = item
         if not required <= said.keys():
-            raise Wrong
+            raise InvalidValue
         found = cls.__new__(cls)
         values = vars(found)
         values.update(said)
@@ -160,9 +160,9 @@ class Record:
                 said[name] = value.to_json()
         return {**said, **self._extra}
 
-    def but(self: R, **changes: Any) -> R:
+    def replace(self: R, **changes: Any) -> R:
         """The same with other values."""
-        self._refuse(changes.keys() - self.checks().known.keys())
+        self._require_none(changes.keys() - self.checks().known.keys())
         found = type(self).__new__(type(self))
         vars(found).update({**vars(self), **changes})
         return found
@@ -191,7 +191,7 @@ class Record:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-KINDS: Dict[str, Type[Event]] = {}
+EVENT_TYPES: Dict[str, Type[Event]] = {}
 """Each class by the `type` of its events."""
 
 
@@ -200,7 +200,7 @@ class Event(Record):
 
     TYPE: ClassVar[str] = ""
     WRITER: ClassVar[str] = PROGRAM
-    STAMP: ClassVar[FrozenSet[str]] = frozenset({"time", "node", "rank", "seq"})
+    ADDED_ON_SEND: ClassVar[FrozenSet[str]] = frozenset({"time", "node", "rank", "seq"})
 
     time: Timestamp = 0.0
     """When it happened, by the clock of the machine that tells it."""
@@ -211,11 +211,11 @@ class Event(Record):
     seq: Optional[int] = None
     """Grows from event to event of a rank: the clock in nanoseconds, nudged so that none comes twice."""
 
-    def __init_subclass__(cls, type: str = "", writer: str = PROGRAM, needs: str = "") -> None:
+    def __init_subclass__(cls, type: str = "", writer: str = PROGRAM, requires: str = "") -> None:
         super().__init_subclass__()
-        cls.TYPE, cls.WRITER, cls.NEEDS = type, writer, frozenset(needs.split())
+        cls.TYPE, cls.WRITER, cls.REQUIRED = type, writer, frozenset(requires.split())
         if type:
-            KINDS[type] = cls
+            EVENT_TYPES[type] = cls
 
     @property
     def type(self) -> str:

@@ -12,16 +12,16 @@ from __future__ import annotations
 import json
 from typing import Any, Literal, Optional
 
-from .event_fields import Measure, Measures, Names, Object, Seconds, Timestamp, WholeNumbers, Wrong
+from .event_fields import InvalidValue, Measure, Measures, Names, Object, Seconds, Timestamp, WholeNumbers
 from .event_record import CLIENT as CLIENT
-from .event_record import KINDS as KINDS
+from .event_record import EVENT_TYPES as EVENT_TYPES
 from .event_record import LAUNCHER as LAUNCHER
 from .event_record import PROGRAM as PROGRAM
 from .event_record import RANK as RANK
 from .event_record import Event as Event
 from .event_record import Record as Record
 
-LONGEST_TYPE = 64
+MAX_TYPE_CHARS = 64
 
 
 class Cause(Record):
@@ -55,7 +55,7 @@ class Cause(Record):
     """Of a process that C++ or the kernel ended: the Python stack that it printed, at most 2,500 characters."""
 
 
-class NodeStarted(Event, type="node_started", writer=LAUNCHER, needs="time node"):
+class NodeStarted(Event, type="node_started", writer=LAUNCHER, requires="time node"):
     """A node's launcher has begun."""
 
     pid: Optional[int] = None
@@ -66,7 +66,7 @@ class NodeStarted(Event, type="node_started", writer=LAUNCHER, needs="time node"
     """The launcher's temporary folder, which goes when it ends."""
 
 
-class NodeEnded(Event, type="node_ended", writer=LAUNCHER, needs="node"):
+class NodeEnded(Event, type="node_ended", writer=LAUNCHER, requires="node"):
     """A node's launcher has come to its end, and knows how the node's ranks ended."""
 
     outcome: Literal["succeeded", "failed", "stopped"]
@@ -85,7 +85,7 @@ class NodeEnded(Event, type="node_ended", writer=LAUNCHER, needs="node"):
     """Who stopped it, where the launcher cannot know: `the Docker engine was stopped`."""
 
 
-class Restarted(Event, type="restarted", writer=LAUNCHER, needs="node"):
+class Restarted(Event, type="restarted", writer=LAUNCHER, requires="node"):
     """All ranks have been started again."""
 
     attempt: int
@@ -94,7 +94,7 @@ class Restarted(Event, type="restarted", writer=LAUNCHER, needs="node"):
     """The failure that made it necessary, in one line."""
 
 
-class RankStarted(Event, type="rank_started", writer=RANK, needs="time rank"):
+class RankStarted(Event, type="rank_started", writer=RANK, requires="time rank"):
     """A rank's process has begun; the program has not yet."""
 
     local_rank: int = 0
@@ -105,7 +105,7 @@ class RankStarted(Event, type="rank_started", writer=RANK, needs="time rank"):
     """Its process id, in its container's own count."""
 
 
-class RankEnded(Event, type="rank_ended", writer=RANK, needs="time rank"):
+class RankEnded(Event, type="rank_ended", writer=RANK, requires="time rank"):
     """A rank's process is about to leave."""
 
     exitcode: int
@@ -114,7 +114,7 @@ class RankEnded(Event, type="rank_ended", writer=RANK, needs="time rank"):
     """How many processes it was in one torch.distributed group with; 0: it never joined one."""
 
 
-class RankFailed(Event, type="rank_failed", writer=RANK, needs="time"):
+class RankFailed(Event, type="rank_failed", writer=RANK, requires="time"):
     """torchrun has found a rank's process dead."""
 
     local_rank: int
@@ -123,7 +123,7 @@ class RankFailed(Event, type="rank_failed", writer=RANK, needs="time"):
     """What it left with; below 0: minus the number of the signal that ended it."""
 
 
-class Error(Event, Cause, type="error", writer=RANK, needs="time node rank"):
+class Error(Event, Cause, type="error", writer=RANK, requires="time node rank"):
     """Something has failed on a rank or on a node; the fields are those of a [cause](#cause)."""
 
 
@@ -231,7 +231,7 @@ class Memory(Event, type="memory"):
     """Parts of a step."""
 
 
-class Submitting(Event, type="submitting", writer=CLIENT, needs="time"):
+class Submitting(Event, type="submitting", writer=CLIENT, requires="time"):
     """A run has been written down; its job is about to be started."""
 
     name: str
@@ -261,7 +261,7 @@ class Image(Event, type="image", writer=CLIENT):
     """The digest of its contents, `sha256:…`."""
 
 
-class Creating(Event, type="creating", writer=CLIENT, needs="time"):
+class Creating(Event, type="creating", writer=CLIENT, requires="time"):
     """The request that creates the job is about to be sent: from now on the job may exist."""
 
 
@@ -272,7 +272,7 @@ class Submitted(Event, type="submitted", writer=CLIENT):
     """What finds it again, in the provider's own way."""
 
 
-class Phase(Event, type="phase", writer=CLIENT, needs="time"):
+class Phase(Event, type="phase", writer=CLIENT, requires="time"):
     """What a cloud is doing with the job."""
 
     phase: str
@@ -285,7 +285,7 @@ class Phase(Event, type="phase", writer=CLIENT, needs="time"):
     """The type of machine it runs on, once the cloud has chosen it."""
 
 
-class LogUnread(Event, type="log_unread", writer=CLIENT, needs="time"):
+class LogUnread(Event, type="log_unread", writer=CLIENT, requires="time"):
     """The job's log cannot be read; or, without a reason, it can be read again."""
 
     reason: str
@@ -298,7 +298,7 @@ class LogUnread(Event, type="log_unread", writer=CLIENT, needs="time"):
     """Whether it may pass by itself."""
 
 
-class Kept(Event, type="kept", writer=CLIENT, needs="time"):
+class Kept(Event, type="kept", writer=CLIENT, requires="time"):
     """Machines are kept after the end of the run, and billed; or are not any more."""
 
     status: str
@@ -313,14 +313,14 @@ class Kept(Event, type="kept", writer=CLIENT, needs="time"):
     """What the run and its machines have cost so far: as in [ended](#ended)."""
 
 
-class StopRequested(Event, type="stop_requested", writer=CLIENT, needs="time"):
+class StopRequested(Event, type="stop_requested", writer=CLIENT, requires="time"):
     """Somebody has asked for the run to stop."""
 
     reason: str = ""
     """Who or what, in words."""
 
 
-class StopUntold(Event, type="stop_untold", writer=CLIENT, needs="time"):
+class StopUntold(Event, type="stop_untold", writer=CLIENT, requires="time"):
     """A stop was asked for and could not be told to the job, which goes on: asked once more, it is cancelled."""
 
     reason: str = ""
@@ -336,7 +336,7 @@ class Cursor(Event, type="cursor", writer=CLIENT):
     """The bytes of each node's log file that this accounts for; what is beyond them is read again."""
 
 
-class Ended(Event, type="ended", writer=CLIENT, needs="time"):
+class Ended(Event, type="ended", writer=CLIENT, requires="time"):
     """The run has ended. The first such event counts."""
 
     state: Literal["succeeded", "failed", "stopped"]
@@ -376,13 +376,13 @@ def from_json(value: Any) -> Optional[Event]:
     A field that the kind does not need is left out where it is wrong; numbers beyond all measure become infinite.
     """
     kind = value.get("type") if isinstance(value, dict) else None
-    if not isinstance(kind, str) or not 0 < len(kind) <= LONGEST_TYPE:
+    if not isinstance(kind, str) or not 0 < len(kind) <= MAX_TYPE_CHARS:
         return None
     try:
-        if kind in KINDS:
-            return KINDS[kind].read(value)
+        if kind in EVENT_TYPES:
+            return EVENT_TYPES[kind].read(value)
         event = ProgramEvent.read(value)
         vars(event)["_type"] = kind
         return event
-    except Wrong:
+    except InvalidValue:
         return None

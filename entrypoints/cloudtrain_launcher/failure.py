@@ -11,7 +11,7 @@ from cloudtrain_launcher.events import Cause, Error
 
 C = TypeVar("C", bound=Cause)
 
-_PEER_GONE = re.compile(
+_PEER_LOST = re.compile(
     r"connection (was likely )?(closed|reset|refused)|broken pipe|remote process exited|connectFullMesh"
     r"|ncclRemoteError|ncclSystemError|communicator was aborted|Watchdog caught collective"
     r"|socket (timeout|closed)|timed out (waiting|connecting|after)|client socket has (timed out|failed)"
@@ -24,13 +24,13 @@ _PEER_GONE = re.compile(
 _C10D_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError", "DistError")
 """torch.distributed's own exceptions (torch 2.1 and later)."""
 
-_C10D_WORDS = re.compile(
+_C10D_MESSAGE = re.compile(
     r"gloo/[\w/]+\.(cc|h):\d+\]|Gloo connectFullMesh|NCCL error|\[c10d\]|csrc/distributed/c10d|NCCL communicator"
     r"|monitoredBarrier"
 )
 """Where gloo and c10d say that they speak, in a plain RuntimeError."""
 
-_IN_TORCH = re.compile(r"[/\\]torch[/\\](distributed|autograd|_tensor|nn[/\\]parallel|utils)")
+_TORCH_FILE = re.compile(r"[/\\]torch[/\\](distributed|autograd|_tensor|nn[/\\]parallel|utils)")
 
 
 def is_consequence(exception: str, message: str, file: str = "") -> bool:
@@ -39,11 +39,11 @@ def is_consequence(exception: str, message: str, file: str = "") -> bool:
     Only gloo's, NCCL's and c10d's own words count: a program has connections of its own, say to a data server, and
     one that is refused may well be the cause. `file`: where it was raised, for an older torch, whose words are plain.
     """
-    if not _PEER_GONE.search(message):
+    if not _PEER_LOST.search(message):
         return False
     if exception in _C10D_ERRORS:
         return True
-    return exception == "RuntimeError" and bool(_C10D_WORDS.search(message) or _IN_TORCH.search(file))
+    return exception == "RuntimeError" and bool(_C10D_MESSAGE.search(message) or _TORCH_FILE.search(file))
 
 
 def root_cause(errors: Sequence[C]) -> Optional[C]:
@@ -53,7 +53,7 @@ def root_cause(errors: Sequence[C]) -> Optional[C]:
     return min(ours, key=lambda error: (error.consequence, error.time), default=None)
 
 
-def left_early(cause: Cause, left: Mapping[int, float], node: int) -> Optional[Error]:
+def early_exit(cause: Cause, left: Mapping[int, float], node: int) -> Optional[Error]:
     """The error of the rank that ended well while others still waited for it; None when `cause` says nothing of it.
 
     `left`: ranks of this node that ended with 0, and when.
@@ -66,7 +66,7 @@ def left_early(cause: Cause, left: Mapping[int, float], node: int) -> Optional[E
     return Error(rank=rank, node=node, time=when, exception="exit", message=message)
 
 
-def death(rank: int, exitcode: int, time: float, *, done: bool, why: str = "") -> Error:
+def exit_error(rank: int, exitcode: int, time: float, *, finished: bool, reason: str = "") -> Error:
     """The error of a rank that left no exception behind: a signal, or an exit with a code.
 
     `done`: its script had already ended well; the interpreter died afterwards (pytorch/pytorch#190489).
@@ -77,13 +77,13 @@ def death(rank: int, exitcode: int, time: float, *, done: bool, why: str = "") -
         message = f"was killed by {name}"
         if name == "SIGKILL":
             message += " (out of host memory?)"
-        if done:
+        if finished:
             message = f"died by {name} while leaving, after its script had ended well"
-        if why:
-            message += f": {why}"
+        if reason:
+            message += f": {reason}"
     else:
         name, message = "exit", f"exited with code {exitcode}"
-    lost_peer = exitcode == -signal.SIGTERM or is_consequence("DistBackendError", why)
+    lost_peer = exitcode == -signal.SIGTERM or is_consequence("DistBackendError", reason)
     return Error(rank=rank, time=time, exception=name, message=message, consequence=lost_peer)
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 
-def cores() -> int:
+def available_cores() -> int:
     """Those that this process may use, which may be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -33,7 +33,7 @@ def has_efa() -> bool:
     return any(Path("/dev/infiniband").glob("uverbs*"))
 
 
-def efa_folders(root: str = "/opt/amazon") -> tuple[str, ...]:
+def efa_library_dirs(root: str = "/opt/amazon") -> tuple[str, ...]:
     """Where an image keeps NCCL's plug-in for EFA and the libfabric that it loads, as AWS's installer lays them out."""
     found = [*Path(root, "ofi-nccl").rglob("libnccl-net*.so"), *Path(root, "efa").rglob("libfabric.so*")]
     return tuple(dict.fromkeys(str(path.parent) for path in sorted(found, reverse=True)))
@@ -42,7 +42,7 @@ def efa_folders(root: str = "/opt/amazon") -> tuple[str, ...]:
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with(parent: int, signum: int = signal.SIGKILL) -> None:
+def set_parent_death_signal(parent: int, signum: int = signal.SIGKILL) -> None:
     """Ask the kernel for `signum` when the parent ends (prctl(2), Linux); elsewhere do nothing.
 
     Exits at once when `parent` is gone already. The signal comes when the parent's *thread* that started this

@@ -20,9 +20,9 @@ from typing import Any, Literal
 
 from cloudtrain_job import event_line
 from cloudtrain_launcher import failure
-from cloudtrain_launcher.contract import PAYLOAD, STREAM_KEY, Job, Place, read_job, with_job_file
+from cloudtrain_launcher.contract import PAYLOAD_DIR, STREAM_KEY, Job, NodeContext, read_job, with_job_file
 from cloudtrain_launcher.environment import job_environment
-from cloudtrain_launcher.error_details import LastWords
+from cloudtrain_launcher.error_details import CrashOutput
 from cloudtrain_launcher.events import (
     Cause,
     Checkpoint,
@@ -36,12 +36,12 @@ from cloudtrain_launcher.events import (
     Restarted,
     Warned,
 )
-from cloudtrain_launcher.host import die_with, visible_gpus
-from cloudtrain_launcher.masking import masks
-from cloudtrain_launcher.platforms import find_failure_file, find_place, wait_for_name
+from cloudtrain_launcher.host import set_parent_death_signal, visible_gpus
+from cloudtrain_launcher.masking import masker
+from cloudtrain_launcher.platforms import find_failure_file, find_node_context, wait_for_dns
 from cloudtrain_launcher.restore import restore
-from cloudtrain_launcher.stop import ASKED, StopRequest
-from cloudtrain_launcher.storage_sync import JOURNAL, Keeper
+from cloudtrain_launcher.stop import REQUESTED_REASONS, StopRequest
+from cloudtrain_launcher.storage_sync import JOURNAL_NAME, StorageSync
 from cloudtrain_launcher.stored_secrets import look_up
 from cloudtrain_launcher.streams import Streams, write_line, write_text
 
@@ -59,17 +59,17 @@ JOIN_TIMEOUT_SECONDS = 900
 def main() -> int:
     """Run this node's part of the job; the exit code says how it ended."""
     if SUPERVISOR_PID in os.environ:
-        die_with(int(os.environ[SUPERVISOR_PID]), signal.SIGTERM)
+        set_parent_death_signal(int(os.environ[SUPERVISOR_PID]), signal.SIGTERM)
     with ExitStack() as stack:
         try:
-            place = find_place(os.environ)
-            os.environ[NODE_RANK] = str(place.node_rank)
+            context = find_node_context(os.environ)
+            os.environ[NODE_RANK] = str(context.node_rank)
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cloudtrain-")))
-            place = with_job_file(place, scratch)
-            job = read_job(place.job_file)
+            context = with_job_file(context, scratch)
+            job = read_job(context.job_file)
         except (RuntimeError, OSError) as error:
             return _never_began(error)
-        return Launcher(job, place, scratch).run()
+        return Launcher(job, context, scratch).run()
 
 
 _APART = (
@@ -83,8 +83,8 @@ _APART = (
 class Launcher:
     """One node's torchrun, from start to exit code."""
 
-    def __init__(self, job: Job, place: Place, scratch: Path) -> None:
-        self.job, self.place, self.scratch = job, place, scratch
+    def __init__(self, job: Job, context: NodeContext, scratch: Path) -> None:
+        self.job, self.context, self.scratch = job, context, scratch
         self.errors: list[Error] = []
         self.deaths: list[RankFailed] = []
         self.attempt, self.attempt_began = 0, 0.0
@@ -93,11 +93,11 @@ class Launcher:
         """Ranks of this attempt that have ended with 0, and when."""
         self.groups: list[int] = []
         """How many processes each of them was in one group with; 0: it never joined one."""
-        self.words: dict[int, LastWords] = {}
+        self.words: dict[int, CrashOutput] = {}
         self.key = os.urandom(8).hex()
-        self.stop = StopRequest(place.stop_file, job.stop_after_seconds, self._log, place.events)
+        self.stop = StopRequest(context.stop_file, job.stop_after_seconds, self._log, context.scheduled_events_url)
         self.forced = False
-        self.keeper = Keeper(place.kept, self._log, place.shown, scratch / JOURNAL)
+        self.storage_sync = StorageSync(context.synced_dirs, self._log, context.linked_dirs, scratch / JOURNAL_NAME)
 
     def run(self) -> int:
         """Everything, in order."""
@@ -112,17 +112,17 @@ class Launcher:
         except (RuntimeError, TimeoutError, OSError) as error:
             self._add_error(_error_of(error))
             code = 1
-        lost = self.keeper.finish()
+        lost = self.storage_sync.finish()
         if lost:
             self._add_error(_error_of(OSError(f"what this node wrote is not all kept: {lost}")))
             code = 1
         code = self._conclude(code, time.monotonic() - started)
-        self.stop.await_the_end()
+        self.stop.wait_for_preemption()
         return code
 
     def _check_world(self) -> None:
         """Nodes that do not know each other train as many models, and nobody notices: refuse it."""
-        found, planned = self.place.nodes, self.job.nodes
+        found, planned = self.context.nodes, self.job.nodes
         if found != planned:
             raise RuntimeError(
                 f"the platform tells this node of {found} {'node' if found == 1 else 'nodes'} in all, the plan says "
@@ -136,25 +136,27 @@ class Launcher:
 
     def _prepare(self) -> None:
         """Secrets, folders, an earlier run's checkpoints, and the names that nodes reach each other by."""
-        place = self.place
-        os.environ.update(look_up(self.job.secrets, os.environ, self.stop.asked))
-        masks.add(os.environ.get(name, "") for name in (*self.job.secrets, *self.job.masked))
-        for folder in (place.output_dir, place.model_dir, place.checkpoint_dir):
+        context = self.context
+        os.environ.update(look_up(self.job.secrets, os.environ, self.stop.is_requested))
+        masker.add(os.environ.get(name, "") for name in (*self.job.secrets, *self.job.masked))
+        for folder in (context.output_dir, context.model_dir, context.checkpoint_dir):
             Path(folder).mkdir(parents=True, exist_ok=True)
-        self._restore(place.kept.get(place.checkpoint_dir, ""), leads=True)  # by an earlier attempt at this job
-        self.keeper.know()
-        self._restore(place.resume_dir)
-        if place.node_rank > 0:
-            self.keeper.know()  # the first node keeps an earlier run's for all
-        self.keeper.begin()
+        self._restore(
+            context.synced_dirs.get(context.checkpoint_dir, ""), link_large_files=True
+        )  # by an earlier attempt at this job
+        self.storage_sync.mark_synced()
+        self._restore(context.resume_dir)
+        if context.node_rank > 0:
+            self.storage_sync.mark_synced()  # the first node keeps an earlier run's for all
+        self.storage_sync.start()
         # The node's own name too: it is what its peers are told.
-        for name in dict.fromkeys((place.master_addr, place.address or place.master_addr)):
-            wait_for_name(name, until=self.stop.asked)
+        for name in dict.fromkeys((context.master_addr, context.address or context.master_addr)):
+            wait_for_dns(name, cancelled=self.stop.is_requested)
 
-    def _restore(self, saved: str, *, leads: bool = False) -> None:
+    def _restore(self, saved: str, *, link_large_files: bool = False) -> None:
         if Path(saved or os.devnull).is_dir():
-            folder, node = Path(self.place.checkpoint_dir), self.place.node_rank
-            restore(Path(saved), folder, node, self._log, self.stop.asked, leads=leads)
+            folder, node = Path(self.context.checkpoint_dir), self.context.node_rank
+            restore(Path(saved), folder, node, self._log, self.stop.is_requested, link_large_files=link_large_files)
 
     def _run_torchrun(self) -> int:
         wakeup, woken = os.pipe()
@@ -162,10 +164,10 @@ class Launcher:
         os.set_blocking(wakeup, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-        streams = Streams(self.scratch, self.job.processes, self._on_event, key=self.key, on_text=self._on_text)
-        if self.stop.asked():
+        streams = Streams(self.scratch, self.job.processes, self._on_event, key=self.key, on_line=self._on_text)
+        if self.stop.is_requested():
             return STOPPED
-        env = {**job_environment(self.job, self.place, self.scratch, os.environ), STREAM_KEY: self.key}
+        env = {**job_environment(self.job, self.context, self.scratch, os.environ), STREAM_KEY: self.key}
         # torchrun makes a folder for logs that it is not asked to write: among ours, which go when we go.
         logs = f"--log-dir={self.scratch / 'torchrun'}"
         argv = [
@@ -173,7 +175,7 @@ class Launcher:
             "-u",
             str(Path(__file__).with_name("agent.py")),
             logs,
-            *torchrun_arguments(self.job, self.place),
+            *torchrun_arguments(self.job, self.context),
         ]
         torchrun = subprocess.Popen(
             argv,
@@ -189,12 +191,12 @@ class Launcher:
         grace = self.job.grace_seconds - min(2, self.job.grace_seconds / 5)
         passed_on = False
         while torchrun.poll() is None:
-            if self.stop.asked() and not passed_on:  # once: a second SIGTERM would cut torchrun's own stop short
+            if self.stop.is_requested() and not passed_on:  # once: a second SIGTERM would cut torchrun's own stop short
                 passed_on = True
                 torchrun.terminate()
             streams.pump(timeout=1.0)
             self._count_deaths(streams)
-            if self.stop.why and time.monotonic() > self.stop.since + grace:
+            if self.stop.why and time.monotonic() > self.stop.requested_monotonic + grace:
                 self.forced = True
                 torchrun.kill()  # its workers follow: each is tied to it
         streams.drain()
@@ -205,7 +207,7 @@ class Launcher:
         if isinstance(event, Error):
             self.errors.append(event)
         elif isinstance(event, Checkpoint):
-            self.keeper.hurry()
+            self.storage_sync.sync_soon()
         elif isinstance(event, RankFailed):
             self.deaths.append(event)
         elif isinstance(event, RankEnded) and event.exitcode == 0:
@@ -230,12 +232,12 @@ class Launcher:
 
     def _on_text(self, local_rank: int, line: str) -> None:
         if local_rank >= 0:
-            self.words.setdefault(local_rank, LastWords()).hear(line)
+            self.words.setdefault(local_rank, CrashOutput()).feed(line)
 
     def _cause(self) -> Error | None:
         """The first cause so far. That a peer is gone is none, when it is known why it went."""
         cause = failure.root_cause(self.errors)
-        return cause and (failure.left_early(cause, self.done, self.place.node_rank) or cause)
+        return cause and (failure.early_exit(cause, self.done, self.context.node_rank) or cause)
 
     def _count_deaths(self, streams: Streams) -> None:
         """Turn deaths into errors, once all that the dead had to say has been read."""
@@ -246,15 +248,17 @@ class Launcher:
             known = any(error.rank == rank and error.attempt == self.attempt for error in self.errors)
             late = death.time < self.attempt_began  # of the attempt before, which has been told of
             if not known and not late and not self.stop.why:
-                words = self.words.get(death.local_rank, LastWords())
-                error = failure.death(rank, death.exitcode, death.time, done=rank in self.done, why=words.why)
-                seen = words.fields(Path.cwd(), PAYLOAD) if death.exitcode < 0 else {}
-                self._add_error(error.but(**seen))
+                words = self.words.get(death.local_rank, CrashOutput())
+                error = failure.exit_error(
+                    rank, death.exitcode, death.time, finished=rank in self.done, reason=words.reason
+                )
+                seen = words.fields(Path.cwd(), PAYLOAD_DIR) if death.exitcode < 0 else {}
+                self._add_error(error.replace(**seen))
         self.deaths.clear()
 
     def _add_error(self, error: Error) -> None:
-        error = error.but(node=self.place.node_rank, attempt=self.attempt)
-        error = error.but(**_masked(error))
+        error = error.replace(node=self.context.node_rank, attempt=self.attempt)
+        error = error.replace(**_masked(error))
         self.errors.append(error)
         _say(error)
 
@@ -265,20 +269,20 @@ class Launcher:
             self._log(f"warning: {_APART}")
         end = NodeEnded(outcome=outcome, seconds=round(seconds, 3), error=_brief(error), forced=self.forced)
         if outcome == "stopped" and self.stop.why:
-            end = end.but(why=self.stop.why, stop_asked=self.stop.time)
+            end = end.replace(why=self.stop.why, stop_asked=self.stop.time)
         _say(end)
         if error is not None:
-            _tell_failure(error, self.place.failure_file)
+            _tell_failure(error, self.context.failure_file)
         else:
             self._log(f"{outcome} after {seconds:.1f} s")
-        stopped = self.place.stopped_code if self.stop.why in ASKED else STOPPED
+        stopped = self.context.stopped_exit_code if self.stop.why in REQUESTED_REASONS else STOPPED
         return {"succeeded": SUCCEEDED, "stopped": stopped}.get(outcome, FAILED)
 
     def _outcome(self, code: int) -> tuple[Outcome, Error | None]:
         """How it ended: the first rank's word counts more than torchrun's exit code, which is 1 after every stop."""
         told = _read_result(self.scratch / "result.json")
         if code or told == "stopped":  # if the peers stopped before we were asked, ours is no failure
-            self.stop.asked_after_all()
+            self.stop.recheck()
         cause = self._cause()
         if told is not None and (code == 0 or self.stop.why):
             return told, None
@@ -303,16 +307,16 @@ class Launcher:
         return world > 1 and bool(self.groups) and all(size < world for size in self.groups)
 
     def _log(self, text: str) -> None:
-        _log(self.place.node_rank, text)
+        _log(self.context.node_rank, text)
 
 
-def torchrun_arguments(job: Job, place: Place) -> list[str]:
+def torchrun_arguments(job: Job, context: NodeContext) -> list[str]:
     """torchrun's arguments: a static rendezvous keeps ranks in node order; restarts need the c10d one.
 
     After a restart, the static rendezvous hands the workers the dead workers' addresses.
     """
     arguments = [
-        f"--nnodes={place.nodes}",
+        f"--nnodes={context.nodes}",
         f"--nproc-per-node={job.processes}",
         f"--max-restarts={job.restarts}",
         "--monitor-interval=0.1",
@@ -320,22 +324,22 @@ def torchrun_arguments(job: Job, place: Place) -> list[str]:
     ]
     if job.restarts == 0:
         arguments += [
-            f"--node-rank={place.node_rank}",
-            f"--master-addr={place.master_addr}",
-            f"--master-port={place.master_port}",
+            f"--node-rank={context.node_rank}",
+            f"--master-addr={context.master_addr}",
+            f"--master-port={context.master_port}",
             f"--rdzv-conf=timeout={JOIN_TIMEOUT_SECONDS}",
         ]
     else:
-        host = "true" if place.node_rank == 0 else "false"
+        host = "true" if context.node_rank == 0 else "false"
         arguments += [
             "--rdzv-backend=c10d",
-            f"--rdzv-endpoint={place.master_addr}:{place.master_port}",
+            f"--rdzv-endpoint={context.master_addr}:{context.master_port}",
             f"--rdzv-id={job.run_id}",
             f"--rdzv-conf=is_host={host},join_timeout={JOIN_TIMEOUT_SECONDS}",
         ]
         # c10d orders the nodes by their addresses: given in node order they keep the platform's ranks.
-        if place.address:
-            arguments.append(f"--local-addr={place.address}")
+        if context.address:
+            arguments.append(f"--local-addr={context.address}")
     return [*arguments, str(Path(__file__).with_name("worker.py"))]
 
 
@@ -343,8 +347,8 @@ def _never_began(error: Exception) -> int:
     """The usual end of a node that does not know what to do: neither place nor job could be read."""
     if not os.environ.get(NODE_RANK, "").isdecimal():
         os.environ[NODE_RANK] = "0"
-    told = _error_of(error).but(node=int(os.environ[NODE_RANK]), attempt=0)
-    told = told.but(**_masked(told))
+    told = _error_of(error).replace(node=int(os.environ[NODE_RANK]), attempt=0)
+    told = told.replace(**_masked(told))
     _say(told)
     _say(NodeEnded(outcome="failed", seconds=0.0, error=_brief(told), forced=False))
     _tell_failure(told, find_failure_file(os.environ))
@@ -390,4 +394,4 @@ def _say(event: Event) -> None:
 
 def _masked(event: Event) -> dict[str, Any]:
     """The fields of an event, secrets masked."""
-    return {name: masks.hide_in(value) for name, value in event.fields().items()}
+    return {name: masker.mask_json(value) for name, value in event.fields().items()}

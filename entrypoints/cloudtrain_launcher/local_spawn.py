@@ -27,11 +27,11 @@ import torch
 import torch.multiprocessing as multiprocessing
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-PEERS_SECONDS = 5.0
+PEER_GRACE_SECONDS = 5.0
 """How long the others may go on when one has failed: they may wait for it for ever."""
-STOP_SECONDS = 30.0
+TERMINATE_TIMEOUT_SECONDS = 30.0
 """From SIGTERM to SIGKILL."""
-LEAVE_SECONDS = 5
+EXIT_TIMEOUT_SECONDS = 5
 """How long a rank that has failed may take to leave."""
 JOB_MODULES = Path(__file__).parents[1] / "job"
 
@@ -48,10 +48,10 @@ def run(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    processes: int,
+    n_processes: int,
     *,
-    enter: Callable[..., None],
-    fresh: bool,
+    entry: Callable[..., None],
+    spawn: bool,
     flush: Callable[[], None],
 ) -> list[Outcome]:
     """Call the function once per rank and wait for all; the outcomes by rank.
@@ -60,50 +60,52 @@ def run(
     what such a process can import, and which calls `live`. `flush`: writes the buffers of all files that are open: a
     fork would write them once more. KeyboardInterrupt stops all ranks first.
     """
-    context: Any = multiprocessing.get_context("spawn" if fresh else "fork")
-    call = _packed(function, args, kwargs) if fresh else (function, args, kwargs)
+    context: Any = multiprocessing.get_context("spawn" if spawn else "fork")
+    call = _pickle_call(function, args, kwargs) if spawn else (function, args, kwargs)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # a port that nobody can take meanwhile
-    crew: list[Any] = []
+    processes: list[Any] = []
     pipes: list[Connection] = []
     flush()
     try:
-        for rank in range(processes):
+        for rank in range(n_processes):
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=enter, args=(call, theirs, environment(rank, processes, store.port)))
+            process = context.Process(
+                target=entry, args=(call, theirs, rank_environment(rank, n_processes, store.port))
+            )
             process.start()
             theirs.close()
-            crew.append(process)
+            processes.append(process)
             pipes.append(ours)
-        outcomes = _outcomes(crew, pipes)
-        _let_leave(crew)
+        outcomes = _wait_for_ranks(processes, pipes)
+        _join(processes)
         return outcomes
     finally:
-        _end(crew)
+        _terminate(processes)
         for pipe in pipes:
             pipe.close()
 
 
-def environment(rank: int, processes: int, port: int) -> dict[str, str]:
+def rank_environment(rank: int, n_processes: int, port: int) -> dict[str, str]:
     """What a rank finds in its environment: as under torchrun, on one node."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(processes),
-        "LOCAL_WORLD_SIZE": str(processes),
+        "WORLD_SIZE": str(n_processes),
+        "LOCAL_WORLD_SIZE": str(n_processes),
         "GROUP_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // processes)),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // n_processes)),
         "CLOUDTRAIN_NODES": "1",
         "CLOUDTRAIN_NODE_RANK": "0",
-        "CLOUDTRAIN_PROCESSES": str(processes),
+        "CLOUDTRAIN_PROCESSES": str(n_processes),
     }
 
 
-def live(call: Any, pipe: Connection, variables: Mapping[str, str], shutdown: ModuleType) -> None:
+def run_rank(call: Any, pipe: Connection, variables: Mapping[str, str], shutdown: ModuleType) -> None:
     """The life of one rank. It leaves by `os._exit`: a fork must not run what the notebook has to do at its end.
 
     `shutdown`: the launcher's module of that name. What the function left open is written before the outcome is sent:
@@ -116,17 +118,17 @@ def live(call: Any, pipe: Connection, variables: Mapping[str, str], shutdown: Mo
     atexit._clear()  # the notebook's, not ours
     known = shutdown.open_files()
     # OpenMP's threads are not there any more in a fork, and whoever waits for them waits for ever: one needs none.
-    fresh = isinstance(call, bytes)
-    torch.set_num_threads(int(variables["OMP_NUM_THREADS"]) if fresh else 1)
+    spawn = isinstance(call, bytes)
+    torch.set_num_threads(int(variables["OMP_NUM_THREADS"]) if spawn else 1)
     code = 0
     try:
-        function, args, kwargs = pickle.loads(call) if fresh else call
+        function, args, kwargs = pickle.loads(call) if spawn else call
         outcome = ForkingPickler.dumps((function(*args, **kwargs), None))
     except BaseException as error:  # noqa: BLE001  (also SystemExit: whatever ended the function ends the rank)
         code = 1
-        outcome = ForkingPickler.dumps((None, _told(error, int(variables["RANK"]))))
+        outcome = ForkingPickler.dumps((None, _error_fields(error, int(variables["RANK"]))))
         pipe.send_bytes(outcome)  # at once: its peers wait
-        watch = threading.Timer(LEAVE_SECONDS, os._exit, [code])
+        watch = threading.Timer(EXIT_TIMEOUT_SECONDS, os._exit, [code])
         watch.daemon = True
         watch.start()
     for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
@@ -140,7 +142,7 @@ def live(call: Any, pipe: Connection, variables: Mapping[str, str], shutdown: Mo
     os._exit(code)
 
 
-def _told(error: BaseException, rank: int) -> dict[str, Any]:
+def _error_fields(error: BaseException, rank: int) -> dict[str, Any]:
     """As an `error` event has it."""
     try:
         message = str(error)
@@ -158,26 +160,26 @@ def _close(known: Sequence[Any], shutdown: ModuleType, watchdog: Any) -> None:
     shutdown.close(shutdown.open_files(known), watchdog.step)
 
 
-def _outcomes(crew: Sequence[Any], pipes: Sequence[Connection]) -> list[Outcome]:
+def _wait_for_ranks(processes: Sequence[Any], pipes: Sequence[Connection]) -> list[Outcome]:
     """Wait for every rank; once one has failed the others get a little time, and are then ended."""
     found: dict[int, Outcome] = {}
     deadline: float | None = None
-    while len(found) < len(crew):
-        open_pipes = {pipes[rank]: rank for rank in range(len(crew)) if rank not in found}
+    while len(found) < len(processes):
+        open_pipes = {pipes[rank]: rank for rank in range(len(processes)) if rank not in found}
         seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready = wait(list(open_pipes), seconds)
         if not ready:
-            _end(crew)
+            _terminate(processes)
             deadline = None
         for pipe in ready:
             rank = open_pipes[pipe]  # type: ignore[index]
-            found[rank] = _received(pipes[rank], crew[rank], rank)
+            found[rank] = _receive(pipes[rank], processes[rank], rank)
             if found[rank].error and deadline is None:
-                deadline = time.monotonic() + PEERS_SECONDS
-    return [found[rank] for rank in range(len(crew))]
+                deadline = time.monotonic() + PEER_GRACE_SECONDS
+    return [found[rank] for rank in range(len(processes))]
 
 
-def _received(pipe: Connection, process: Any, rank: int) -> Outcome:
+def _receive(pipe: Connection, process: Any, rank: int) -> Outcome:
     """What a rank has sent; one that died without a word has an exit code."""
     try:
         return Outcome(*pipe.recv())
@@ -189,27 +191,27 @@ def _received(pipe: Connection, process: Any, rank: int) -> Outcome:
         return Outcome(error={**told, "consequence": code == -signal.SIGTERM})
 
 
-def _let_leave(crew: Sequence[Any]) -> None:
+def _join(processes: Sequence[Any]) -> None:
     """Those that have failed close their files now, and leave by themselves; the others have done it."""
-    until = time.monotonic() + LEAVE_SECONDS
-    for process in crew:
+    until = time.monotonic() + EXIT_TIMEOUT_SECONDS
+    for process in processes:
         process.join(max(0.0, until - time.monotonic()))
 
 
-def _end(crew: Sequence[Any]) -> None:
+def _terminate(processes: Sequence[Any]) -> None:
     """Nobody is left: asked first, then made to."""
-    for process in crew:
+    for process in processes:
         if process.is_alive():
             process.terminate()
-    until = time.monotonic() + STOP_SECONDS
-    for process in crew:
+    until = time.monotonic() + TERMINATE_TIMEOUT_SECONDS
+    for process in processes:
         process.join(max(0.0, until - time.monotonic()))
         if process.is_alive():
             process.kill()
             process.join()
 
 
-def _packed(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+def _pickle_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
     """The call for fresh processes: by cloudpickle, which packs what a cell defines, or else by name."""
     try:
         import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]

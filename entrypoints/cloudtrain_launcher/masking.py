@@ -10,11 +10,11 @@ import json
 from typing import Any, Iterable
 
 MASK = "***"
-SHORTEST = 6
+MIN_SECRET_CHARS = 6
 """Characters; shorter values stand in too many harmless words."""
 
 
-class Masks:
+class SecretMasker:
     """The values to hide. `add` them before anything is told that may hold them."""
 
     def __init__(self) -> None:
@@ -25,30 +25,30 @@ class Masks:
         found = set(self._values)
         for value in values:
             for line in (value, *value.splitlines()):
-                if len(line.strip()) >= SHORTEST:
+                if len(line.strip()) >= MIN_SECRET_CHARS:
                     found.add(line.strip().encode("utf-8", "surrogateescape"))
                     found.add(json.dumps(line.strip())[1:-1].encode())
                     found.add(json.dumps(line.strip(), ensure_ascii=False)[1:-1].encode("utf-8", "surrogateescape"))
         self._values = sorted(found, key=len, reverse=True)  # a value that holds another one goes first
 
-    def hide(self, line: bytes) -> bytes:
+    def mask(self, line: bytes) -> bytes:
         """The line with each of the values masked."""
         for value in self._values:
             if value in line:
                 line = line.replace(value, MASK.encode())
         return line
 
-    def hide_in(self, value: Any) -> Any:
+    def mask_json(self, value: Any) -> Any:
         """The same for every text in a JSON value."""
         if not self._values:
             return value
         if isinstance(value, str):
-            return self.hide(value.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+            return self.mask(value.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
         if isinstance(value, dict):
-            return {self.hide_in(name): self.hide_in(item) for name, item in value.items()}
-        return [self.hide_in(item) for item in value] if isinstance(value, list) else value
+            return {self.mask_json(name): self.mask_json(item) for name, item in value.items()}
+        return [self.mask_json(item) for item in value] if isinstance(value, list) else value
 
-    def beginning(self, text: bytes) -> int:
+    def partial_match_length(self, text: bytes) -> int:
         """How many bytes at the text's end may be the beginning of a value whose rest is still to come."""
         return max(
             (
@@ -61,5 +61,5 @@ class Masks:
         )
 
 
-masks = Masks()
+masker = SecretMasker()
 """Those of this node."""

@@ -8,15 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Callable, Iterator
 
-from cloudtrain_launcher.storage_sync import LINK
+from cloudtrain_launcher.storage_sync import LINK_SUFFIX
 
 BLOCK_BYTES = 1 << 20
-LONGEST_LINK = 4096
-ENDING = ".restoring"
+MAX_LINK_BYTES = 4096
+TEMPORARY_SUFFIX = ".restoring"
 """Of a file that is being written; an interrupted run may have left one among its checkpoints."""
 
 
-LARGE_BYTES = 16 << 20
+LINK_MIN_BYTES = 16 << 20
 """From here on a file of a mount is not copied but led to: a node reads what it needs, not everybody's shards."""
 
 
@@ -25,9 +25,9 @@ def restore(
     target: Path,
     node: int,
     log: Callable[[str], None],
-    until: Callable[[], bool] = lambda: False,
+    cancelled: Callable[[], bool] = lambda: False,
     *,
-    leads: bool = False,
+    link_large_files: bool = False,
 ) -> None:
     """Copy each regular file below `source` that is missing below `target`: whole, or not at all.
 
@@ -40,25 +40,25 @@ def restore(
     count = size = led = 0
     target.mkdir(parents=True, exist_ok=True)
     for path in _files(source, log):
-        if until():
+        if cancelled():
             return
-        goal = target / path.with_name(path.name.removesuffix(LINK))
+        goal = target / path.with_name(path.name.removesuffix(LINK_SUFFIX))
         try:
             _make_folders(target, path.parent)
             if os.path.lexists(goal):
                 continue
-            if path.name.endswith(LINK):
+            if path.name.endswith(LINK_SUFFIX):
                 _make_link(source / path, goal, len(path.parents) - 1)
                 continue
             about = (source / path).lstat()
-            if leads and stat.S_ISREG(about.st_mode) and about.st_size >= LARGE_BYTES:
+            if link_large_files and stat.S_ISREG(about.st_mode) and about.st_size >= LINK_MIN_BYTES:
                 goal.symlink_to(source / path)
                 led += 1
                 continue
             with _open(source / path) as content:
-                if _write(content, goal, goal.with_name(f".{node}{ENDING}"), until):
+                if _write(content, goal, goal.with_name(f".{node}{TEMPORARY_SUFFIX}"), cancelled):
                     count, size = count + 1, size + goal.stat().st_size
-        except _Unusable as why:
+        except _SkipFile as why:
             log(f"not restored: {path}: {why}")
     if count:
         log(f"restored {count} files of an earlier run's checkpoints, {size / 1e6:.1f} MB")
@@ -66,7 +66,7 @@ def restore(
         log(f"{led} large files of earlier checkpoints are read from storage as they are needed")
 
 
-class _Unusable(Exception):
+class _SkipFile(Exception):
     """Why one file is passed over."""
 
 
@@ -80,7 +80,7 @@ def _files(source: Path, log: Callable[[str], None]) -> Iterator[Path]:
         folders.sort()
         links = [name for name in folders if Path(folder, name).is_symlink()]
         for name in sorted(names + links):
-            if not name.endswith(ENDING):
+            if not name.endswith(TEMPORARY_SUFFIX):
                 yield Path(folder, name).relative_to(source)
 
 
@@ -91,37 +91,37 @@ def _make_folders(target: Path, below: Path) -> None:
         with suppress(FileExistsError):
             target.mkdir()
         if not stat.S_ISDIR(target.lstat().st_mode):
-            raise _Unusable(f"{target} is in the way: it is no folder")
+            raise _SkipFile(f"{target} is in the way: it is no folder")
 
 
 def _open(path: Path) -> BinaryIO:
     try:
         mode = path.lstat().st_mode
         if not stat.S_ISREG(mode):
-            raise _Unusable("a link" if stat.S_ISLNK(mode) else "not a file")
+            raise _SkipFile("a link" if stat.S_ISLNK(mode) else "not a file")
         return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except OSError as error:
-        raise _Unusable(error.strerror) from None
+        raise _SkipFile(error.strerror) from None
 
 
 def _make_link(path: Path, goal: Path, depth: int) -> None:
     """The link that a file stands for, `depth` folders below the top. Behind a name `..` leads nobody knows where."""
     with _open(path) as content:
-        link = os.fsdecode(content.read(LONGEST_LINK))
+        link = os.fsdecode(content.read(MAX_LINK_BYTES))
     parts = [part for part in link.split("/") if part not in ("", ".")]
     up = next((count for count, part in enumerate(parts) if part != ".."), len(parts))
     if not link or link.startswith("/") or "\0" in link or up > depth or ".." in parts[up:]:
-        raise _Unusable(f"a link that leads out ({link})")
+        raise _SkipFile(f"a link that leads out ({link})")
     goal.symlink_to(link)
 
 
-def _write(content: BinaryIO, goal: Path, temporary: Path, until: Callable[[], bool]) -> bool:
+def _write(content: BinaryIO, goal: Path, temporary: Path, cancelled: Callable[[], bool]) -> bool:
     """Write the whole of `content` to `goal`; False if it was given up because of `until`."""
     temporary.unlink(missing_ok=True)  # an interrupted attempt's
     try:
         with temporary.open("xb") as file:
             while block := _read(content):
-                if until():
+                if cancelled():
                     return False
                 file.write(block)
             file.flush()
@@ -139,4 +139,4 @@ def _read(content: BinaryIO) -> bytes:
     try:
         return content.read(BLOCK_BYTES)
     except OSError as error:
-        raise _Unusable(error.strerror) from None
+        raise _SkipFile(error.strerror) from None

@@ -19,8 +19,8 @@ from typing import Any
 STALL_SECONDS = 60
 """A file that cannot be closed for so long (a pipe that nobody reads, a mount that hangs) is given up."""
 
-_STANDARD = (0, 1, 2)
-_PLAIN = ("TextIOWrapper", "BufferedWriter", "BufferedRandom", "BufferedRWPair")
+_STANDARD_FDS = (0, 1, 2)
+_BUFFERED_CLASSES = ("TextIOWrapper", "BufferedWriter", "BufferedRandom", "BufferedRWPair")
 """The classes of `_io` that buffer what is written."""
 
 
@@ -39,7 +39,7 @@ class Watchdog:
     def _watch(self) -> None:
         while self._moved.wait(self._seconds):
             self._moved.clear()
-        _say(f"what was still open could not be closed within {self._seconds:g} s: left as it is")
+        _print_error(f"what was still open could not be closed within {self._seconds:g} s: left as it is")
         os._exit(self._code)
 
 
@@ -61,7 +61,7 @@ def open_files(known: Iterable[object] = ()) -> list[Any]:
 
 def flush(files: Iterable[Any]) -> None:
     """Write the buffers of plain files; an error is left to their closing, which meets it again."""
-    for file in sorted(files, key=_depth):
+    for file in sorted(files, key=_close_order):
         if _is_plain(file):
             try:
                 file.flush()
@@ -71,19 +71,21 @@ def flush(files: Iterable[Any]) -> None:
 
 def close(files: Iterable[Any], step: Callable[[], None] = lambda: None) -> None:
     """Close files, the outer ones before those that they write into. What cannot be written is said."""
-    for file in sorted(files, key=_depth):
+    for file in sorted(files, key=_close_order):
         step()
         try:
-            if _number(file) in _STANDARD:
+            if _fileno(file) in _STANDARD_FDS:
                 file.flush()
             else:
                 file.close()
         except Exception as error:  # noqa: BLE001  (any class may be a file)
             if not _is_closed(file) or isinstance(error, OSError):
-                _say(f"{_name(file)} could not be closed, and may lack its end: {type(error).__name__}: {error}")
+                _print_error(
+                    f"{_name(file)} could not be closed, and may lack its end: {type(error).__name__}: {error}"
+                )
 
 
-def clear(names: Iterable[str]) -> None:
+def clear_modules(names: Iterable[str]) -> None:
     """Let go of modules of the program's own and collect its objects, as the interpreter does at its end.
 
     First by reference alone, so that a `__del__` still sees its globals; a namespace that something holds on to is
@@ -107,7 +109,7 @@ def clear(names: Iterable[str]) -> None:
 
 
 def _is_plain(file: Any) -> bool:
-    return any(base.__module__ == "_io" and base.__name__ in _PLAIN for base in type(file).__mro__)
+    return any(base.__module__ == "_io" and base.__name__ in _BUFFERED_CLASSES for base in type(file).__mro__)
 
 
 def _is_closed(file: Any) -> bool:
@@ -118,7 +120,7 @@ def _is_closed(file: Any) -> bool:
         return True
 
 
-def _depth(file: Any) -> int:
+def _close_order(file: Any) -> int:
     """What writes into others comes first: text, then archives, compressors, buffers, and bare files last."""
     bases = type(file).__mro__
     names = {base.__name__ for base in bases}
@@ -130,7 +132,7 @@ def _depth(file: Any) -> int:
     return 4 if any(base.__module__ == "_io" and base.__name__.startswith("Buffered") for base in bases) else 3
 
 
-def _number(file: Any) -> int:
+def _fileno(file: Any) -> int:
     try:
         return int(file.fileno())
     except Exception:  # noqa: BLE001  (no file of the system's)
@@ -142,6 +144,6 @@ def _name(file: Any) -> str:
     return str(name) if isinstance(name, (str, int, os.PathLike)) else type(file).__name__
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     with suppress(OSError):
         os.write(2, (text + "\n").encode("utf-8", "replace"))

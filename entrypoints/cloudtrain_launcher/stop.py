@@ -10,19 +10,19 @@ import signal
 import time
 from typing import Callable
 
-from cloudtrain_launcher.stop_sources import Announcements, StopFile
+from cloudtrain_launcher.stop_sources import ScheduledEvents, StopFile
 
-BY_TIME = "time"
+TIME_LIMIT = "time"
 """What the file says when a node has left it for its peers, because the time is nearly over."""
 
 
-PREEMPTED = "-preempted"
+PREEMPTED_SUFFIX = "-preempted"
 """Added to the stop file's name: the file by which a node whose machine is taken away tells its peers."""
 
-ANNOUNCED_SECONDS = 300.0
+PREEMPTION_WAIT_SECONDS = 300.0
 """How long a machine that is announced to be taken away is waited for, once all is saved."""
 
-ASKED = ("stop_file", "time")
+REQUESTED_REASONS = ("stop_file", "time")
 """Stops that the job itself was asked for. All others come from the platform, which means to start the job again."""
 
 
@@ -34,86 +34,86 @@ class StopRequest:
     announces that it takes this machine away; empty: nowhere.
     """
 
-    def __init__(self, file: str, after_seconds: int, log: Callable[[str], None], events: str = "") -> None:
+    def __init__(self, file: str, after_seconds: int, log: Callable[[str], None], events_url: str = "") -> None:
         self.why = ""
         """sigterm, stop_file, time, preempted or peer_preempted; empty while there is no stop."""
-        self.killed = False
+        self.sigterm_received = False
         """Whether SIGTERM has come, be it the reason or not."""
-        self.since = 0.0
+        self.requested_monotonic = 0.0
         """By the monotonic clock."""
         self.time = 0.0
         """By the wall clock."""
         self._log = log
         self._file = StopFile(file) if file else None
-        self._peers = StopFile(file + PREEMPTED) if file else None
-        self._machine, self._told_peers = Announcements(events), False
+        self._peers = StopFile(file + PREEMPTED_SUFFIX) if file else None
+        self._scheduled_events, self._peers_notified = ScheduledEvents(events_url), False
         self._deadline = time.monotonic() + after_seconds if after_seconds > 0 else float("inf")
 
     def listen(self) -> None:
         """From now on be asked. A file that is there already counts at once."""
-        signal.signal(signal.SIGTERM, lambda *_: self._terminated())
-        signal.signal(signal.SIGINT, lambda *_: self._terminated())  # Ctrl-C at `docker run -it`
+        signal.signal(signal.SIGTERM, lambda *_: self._on_signal())
+        signal.signal(signal.SIGINT, lambda *_: self._on_signal())  # Ctrl-C at `docker run -it`
         if self._file and self._peers:
-            self._file.look()
+            self._file.check()
             self._file.watch()
-            self._peers.pass_over()  # of an earlier attempt at this job, which has begun anew since
+            self._peers.ignore_existing()  # of an earlier attempt at this job, which has begun anew since
             self._peers.watch()
-        self._machine.watch()
+        self._scheduled_events.watch()
 
-    def asked(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether there is a stop; for the main thread only, which writes the log."""
-        if self.why == "sigterm" or (not self.why and self._machine.seen):
-            self._taken_away()
+        if self.why == "sigterm" or (not self.why and self._scheduled_events.seen):
+            self._preempted()
         if not self.why and self._file and self._file.seen:
-            if self._file.seen == BY_TIME:
-                self._near_the_limit()
+            if self._file.seen == TIME_LIMIT:
+                self._time_limit_reached()
             else:
-                self._ask("stop_file")
+                self._request("stop_file")
                 self._log("a stop was asked for: stopping with a checkpoint")
         elif not self.why and self._peers and self._peers.seen:
-            self._ask("peer_preempted")
+            self._request("peer_preempted")
             self._log("another node of this job is about to be taken away: stopping with a checkpoint")
         elif not self.why and time.monotonic() >= self._deadline:
-            self._near_the_limit()
+            self._time_limit_reached()
             if self._file:  # peers began at another time: none of them is to take this stop for a failure
-                self._file.leave(BY_TIME)
+                self._file.write(TIME_LIMIT)
         return bool(self.why)
 
-    def asked_after_all(self) -> bool:
+    def recheck(self) -> bool:
         """Look once more: the peers may have seen the file before we did."""
         for file in (self._file, self._peers) if not self.why else ():
             if file and not file.seen:
-                file.look()
-        return self.asked()
+                file.check()
+        return self.is_requested()
 
-    def await_the_end(self) -> None:
+    def wait_for_preemption(self) -> None:
         """Leave the end to a platform that has announced it: who leaves first has failed, and is not started again.
 
         Should nothing come of it, this ends too.
         """
-        while self.why in ("preempted", "peer_preempted") and not self.killed:
-            if time.monotonic() > self.since + ANNOUNCED_SECONDS:
+        while self.why in ("preempted", "peer_preempted") and not self.sigterm_received:
+            if time.monotonic() > self.requested_monotonic + PREEMPTION_WAIT_SECONDS:
                 break
             time.sleep(0.1)
 
-    def _terminated(self) -> None:
+    def _on_signal(self) -> None:
         """In the signal's handler."""
-        self.killed = True
-        self._ask("sigterm")
+        self.sigterm_received = True
+        self._request("sigterm")
 
-    def _taken_away(self) -> None:
+    def _preempted(self) -> None:
         """The platform ends this node. Its peers cannot go on without it: they are to save as well."""
         if not self.why:
-            self._ask("preempted")
-            self._log(f"Azure takes this machine away ({self._machine.seen}): stopping with a checkpoint")
-        if self._peers and not self._told_peers:
-            self._told_peers = True
-            self._peers.leave(f"{os.uname().nodename} {time.time():.3f}")
+            self._request("preempted")
+            self._log(f"Azure takes this machine away ({self._scheduled_events.seen}): stopping with a checkpoint")
+        if self._peers and not self._peers_notified:
+            self._peers_notified = True
+            self._peers.write(f"{os.uname().nodename} {time.time():.3f}")
 
-    def _near_the_limit(self) -> None:
-        self._ask("time")
+    def _time_limit_reached(self) -> None:
+        self._request("time")
         self._log("the time limit is near: stopping with a checkpoint")
 
-    def _ask(self, why: str) -> None:
+    def _request(self, why: str) -> None:
         if not self.why:
-            self.since, self.time, self.why = time.monotonic(), time.time(), why
+            self.requested_monotonic, self.time, self.why = time.monotonic(), time.time(), why

@@ -18,35 +18,35 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Mapping
 
-LOOK_SECONDS = 1.0
-LISTING_EVERY = 10
+STOP_FILE_POLL_SECONDS = 1.0
+LISTING_INTERVAL = 10
 """Looks, of which one also reads the folder: a mount may remember for long that a file was not there."""
-PATIENCE_SECONDS = 5.0
+READ_TIMEOUT_SECONDS = 5.0
 """How long a mount may take to answer where somebody waits for it."""
 
-ADDRESS = "http://169.254.169.254"
-VARIABLE = "CLOUDTRAIN_SCHEDULED_EVENTS"
+METADATA_URL = "http://169.254.169.254"
+URL_VARIABLE = "CLOUDTRAIN_SCHEDULED_EVENTS"
 """Another address to ask at; `off`: nobody is asked, where the job only rehearses."""
 
-EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
-NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+EVENTS_PATH = "/metadata/scheduledevents?api-version=2020-07-01"
+NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 
-ENDING = ("Preempt", "Terminate", "Reboot", "Redeploy")
+TERMINATING_TYPES = ("Preempt", "Terminate", "Reboot", "Redeploy")
 """What no process survives. A `Freeze` is over in seconds, and the program goes on."""
 
 EVENTS_POLL_SECONDS = 2.0
-FIRST_ANSWER_SECONDS, ANSWER_SECONDS = 130.0, 10.0
-PATIENCE = 3
+FIRST_TIMEOUT_SECONDS, TIMEOUT_SECONDS = 130.0, 10.0
+MAX_FAILURES = 3
 """Failures in a row before the first answer, after which nobody is asked any more: this is no machine of Azure."""
 
 
-def where_to_ask(environ: Mapping[str, str]) -> str:
+def scheduled_events_url(environ: Mapping[str, str]) -> str:
     """Where to ask; empty: nowhere."""
-    given = environ.get(VARIABLE) or ADDRESS
+    given = environ.get(URL_VARIABLE) or METADATA_URL
     return "" if given == "off" else given
 
 
-class Announcements:
+class ScheduledEvents:
     """Asks again and again, in a thread of its own, until this machine's end is announced. `url`: empty: never."""
 
     def __init__(self, url: str) -> None:
@@ -62,10 +62,10 @@ class Announcements:
 
     def _watch(self) -> None:
         name, failures = "", 0
-        while not self.seen and (self._answered or failures < PATIENCE):
+        while not self.seen and (self._answered or failures < MAX_FAILURES):
             try:
-                name = name or self._ask(NAME).decode().strip()
-                self.seen = announced(json.loads(self._ask(EVENTS)), name)
+                name = name or self._ask(NAME_PATH).decode().strip()
+                self.seen = terminating_event(json.loads(self._ask(EVENTS_PATH)), name)
                 self._answered, failures = True, 0
             except (OSError, ValueError, TypeError, AttributeError):  # silent, or no answer of this service
                 failures += 1
@@ -73,15 +73,15 @@ class Announcements:
 
     def _ask(self, path: str) -> bytes:
         request = urllib.request.Request(self._url + path, headers={"Metadata": "true"})
-        with self._open(request, timeout=ANSWER_SECONDS if self._answered else FIRST_ANSWER_SECONDS) as answer:
+        with self._open(request, timeout=TIMEOUT_SECONDS if self._answered else FIRST_TIMEOUT_SECONDS) as answer:
             content: bytes = answer.read(1 << 20)
         return content
 
 
-def announced(document: Mapping[str, Any], machine: str) -> str:
+def terminating_event(document: Mapping[str, Any], machine: str) -> str:
     """The event that ends this machine, in words; empty if there is none."""
     for event in document["Events"]:
-        if event["EventType"] in ENDING and machine in event["Resources"]:
+        if event["EventType"] in TERMINATING_TYPES and machine in event["Resources"]:
             when = event.get("NotBefore")
             return f"{event['EventType']}, not before {when}" if when else f"{event['EventType']}, now"
     return ""
@@ -98,33 +98,33 @@ class StopFile:
         self.seen = ""
         """What the file says, or that it is there; empty until it is."""
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look now; a mount that does not answer in time has said no."""
-        thread = threading.Thread(target=self._look, args=(True,), daemon=True, name="stop file")
+        thread = threading.Thread(target=self._check, args=(True,), daemon=True, name="stop file")
         thread.start()
-        thread.join(PATIENCE_SECONDS)
+        thread.join(READ_TIMEOUT_SECONDS)
 
-    def pass_over(self) -> None:
+    def ignore_existing(self) -> None:
         """Look now: what the file says already counts no more, only what it will say."""
-        self.look()
+        self.check()
         self._old, self.seen = self.seen, ""
 
     def watch(self) -> None:
         """Look every second from now on."""
         threading.Thread(target=self._watch, daemon=True, name="stop file").start()
 
-    def leave(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Put the file there for others, as far as that is possible."""
-        threading.Thread(target=self._leave, args=(text,), daemon=True, name="stop file").start()
+        threading.Thread(target=self._write, args=(text,), daemon=True, name="stop file").start()
 
     def _watch(self) -> None:
         for count in itertools.count(1):
-            time.sleep(LOOK_SECONDS)
-            self._look(count % LISTING_EVERY == 0)
+            time.sleep(STOP_FILE_POLL_SECONDS)
+            self._check(count % LISTING_INTERVAL == 0)
             if self.seen:
                 return
 
-    def _look(self, listing: bool) -> None:
+    def _check(self, listing: bool) -> None:
         with suppress(OSError):  # a mount in trouble has not asked for a stop
             if os.path.lexists(self._path) or (listing and self._path in self._path.parent.iterdir()):
                 found = self._read() or "there"
@@ -137,7 +137,7 @@ class StopFile:
         except OSError:
             return ""
 
-    def _leave(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         with suppress(OSError):
             temporary.write_text(text, encoding="ascii")

@@ -16,25 +16,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Callable, Iterator, Mapping, NamedTuple
 
-PAUSE_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """Between two looks."""
 
-UNFINISHED = (".partial", ".restoring")
+UNFINISHED_SUFFIXES = (".partial", ".restoring")
 """How folders and files end that are not yet what they will be."""
 
 
-KINDS = (stat.S_IFREG, stat.S_IFLNK)
+SYNCED_TYPES = (stat.S_IFREG, stat.S_IFLNK)
 """What is kept."""
 
-LINK = ".cloudtrain-link"
+LINK_SUFFIX = ".cloudtrain-link"
 """How the file in storage ends that holds the target of a symbolic link: a datastore has no links."""
 
 
-JOURNAL = "levelled"
+JOURNAL_NAME = "levelled"
 """In the launcher's scratch folder: what a node took over from its peers, and deleted as they did, line by line."""
 
 
-class Sign(NamedTuple):
+class FileState(NamedTuple):
     """What tells a file from what it was."""
 
     size: int
@@ -42,11 +42,11 @@ class Sign(NamedTuple):
     """Nanoseconds."""
 
 
-STORED = Sign(-1, -1)
+IN_STORAGE = FileState(-1, -1)
 """Of a link that leads to its own place in storage: see `restore`."""
 
 
-class Keeper:
+class StorageSync:
     """One node's folders on their way to storage. `pairs`: folder on this node's disk -> folder in storage.
 
     A file is copied once it is the same at two looks, those written first first; one that goes here goes there too, if
@@ -66,18 +66,18 @@ class Keeper:
         self._pairs = [(Path(here), Path(there)) for here, there in {**pairs, **(shown or {})}.items()]
         self._log = log
         self._journal, self._read_bytes = journal, 0
-        self._kept: dict[Path, Sign] = {}
-        self._seen: dict[Path, Sign] = {}
+        self._kept: dict[Path, FileState] = {}
+        self._seen: dict[Path, FileState] = {}
         self._gone: set[Path] = set()
         self._woken, self._hurry, self._ended = threading.Event(), False, False
         self._thread: threading.Thread | None = None
 
-    def know(self) -> None:
+    def mark_synced(self) -> None:
         """What is there now is in storage already."""
         self._kept = {path: sign for _, path, _, sign in self._files()}
         self._seen = dict(self._kept)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """From now on look again and again."""
         if self._pairs:
             self._thread = threading.Thread(target=self._work, name="keeping", daemon=True)
@@ -89,9 +89,9 @@ class Keeper:
         self._woken.set()
         if self._thread is not None:
             self._thread.join()
-        return self._look(last=True)
+        return self._sync(last=True)
 
-    def hurry(self) -> None:
+    def sync_soon(self) -> None:
         """Something has just been finished that is worth keeping at once."""
         self._hurry = True
         self._woken.set()
@@ -99,52 +99,52 @@ class Keeper:
     def _work(self) -> None:
         told = ""
         while not self._ended:
-            self._woken.wait(PAUSE_SECONDS)
+            self._woken.wait(POLL_SECONDS)
             self._woken.clear()
-            hurry, self._hurry = self._hurry, False
-            trouble = self._look(last=hurry)
-            if trouble != told:  # once, and again when it is another
-                told = trouble
-                self._log(f"not kept for now: {trouble}" if trouble else "kept again")
+            sync_soon, self._hurry = self._hurry, False
+            error = self._sync(last=sync_soon)
+            if error != told:  # once, and again when it is another
+                told = error
+                self._log(f"not kept for now: {error}" if error else "kept again")
 
-    def _look(self, *, last: bool) -> str:
-        self._learn()
-        trouble = self._bring_home()
-        if trouble:  # until then nothing is changed in storage
-            return trouble
+    def _sync(self, *, last: bool) -> str:
+        self._read_journal()
+        problem = self._localize_links()
+        if problem:  # until then nothing is changed in storage
+            return problem
         found = sorted(self._files(), key=lambda item: item[3].modified)
         for here, path, there, sign in found:
-            if sign == STORED:
+            if sign == IN_STORAGE:
                 self._kept[path] = sign
             settled = last or here in self._shown or self._seen.get(path) == sign
             if self._kept.get(path) != sign and settled:
                 try:
                     if here in self._shown:
-                        _show(path, there / path.relative_to(here))
+                        _hard_link(path, there / path.relative_to(here))
                     else:
-                        _keep(path, here, there / path.relative_to(here))
+                        _store(path, here, there / path.relative_to(here))
                     self._kept[path] = sign
                 except FileNotFoundError:
                     continue  # gone in this moment
                 except OSError as error:
-                    trouble = f"{path.name}: {error.strerror or error}"
-        self._learn()
+                    problem = f"{path.name}: {error.strerror or error}"
+        self._read_journal()
         before, self._seen = self._seen, {path: sign for _, path, _, sign in found}
         gone = (self._gone | before.keys()) - self._seen.keys()
         # What replaces it is stored first: what is new takes two looks.
-        ready = set() if trouble else gone if last else gone & self._gone
-        self._forget(ready)
+        ready = set() if problem else gone if last else gone & self._gone
+        self._delete_from_storage(ready)
         self._gone = gone - ready
-        return trouble
+        return problem
 
-    def _bring_home(self) -> str:
+    def _localize_links(self) -> str:
         """What was restored as a link into storage and has been moved since becomes a file of this disk."""
         for here, there in self._pairs:
             for folder, _, names in os.walk(here):
                 for path in (Path(folder, name) for name in names):
-                    draft = path.with_name(f".{path.name[:200]}{UNFINISHED[1]}")
+                    draft = path.with_name(f".{path.name[:200]}{UNFINISHED_SUFFIXES[1]}")
                     try:
-                        if self._leads(path) and path.readlink() != there / path.relative_to(here):
+                        if self._is_storage_link(path) and path.readlink() != there / path.relative_to(here):
                             shutil.copyfile(path, draft)
                             draft.replace(path)
                     except FileNotFoundError:
@@ -153,11 +153,11 @@ class Keeper:
                         return f"{path.name}: {error.strerror or error}"
         return ""
 
-    def _leads(self, path: Path) -> bool:
+    def _is_storage_link(self, path: Path) -> bool:
         """Whether it is a link into storage: see `restore`."""
         return path.is_symlink() and any(there in path.readlink().parents for _, there in self._pairs)
 
-    def _learn(self) -> None:
+    def _read_journal(self) -> None:
         """What peers have brought here they keep themselves; what was deleted after their example they take away."""
         if self._journal is None or not self._journal.exists():
             return
@@ -170,44 +170,44 @@ class Keeper:
             if entry is None:
                 self._kept.pop(Path(path), None)
             else:
-                self._kept[Path(path)] = Sign(entry[0], entry[1])
+                self._kept[Path(path)] = FileState(entry[0], entry[1])
 
-    def _forget(self, gone: set[Path]) -> None:
+    def _delete_from_storage(self, gone: set[Path]) -> None:
         """Take away in storage what this node had brought and has deleted."""
         for path in [path for path in gone if path in self._kept]:
             del self._kept[path]
             for here, there in self._pairs:
                 if here in path.parents:
                     copy = there / path.relative_to(here)
-                    for each in (copy, _of_link(copy)):
+                    for each in (copy, _link_file(copy)):
                         with suppress(OSError):
                             each.unlink()
                     with suppress(OSError):  # the last file of its folder, and that folder the last of its own
                         for folder in copy.parents[: len(path.relative_to(here).parents) - 1]:
                             folder.rmdir()
 
-    def _files(self) -> Iterator[tuple[Path, Path, Path, Sign]]:
+    def _files(self) -> Iterator[tuple[Path, Path, Path, FileState]]:
         """All finished files: their pair's folder, their path, the pair's storage, their sign."""
         for here, there in self._pairs:
             for folder, folders, names in os.walk(here):
-                folders[:] = [name for name in folders if not name.endswith(UNFINISHED)]
+                folders[:] = [name for name in folders if not name.endswith(UNFINISHED_SUFFIXES)]
                 links = [name for name in folders if Path(folder, name).is_symlink()]
                 for name in names + links:
                     path = Path(folder, name)
                     with suppress(OSError):
                         about = path.lstat()
                         if stat.S_ISLNK(about.st_mode) and path.readlink() == there / path.relative_to(here):
-                            yield here, path, there, STORED
-                        elif not name.endswith(UNFINISHED) and stat.S_IFMT(about.st_mode) in KINDS:
-                            yield here, path, there, Sign(about.st_size, about.st_mtime_ns)
+                            yield here, path, there, IN_STORAGE
+                        elif not name.endswith(UNFINISHED_SUFFIXES) and stat.S_IFMT(about.st_mode) in SYNCED_TYPES:
+                            yield here, path, there, FileState(about.st_size, about.st_mtime_ns)
 
 
-def _keep(path: Path, here: Path, target: Path) -> None:
+def _store(path: Path, here: Path, target: Path) -> None:
     """Store a file, or what stands for a link, below `here`."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    instead = _of_link(target)
+    instead = _link_file(target)
     if path.is_symlink():
-        instead.write_bytes(os.fsencode(_inner(path, here)))
+        instead.write_bytes(os.fsencode(_link_target(path, here)))
         instead = target
     else:
         _copy(path, target)
@@ -221,17 +221,17 @@ def _copy(path: Path, target: Path) -> None:
         shutil.copyfileobj(source, file, 1 << 22)
 
 
-def _of_link(target: Path) -> Path:
-    return target.with_name(target.name + LINK)
+def _link_file(target: Path) -> Path:
+    return target.with_name(target.name + LINK_SUFFIX)
 
 
-def _inner(path: Path, here: Path) -> str:
+def _link_target(path: Path, here: Path) -> str:
     """A link's target; relative where it leads to a place in the folder that is kept."""
     target = Path(os.path.normpath(path.readlink()))
     return os.path.relpath(target, path.parent) if here in (target, *target.parents) else str(path.readlink())
 
 
-def _show(path: Path, target: Path) -> None:
+def _hard_link(path: Path, target: Path) -> None:
     """The same file under another name, where the disk can do that: what is written to it later is there at once."""
     if path.is_symlink() and not path.is_file():
         return

@@ -16,11 +16,11 @@ from typing import Callable, Optional
 
 from cloudtrain_job import MARKER, signed_marker
 from cloudtrain_launcher.events import PROGRAM, RANK, Event, RankStarted, from_json, parse
-from cloudtrain_launcher.masking import masks
+from cloudtrain_launcher.masking import masker
 
 _MARKER = MARKER.encode()
 
-_LONGEST = 64 * 1024
+MAX_UNFINISHED_BYTES = 64 * 1024
 """Bytes after which an unfinished line is passed on as it is."""
 
 UNFINISHED_SECONDS = 10.0
@@ -34,10 +34,10 @@ class _Pipe:
     label: str
     local_rank: int
     """-1: torchrun's own."""
-    rest: bytes = b""
-    shown: bytes = b""
+    buffer: bytes = b""
+    last_shown: bytes = b""
     """Of the unfinished line, what was passed on last."""
-    looked: float = 0.0
+    shown_at: float = 0.0
 
 
 class Streams:
@@ -54,9 +54,9 @@ class Streams:
         on_event: Callable[[Event], None],
         *,
         key: str,
-        on_text: Callable[[int, str], None] = lambda *_: None,
+        on_line: Callable[[int, str], None] = lambda *_: None,
     ) -> None:
-        self._on_event, self._on_text = on_event, on_text
+        self._on_event, self._on_line = on_event, on_line
         self._signed = signed_marker(key).encode()
         self._selector = selectors.DefaultSelector()
         self._pipes: dict[int, _Pipe] = {}
@@ -89,9 +89,9 @@ class Streams:
         for fd, pipe in self._pipes.items():
             while self._read(fd):
                 pass
-            if pipe.rest:
-                self._line(pipe, pipe.rest)
-            pipe.rest = b""
+            if pipe.buffer:
+                self._handle_line(pipe, pipe.buffer)
+            pipe.buffer = b""
 
     def _add(self, fd: int, pipe: _Pipe) -> None:
         self._pipes[fd] = pipe
@@ -100,71 +100,71 @@ class Streams:
     def _read(self, fd: int) -> bool:
         pipe = self._pipes[fd]
         try:
-            chunk = os.read(fd, _LONGEST)
+            chunk = os.read(fd, MAX_UNFINISHED_BYTES)
         except BlockingIOError:
             return False
         if not chunk:
             if fd in self._selector.get_map():
                 self._selector.unregister(fd)
             return False
-        begins = not pipe.rest
-        *lines, pipe.rest = (pipe.rest + chunk).split(b"\n")
+        begins = not pipe.buffer
+        *lines, pipe.buffer = (pipe.buffer + chunk).split(b"\n")
         for line in lines:
-            self._line(pipe, line)
+            self._handle_line(pipe, line)
         if lines or begins:
-            pipe.shown, pipe.looked = b"", time.monotonic()
-        if len(pipe.rest) > _LONGEST:
-            pipe.rest = self._shortened(pipe)
+            pipe.last_shown, pipe.shown_at = b"", time.monotonic()
+        if len(pipe.buffer) > MAX_UNFINISHED_BYTES:
+            pipe.buffer = self._flush_long_line(pipe)
         return True
 
-    def _shortened(self, pipe: _Pipe) -> bytes:
+    def _flush_long_line(self, pipe: _Pipe) -> bytes:
         """What stays of a line that is too long to wait for its end: of a progress bar, all that one still sees."""
-        state = _visible(pipe.rest)
-        if len(state) <= _LONGEST:
+        state = _visible_text(pipe.buffer)
+        if len(state) <= MAX_UNFINISHED_BYTES:
             return b"\r" + state
-        split = len(pipe.rest) - masks.beginning(pipe.rest)  # a secret is not cut in two
-        self._line(pipe, pipe.rest[:split])
-        return pipe.rest[split:]
+        split = len(pipe.buffer) - masker.partial_match_length(pipe.buffer)  # a secret is not cut in two
+        self._handle_line(pipe, pipe.buffer[:split])
+        return pipe.buffer[split:]
 
     def _show_unfinished(self, now: float) -> None:
         """Pass on what a line shows that has no end yet, if it is another than the last time."""
         for pipe in self._pipes.values():
-            if not pipe.rest or now - pipe.looked < UNFINISHED_SECONDS:
+            if not pipe.buffer or now - pipe.shown_at < UNFINISHED_SECONDS:
                 continue
-            pipe.looked, state = now, _visible(pipe.rest)
-            state = state[: len(state) - masks.beginning(state)]
-            if state.strip() and state != pipe.shown and _MARKER[:12] not in state:
-                pipe.shown = state
-                self._text(pipe, state)
+            pipe.shown_at, state = now, _visible_text(pipe.buffer)
+            state = state[: len(state) - masker.partial_match_length(state)]
+            if state.strip() and state != pipe.last_shown and _MARKER[:12] not in state:
+                pipe.last_shown = state
+                self._write_line(pipe, state)
 
-    def _line(self, pipe: _Pipe, line: bytes) -> None:
+    def _handle_line(self, pipe: _Pipe, line: bytes) -> None:
         # An event may follow text that had no newline yet: the line is both.
         for marker, is_signed in ((self._signed, True), (_MARKER, False)):
-            said, found, rest = line.partition(marker)
+            before, found, buffer = line.partition(marker)
             if not found:
                 continue
-            event = _believed(rest, is_signed)
+            event = _accepted_event(buffer, is_signed)
             if event is not None:
                 if isinstance(event, RankStarted):
                     pipe.label = f"rank {event.rank}"
-                if said:
-                    self._line(pipe, said)
+                if before:
+                    self._handle_line(pipe, before)
                 self._on_event(event)
-                write_line(_MARKER + _encoded(event))
+                write_line(_MARKER + _encode(event))
                 return
-            line = said + _MARKER + rest
-        state = _visible(line)
-        self._on_text(pipe.local_rank, state.decode("utf-8", "replace"))
-        self._text(pipe, state)
+            line = before + _MARKER + buffer
+        state = _visible_text(line)
+        self._on_line(pipe.local_rank, state.decode("utf-8", "replace"))
+        self._write_line(pipe, state)
 
     @staticmethod
-    def _text(pipe: _Pipe, text: bytes) -> None:
+    def _write_line(pipe: _Pipe, text: bytes) -> None:
         write_text(b"[" + pipe.label.encode() + b"] " + text)
 
 
 def write_text(line: bytes) -> None:
     """One line of text, its secrets masked."""
-    write_line(masks.hide(line))
+    write_line(masker.mask(line))
 
 
 def write_line(line: bytes) -> None:
@@ -177,18 +177,18 @@ def write_line(line: bytes) -> None:
         pass
 
 
-def _visible(line: bytes) -> bytes:
+def _visible_text(line: bytes) -> bytes:
     """A progress bar redraws its line by carriage returns: what stands there at the end is what one saw."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
-def _believed(line: bytes, is_signed: bool) -> Optional[Event]:
+def _accepted_event(line: bytes, is_signed: bool) -> Optional[Event]:
     """The event in a line, its secrets masked; None when it is none, or none that a process of that kind may tell."""
     event = parse(line)
     if event is None or not (event.WRITER == PROGRAM or (is_signed and event.WRITER == RANK)):
         return None
-    return from_json(masks.hide_in(event.to_json()))
+    return from_json(masker.mask_json(event.to_json()))
 
 
-def _encoded(event: Event) -> bytes:
+def _encode(event: Event) -> bytes:
     return json.dumps(event.to_json(), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

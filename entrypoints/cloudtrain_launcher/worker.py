@@ -24,18 +24,18 @@ if __name__ == "__main__":  # started by its path: in place of this folder, the 
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from cloudtrain_launcher import shutdown
-from cloudtrain_launcher.contract import JOB_FILE, PAYLOAD, STREAM_DIR, STREAM_KEY, Job, read_job
-from cloudtrain_launcher.environment import filled
-from cloudtrain_launcher.error_details import LONGEST_MESSAGE, describe, text_of
+from cloudtrain_launcher.contract import JOB_FILE, PAYLOAD_DIR, STREAM_DIR, STREAM_KEY, Job, read_job
+from cloudtrain_launcher.environment import expand_placeholders
+from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, safe_str
 from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted
-from cloudtrain_launcher.host import die_with
+from cloudtrain_launcher.host import set_parent_death_signal
 
 if find_spec("cloudtrain_job") is None:  # the launcher has put it last on the path
-    sys.path.append(str(PAYLOAD / "job"))
+    sys.path.append(str(PAYLOAD_DIR / "job"))
 
 import cloudtrain_job
 
-FOLDER = Path.cwd()
+WORKING_DIR = Path.cwd()
 """The job's working folder, whatever folder the program changes to."""
 
 RANK_PID = os.getpid()
@@ -47,10 +47,10 @@ EXIT_DEADLINE_SECONDS = 5
 
 def main() -> NoReturn:
     """Run the job's program as this rank and leave with its exit code."""
-    die_with(os.getppid())
+    set_parent_death_signal(os.getppid())
     job = read_job(os.environ[JOB_FILE])
-    job = replace(job, argv=filled(job.argv, os.environ))
-    _join_stream(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]), os.environ.pop(STREAM_KEY, ""))
+    job = replace(job, argv=expand_placeholders(job.argv, os.environ))
+    _redirect_output(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]), os.environ.pop(STREAM_KEY, ""))
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     emit(RankStarted(local_rank=int(os.environ["LOCAL_RANK"]), attempt=attempt, pid=os.getpid()))
     try:
@@ -60,31 +60,31 @@ def main() -> NoReturn:
     except SystemExit as error:
         code = _exit_code(error)
         if code:
-            said = error.code if isinstance(error.code, str) else f"exited with code {code}"
-            emit(Error(attempt=attempt, exception="SystemExit", message=said[:LONGEST_MESSAGE]))
+            message = error.code if isinstance(error.code, str) else f"exited with code {code}"
+            emit(Error(attempt=attempt, exception="SystemExit", message=message[:MAX_MESSAGE_CHARS]))
     except BaseException as error:  # noqa: BLE001  (whatever ends the program is reported)
         code = 1
-        _report(error, attempt)
+        _report_error(error, attempt)
     if code == 0 and job.require_group and _group_size() < int(os.environ["WORLD_SIZE"]) and os.getpid() == RANK_PID:
         code = 1
-        said = "ended without having joined one torch.distributed group with all others (launch.require_group)"
-        emit(Error(attempt=attempt, exception="NoProcessGroup", message=said))
-    _leave(code)
+        message = "ended without having joined one torch.distributed group with all others (launch.require_group)"
+        emit(Error(attempt=attempt, exception="NoProcessGroup", message=message))
+    _exit(code)
 
 
 def emit(event: Event) -> None:
     """Tell the launcher of this rank."""
     if os.getpid() == RANK_PID:
-        cloudtrain_job.tell(event)
+        cloudtrain_job.emit_event(event)
 
 
 def run(job: Job) -> None:
     """Run the program in this process, as its `__main__`."""
     if job.kind == "module":
-        sys.argv, sys.path[0] = [job.target, *job.argv], str(FOLDER)
+        sys.argv, sys.path[0] = [job.target, *job.argv], str(WORKING_DIR)
         runpy.run_module(job.target, run_name="__main__", alter_sys=True)
         return
-    path = PAYLOAD / "train.py" if job.kind == "trainer" else FOLDER / job.target
+    path = PAYLOAD_DIR / "train.py" if job.kind == "trainer" else WORKING_DIR / job.target
     sys.argv, sys.path[0] = [job.target or str(path), *job.argv], str(path.parent)
     program = types.ModuleType("__main__")
     program.__dict__.update(__file__=str(path), __builtins__=__builtins__)
@@ -108,12 +108,12 @@ def run_notebook(path: Path, namespace: dict[str, Any]) -> None:
     for number, cell in enumerate(codes, 1):
         source = cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
         name = f"{path}[cell {number}]"
-        code = _without_magics(source, name)
+        code = _strip_magics(source, name)
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         exec(compile(code, name, "exec", dont_inherit=True), namespace)  # noqa: S102
 
 
-def _without_magics(source: str, name: str) -> str:
+def _strip_magics(source: str, name: str) -> str:
     lines = source.splitlines()
     if lines and lines[0].startswith("%%"):
         _print_skipped(name, lines[0], "the whole cell")
@@ -129,7 +129,7 @@ def _print_skipped(name: str, line: str, what: str) -> None:
     print(f"{name}: left out {what} {line!r}: a notebook's magic does not run in a job", file=sys.stderr)
 
 
-def _join_stream(folder: str, local_rank: int, key: str) -> None:
+def _redirect_output(folder: str, local_rank: int, key: str) -> None:
     """Print into this rank's own pipe to the launcher from now on, C++ libraries and child processes included.
 
     A crash below Python (SIGSEGV, SIGABRT, ...) prints the Python stack there, too.
@@ -137,7 +137,7 @@ def _join_stream(folder: str, local_rank: int, key: str) -> None:
     pipe = os.open(os.path.join(folder, f"rank-{local_rank}"), os.O_WRONLY)  # noqa: PTH118
     os.dup2(pipe, 1)
     os.dup2(pipe, 2)
-    cloudtrain_job.send_through(pipe, key)
+    cloudtrain_job.set_output(pipe, key)
     faulthandler.enable(pipe)
 
 
@@ -169,28 +169,28 @@ def _group_size() -> int:
 def _exit_code(error: SystemExit) -> int:
     if error.code is None or isinstance(error.code, int):
         return error.code or 0
-    print(text_of(error.code), file=sys.stderr)
+    print(safe_str(error.code), file=sys.stderr)
     return 1
 
 
-def _report(error: BaseException, attempt: int) -> None:
+def _report_error(error: BaseException, attempt: int) -> None:
     """Send the error as an event, then let it be shown as Python would show it, without our own frames."""
     frames = error.__traceback__
-    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+    while frames is not None and _is_launcher_frame(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     error = error.with_traceback(frames)
-    emit(Error(attempt=attempt, **describe(error, frames, FOLDER, PAYLOAD)))
+    emit(Error(attempt=attempt, **describe(error, frames, WORKING_DIR, PAYLOAD_DIR)))
     try:
         sys.excepthook(type(error), error, frames)  # the program's own, if it has set one: crash reporters live there
     except Exception:  # noqa: BLE001  (a hook that is broken must not hide the error)
         sys.__excepthook__(type(error), error, frames)
 
 
-def _is_ours(filename: str) -> bool:
+def _is_launcher_frame(filename: str) -> bool:
     return filename.startswith((f"{Path(__file__).parent}{os.sep}", "<frozen runpy"))
 
 
-def _leave(code: int) -> NoReturn:
+def _exit(code: int) -> NoReturn:
     """End as the interpreter would (threads joined, exit handlers run, objects collected, files closed), but skip
     the teardown of C++ statics.
 
@@ -216,18 +216,18 @@ def _finalize(code: int) -> None:
     files = shutdown.open_files()
     shutdown.flush(files)
     watchdog.step()
-    shutdown.clear(_programs_modules())
+    shutdown.clear_modules(_program_modules())
     watchdog.step()
     shutdown.close({id(file): file for file in (*files, *shutdown.open_files())}.values(), watchdog.step)
 
 
-def _programs_modules() -> list[str]:
+def _program_modules() -> list[str]:
     """The names of the modules that lie in the job's folder; `__main__` too, unless it is this file."""
     found = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        inside = isinstance(file, str) and str(FOLDER / file).startswith(f"{FOLDER}{os.sep}")
-        foreign = "site-packages" in str(file) or str(file).startswith(f"{PAYLOAD}{os.sep}")
+        inside = isinstance(file, str) and str(WORKING_DIR / file).startswith(f"{WORKING_DIR}{os.sep}")
+        foreign = "site-packages" in str(file) or str(file).startswith(f"{PAYLOAD_DIR}{os.sep}")
         if inside and not foreign and module.__dict__ is not globals():
             found.append(name)
     return found

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from cloudtrain_job import tell
+from cloudtrain_job import emit_event
 from cloudtrain_launcher.events import Error
 from cloudtrain_trainer import rules
 from cloudtrain_trainer.options import Options
@@ -97,7 +97,7 @@ def exit_with_error(code: int, exception: str, message: str, printed: str = "", 
         os.write(2, f"train.py: error: {printed}\n".encode())
     if os.environ.get("CLOUDTRAIN_RESULT_FILE"):
         attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        tell(Error(attempt=attempt, exception=exception, message=message, consequence=not prints))
+        emit_event(Error(attempt=attempt, exception=exception, message=message, consequence=not prints))
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         extra = {"py_callstack": printed, "timestamp": str(int(time.time()))}

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from cloudtrain_job import tell
+from cloudtrain_job import emit_event
 from cloudtrain_launcher.events import Gpu
 
 PAUSE_SECONDS = 30.0
@@ -69,7 +69,7 @@ class GpuMonitor:
         while not self._ended.wait(self._pause):
             values = self.read()
             if values:
-                tell(Gpu().but(**values))
+                emit_event(Gpu().replace(**values))
 
 
 def _nvml() -> Any:

@@ -8,7 +8,7 @@ from typing import NamedTuple, NoReturn
 
 from torch import Tensor
 
-from cloudtrain_job import log_metrics, tell
+from cloudtrain_job import emit_event, log_metrics
 from cloudtrain_launcher.events import Progress, Resumed
 from cloudtrain_trainer import finite, hardware, state
 from cloudtrain_trainer.batches import MAX_EVALUATION_BATCH, Batches, loader_processes
@@ -187,7 +187,7 @@ class Loop:
         self.checkpointer.resume()
         self._reported = self.step.loss.state()
         if self.position.step and self.ranks.rank == 0:
-            tell(Resumed(step=self.position.step, epoch=self.position.epoch))
+            emit_event(Resumed(step=self.position.step, epoch=self.position.epoch))
 
     @property
     def micro_batch(self) -> int:
@@ -270,6 +270,6 @@ class Loop:
             values["mfu"] = round(rate * self.task.flops / (peak * devices), 4)
         position = self.position
         progress = Progress(epoch=position.epoch + 1, epochs=self.epochs, step=position.step, steps=self.steps)
-        tell(progress.but(unit=self.task.unit, **values))
+        emit_event(progress.replace(unit=self.task.unit, **values))
         if self.trackers is not None:
             self.trackers.log(self.position.step, {f"train/{name}": value for name, value in values.items()})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cloudtrain_job import tell
+from cloudtrain_job import emit_event
 from cloudtrain_launcher.events import Memory
 from cloudtrain_trainer import state
 from cloudtrain_trainer.ranks import Ranks
@@ -115,7 +115,7 @@ def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
             f"{loop.batches.batch_size}. Batch norm sees the smaller micro-batches"
         )
         if loop.ranks.rank == 0:
-            tell(Memory(refused=refused, micro_batch=loop.micro_batch, parts=step.accumulation_steps))
+            emit_event(Memory(refused=refused, micro_batch=loop.micro_batch, parts=step.accumulation_steps))
 
 
 def _fits(loop: Loop) -> bool:

@@ -25,13 +25,13 @@ MARKER = "::cloudtrain:: "
 MAX_LINE_BYTES = 4000
 """Below PIPE_BUF (4096 on Linux), up to which one write to a pipe is never torn (POSIX write(2))."""
 
-SIGNED = ("rank_started", "rank_ended", "rank_failed", "error", "warning")
+SIGNED_EVENTS = ("rank_started", "rank_ended", "rank_failed", "error", "warning")
 """Events that say how a rank fares. The launcher believes them only from the process that it started for the rank:
 a line that a program prints, say the log of another job, is text."""
 
-ROOM_BYTES = MAX_LINE_BYTES - 600
+MAX_VALUES_BYTES = MAX_LINE_BYTES - 600
 """For the numbers of a metrics event, beside what every event has."""
-MAX_NAME_BYTES = ROOM_BYTES - 40
+MAX_NAME_BYTES = MAX_VALUES_BYTES - 40
 """Of one of them, as JSON writes it."""
 
 
@@ -44,34 +44,34 @@ class _Event(Protocol):
     def fields(self) -> dict[str, Any]: ...
 
 
-_last_seq, _counting = 0, threading.Lock()
-_channel = 1
+_last_seq, _seq_lock = 0, threading.Lock()
+_output_fd = 1
 _key = ""
 
 
 def emit(kind: str, /, **fields: Any) -> None:
     """Write one event line whole, in a single write. Values must be JSON; long strings are shortened."""
     line = event_line(kind, **fields)
-    if kind in SIGNED and _key:
+    if kind in SIGNED_EVENTS and _key:
         line = signed_marker(_key).encode() + line[len(MARKER) :]
     with suppress(AttributeError, OSError, ValueError):  # a program may have closed or replaced its output
         sys.stdout.flush()
     with suppress(OSError):
-        os.write(_channel, line)
+        os.write(_output_fd, line)
 
 
-def tell(event: _Event, /) -> None:
+def emit_event(event: _Event, /) -> None:
     """Write an event of `cloudtrain_launcher.events`, as `emit` does."""
     emit(event.type, **event.fields())
 
 
-def send_through(descriptor: int, key: str = "") -> None:
+def set_output(descriptor: int, key: str = "") -> None:
     """Send events through another descriptor than standard output, which a program may close.
 
     `key`: what the launcher knows this process by.
     """
-    global _channel, _key
-    _channel, _key = descriptor, key
+    global _output_fd, _key
+    _output_fd, _key = descriptor, key
 
 
 def signed_marker(key: str) -> str:
@@ -112,7 +112,7 @@ def log_metrics(step: int | None = None, epoch: int | None = None, **values: flo
     for name in numbers:
         if len(json.dumps(name)) > MAX_NAME_BYTES:
             raise ValueError(f"log_metrics: a name of {len(name)} characters is too long: {name[:40]!r}…")
-    for part in _parts(numbers):
+    for part in _split_values(numbers):
         emit("metrics", step=step, epoch=epoch, values=part)
 
 
@@ -128,7 +128,7 @@ def to_json(value: Any, **options: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False, **options)
     except ValueError:
-        return json.dumps(_finite(value), allow_nan=False, **options)
+        return json.dumps(_replace_non_finite(value), allow_nan=False, **options)
 
 
 def write_result(outcome: str, **fields: Any) -> None:
@@ -148,24 +148,24 @@ def _encode(event: dict[str, Any]) -> bytes:
     return (MARKER + to_json(event, ensure_ascii=False, separators=(",", ":")) + "\n").encode("utf-8", "replace")
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     """The same, with None for every float that is not a finite number."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [_replace_non_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _parts(numbers: dict[str, float]) -> Iterator[dict[str, float]]:
+def _split_values(numbers: dict[str, float]) -> Iterator[dict[str, float]]:
     """In their order, as many at a time as one line has room for."""
     part: dict[str, float] = {}
-    left = ROOM_BYTES
+    left = MAX_VALUES_BYTES
     for name, number in numbers.items():
         need = len(json.dumps({name: number}))
         if part and need > left:
             yield part
-            part, left = {}, ROOM_BYTES
+            part, left = {}, MAX_VALUES_BYTES
         part[name] = number
         left -= need
     yield part
@@ -174,6 +174,6 @@ def _parts(numbers: dict[str, float]) -> Iterator[dict[str, float]]:
 def _next_seq() -> int:
     """Strictly growing, also across restarts of the process: the clock in nanoseconds, nudged."""
     global _last_seq
-    with _counting:  # threads tell of things, too
+    with _seq_lock:  # threads tell of things, too
         _last_seq = max(_last_seq + 1, time.time_ns())
         return _last_seq

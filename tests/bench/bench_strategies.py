@@ -71,7 +71,7 @@ def launched(way: str, steps: int) -> dict[str, Any]:
 
 def measure(way: str, steps: int) -> None:
     """One rank; rank 0 prints what all have found."""
-    from cloudtrain_job import send_through
+    from cloudtrain_job import set_output
     from cloudtrain_trainer import strategies, tasks
     from cloudtrain_trainer.arguments import parse
     from cloudtrain_trainer.checkpoint import CheckpointStore, SavedCheckpoint
@@ -79,7 +79,7 @@ def measure(way: str, steps: int) -> None:
     from cloudtrain_trainer.ranks import Ranks, configure_threads
     from cloudtrain_trainer.sigterm import Stop
 
-    send_through(os.open(os.devnull, os.O_WRONLY))
+    set_output(os.open(os.devnull, os.O_WRONLY))
     options = parse([*COMMON, "--strategy", way.split()[0], *WAYS[way][1]])
     ranks = Ranks()
     strategy = strategies.build(ranks, options)

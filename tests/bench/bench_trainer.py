@@ -301,9 +301,9 @@ def ours(steps: int) -> Window:
 
 def hush() -> None:
     """Events are written, but not to the screen."""
-    from cloudtrain_job import send_through
+    from cloudtrain_job import set_output
 
-    send_through(os.open(os.devnull, os.O_WRONLY))
+    set_output(os.open(os.devnull, os.O_WRONLY))
 
 
 def clocks() -> tuple[float, float]:

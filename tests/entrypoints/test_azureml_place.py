@@ -25,8 +25,8 @@ HERE = {"CLOUDTRAIN_NODE_ADDR": "127.0.0.102"}
 
 def test_a_node_is_what_its_variables_say(tmp_path: Path) -> None:
     places, beside = folders(tmp_path), Path.cwd().parent / "kept"
-    found = platforms.find_place(variables(1, 2, CLOUDTRAIN_JOB='{"é": 1}') | places | HERE)
-    assert found == contract.Place(
+    found = platforms.find_node_context(variables(1, 2, CLOUDTRAIN_JOB='{"é": 1}') | places | HERE)
+    assert found == contract.NodeContext(
         platform="azureml",
         node_rank=1,
         nodes=2,
@@ -43,10 +43,10 @@ def test_a_node_is_what_its_variables_say(tmp_path: Path) -> None:
         resume_dir=f"{tmp_path}/earlier",
         job_document='{"é": 1}',
         stop_file=f"{tmp_path}/output/.cloudtrain-stop",
-        stopped_code=0,
-        events="",
-        shown={str(Path.cwd() / name): str(Path.cwd().parent / name) for name in ("outputs", "logs")},
-        kept={
+        stopped_exit_code=0,
+        scheduled_events_url="",
+        linked_dirs={str(Path.cwd() / name): str(Path.cwd().parent / name) for name in ("outputs", "logs")},
+        synced_dirs={
             f"{beside}/output": f"{tmp_path}/output",
             f"{beside}/model": f"{tmp_path}/model",
             f"{beside}/checkpoint": f"{tmp_path}/checkpoints",
@@ -59,10 +59,10 @@ def test_a_node_is_what_its_variables_say(tmp_path: Path) -> None:
 
 def test_what_only_the_launcher_needs_does_not_reach_the_ranks(tmp_path: Path) -> None:
     environ = variables(1, 2, CLOUDTRAIN_JOB=json.dumps(document(nodes=2))) | folders(tmp_path) | HERE
-    place = contract.with_job_file(azureml(environ), tmp_path)
-    assert contract.read_job(place.job_file).nodes == 2
-    found = environment.job_environment(JOB, place, tmp_path, environ)
-    assert found["CLOUDTRAIN_JOB_FILE"] == place.job_file == f"{tmp_path}/job.json"
+    context = contract.with_job_file(azureml(environ), tmp_path)
+    assert contract.read_job(context.job_file).nodes == 2
+    found = environment.job_environment(JOB, context, tmp_path, environ)
+    assert found["CLOUDTRAIN_JOB_FILE"] == context.job_file == f"{tmp_path}/job.json"
     assert not {"CLOUDTRAIN_JOB", "CLOUDTRAIN_RESUME_DIR", "MASTER_ADDR", "RANK", "WORLD_SIZE"} & set(found)
     assert (found["PET_NNODES"], found["PET_NODE_RANK"], found["PET_MASTER_ADDR"]) == ("2", "1", MASTER)
     assert found["CLOUDTRAIN_INPUT_TRAIN"] == f"{tmp_path}/in a mount/train"
@@ -72,11 +72,11 @@ def test_what_only_the_launcher_needs_does_not_reach_the_ranks(tmp_path: Path) -
 
 
 def test_a_job_document_that_came_as_a_file_stays_where_it_is(tmp_path: Path) -> None:
-    place = platforms.plain(variables() | folders(tmp_path) | {
+    context = platforms.plain_context(variables() | folders(tmp_path) | {
         "CLOUDTRAIN_NODE_RANK": "0", "CLOUDTRAIN_NODES": "1", "CLOUDTRAIN_MASTER_ADDR": "x",
         "CLOUDTRAIN_MASTER_PORT": "1", "CLOUDTRAIN_JOB_FILE": "/job.json",
     })  # fmt: skip
-    assert contract.with_job_file(place, tmp_path) is place
+    assert contract.with_job_file(context, tmp_path) is context
 
 
 NO_DISTRIBUTION = (

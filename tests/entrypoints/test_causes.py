@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloudtrain_launcher import failure, launch, platforms
-from cloudtrain_launcher.error_details import LastWords
+from cloudtrain_launcher.error_details import CrashOutput
 from cloudtrain_launcher.events import Error, RankEnded, RankStarted
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
 
@@ -61,7 +61,7 @@ def test_an_error_of_ones_own_is_no_consequence(exception: str, message: str, fi
 
 
 def launcher(tmp_path: Path) -> launch.Launcher:
-    return launch.Launcher(JOB, platforms.plain(ENVIRON), tmp_path)
+    return launch.Launcher(JOB, platforms.plain_context(ENVIRON), tmp_path)
 
 
 def started(rank: int, attempt: int = 0, time: float = 1.0) -> RankStarted:
@@ -109,10 +109,10 @@ def test_a_rank_that_ended_after_the_failure_or_in_an_earlier_attempt_is_not_bla
     assert node._outcome(1)[1].rank == 4  # type: ignore[union-attr]
 
 
-def words(*lines: str) -> LastWords:
-    found = LastWords()
+def words(*lines: str) -> CrashOutput:
+    found = CrashOutput()
     for line in lines:
-        found.hear(line)
+        found.feed(line)
     return found
 
 
@@ -125,7 +125,7 @@ def test_a_watchdogs_abort_is_told_by_nccls_own_reason_and_is_a_consequence() ->
         "terminate called after throwing an instance of 'c10::DistBackendError'",
         f"  what():  [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated: {WATCHDOG}",
     )
-    told = failure.death(1, -signal.SIGABRT, 1.0, done=False, why=heard.why)
+    told = failure.exit_error(1, -signal.SIGABRT, 1.0, finished=False, reason=heard.reason)
     assert told.message == f"was killed by SIGABRT: {WATCHDOG}"
     assert told.consequence, "the rank that did not come is the cause, or nobody"
 
@@ -137,7 +137,7 @@ def test_an_abort_of_a_librarys_own_is_told_by_its_exception_and_is_a_cause() ->
         "  what():  the tokenizer lost its file",
         "Fatal Python error: Aborted",
     )
-    told = failure.death(1, -signal.SIGABRT, 1.0, done=False, why=heard.why)
+    told = failure.exit_error(1, -signal.SIGABRT, 1.0, finished=False, reason=heard.reason)
     assert told.message == "was killed by SIGABRT: runtime_error: the tokenizer lost its file"
     assert not told.consequence
 
@@ -167,7 +167,7 @@ def test_a_crash_is_told_with_the_last_line_of_the_programs_own(tmp_path: Path) 
 
 
 def test_the_failure_file_shows_the_stack_of_a_crash(tmp_path: Path) -> None:
-    told = failure.death(3, -signal.SIGSEGV, 1.0, done=False).but(stack="Fatal Python error: " + "x" * 200)
+    told = failure.exit_error(3, -signal.SIGSEGV, 1.0, finished=False).replace(stack="Fatal Python error: " + "x" * 200)
     failure.write_failure_file(str(tmp_path / "failure"), told)
     text = (tmp_path / "failure").read_text()
     assert text.startswith("rank 3 (node 0) was killed by SIGSEGV\nFatal Python error: ")
@@ -179,7 +179,7 @@ def test_processes_that_never_formed_one_group_are_told_at_the_end_of_a_success(
     for groups, warned in (((0, 0), True), ((4, 4), True), ((0, 8), False), ((8, 8), False), ((), False)):
         node = launcher(tmp_path)
         for rank, size in enumerate(groups):
-            node._on_event(left(rank, 2.0).but(group=size))
+            node._on_event(left(rank, 2.0).replace(group=size))
         assert node._conclude(0, 1.0) == 0
         said = capfdbinary.readouterr().out.decode()
         assert ("warning: the processes of this job never formed one" in said) == warned

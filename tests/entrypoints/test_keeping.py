@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain_launcher import storage_sync as keeping
-from cloudtrain_launcher.storage_sync import Keeper
+from cloudtrain_launcher.storage_sync import StorageSync
 from tests.support.waiting import eventually
 
 
@@ -29,8 +29,8 @@ def content(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def keeper(here: Path, there: Path, said: list[str] | None = None) -> Keeper:
-    return Keeper({str(here): str(there)}, (said if said is not None else []).append)
+def keeper(here: Path, there: Path, said: list[str] | None = None) -> StorageSync:
+    return StorageSync({str(here): str(there)}, (said if said is not None else []).append)
 
 
 def test_the_last_look_keeps_everything_that_is_finished(here: Path, there: Path) -> None:
@@ -64,9 +64,9 @@ def test_links_are_kept_as_files_that_hold_their_target(here: Path, there: Path)
 def test_files_come_while_the_job_runs_once_they_no_longer_change(
     here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(keeping, "POLL_SECONDS", 0.02)
     kept = keeper(here, there)
-    kept.begin()
+    kept.start()
     (here / "model").write_text("weights")
     eventually(lambda: content(there) == {"model": "weights"})
     (here / "model").write_text("better weights")
@@ -75,12 +75,12 @@ def test_files_come_while_the_job_runs_once_they_no_longer_change(
 
 
 def test_a_checkpoint_that_is_told_of_is_kept_at_once(here: Path, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "PAUSE_SECONDS", 1000)
+    monkeypatch.setattr(keeping, "POLL_SECONDS", 1000)
     kept = keeper(here, there)
-    kept.begin()
+    kept.start()
     (here / "step-1").mkdir()
     (here / "step-1" / "manifest.json").write_text("{}")
-    kept.hurry()
+    kept.sync_soon()
     eventually(lambda: content(there) == {"step-1/manifest.json": "{}"})
     assert kept.finish() == ""
 
@@ -119,7 +119,7 @@ def test_what_a_program_deletes_goes_only_when_what_replaces_it_is_stored(here: 
     (here / "step-1").unlink()
     seen = []
     for _ in range(3):
-        kept._look(last=False)
+        kept._sync(last=False)
         seen.append(content(there))
     assert seen == [{"step-1": "old"}, {"step-2": "new"}, {"step-2": "new"}]
 
@@ -127,18 +127,18 @@ def test_what_a_program_deletes_goes_only_when_what_replaces_it_is_stored(here: 
 def test_what_came_from_storage_is_not_sent_back(here: Path, there: Path) -> None:
     (here / "old").write_text("restored")
     kept = keeper(here, there)
-    kept.know()
+    kept.mark_synced()
     (here / "new").write_text("new")
     kept.finish()
     assert content(there) == {"new": "new"}
 
 
 def test_what_cannot_be_kept_is_said_and_tried_again(here: Path, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(keeping, "POLL_SECONDS", 0.02)
     there.write_text("a file is in the way")
     said: list[str] = []
     kept = keeper(here, there, said)
-    kept.begin()
+    kept.start()
     (here / "model").write_text("weights")
     eventually(lambda: said)
     assert "not kept for now: model: " in said[0]
@@ -160,7 +160,7 @@ def test_what_leads_to_storage_stays_there_and_moves_and_goes_as_a_file_would(he
         (there / name).write_text(f"{name}, stored before")
         (here / name).symlink_to(there / name)
     kept = keeper(here, there)
-    kept.know()
+    kept.mark_synced()
     assert kept.finish() == ""
     assert content(there).keys() == {"stays", "moves", "goes", "renewed"}
     (here / "before").mkdir()
@@ -182,7 +182,7 @@ def test_what_leads_to_storage_stays_there_and_moves_and_goes_as_a_file_would(he
 
 def test_what_peers_brought_or_took_away_is_theirs_to_keep(here: Path, there: Path, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    kept = Keeper({str(here): str(there)}, print, journal=journal)
+    kept = StorageSync({str(here): str(there)}, print, journal=journal)
     (here / "old").write_text("kept by this node")
     assert kept.finish() == ""
     (here / "brought").write_text("by a peer")
@@ -204,10 +204,10 @@ def test_what_peers_brought_or_took_away_is_theirs_to_keep(here: Path, there: Pa
 def test_what_somebody_else_stores_is_there_as_it_is_written(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(keeping, "POLL_SECONDS", 0.02)
     shown = tmp_path / "shown"
-    kept = Keeper({}, print, {str(here): str(shown)})
-    kept.begin()
+    kept = StorageSync({}, print, {str(here): str(shown)})
+    kept.start()
     with (here / "log.txt").open("w", buffering=1) as log:
         log.write("first\n")
         eventually(lambda: content(shown) == {"log.txt": "first\n"})
@@ -229,11 +229,11 @@ def test_where_a_disk_has_no_hard_links_it_is_a_copy(
 
     monkeypatch.setattr(os, "link", refuse)
     (here / "log.txt").write_text("all of it")
-    assert Keeper({}, print, {str(here): str(tmp_path / "shown")}).finish() == ""
+    assert StorageSync({}, print, {str(here): str(tmp_path / "shown")}).finish() == ""
     assert content(tmp_path / "shown") == {"log.txt": "all of it"}
 
 
 def test_a_node_without_such_folders_has_nothing_to_do() -> None:
-    kept = Keeper({}, print)
-    kept.begin()
+    kept = StorageSync({}, print)
+    kept.start()
     assert kept.finish() == ""

@@ -36,7 +36,7 @@ def vault(server: Vault, monkeypatch: pytest.MonkeyPatch) -> Vault:
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SSL_CERT_FILE", str(server.certificate))
-    monkeypatch.setattr(azure_secrets, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(azure_secrets, "BACKOFF_SECONDS", (0.0, 0.0, 0.0))
     return server
 
 
@@ -84,7 +84,7 @@ def test_what_names_no_secret_is_told_before_anything_is_asked(name: str) -> Non
     ],
 )
 def test_a_token_is_for_the_vaults_own_cloud(host: str, cloud: str) -> None:
-    assert azure_secrets._cloud(f"https://{host}/secrets/a") == cloud
+    assert azure_secrets._token_audience(f"https://{host}/secrets/a") == cloud
 
 
 def test_one_token_of_the_managed_identity_opens_all_secrets(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_a_vault_that_is_not_there_or_not_trusted_is_told(vault: Vault, monkeypa
 
 
 def test_a_vault_that_keeps_silent_is_left_when_a_stop_comes(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(azure_secrets, "PAUSES", (600.0,))
+    monkeypatch.setattr(azure_secrets, "BACKOFF_SECONDS", (600.0,))
     vault.answers["/secrets/hf-token"] = [(503, "")]
     began = time.monotonic()
     found = look_up({"T": vault.reference("hf-token")}, vault.environ(), lambda: time.monotonic() > began + 0.5)

@@ -50,11 +50,11 @@ ENVIRON = {
 
 def error(rank: int, time: float, **fields: Any) -> Error:
     found = Error(rank=rank, node=0, time=time, exception="ValueError", message="x", traceback="t")
-    return found.but(**fields)
+    return found.replace(**fields)
 
 
 def test_no_restarts_means_a_static_rendezvous_in_node_order() -> None:
-    arguments = launch.torchrun_arguments(JOB, platforms.plain(ENVIRON))
+    arguments = launch.torchrun_arguments(JOB, platforms.plain_context(ENVIRON))
     assert {"--node-rank=1", "--master-addr=algo-1", "--master-port=7777", "--max-restarts=0"} <= set(arguments)
     assert not any("rdzv-backend" in argument for argument in arguments)
     assert "--shutdown-timeout=115" in arguments
@@ -62,7 +62,7 @@ def test_no_restarts_means_a_static_rendezvous_in_node_order() -> None:
 
 def test_restarts_mean_c10d_with_its_host_named_and_nodes_kept_in_order() -> None:
     job = contract.Job(**{**vars(JOB), "restarts": 3})
-    arguments = launch.torchrun_arguments(job, platforms.plain(ENVIRON))
+    arguments = launch.torchrun_arguments(job, platforms.plain_context(ENVIRON))
     assert {"--rdzv-backend=c10d", "--rdzv-endpoint=algo-1:7777", "--local-addr=algo-2"} <= set(arguments)
     assert any(argument.startswith("--rdzv-conf=is_host=false") for argument in arguments)
 
@@ -76,14 +76,14 @@ def test_the_environment_drops_what_a_torchrun_around_us_left(tmp_path: Path) ->
         "MASTER_PORT": "1",
         "MINE": "ok",
     }
-    env = environment.job_environment(JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON | foreign)
+    env = environment.job_environment(JOB, platforms.plain_context(ENVIRON), tmp_path, ENVIRON | foreign)
     assert env["MINE"] == "ok"
     assert env["PET_NNODES"] == "2"
     assert not {"RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "MASTER_PORT"} & set(env)
 
 
 def test_the_environment_names_interface_inputs_and_the_fresh_store(tmp_path: Path) -> None:
-    env = environment.job_environment(JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON)
+    env = environment.job_environment(JOB, platforms.plain_context(ENVIRON), tmp_path, ENVIRON)
     assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "eth1"
     assert env["CLOUDTRAIN_INPUT_TRAIN"] == "/data/train"
     assert env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
@@ -92,18 +92,18 @@ def test_the_environment_names_interface_inputs_and_the_fresh_store(tmp_path: Pa
 
 def test_names_that_only_begin_alike_are_the_users(tmp_path: Path) -> None:
     env = environment.job_environment(
-        JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON | {"MASTER_KEY": "k", "RANKER": "r"}
+        JOB, platforms.plain_context(ENVIRON), tmp_path, ENVIRON | {"MASTER_KEY": "k", "RANKER": "r"}
     )
     assert (env["MASTER_KEY"], env["RANKER"]) == ("k", "r")
 
 
 def test_a_name_that_never_resolves_is_not_waited_for_after_a_stop() -> None:
     asked = iter((False, False, True))
-    platforms.wait_for_name("no-such-host.invalid", deadline_seconds=60, until=lambda: next(asked))
+    platforms.wait_for_dns("no-such-host.invalid", timeout_seconds=60, cancelled=lambda: next(asked))
 
 
 def test_a_stop_that_comes_after_the_end_does_not_undo_it(tmp_path: Path) -> None:
-    launcher = launch.Launcher(JOB, platforms.plain(ENVIRON), tmp_path)
+    launcher = launch.Launcher(JOB, platforms.plain_context(ENVIRON), tmp_path)
     launcher.stop.why, launcher.stop.time = "sigterm", 1.0
     assert launcher._outcome(0) == ("succeeded", None)
     assert launcher._outcome(143) == ("stopped", None)
@@ -112,14 +112,16 @@ def test_a_stop_that_comes_after_the_end_does_not_undo_it(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("restarts", "outcome"), [(0, "failed"), (1, "stopped")])
 def test_a_stop_while_a_restart_was_under_way_is_a_stop(tmp_path: Path, restarts: int, outcome: str) -> None:
     job = contract.Job(**{**vars(JOB), "restarts": restarts})
-    launcher = launch.Launcher(job, platforms.plain(ENVIRON), tmp_path)
+    launcher = launch.Launcher(job, platforms.plain_context(ENVIRON), tmp_path)
     launcher.errors.append(error(1, 5.0, attempt=0))
     launcher.stop.why, launcher.stop.time = "sigterm", 6.0
     assert launcher._outcome(143)[0] == outcome
 
 
 def test_an_interface_the_user_chose_stays(tmp_path: Path) -> None:
-    env = environment.job_environment(JOB, platforms.plain(ENVIRON), tmp_path, ENVIRON | {"GLOO_SOCKET_IFNAME": "ib0"})
+    env = environment.job_environment(
+        JOB, platforms.plain_context(ENVIRON), tmp_path, ENVIRON | {"GLOO_SOCKET_IFNAME": "ib0"}
+    )
     assert env["GLOO_SOCKET_IFNAME"] == "ib0"
 
 
@@ -138,11 +140,11 @@ def test_the_first_cause_is_the_earliest_that_is_no_consequence_of_the_last_atte
 
 
 def test_a_death_without_a_word_is_told_by_its_signal_or_code() -> None:
-    assert "SIGKILL (out of host memory?)" in failure.death(2, -signal.SIGKILL, 1.0, done=False).message
-    assert "after its script had ended well" in failure.death(2, -signal.SIGABRT, 1.0, done=True).message
-    assert failure.death(2, 3, 1.0, done=False).message == "exited with code 3"
-    assert failure.death(2, -signal.SIGTERM, 1.0, done=False).consequence
-    assert "signal 63" in failure.death(2, -63, 1.0, done=False).message
+    assert "SIGKILL (out of host memory?)" in failure.exit_error(2, -signal.SIGKILL, 1.0, finished=False).message
+    assert "after its script had ended well" in failure.exit_error(2, -signal.SIGABRT, 1.0, finished=True).message
+    assert failure.exit_error(2, 3, 1.0, finished=False).message == "exited with code 3"
+    assert failure.exit_error(2, -signal.SIGTERM, 1.0, finished=False).consequence
+    assert "signal 63" in failure.exit_error(2, -63, 1.0, finished=False).message
 
 
 def test_what_no_rank_did_is_told_of_the_node() -> None:
@@ -195,8 +197,8 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     if sys.platform != "linux":
         pytest.skip("prctl is Linux's own")
     child = f"import os, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})\n"
-    child += "from cloudtrain_launcher.host import die_with\n"
-    child += "die_with(os.getppid()); print('ready', os.getpid(), flush=True); time.sleep(600)"
+    child += "from cloudtrain_launcher.host import set_parent_death_signal\n"
+    child += "set_parent_death_signal(os.getppid()); print('ready', os.getpid(), flush=True); time.sleep(600)"
     parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]).wait()"
     process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -220,7 +222,7 @@ def test_places_in_arguments_are_those_of_this_node_and_all_else_stays_as_it_is(
         "azure": "${{inputs.train_set}} ${{ outputs.model }}",
         "not": "$HOME ${HOME} ${{HOME}} ${{inputs.train_set} ${inputs.other} ${outputs.other}",
     }
-    assert environment.filled(given, environ) == {
+    assert environment.expand_placeholders(given, environ) == {
         "data": "/data/a b/x.csv",
         "all": ["/model", "/output", "/keep", 3, None],
         "azure": "/data/a b /model",

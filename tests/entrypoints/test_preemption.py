@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from cloudtrain_launcher import stop_sources
-from cloudtrain_launcher.stop_sources import Announcements, announced, where_to_ask
+from cloudtrain_launcher.stop_sources import ScheduledEvents, scheduled_events_url, terminating_event
 from tests.fakes.azure.metadata import Metadata, metadata
 from tests.support.waiting import eventually
 
@@ -19,8 +19,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
 
 
-def watched(server: Metadata) -> Announcements:
-    found = Announcements(server.url)
+def watched(server: Metadata) -> ScheduledEvents:
+    found = ScheduledEvents(server.url)
     found.watch()
     assert eventually(lambda: server.asked >= 3)
     return found
@@ -50,26 +50,26 @@ def test_what_passes_or_concerns_a_neighbour_is_passed_over() -> None:
 
 def test_an_event_that_has_begun_has_no_time_before_it() -> None:
     event = {"EventType": "Preempt", "Resources": ["a"], "NotBefore": ""}
-    assert announced({"Events": [event]}, "a") == "Preempt, now"
+    assert terminating_event({"Events": [event]}, "a") == "Preempt, now"
 
 
 def test_where_nobody_answers_nobody_is_asked_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     asked: list[str] = []
-    ask = Announcements._ask
+    ask = ScheduledEvents._ask
 
-    def counted(self: Announcements, path: str) -> bytes:
+    def counted(self: ScheduledEvents, path: str) -> bytes:
         asked.append(path)
         return ask(self, path)
 
-    monkeypatch.setattr(Announcements, "_ask", counted)
-    found = Announcements(f"http://127.0.0.1:{port}")
+    monkeypatch.setattr(ScheduledEvents, "_ask", counted)
+    found = ScheduledEvents(f"http://127.0.0.1:{port}")
     found._watch()
-    assert (len(asked), found.seen) == (stop_sources.PATIENCE, "")
+    assert (len(asked), found.seen) == (stop_sources.MAX_FAILURES, "")
 
 
 def test_the_address_is_azures_own_unless_a_rehearsal_says_that_there_is_none() -> None:
-    assert where_to_ask({}) == "http://169.254.169.254"
-    assert where_to_ask({stop_sources.VARIABLE: "off"}) == ""
-    assert where_to_ask({stop_sources.VARIABLE: "http://127.0.0.1:1"}) == "http://127.0.0.1:1"
+    assert scheduled_events_url({}) == "http://169.254.169.254"
+    assert scheduled_events_url({stop_sources.URL_VARIABLE: "off"}) == ""
+    assert scheduled_events_url({stop_sources.URL_VARIABLE: "http://127.0.0.1:1"}) == "http://127.0.0.1:1"

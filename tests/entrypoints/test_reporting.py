@@ -151,9 +151,9 @@ def test_the_place_is_the_last_line_of_the_programs_own(tmp_path: Path, script: 
 def test_a_place_outside_the_source_is_told_by_its_whole_path(tmp_path: Path) -> None:
     rank = run_rank(tmp_path, "", "-n", "1", "-r", "1", "import not_there", kind="module", target="json.tool")
     assert rank.code != 0
-    assert error_details.shown("/usr/lib/python3/x.py", tmp_path) == "/usr/lib/python3/x.py"
-    assert error_details.shown("sub/../x.py", tmp_path) == "x.py"
-    assert error_details.shown(f"{tmp_path}-other/x.py", tmp_path) == f"{tmp_path}-other/x.py"
+    assert error_details.display_path("/usr/lib/python3/x.py", tmp_path) == "/usr/lib/python3/x.py"
+    assert error_details.display_path("sub/../x.py", tmp_path) == "x.py"
+    assert error_details.display_path(f"{tmp_path}-other/x.py", tmp_path) == f"{tmp_path}-other/x.py"
 
 
 def test_a_program_inherits_no_future_of_ours(tmp_path: Path) -> None:

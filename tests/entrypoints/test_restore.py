@@ -144,9 +144,9 @@ def test_a_file_that_stands_for_a_link_becomes_one_if_it_stays_inside(earlier: P
 
 def test_large_files_of_a_mount_are_led_to(earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(restoring, "LARGE_BYTES", 3)
+    monkeypatch.setattr(restoring, "LINK_MIN_BYTES", 3)
     new = tmp_path / "new"
-    restore(earlier, new, 0, said.append, leads=True)
+    restore(earlier, new, 0, said.append, link_large_files=True)
     assert (new / "step-1/shared.pt").readlink() == earlier / "step-1/shared.pt"
     assert not (new / "last").is_symlink(), "what a program may append to is on this disk"
     assert tree(new) == tree(earlier)

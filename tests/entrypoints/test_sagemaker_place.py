@@ -23,7 +23,7 @@ from tests.support.limits import HANG_SECONDS
 NODES = tuple(f"algo-{number}" for number in range(1, 12))
 
 
-def place(base: Path, efa: bool = False, folders: tuple[str, ...] = (), **environ: str) -> contract.Place:
+def context(base: Path, efa: bool = False, folders: tuple[str, ...] = (), **environ: str) -> contract.NodeContext:
     return sagemaker({"SAGEMAKER_BASE_DIR": str(base), **environ}, lambda: efa, lambda: folders)
 
 
@@ -47,14 +47,14 @@ def test_ranks_are_the_places_of_the_names_in_their_own_order(
     tmp_path: Path, here: str, hosts: tuple[str, ...], rank: int, master: str
 ) -> None:
     container(tmp_path, here=here, hosts=hosts)
-    found = place(tmp_path)
+    found = context(tmp_path)
     assert (found.node_rank, found.nodes, found.master_addr) == (rank, len(hosts), master)
     assert (found.address, found.interface, found.master_port) == (here, "lo", 7777)
 
 
 def test_everything_lies_below_the_base_folder(tmp_path: Path) -> None:
     container(tmp_path)
-    found = place(tmp_path)
+    found = context(tmp_path)
     assert found.output_dir == f"{tmp_path}/output/data"
     assert found.model_dir == f"{tmp_path}/model"
     assert found.checkpoint_dir == f"{tmp_path}/checkpoints"
@@ -69,7 +69,7 @@ def test_everything_lies_below_the_base_folder(tmp_path: Path) -> None:
 
 def test_a_rehearsal_says_where_its_nodes_really_are(tmp_path: Path) -> None:
     container(tmp_path, here="algo-2", hosts=("algo-1", "algo-2"))
-    found = place(
+    found = context(
         tmp_path,
         CLOUDTRAIN_MASTER_ADDR="127.0.0.1",
         CLOUDTRAIN_MASTER_PORT="4711",
@@ -105,7 +105,7 @@ def test_a_resourceconfig_that_makes_no_sense_is_told_with_its_path(
     if content is not None:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(RuntimeError) as caught:
-        place(tmp_path)
+        context(tmp_path)
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
 
@@ -122,7 +122,7 @@ def test_inputs_are_channels_by_the_names_of_the_spec(tmp_path: Path) -> None:
         "test-set": {"channel": "ch-3", "file": "absent.csv"},
         "late": {"channel": "not-yet-there"},
     }
-    found = environment.job_environment(job(inputs=inputs), place(tmp_path), tmp_path, environ)
+    found = environment.job_environment(job(inputs=inputs), context(tmp_path), tmp_path, environ)
     assert {key: value for key, value in found.items() if key.startswith("CLOUDTRAIN_INPUT_")} == {
         "CLOUDTRAIN_INPUT_TRAIN": f"{data}/train/k.csv",
         "CLOUDTRAIN_INPUT_TEST_SET": f"{data}/ch-3",
@@ -145,7 +145,7 @@ def test_libfabric_is_told_of_rdma_on_machines_that_have_it_alone(tmp_path: Path
     container(tmp_path)
     path = tmp_path / "input/config/resourceconfig.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "current_instance_type": machine}))
-    found = environment.job_environment(JOB, place(tmp_path, efa=True), tmp_path, {})
+    found = environment.job_environment(JOB, context(tmp_path, efa=True), tmp_path, {})
     assert found["FI_PROVIDER"] == "efa"
     has_rdma = machine.partition(".")[2].partition(".")[0] in RDMA_FAMILIES
     assert found.get("FI_EFA_USE_DEVICE_RDMA") == ("1" if has_rdma else None)
@@ -154,13 +154,13 @@ def test_libfabric_is_told_of_rdma_on_machines_that_have_it_alone(tmp_path: Path
 @pytest.mark.parametrize("efa", [False, True])
 def test_nccl_is_told_the_nodes_name_and_of_efa_only_where_it_is(tmp_path: Path, efa: bool) -> None:
     container(tmp_path, here="algo-2", hosts=("algo-1", "algo-2"))
-    found = environment.job_environment(JOB, place(tmp_path, efa=efa), tmp_path, {})
+    found = environment.job_environment(JOB, context(tmp_path, efa=efa), tmp_path, {})
     assert found["NCCL_HOSTID"] == "algo-2"
     assert found["NCCL_SOCKET_IFNAME"] == "lo"
     assert ("FI_PROVIDER" in found) == efa
     assert "NCCL_PROTO" not in found
     chosen = {"NCCL_HOSTID": "mine", "FI_PROVIDER": "tcp"}
-    assert environment.job_environment(JOB, place(tmp_path, efa=efa), tmp_path, chosen).items() >= chosen.items()
+    assert environment.job_environment(JOB, context(tmp_path, efa=efa), tmp_path, chosen).items() >= chosen.items()
 
 
 def test_the_loader_is_told_of_efas_libraries_only_where_the_adapter_is_and_after_the_users_own(tmp_path: Path) -> None:
@@ -168,12 +168,12 @@ def test_the_loader_is_told_of_efas_libraries_only_where_the_adapter_is_and_afte
     for file in ("ofi-nccl/lib/x86_64/libnccl-net.so", "efa/lib/libfabric.so.1", "efa/lib/libfabric.so", "efa/README"):
         (tmp_path / "amazon" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "amazon" / file).touch()
-    folders = host.efa_folders(str(tmp_path / "amazon"))
+    folders = host.efa_library_dirs(str(tmp_path / "amazon"))
     assert folders == (f"{tmp_path}/amazon/ofi-nccl/lib/x86_64", f"{tmp_path}/amazon/efa/lib")
-    assert host.efa_folders(str(tmp_path / "elsewhere")) == ()
+    assert host.efa_library_dirs(str(tmp_path / "elsewhere")) == ()
 
     def seen(efa: bool, folders: tuple[str, ...], **environ: str) -> str | None:
-        found = environment.job_environment(JOB, place(tmp_path, efa, folders), tmp_path, environ)
+        found = environment.job_environment(JOB, context(tmp_path, efa, folders), tmp_path, environ)
         return found.get("LD_LIBRARY_PATH")
 
     assert seen(True, folders) == ":".join(folders)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_launcher.checkpoint_deletions import Deletions, File, Seen
-from cloudtrain_launcher.checkpoint_sync import Shared, entries
+from cloudtrain_launcher.checkpoint_deletions import DeletionSync, FileId, Snapshot
+from cloudtrain_launcher.checkpoint_sync import CheckpointSync, entries
 from tests.support.limits import HANG_SECONDS
 from tests.support.waiting import eventually
 
@@ -30,7 +30,7 @@ class Nodes:
             folder.mkdir()
         self.journals = [base / f"journal-{node}" for node in range(count)]
         self.shared = [
-            Shared(folder, "127.0.0.1", journal, said.append)
+            CheckpointSync(folder, "127.0.0.1", journal, said.append)
             for folder, journal, said in zip(self.folders, self.journals, self.said, strict=True)
         ]
 
@@ -164,7 +164,7 @@ def test_a_folder_that_only_its_node_needs_stays_there(nodes: Nodes) -> None:
 def test_nodes_that_share_a_disk_find_nothing_to_do(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, 1)
     one = nodes.shared[0]
-    nodes.shared.append(Shared(nodes.folders[0], "127.0.0.1", tmp_path / "journal-1", nodes.said[0].append))
+    nodes.shared.append(CheckpointSync(nodes.folders[0], "127.0.0.1", tmp_path / "journal-1", nodes.said[0].append))
     nodes.folders.append(nodes.folders[0])
     nodes.write(0, "old", "old")
     nodes.start()
@@ -202,7 +202,7 @@ def test_a_node_whose_disk_is_full_ends_the_start_on_all_nodes(nodes: Nodes, mon
 
 def test_what_goes_on_one_node_while_programs_run_goes_on_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks save, and the first one deletes: its peers' parts go too, and nothing that is new or only renamed."""
-    monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.POLL_SECONDS", 0.02)
     nodes, steps = Nodes(tmp_path, 2), 12
     assert nodes.start() == []
     for node in range(2):
@@ -210,7 +210,7 @@ def test_what_goes_on_one_node_while_programs_run_goes_on_all(tmp_path: Path, mo
             nodes.write(node, f"step-{step}/rank-{node}.pt", "part")
         nodes.write(node, "draft/model.pt", f"of node {node}")
     settled = [shared._deletions for shared in nodes.shared]
-    assert eventually(lambda: all(len(one._looks[0].files) == steps + 1 for one in settled))
+    assert eventually(lambda: all(len(one._snapshots[0].files) == steps + 1 for one in settled))
     for step in range(steps - 2):
         shutil.rmtree(nodes.folders[0] / f"step-{step}")
     (nodes.folders[0] / "draft").rename(nodes.folders[0] / "final")
@@ -233,16 +233,16 @@ def test_what_is_made_anew_at_once_stays_also_where_nodes_share_a_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that empties its folder before it saves there again has not deleted what it saved."""
-    monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.PAUSE_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.POLL_SECONDS", 0)
     store = distributed.HashStore()
     (tmp_path / "disk").mkdir()
-    one, peer = (Deletions(tmp_path / "disk", lambda path, _: pytest.fail(path)) for _ in range(2))
+    one, peer = (DeletionSync(tmp_path / "disk", lambda path, _: pytest.fail(path)) for _ in range(2))
     last = tmp_path / "disk" / "last" / "model.pt"
     for each in (one, peer):
-        each._looks = [Seen({"last/model.pt": File(1, 1, 1)}, {"last": 2})] * 3
+        each._snapshots = [Snapshot({"last/model.pt": FileId(1, 1, 1)}, {"last": 2})] * 3
     for step in range(6):
         for node, each in enumerate((one, peer)):
-            each.step(store, node)
+            each.exchange(store, node)
         if step % 2 == 0:
             last.parent.mkdir()
             last.write_text("weights")
@@ -252,50 +252,50 @@ def test_what_is_made_anew_at_once_stays_also_where_nodes_share_a_disk(
     last.write_text("weights")
     for _ in range(4):
         for node, each in enumerate((one, peer)):
-            each.step(store, node)
+            each.exchange(store, node)
     assert last.read_text() == "weights"
 
 
-def told_of(looks: list[Seen], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def told_of(looks: list[Snapshot], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What a node tells of when it sees these, one after the other."""
     store, scripted = distributed.HashStore(), iter(looks)
-    monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.look", lambda _: next(scripted))
-    node = Deletions(Path("nowhere"), lambda path, _: pytest.fail(path))
-    node._looks = [next(scripted)] * 3
+    monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.take_snapshot", lambda _: next(scripted))
+    node = DeletionSync(Path("nowhere"), lambda path, _: pytest.fail(path))
+    node._snapshots = [next(scripted)] * 3
     for _ in looks[1:]:
-        node.step(store, 0)
+        node.exchange(store, 0)
     messages = [json.loads(store.get(f"gone/{number + 1}")) for number in range(store.add("gone/count", 0))]
     return [path for _, paths in messages for path in paths]
 
 
-MODEL, OTHER = File(1, 10, 100), File(2, 10, 100)
+MODEL, OTHER = FileId(1, 10, 100), FileId(2, 10, 100)
 
 
 @pytest.mark.parametrize("name", ["draft/model.pt", "model.pt"], ids=["folder", "file"])
 def test_what_is_renamed_while_a_look_walks_past_it_has_not_gone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The look found neither name: the new one was not there when it read the folder, the old one no more after it."""
     old, new = ({} if "/" not in name else {top: 7} for top in ("draft", "final"))
-    before, after = Seen({name: MODEL}, old), Seen({name.replace("draft", "final"): MODEL}, new)
+    before, after = Snapshot({name: MODEL}, old), Snapshot({name.replace("draft", "final"): MODEL}, new)
     if "/" not in name:
-        after = Seen({"best.pt": MODEL}, {})
-    assert told_of([before, Seen({}, {}), after, after, after], monkeypatch) == []
+        after = Snapshot({"best.pt": MODEL}, {})
+    assert told_of([before, Snapshot({}, {}), after, after, after], monkeypatch) == []
 
 
 @pytest.mark.parametrize(
     "during",
     [
-        [Seen({"step-1/b.pt": OTHER}, {"step-1": 7})],
-        [Seen({}, {"step-1": 7})],
-        [Seen({"step-1/b.pt": OTHER}, {"step-1": 7}), Seen({}, {"step-1": 7})],
-        [Seen({}, {"step-1": 7})] * 3,
+        [Snapshot({"step-1/b.pt": OTHER}, {"step-1": 7})],
+        [Snapshot({}, {"step-1": 7})],
+        [Snapshot({"step-1/b.pt": OTHER}, {"step-1": 7}), Snapshot({}, {"step-1": 7})],
+        [Snapshot({}, {"step-1": 7})] * 3,
     ],
     ids=["half", "emptied", "half, then emptied", "emptied for long"],
 )
 def test_a_folder_goes_as_a_whole_however_slowly_it_is_deleted(
-    during: list[Seen], monkeypatch: pytest.MonkeyPatch
+    during: list[Snapshot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its name is what takes the other nodes' parts of it along, so the name must be told."""
-    before, after = Seen({"step-1/a.pt": MODEL, "step-1/b.pt": OTHER}, {"step-1": 7}), Seen({}, {})
+    before, after = Snapshot({"step-1/a.pt": MODEL, "step-1/b.pt": OTHER}, {"step-1": 7}), Snapshot({}, {})
     assert told_of([before, *during, after, after, after], monkeypatch)[-1] == "step-1"
 
 

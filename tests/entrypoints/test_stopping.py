@@ -21,7 +21,7 @@ from tests.support.limits import HANG_SECONDS
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Looks follow each other quickly; the test runner's own handler comes back."""
-    monkeypatch.setattr(stop_sources, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(stop_sources, "STOP_FILE_POLL_SECONDS", 0.01)
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -42,8 +42,8 @@ def wait(until: Callable[[], bool]) -> bool:
 def test_nobody_asks_for_a_stop_where_there_is_nothing_to_ask_by() -> None:
     stop, said = request()
     stop.listen()
-    assert not stop.asked()
-    assert not stop.asked_after_all()
+    assert not stop.is_requested()
+    assert not stop.recheck()
     assert (stop.why, said) == ("", [])
 
 
@@ -52,9 +52,9 @@ def test_the_first_to_ask_is_the_reason(tmp_path: Path) -> None:
     stop.listen()
     began = time.time()
     os.kill(os.getpid(), signal.SIGTERM)
-    assert wait(stop.asked)
+    assert wait(stop.is_requested)
     (tmp_path / "stop").touch()
-    assert stop.asked_after_all()
+    assert stop.recheck()
     assert (stop.why, said) == ("sigterm", [])
     assert began <= stop.time <= time.time()
 
@@ -66,12 +66,12 @@ def test_a_file_asks_whenever_it_comes_and_stays(tmp_path: Path, before: bool) -
     if before:
         file.touch()
         stop.listen()
-        assert stop.asked(), "before anything is started"
+        assert stop.is_requested(), "before anything is started"
     else:
         stop.listen()
-        assert not stop.asked()
+        assert not stop.is_requested()
         file.touch()
-        assert wait(stop.asked)
+        assert wait(stop.is_requested)
     assert (stop.why, said) == ("stop_file", ["a stop was asked for: stopping with a checkpoint"])
     assert file.exists()
 
@@ -82,29 +82,29 @@ def test_the_clock_asks_and_tells_the_peers(tmp_path: Path) -> None:
     peer, heard = request(file)
     for one in (stop, peer):
         one.listen()
-        assert not one.asked()
-    assert wait(stop.asked)
+        assert not one.is_requested()
+    assert wait(stop.is_requested)
     assert (stop.why, said) == ("time", ["the time limit is near: stopping with a checkpoint"])
-    assert wait(peer.asked)
+    assert wait(peer.is_requested)
     assert (peer.why, heard) == ("time", said)
     alone, _ = request(after=-1)
-    assert not alone.asked()
+    assert not alone.is_requested()
 
 
 def test_a_mount_that_fails_or_hangs_has_not_asked_for_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop, _ = request(tmp_path / "no such folder" / "stop")
     stop.listen()
-    assert not stop.asked_after_all()
+    assert not stop.recheck()
     hanging = threading.Event()
-    monkeypatch.setattr(stop_sources, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(stop_sources, "READ_TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(os.path, "lexists", lambda _: hanging.wait(2 * HANG_SECONDS))
     began = time.monotonic()
     stop, _ = request(tmp_path / "stop")
     stop.listen()
-    assert not stop.asked_after_all()
+    assert not stop.recheck()
     assert time.monotonic() - began < HANG_SECONDS
     hanging.set()
-    assert wait(stop.asked)
+    assert wait(stop.is_requested)
 
 
 def test_a_mount_that_remembers_that_the_file_was_not_there_is_read_anew(
@@ -114,7 +114,7 @@ def test_a_mount_that_remembers_that_the_file_was_not_there_is_read_anew(
     stop, _ = request(tmp_path / "stop")
     stop.listen()
     (tmp_path / "stop").touch()
-    assert wait(stop.asked)
+    assert wait(stop.is_requested)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_a_mount_that_remembers_that_the_file_was_not_there_is_read_anew(
 def test_who_lost_peers_that_had_been_stopped_has_stopped(
     tmp_path: Path, capfdbinary: Any, mine: dict[str, Any], outcome: str, why: str | None
 ) -> None:
-    place = contract.Place(**{**vars(platforms.plain(ENVIRON)), "stop_file": str(tmp_path / "stop")})
-    launcher = launch.Launcher(JOB, place, tmp_path)
+    context = contract.NodeContext(**{**vars(platforms.plain_context(ENVIRON)), "stop_file": str(tmp_path / "stop")})
+    launcher = launch.Launcher(JOB, context, tmp_path)
     launcher.errors.append(error(1, time.time(), **mine))
     (tmp_path / "stop").touch()
     assert launcher._conclude(1, 1.0) == {"stopped": 5, "failed": 1}[outcome]
@@ -139,8 +139,8 @@ def test_who_lost_peers_that_had_been_stopped_has_stopped(
 )
 def test_on_azure_only_a_stop_that_the_job_was_asked_for_leaves_with_0(tmp_path: Path, why: str, code: int) -> None:
     """Azure ML calls a job whose nodes all leave with 0 Completed."""
-    place = contract.Place(**{**vars(platforms.plain(ENVIRON)), "stopped_code": 0})
-    launcher = launch.Launcher(JOB, place, tmp_path)
+    context = contract.NodeContext(**{**vars(platforms.plain_context(ENVIRON)), "stopped_exit_code": 0})
+    launcher = launch.Launcher(JOB, context, tmp_path)
     (tmp_path / "result.json").write_text('{"outcome": "stopped"}')
     launcher.stop.why = why
     assert launcher._conclude(0, 1.0) == code
@@ -148,15 +148,15 @@ def test_on_azure_only_a_stop_that_the_job_was_asked_for_leaves_with_0(tmp_path:
 
 def test_sigterm_tells_the_peers_and_what_an_earlier_attempt_told_is_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "stop"
-    (tmp_path / f"stop{stopping.PREEMPTED}").write_text("of an earlier attempt")
+    (tmp_path / f"stop{stopping.PREEMPTED_SUFFIX}").write_text("of an earlier attempt")
     (stop, _), (peer, heard) = request(file), request(file)
     peer.listen()
     stop.listen()  # the last to listen has the signal
-    assert not stop.asked()
-    assert not peer.asked()
+    assert not stop.is_requested()
+    assert not peer.is_requested()
     os.kill(os.getpid(), signal.SIGTERM)
-    assert wait(stop.asked)
-    assert wait(peer.asked)
+    assert wait(stop.is_requested)
+    assert wait(peer.is_requested)
     assert (stop.why, peer.why) == ("sigterm", "peer_preempted")
     assert heard == ["another node of this job is about to be taken away: stopping with a checkpoint"]
     assert not file.exists(), "a job that is started again goes on"

@@ -15,7 +15,7 @@ import pytest
 
 from cloudtrain_job import MARKER, signed_marker
 from cloudtrain_launcher import events, launch, platforms, streams
-from cloudtrain_launcher.masking import Masks
+from cloudtrain_launcher.masking import SecretMasker
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB
 
 KEY = "00ff"
@@ -25,8 +25,8 @@ SIGNED = signed_marker(KEY)
 class Node:
     """A node's streams with one rank that writes into them."""
 
-    def __init__(self, folder: Path, output: Any, masks: Masks) -> None:
-        self.masks = masks
+    def __init__(self, folder: Path, output: Any, masker: SecretMasker) -> None:
+        self.masker = masker
         self.seen: list[dict[str, Any]] = []
         self.gathered = streams.Streams(folder, 1, lambda event: self.seen.append(event.to_json()), key=KEY)
         self.pipe = os.open(folder / "rank-0", os.O_WRONLY)
@@ -47,10 +47,10 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    masks = Masks()
-    monkeypatch.setattr(streams, "masks", masks)
+    masker = SecretMasker()
+    monkeypatch.setattr(streams, "masker", masker)
     monkeypatch.setattr(streams, "UNFINISHED_SECONDS", 1e6)  # however slow this machine is
-    found = Node(tmp_path, capfdbinary, masks)
+    found = Node(tmp_path, capfdbinary, masker)
     yield found
     for fd in found.gathered._pipes:
         os.close(fd)
@@ -116,7 +116,7 @@ ODD: tuple[Any, ...] = (0, -1, 1.5, 1e300, 10**400, True, None, "", "stopped", [
 def fuzzed(count: int) -> Iterator[bytes]:
     """Lines that look like events of every kind: some right, most with fields that are wrong, enormous or missing."""
     chance = random.Random(25)
-    kinds: tuple[Any, ...] = (*events.KINDS, "found", "", 7, None, [], {})
+    kinds: tuple[Any, ...] = (*events.EVENT_TYPES, "found", "", 7, None, [], {})
     for number in range(count):
         event = {**GOOD, "seq": number, "type": chance.choice(kinds)}
         for name in chance.sample([name for name in event if name != "type"], chance.randint(0, 4)):
@@ -129,7 +129,7 @@ def fuzzed(count: int) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("code", [0, 1], ids=["succeeded", "failed"])
 def test_a_thousand_fuzzed_lines_change_no_verdict(tmp_path: Path, node: Node, code: int) -> None:
-    launcher = launch.Launcher(JOB, platforms.plain(ENVIRON), tmp_path)
+    launcher = launch.Launcher(JOB, platforms.plain_context(ENVIRON), tmp_path)
     node.gathered._on_event = launcher._on_event
     true = {"type": "error", "time": 2.0, "node": 1, "rank": 4, "attempt": 0, "exception": "ValueError", "message": "m"}
     lines = list(fuzzed(1000))
@@ -153,7 +153,7 @@ def test_events_of_programs_pass_without_a_signature_and_numbers_beyond_measure_
 def unfinished(node: Node) -> str:
     """What is shown of lines without an end, ten seconds after the last look."""
     for pipe in node.gathered._pipes.values():
-        pipe.looked -= streams.UNFINISHED_SECONDS
+        pipe.shown_at -= streams.UNFINISHED_SECONDS
     return node.write(b"")
 
 
@@ -175,7 +175,7 @@ def test_half_an_event_is_not_shown_as_a_line(node: Node) -> None:
 def test_a_progress_bar_without_an_end_does_not_fill_the_memory(node: Node) -> None:
     for number in range(30):
         assert node.write(b"\r%4d %s" % (number, b"#" * 50_000)) == ""
-    assert len(node.gathered._pipes[min(node.gathered._pipes)].rest) < 200_000
+    assert len(node.gathered._pipes[min(node.gathered._pipes)].buffer) < 200_000
     assert node.write(b"\n").startswith("[local rank 0]   29 #")
 
 
@@ -183,7 +183,7 @@ SECRET = 'hunter2-"quoted"\\-ünï'
 
 
 def test_a_secret_that_a_script_prints_is_masked_in_text_and_in_events(node: Node) -> None:
-    node.masks.add([SECRET, "line one of a key\nline two of a key\n", "short", "", "longer-secret", "longer"])
+    node.masker.add([SECRET, "line one of a key\nline two of a key\n", "short", "", "longer-secret", "longer"])
     assert node.write(f"my {SECRET}!\n".encode()) == "[local rank 0] my ***!\n"
     half, rest = f"a {SECRET}\n"[:9].encode(), f"a {SECRET}\n"[9:].encode()
     assert node.write(half) == ""
@@ -200,8 +200,8 @@ def test_a_secret_that_a_script_prints_is_masked_in_text_and_in_events(node: Nod
 
 
 def test_a_secret_is_found_across_the_cut_of_a_line_that_is_too_long(node: Node) -> None:
-    node.masks.add(["longer-secret"])
-    said = node.write(b"x" * (streams._LONGEST - 3) + b"longer-secret and more\n")
+    node.masker.add(["longer-secret"])
+    said = node.write(b"x" * (streams.MAX_UNFINISHED_BYTES - 3) + b"longer-secret and more\n")
     assert "longer" not in said
     assert "secret" not in said
     assert "*** and more" in said
@@ -210,12 +210,12 @@ def test_a_secret_is_found_across_the_cut_of_a_line_that_is_too_long(node: Node)
 def test_a_secret_is_masked_in_what_the_launcher_itself_says(
     tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    masks = Masks()
-    masks.add([SECRET])
+    masker = SecretMasker()
+    masker.add([SECRET])
     for module in (streams, launch):
-        monkeypatch.setattr(module, "masks", masks)
-    place = platforms.plain(ENVIRON)
-    launcher = launch.Launcher(JOB, dataclasses.replace(place, failure_file=str(tmp_path / "failure")), tmp_path)
+        monkeypatch.setattr(module, "masker", masker)
+    context = platforms.plain_context(ENVIRON)
+    launcher = launch.Launcher(JOB, dataclasses.replace(context, failure_file=str(tmp_path / "failure")), tmp_path)
     launcher._add_error(launch._error_of(OSError(f"no such folder: {SECRET}")))
     assert launcher._conclude(1, 1.0) == 1
     said = capfdbinary.readouterr().out.decode()

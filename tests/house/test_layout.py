@@ -62,7 +62,9 @@ def test_every_dependency_is_pinned_by_the_constraints() -> None:
 def test_client_and_job_agree_on_the_words_they_share() -> None:
     launch = (ROOT / "entrypoints" / "cloudtrain_launcher" / "launch.py").read_text()
     assert logs.EVENT_MARK.decode() == cloudtrain_job.MARKER
-    assert set(cloudtrain_job.SIGNED) == {kind for kind, event in events.KINDS.items() if event.WRITER == events.RANK}
+    assert set(cloudtrain_job.SIGNED_EVENTS) == {
+        kind for kind, event in events.EVENT_TYPES.items() if event.WRITER == events.RANK
+    }
     assert f'"{children.SUPERVISOR_PID}"' in launch
     assert f"STOPPED = 0, 1, {children.STOPPED}" in launch
     assert liveness.MARK.startswith("CLOUDTRAIN_")

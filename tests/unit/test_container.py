@@ -176,8 +176,8 @@ def test_a_program_can_tie_its_life_to_whoever_started_it(room: Room) -> None:
     bound = f"""if True:
     import os, signal, sys
     sys.path.insert(0, {str(ENTER.parents[3] / "entrypoints")!r})
-    from cloudtrain_launcher.host import die_with
-    die_with(os.getppid())
+    from cloudtrain_launcher.host import set_parent_death_signal
+    set_parent_death_signal(os.getppid())
     print("ready", flush=True)
     while True: signal.pause()"""
     parent = f"import subprocess; subprocess.run({room.argv(*python(bound))!r})"

@@ -6,8 +6,8 @@ import socket
 import time
 from typing import Callable, Mapping
 
-from cloudtrain_launcher.contract import JOB_FILE, Place
-from cloudtrain_launcher.environment import folders, number, text
+from cloudtrain_launcher.contract import JOB_FILE, NodeContext
+from cloudtrain_launcher.environment import job_folders, require_number, require_text
 from cloudtrain_launcher.platforms.azureml import azureml as azureml_node
 from cloudtrain_launcher.platforms.sagemaker import failure_file
 from cloudtrain_launcher.platforms.sagemaker import sagemaker as sagemaker_node
@@ -15,24 +15,24 @@ from cloudtrain_launcher.platforms.sagemaker import sagemaker as sagemaker_node
 PLATFORM = "CLOUDTRAIN_PLATFORM"
 
 
-def plain(environ: Mapping[str, str]) -> Place:
+def plain_context(environ: Mapping[str, str]) -> NodeContext:
     """Any machine: everything is said by variables, as the local and docker providers set them."""
-    return Place(
+    return NodeContext(
         platform="plain",
-        node_rank=number(environ, "CLOUDTRAIN_NODE_RANK"),
-        nodes=number(environ, "CLOUDTRAIN_NODES"),
-        master_addr=text(environ, "CLOUDTRAIN_MASTER_ADDR"),
-        master_port=number(environ, "CLOUDTRAIN_MASTER_PORT"),
+        node_rank=require_number(environ, "CLOUDTRAIN_NODE_RANK"),
+        nodes=require_number(environ, "CLOUDTRAIN_NODES"),
+        master_addr=require_text(environ, "CLOUDTRAIN_MASTER_ADDR"),
+        master_port=require_number(environ, "CLOUDTRAIN_MASTER_PORT"),
         address=environ.get("CLOUDTRAIN_NODE_ADDR", ""),
         interface=environ.get("CLOUDTRAIN_INTERFACE", ""),
-        **folders(environ),
+        **job_folders(environ),
         failure_file="",
-        job_file=text(environ, JOB_FILE),
+        job_file=require_text(environ, JOB_FILE),
     )
 
 
-PLATFORMS: dict[str, Callable[[Mapping[str, str]], Place]] = {
-    "plain": plain,
+PLATFORMS: dict[str, Callable[[Mapping[str, str]], NodeContext]] = {
+    "plain": plain_context,
     "sagemaker": sagemaker_node,
     "azureml": azureml_node,
 }
@@ -40,7 +40,7 @@ FAILURE_FILES: dict[str, Callable[[Mapping[str, str]], str]] = {"sagemaker": fai
 """Where a platform reads the reason of a failure: known even where the node's place is not."""
 
 
-def find_place(environ: Mapping[str, str]) -> Place:
+def find_node_context(environ: Mapping[str, str]) -> NodeContext:
     """This node's place, by the platform that the job was rendered for; RuntimeError if it cannot be told."""
     name = environ.get(PLATFORM, "plain")
     if name not in PLATFORMS:
@@ -54,19 +54,19 @@ def find_failure_file(environ: Mapping[str, str]) -> str:
     return find(environ) if find else ""
 
 
-def wait_for_name(host: str, deadline_seconds: float = 900, until: Callable[[], bool] = lambda: False) -> None:
+def wait_for_dns(host: str, timeout_seconds: float = 900, cancelled: Callable[[], bool] = lambda: False) -> None:
     """Wait until a peer's name resolves; on SageMaker it may lag by minutes. TimeoutError after the deadline.
 
     `until`: a reason to wait no longer, such as a stop.
     """
-    deadline = time.monotonic() + deadline_seconds
-    pause = 0.2
-    while not until():
+    deadline = time.monotonic() + timeout_seconds
+    delay = 0.2
+    while not cancelled():
         try:
             socket.getaddrinfo(host, None)
             return
         except OSError as error:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{host} did not resolve within {deadline_seconds:.0f} s: {error}") from None
-        time.sleep(pause)
-        pause = min(pause * 2, 1)
+                raise TimeoutError(f"{host} did not resolve within {timeout_seconds:.0f} s: {error}") from None
+        time.sleep(delay)
+        delay = min(delay * 2, 1)

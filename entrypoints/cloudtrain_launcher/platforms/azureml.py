@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Mapping
 
 from cloudtrain_launcher import environment
-from cloudtrain_launcher.contract import JOB, RESUME_DIR, Place
-from cloudtrain_launcher.stop_sources import where_to_ask
+from cloudtrain_launcher.contract import JOB, RESUME_DIR, NodeContext
+from cloudtrain_launcher.stop_sources import scheduled_events_url
 
 DISTRIBUTION = "distribution: {type: pytorch, process_count_per_instance: 1}"
 
@@ -31,17 +31,17 @@ documentation). Programs run one folder below that."""
 _SIOCGIFADDR = 0x8915
 
 
-def azureml(environ: Mapping[str, str]) -> Place:
+def azureml(environ: Mapping[str, str]) -> NodeContext:
     """One node of a command job. RuntimeError if its variables make no sense."""
     rank, nodes = _position(environ)
     master = environ["MASTER_ADDR"]
     ours = "CLOUDTRAIN_MASTER_PORT"
-    port = environment.number(environ, ours if environ.get(ours) else "MASTER_PORT")
+    port = environment.require_number(environ, ours if environ.get(ours) else "MASTER_PORT")
     address = environ.get("CLOUDTRAIN_NODE_ADDR") or own_address(master, port)
-    folders = environment.folders(environ)
-    mounts = {name: folders[name] for name in ("output_dir", "model_dir", "checkpoint_dir")}
-    here = {name: str(Path.cwd().parent / "kept" / name.partition("_")[0]) for name in mounts}
-    return Place(
+    job_folders = environment.job_folders(environ)
+    mounts = {name: job_folders[name] for name in ("output_dir", "model_dir", "checkpoint_dir")}
+    local = {name: str(Path.cwd().parent / "kept" / name.partition("_")[0]) for name in mounts}
+    return NodeContext(
         platform="azureml",
         node_rank=rank,
         nodes=nodes,
@@ -49,16 +49,16 @@ def azureml(environ: Mapping[str, str]) -> Place:
         master_port=port,
         address=address,
         interface=interface_of(address),
-        **{**folders, **here},
+        **{**job_folders, **local},
         failure_file="",
         job_file="",
-        job_document=environment.text(environ, JOB),
+        job_document=environment.require_text(environ, JOB),
         resume_dir=environ.get(RESUME_DIR, ""),
         stop_file=f"{mounts['output_dir']}/{STOP_FILE}",
-        stopped_code=0,  # any other ends the job for the peers too, who may still be saving
-        events=where_to_ask(environ),
-        shown={str(Path.cwd() / name): str(Path.cwd().parent / name) for name in KEPT_BY_AZURE},
-        kept={here[name]: mount for name, mount in mounts.items()},
+        stopped_exit_code=0,  # any other ends the job for the peers too, who may still be saving
+        scheduled_events_url=scheduled_events_url(environ),
+        linked_dirs={str(Path.cwd() / name): str(Path.cwd().parent / name) for name in KEPT_BY_AZURE},
+        synced_dirs={local[name]: mount for name, mount in mounts.items()},
     )
 
 
@@ -70,7 +70,7 @@ def _position(environ: Mapping[str, str]) -> tuple[int, int]:
             f"Azure ML has not set {', '.join(missing)}: the job was submitted without {DISTRIBUTION}, "
             "so its nodes do not know each other"
         )
-    rank, nodes = environment.number(environ, "NODE_RANK"), environment.number(environ, "WORLD_SIZE")
+    rank, nodes = environment.require_number(environ, "NODE_RANK"), environment.require_number(environ, "WORLD_SIZE")
     local = environ.get("LOCAL_RANK") or "0"
     if local != "0":
         raise RuntimeError(

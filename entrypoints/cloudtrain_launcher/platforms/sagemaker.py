@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
-from cloudtrain_launcher.contract import JOB_FILE, Place
-from cloudtrain_launcher.host import efa_folders, has_efa
+from cloudtrain_launcher.contract import JOB_FILE, NodeContext
+from cloudtrain_launcher.host import efa_library_dirs, has_efa
 
 BASE_DIR = "SAGEMAKER_BASE_DIR"
 """Where the tree lies when it cannot be at /opt/ml: a rehearsal on a machine without namespaces."""
@@ -32,8 +32,8 @@ RDMA_TYPES = ("ml.p4", "ml.p5", "ml.p6")
 def sagemaker(
     environ: Mapping[str, str],
     efa: Callable[[], bool] = has_efa,
-    folders: Callable[[], tuple[str, ...]] = efa_folders,
-) -> Place:
+    folders: Callable[[], tuple[str, ...]] = efa_library_dirs,
+) -> NodeContext:
     """One container of a training job. RuntimeError if its resourceconfig.json makes no sense."""
     base, adapter = base_dir(environ), efa()
     here, hosts, interface, machine = _resources(f"{base}/input/config/resourceconfig.json")
@@ -41,7 +41,7 @@ def sagemaker(
     if not port.isdecimal():
         raise RuntimeError(f"CLOUDTRAIN_MASTER_PORT is {port!r}: expected a port number")
     channels = f"{base}/input/data"
-    return Place(
+    return NodeContext(
         platform="sagemaker",
         node_rank=hosts.index(here),
         nodes=len(hosts),
@@ -60,7 +60,7 @@ def sagemaker(
         resume_dir=f"{channels}/{RESUME_CHANNEL}",
         # gethostname() answers `aws` on every node: NCCL would take them all for one machine.
         variables={"NCCL_HOSTID": here, **(_efa_variables(machine) if adapter else {})},
-        libraries=folders() if adapter else (),
+        library_dirs=folders() if adapter else (),
     )
 
 

@@ -20,7 +20,7 @@ FORMS = "secretsmanager:NAME, ssm:NAME or keyvault:VAULT/NAME"
 
 
 def look_up(
-    secrets: Mapping[str, str], environ: Mapping[str, str], until: Callable[[], bool] = lambda: False
+    secrets: Mapping[str, str], environ: Mapping[str, str], cancelled: Callable[[], bool] = lambda: False
 ) -> dict[str, str]:
     """The values of those variables that are not in the environment already; RuntimeError with the remedy.
 
@@ -34,65 +34,65 @@ def look_up(
     errors: list[BaseException] = []
 
     def work() -> None:
-        stores = Stores(environ)
+        stores = SecretStores(environ)
         try:
             for name, reference in wanted.items():
-                found[name] = _value(name, reference, stores)
+                found[name] = _resolve(name, reference, stores)
         except BaseException as error:  # noqa: BLE001  (raised below, where it is waited for)
             errors.append(error)
 
     thread = threading.Thread(target=work, daemon=True, name="secrets")
     thread.start()
-    while thread.is_alive() and not until():
+    while thread.is_alive() and not cancelled():
         thread.join(0.1)
-    if until():
+    if cancelled():
         return {}
     if errors:
         raise errors[0]
     return found
 
 
-class Stores:
+class SecretStores:
     """Everything that a reference may begin with."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._vaults: KeyVault | None = None
 
-    def ask(self, what: str, store: str, name: str) -> str:
+    def get_secret(self, label: str, store: str, name: str) -> str:
         """The value of one secret; RuntimeError, beginning with `what`, with the remedy."""
         if store != "keyvault":
-            return aws_secrets.ask(what, store, name, self._environ)
+            return aws_secrets.get_secret(label, store, name, self._environ)
         if self._vaults is None:
             # Not above: urllib takes longer to load than half of the launcher, and most jobs do without.
             from cloudtrain_launcher.stored_secrets.azure import KeyVault
 
             self._vaults = KeyVault(self._environ)
-        return self._vaults.ask(what, name)
+        return self._vaults.get_secret(label, name)
 
 
-def _value(variable: str, reference: str, stores: Stores) -> str:
-    what = f"secret {variable} ({reference})"
+def _resolve(variable: str, reference: str, stores: SecretStores) -> str:
+    label = f"secret {variable} ({reference})"
     store, _, rest = reference.partition(":")
     name, _, key = rest.partition("#")
     if store not in (*aws_secrets.PERMISSIONS, "keyvault") or not name:
         raise RuntimeError(f"secret {variable}: cannot read {reference!r}; write {FORMS}")
-    value = stores.ask(what, store, name)
+    value = stores.get_secret(label, store, name)
     if key:
-        value = _field(what, value, key)
+        value = _json_field(label, value, key)
     if "\0" in value:
-        raise RuntimeError(f"{what} holds a zero byte: no environment variable can hold it")
+        raise RuntimeError(f"{label} holds a zero byte: no environment variable can hold it")
     return value
 
 
-def _field(what: str, value: str, key: str) -> str:
+def _json_field(label: str, value: str, key: str) -> str:
     """One field of a secret that is a JSON object. No message repeats any of it."""
     try:
         document = json.loads(value)
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise RuntimeError(f"{what} is no JSON object: ask for it without #{key}")
+        raise RuntimeError(f"{label} is no JSON object: ask for it without #{key}")
     if key not in document:
-        raise RuntimeError(f"{what} has no field {key!r}")
+        raise RuntimeError(f"{label} has no field {key!r}")
     return document[key] if isinstance(document[key], str) else json.dumps(document[key])

@@ -12,7 +12,7 @@ PERMISSIONS = {
 """What the role needs, by the store that a reference begins with."""
 
 
-def ask(what: str, store: str, name: str, environ: Mapping[str, str]) -> str:
+def get_secret(label: str, store: str, name: str, environ: Mapping[str, str]) -> str:
     """The value of one secret; RuntimeError, beginning with `what`, with the remedy."""
     try:
         boto3, config, errors = (
@@ -20,36 +20,36 @@ def ask(what: str, store: str, name: str, environ: Mapping[str, str]) -> str:
         )
     except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
         raise RuntimeError(
-            f"{what} is looked up with boto3, which cannot be imported here ({error}): "
+            f"{label} is looked up with boto3, which cannot be imported here ({error}): "
             "add boto3 to the image, or take an image that has it"
         ) from None
     region = _region(name, environ)
-    patience = config.Config(connect_timeout=10, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 5})
-    what += f" in {region}" if region else ""
+    timeouts = config.Config(connect_timeout=10, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 5})
+    label += f" in {region}" if region else ""
     try:
-        client = boto3.client(store, region_name=region, config=patience)
+        client = boto3.client(store, region_name=region, config=timeouts)
         if store == "ssm":
             return str(client.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
         answer: dict[str, Any] = client.get_secret_value(SecretId=name)
     except errors.ClientError as error:
         code = error.response.get("Error", {}).get("Code", "an error without a code")
-        raise RuntimeError(f"{what}: {code}; the job's role needs {PERMISSIONS[store]}") from None
+        raise RuntimeError(f"{label}: {code}; the job's role needs {PERMISSIONS[store]}") from None
     except (errors.BotoCoreError, ValueError) as error:
         raise RuntimeError(
-            f"{what}: {type(error).__name__}: {error}; the job needs a way to {store} (no network isolation; inside a "
+            f"{label}: {type(error).__name__}: {error}; the job needs a way to {store} (no network isolation; inside a "
             f"VPC an endpoint or NAT) and a role with {PERMISSIONS[store]}"
         ) from None
     if "SecretString" not in answer:
-        raise RuntimeError(f"{what} is binary, and a variable holds text: store it as text")
+        raise RuntimeError(f"{label} is binary, and a variable holds text: store it as text")
     return str(answer["SecretString"])
 
 
 def _region(name: str, environ: Mapping[str, str]) -> str | None:
     """Where to ask: an ARN says it itself; boto3 alone would not look at AWS_REGION."""
     named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-    return _of_arn(name) or named or _of_arn(environ.get("TRAINING_JOB_ARN", "")) or None
+    return _region_of_arn(name) or named or _region_of_arn(environ.get("TRAINING_JOB_ARN", "")) or None
 
 
-def _of_arn(text: str) -> str:
+def _region_of_arn(text: str) -> str:
     parts = text.split(":")
     return parts[3] if parts[0] == "arn" and len(parts) > 5 else ""

@@ -19,7 +19,7 @@ import urllib.request
 from typing import Any, Mapping
 from urllib.parse import urlencode, urlsplit
 
-PUBLIC = "vault.azure.net"
+PUBLIC_DOMAIN = "vault.azure.net"
 """Where the vaults of the public cloud are; also whom a token is for."""
 
 ROLE = "the role Key Vault Secrets User on the vault"
@@ -27,12 +27,12 @@ NO_IDENTITY = "say `azure: {identity: managed}` in job.yaml, and give the comput
 FORMS = "keyvault:VAULT/NAME, keyvault:VAULT/NAME/VERSION or keyvault:https://HOST/secrets/NAME"
 
 TIMEOUT_SECONDS = 20
-PAUSES = (0.5, 1.5, 4.0)
+BACKOFF_SECONDS = (0.5, 1.5, 4.0)
 """Seconds between the tries of what may pass: too many requests, a server in trouble, no answer."""
 
-LONGEST_ANSWER = 1 << 20
+MAX_RESPONSE_BYTES = 1 << 20
 
-_HEADER = re.compile(r"[\x21-\x7e]+")
+_HEADER_VALUE = re.compile(r"[\x21-\x7e]+")
 """What a header can carry: http.client would show another value in its error."""
 
 
@@ -43,27 +43,27 @@ class KeyVault:
         self._environ = environ
         self._tokens: dict[str, str] = {}
 
-    def ask(self, what: str, name: str) -> str:
+    def get_secret(self, label: str, name: str) -> str:
         """The value of one secret; RuntimeError, beginning with `what`, with the remedy."""
-        url = secret_url(what, name)
-        cloud = _cloud(url)
+        url = secret_url(label, name)
+        cloud = _token_audience(url)
         if cloud not in self._tokens:
-            self._tokens[cloud] = self._token(what, f"https://{cloud}")
+            self._tokens[cloud] = self._token(label, f"https://{cloud}")
         host = urlsplit(url).netloc
         status, answer = _get(url, {"Authorization": f"Bearer {self._tokens[cloud]}"})
         if status == 200 and isinstance(answer.get("value"), str):
             return str(answer["value"])
-        raise RuntimeError(f"{what}: {host} {_refusal(status, answer)}")
+        raise RuntimeError(f"{label}: {host} {_explain(status, answer)}")
 
-    def _token(self, what: str, resource: str) -> str:
+    def _token(self, label: str, resource: str) -> str:
         """A token of the identity that the job runs as: its user's, else the compute's."""
         environ = self._environ
         on_behalf, managed, secret = (environ.get(n, "") for n in ("OBO_ENDPOINT", "MSI_ENDPOINT", "MSI_SECRET"))
         headers: dict[str, str] = {}
         query = {"resource": resource}
         if not on_behalf:
-            if not managed or not _HEADER.fullmatch(secret):
-                raise RuntimeError(f"{what}: the job has no identity to ask the vault with; {NO_IDENTITY}")
+            if not managed or not _HEADER_VALUE.fullmatch(secret):
+                raise RuntimeError(f"{label}: the job has no identity to ask the vault with; {NO_IDENTITY}")
             headers = {"secret": secret}
             query["api-version"] = "2017-09-01"
             if environ.get("DEFAULT_IDENTITY_CLIENT_ID"):
@@ -72,33 +72,33 @@ class KeyVault:
         # The endpoint is on the node itself: a proxy must not see this.
         status, answer = _get(f"{url}{'&' if '?' in url else '?'}{urlencode(query)}", headers, proxy=False)
         token = answer.get("access_token") or answer.get("token")
-        if status == 200 and isinstance(token, str) and _HEADER.fullmatch(token):
+        if status == 200 and isinstance(token, str) and _HEADER_VALUE.fullmatch(token):
             return token
         who = "the user" if on_behalf else "the compute's identity"
         why = _unreachable(answer) if status == 0 else f"answered {status}{_code(answer)}"
-        raise RuntimeError(f"{what}: no token for {who}: the node's own endpoint {why}; {NO_IDENTITY}")
+        raise RuntimeError(f"{label}: no token for {who}: the node's own endpoint {why}; {NO_IDENTITY}")
 
 
-def secret_url(what: str, name: str) -> str:
+def secret_url(label: str, name: str) -> str:
     """Where a secret is asked for; RuntimeError if the name is none."""
     if name.startswith("https://"):
         place = re.fullmatch(r"(https://[A-Za-z0-9.-]+(?::\d+)?/secrets/[A-Za-z0-9-]+(?:/[A-Za-z0-9]+)?)/?", name)
         url = place[1] if place else ""
     else:
         parts = re.fullmatch(r"([A-Za-z0-9-]+)/([A-Za-z0-9-]+(?:/[A-Za-z0-9]+)?)", name)
-        url = f"https://{parts[1]}.{PUBLIC}/secrets/{parts[2]}" if parts else ""
+        url = f"https://{parts[1]}.{PUBLIC_DOMAIN}/secrets/{parts[2]}" if parts else ""
     if not url:
-        raise RuntimeError(f"{what}: names no secret of a vault; write {FORMS}")
+        raise RuntimeError(f"{label}: names no secret of a vault; write {FORMS}")
     return f"{url}?api-version=7.4"
 
 
-def _cloud(url: str) -> str:
+def _token_audience(url: str) -> str:
     """Whom the token must be for: vaults are at NAME.vault.…, and each cloud has an ending of its own."""
     _, _, rest = (urlsplit(url).hostname or "").partition(".")
-    return rest if rest.startswith("vault.") else PUBLIC
+    return rest if rest.startswith("vault.") else PUBLIC_DOMAIN
 
 
-def _refusal(status: int, answer: Mapping[str, Any]) -> str:
+def _explain(status: int, answer: Mapping[str, Any]) -> str:
     """What a vault's answer means, and what helps."""
     code = _code(answer)
     if status == 0:
@@ -142,15 +142,17 @@ def _get(url: str, headers: Mapping[str, str], *, proxy: bool = True) -> tuple[i
         handlers.append(urllib.request.ProxyHandler({}))
     opener = urllib.request.build_opener(*handlers)
     status, answer = 0, dict[str, Any]()
-    for pause in (*PAUSES, 0.0):
-        status, answer, passing = _try(opener, urllib.request.Request(url, headers=dict(headers)))
-        if not passing:
+    for delay in (*BACKOFF_SECONDS, 0.0):
+        status, answer, is_transient = _request_once(opener, urllib.request.Request(url, headers=dict(headers)))
+        if not is_transient:
             break
-        time.sleep(pause)
+        time.sleep(delay)
     return status, answer
 
 
-def _try(opener: urllib.request.OpenerDirector, request: urllib.request.Request) -> tuple[int, dict[str, Any], bool]:
+def _request_once(
+    opener: urllib.request.OpenerDirector, request: urllib.request.Request
+) -> tuple[int, dict[str, Any], bool]:
     """Status, JSON, and whether that may pass."""
     try:
         try:
@@ -159,7 +161,7 @@ def _try(opener: urllib.request.OpenerDirector, request: urllib.request.Request)
             response = error  # an answer too, and to be closed like one
         with response:
             status = int(response.status)
-            return status, _json(response.read(LONGEST_ANSWER)), status == 429 or status >= 500
+            return status, _json(response.read(MAX_RESPONSE_BYTES)), status == 429 or status >= 500
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLCertVerificationError):

@@ -16,7 +16,7 @@ from tests.fakes.aws.machines import wishes
 from tests.fakes.aws.refusals import no_objects
 from tests.fakes.aws.storage import Checkpoints, archive, empty_archive
 
-LOOK_SECONDS, SYNC_SECONDS = 0.02, 0.2
+STOP_FILE_POLL_SECONDS, SYNC_SECONDS = 0.02, 0.2
 """Between two looks at the containers, and at their checkpoints."""
 
 INTERNAL = "InternalServerError: We encountered an internal error. Please try again."
@@ -155,7 +155,7 @@ class _Life:
             if now > synced + SYNC_SECONDS:
                 kept.sync()
                 synced = time.monotonic()
-            time.sleep(LOOK_SECONDS)
+            time.sleep(STOP_FILE_POLL_SECONDS)
         self.trained_seconds += time.monotonic() - began
         self.job.count(time.monotonic() - began)
         first = first or next((node for node in crew.nodes if node.code), None)

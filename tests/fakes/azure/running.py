@@ -17,7 +17,7 @@ from tests.fakes.azure.crew import Crew, NoInput
 from tests.fakes.azure.documents import document
 from tests.fakes.azure.jobs import Job
 
-LOOK_SECONDS = 0.02
+STOP_FILE_POLL_SECONDS = 0.02
 """Between two looks at the processes."""
 
 
@@ -118,7 +118,7 @@ class _Life:
                         crew.terminate()
             if why and (now >= deadline or self.account.closing.is_set()):
                 crew.end()
-            time.sleep(LOOK_SECONDS)
+            time.sleep(STOP_FILE_POLL_SECONDS)
         self.ran_seconds += time.monotonic() - began
         return why or ("failed" if crew.failed else "")
 
