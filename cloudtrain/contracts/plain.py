@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from cloudtrain.contracts.launch import Launch
+from cloudtrain.contracts.launch import Launch, job_document, masked_variables
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source import PAYLOAD_FOLDER
 
@@ -21,6 +22,20 @@ class Layout:
     model: str
     checkpoints: str
     inputs: Mapping[str, str]
+    stop_file: str = ""
+    """A file whose appearance asks the job to stop, for a place that sends it no SIGTERM; empty: there is none."""
+
+
+CLOUD_FIELDS = (
+    *("resources.gpu", "resources.instance", "resources.spot", "resources.disk"),
+    *("limits.max_wait", "limits.max_cost", "limits.retries", "checkpoints.uri", "tags"),
+)
+"""Fields of the spec that mean nothing where machines are not rented and nothing is billed."""
+
+
+def plain_job(plan: Plan) -> dict[str, Any]:
+    """The job document of a run under this contract, whose secrets are looked up before the launcher starts."""
+    return {**job_document(plan), **masked_variables(plan)}
 
 
 def launches(
@@ -44,6 +59,7 @@ def launches(
             "CLOUDTRAIN_OUTPUT_DIR": layout.output,
             "CLOUDTRAIN_MODEL_DIR": layout.model,
             "CLOUDTRAIN_CHECKPOINT_DIR": layout.checkpoints,
+            **({"CLOUDTRAIN_STOP_FILE": layout.stop_file} if layout.stop_file else {}),
             **{f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}": path for name, path in layout.inputs.items()},
         }
         secrets = {name: plan.target.place_of(places) or "" for name, places in spec.secrets.items()}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain import providers
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from cloudtrain.spec import JobSpec
 
 
-class Provider:
+class Provider(providers.Provider):
     """Azure ML command jobs. Everything that needs azure-ai-ml is imported when it is needed."""
 
     declaration = DECLARATION

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.contracts import job_document, masked_variables
-from cloudtrain.contracts.plain import Layout, launches
+from cloudtrain.contracts.plain import CLOUD_FIELDS, Layout, launches, plain_job
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
@@ -17,7 +16,7 @@ from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.container import Bind, ContainerLaunch, default_shm_bytes, host_names
 from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.providers.emulation.run_paths import RunPaths
-from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
+from cloudtrain.providers.local.backend import RunsHere, here
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
@@ -54,7 +53,7 @@ class Provider(RunsHere):
             where="this machine, in containers",
             max_nodes=99,
             grace_seconds=settings["stop_grace"],
-            unused=tuple(name for name in UNUSED if name not in ("image", "resources.shm")),
+            unused=CLOUD_FIELDS,
             config=DockerConfig(
                 cores=os.cpu_count() or 1,
                 gpus=spec.resources.gpus or 0,
@@ -108,7 +107,7 @@ class Provider(RunsHere):
         )
         seen = [(here(plan, inputs[name]), target) for name, target in layout.inputs.items()]
         shared = [Bind(source=place, target=target, read_only=True) for place, target in seen]
-        job = {**job_document(plan), **masked_variables(plan)}
+        job = plain_job(plan)
         document = {
             "run_id": plan.run_id,
             "job": job,

@@ -11,9 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.contracts.plain import CLOUD_FIELDS
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.issues import Issue
-from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
+from cloudtrain.providers import Note, Progress, Provider, Request
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.processes import run_module
@@ -32,7 +33,6 @@ from cloudtrain.runs.observation import Event, Observation, Record
 from cloudtrain.runs.private import private
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder, storing
-from cloudtrain.settings import Settings
 from cloudtrain.source.results import copy_results
 
 if TYPE_CHECKING:
@@ -53,23 +53,11 @@ FAR_START_DEADLINE_SECONDS = 120
 ANSWER_SECONDS = 60
 """A supervisor that cannot be looked at from here, and has shown no sign of life so long after a stop, is given up."""
 
-UNUSED = (
-    "image",
-    "resources.gpu",
-    "resources.instance",
-    "resources.spot",
-    "resources.disk",
-    "resources.shm",
-    "limits.max_wait",
-    "limits.max_cost",
-    "limits.retries",
-    "checkpoints.uri",
-    "tags",
-)
+UNUSED = ("image", *CLOUD_FIELDS, "resources.shm")
 """Fields of the spec that mean nothing on this machine."""
 
 
-class RunsHere:
+class RunsHere(Provider):
     """The part of a provider that is the same for launchers and for containers."""
 
     inside = ""
@@ -94,10 +82,6 @@ class RunsHere:
     def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> Emulator[Launch]:
         """What executes a request here, under the contract that it is for. The supervisor asks for it."""
         raise NotImplementedError
-
-    def repository(self, settings: Settings) -> str:  # noqa: ARG002
-        """UsageError: what runs here is pushed nowhere."""
-        raise UsageError("no repository is configured", hint="--to REPOSITORY, or --provider with that of a cloud")
 
     def start(
         self,
@@ -209,14 +193,6 @@ class RunsHere:
                 if copy_results(source, folder / name, roots, note):
                     brought.append(name)
         return brought
-
-    def adopt(self, settings: Settings, run_id: str | None, seen: Seen) -> list[Adopted]:  # noqa: ARG002
-        """None: all runs of this machine are known."""
-        return []
-
-    def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:  # noqa: ARG002
-        """Nothing: all of it is here."""
-        return ()
 
     def release(self, run: RunFolder, state: RunState) -> Observation:  # noqa: ARG002
         """UsageError: a run of this machine keeps none."""

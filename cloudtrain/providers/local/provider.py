@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.contracts import job_document, masked_variables
-from cloudtrain.contracts.plain import Layout, launches
+from cloudtrain.contracts.plain import Layout, launches, plain_job
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
@@ -105,7 +104,7 @@ class Provider(RunsHere):
             interface="lo" if linux else "lo0",
             threads=max(1, config.cores // (nodes * per_node)),
         )
-        job = {**job_document(plan), **masked_variables(plan)}
+        job = plain_job(plan)
         document = {
             "run_id": plan.run_id,
             "job": job,

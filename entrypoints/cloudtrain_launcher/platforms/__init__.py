@@ -16,7 +16,7 @@ PLATFORM = "CLOUDTRAIN_PLATFORM"
 
 
 def plain_context(environ: Mapping[str, str]) -> NodeContext:
-    """Any machine: everything is said by variables, as the local and docker providers set them."""
+    """Any machine: everything is said by variables, as the provider that starts the launcher sets them."""
     return NodeContext(
         platform="plain",
         node_rank=require_number(environ, "CLOUDTRAIN_NODE_RANK"),
@@ -28,6 +28,7 @@ def plain_context(environ: Mapping[str, str]) -> NodeContext:
         **job_folders(environ),
         failure_file="",
         job_file=require_text(environ, JOB_FILE),
+        stop_file=environ.get("CLOUDTRAIN_STOP_FILE", ""),
     )
 
 

@@ -1,0 +1,74 @@
+"""What a provider of another package is made of, in one place: all that it needs to import.
+
+`docs/guides/add-a-provider.md` shows a whole one. What is not named here may change without notice.
+"""
+
+from __future__ import annotations
+
+from cloudtrain.contracts.launch import Launch
+from cloudtrain.contracts.plain import CLOUD_FIELDS, Layout, launches, plain_job
+from cloudtrain.declaration import Declaration
+from cloudtrain.errors import CloudError, Outcome, RunExists, StorageError, UsageError
+from cloudtrain.images.reference import ResolvedImage
+from cloudtrain.images.selection import PlannedImage, select_image
+from cloudtrain.issues import Issue, warning
+from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.target import ProviderConfig, Target
+from cloudtrain.providers import Adopted, Note, Progress, Provider, Request, Seen
+from cloudtrain.providers.cloud.idempotent_create import settle as reconcile
+from cloudtrain.providers.cloud.log_attempt import LogAttempt
+from cloudtrain.providers.cloud.outcome import ended
+from cloudtrain.runs.observation import LogPart, Observation, Positions, Record
+from cloudtrain.runs.record import RunRecord
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.store import RunFolder
+from cloudtrain.settings import Settings
+from cloudtrain.source.extract import extract
+from cloudtrain.spec import JobSpec
+from cloudtrain.spec.section import Duration, Money, Section, Size, Strings
+
+__all__ = [
+    "CLOUD_FIELDS",
+    "Adopted",
+    "CloudError",
+    "Declaration",
+    "Duration",
+    "Issue",
+    "JobSpec",
+    "Launch",
+    "Layout",
+    "LogAttempt",
+    "LogPart",
+    "Money",
+    "Note",
+    "Observation",
+    "Outcome",
+    "Plan",
+    "PlannedImage",
+    "Positions",
+    "Progress",
+    "Provider",
+    "ProviderConfig",
+    "Record",
+    "Request",
+    "ResolvedImage",
+    "RunExists",
+    "RunFolder",
+    "RunRecord",
+    "RunState",
+    "Section",
+    "Seen",
+    "Settings",
+    "Size",
+    "StorageError",
+    "Strings",
+    "Target",
+    "UsageError",
+    "ended",
+    "extract",
+    "launches",
+    "plain_job",
+    "reconcile",
+    "select_image",
+    "warning",
+]
