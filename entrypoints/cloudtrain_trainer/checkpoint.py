@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +33,8 @@ from cloudtrain_trainer.checkpoint_files import (
     NODE_LOCAL,
     digest_of,
     inspect_checkpoint,
-    run_id_of,
+    prune,
+    set_aside,
     steps_in,
     sync_folder,
     write_tensors,
@@ -188,18 +187,7 @@ class CheckpointStore:
         flags. A platform may also restore files that were moved before to where they were.
         """
         if self.leads_disk:
-            steps = [self.folder / f"step-{step:08d}" for step in steps_in(self.folder)]
-            own = [path for path in steps if self._run and run_id_of(path) == self._run]
-            others = [path for path in steps if path not in own]
-            files = [] if own else [path for path in self.folder.iterdir() if path.is_file()]
-            name = re.sub(r"[^\w.-]", "_", self._run) or time.strftime("%Y%m%d-%H%M%S")
-            aside = self.folder / f"before-{name}"
-            if others:
-                what = "this run resumes; earlier checkpoints of other runs" if own else "earlier checkpoints"
-                self.ranks.log(f"--no-resume: {what} are moved to {aside}")
-            for path in [*others, *files]:
-                aside.mkdir(exist_ok=True)
-                _move(path, aside / path.name)
+            set_aside(self.folder, self._run, self.ranks.log)
         self.ranks.barrier()
 
     def _write(
@@ -238,7 +226,7 @@ class CheckpointStore:
             shutil.rmtree(final, ignore_errors=True)  # an incomplete one of this step
             partial.rename(final)
             sync_folder(self.folder)
-            self._prune(step)
+            prune(self.folder, step, self.keep)
         self._wait()
         return final
 
@@ -256,26 +244,3 @@ class CheckpointStore:
         if self.ranks.rank == 0:
             (self.folder / mark).unlink()
         return disks
-
-    def _prune(self, step: int) -> None:
-        """Keep the newest checkpoints. A step after the one just saved can only be an incomplete one that was
-        skipped.
-        """
-        steps = steps_in(self.folder)
-        kept = [s for s in steps if s <= step][: self.keep]
-        for old in steps:
-            if old not in kept:
-                shutil.rmtree(self.folder / f"step-{old:08d}", ignore_errors=True)
-
-
-def _move(path: Path, target: Path) -> None:
-    """Move a file or folder, unless it is at its target already and was only restored to its old place: then delete
-    it.
-    """
-    if not target.exists():
-        with suppress(FileNotFoundError):  # another node on the same disk may have been faster
-            path.rename(target)
-    elif path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The files of a checkpoint: hashed and flushed to disk as they are written, verified before they are used."""
+"""The files of a checkpoint: hashed and flushed to disk as they are written, verified before use, pruned, set aside."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import hashlib
 import json
 import os
 import re
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -15,7 +19,6 @@ from cloudtrain_trainer.ranks import Ranks
 
 FORMAT = 2
 """Version of the files and their names; checkpoints of another version are skipped."""
-
 
 NODE_LOCAL = ".own"
 """The name of a file that marks its folder as needed by its own node only: the launcher does not copy it to others."""
@@ -121,3 +124,46 @@ def digest_of(path: Path) -> str:
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()
+
+
+def prune(folder: Path, step: int, keep: int) -> None:
+    """Delete all checkpoints but the `keep` newest up to `step`, the one just saved.
+
+    A later step can only be one that was skipped because it was incomplete.
+    """
+    steps = steps_in(folder)
+    kept = [s for s in steps if s <= step][:keep]
+    for old in steps:
+        if old not in kept:
+            shutil.rmtree(folder / f"step-{old:08d}", ignore_errors=True)
+
+
+def set_aside(folder: Path, run: str, log: Callable[[str], None]) -> None:
+    """Move the checkpoints of other runs, and the files beside them, to `before-<run>`; `log` gets a line about it.
+
+    `run`: the id of this run; empty if unknown, and then all checkpoints are moved. Once this run has a checkpoint, the
+    files are its own and stay.
+    """
+    steps = [folder / f"step-{step:08d}" for step in steps_in(folder)]
+    own = [path for path in steps if run and run_id_of(path) == run]
+    others = [path for path in steps if path not in own]
+    files = [] if own else [path for path in folder.iterdir() if path.is_file()]
+    name = re.sub(r"[^\w.-]", "_", run) or time.strftime("%Y%m%d-%H%M%S")
+    aside = folder / f"before-{name}"
+    if others:
+        what = "this run resumes; earlier checkpoints of other runs" if own else "earlier checkpoints"
+        log(f"--no-resume: {what} are moved to {aside}")
+    for path in [*others, *files]:
+        aside.mkdir(exist_ok=True)
+        _move(path, aside / path.name)
+
+
+def _move(path: Path, target: Path) -> None:
+    """Move a file or folder; if the target exists, the platform has restored it to its old place: delete it there."""
+    if not target.exists():
+        with suppress(FileNotFoundError):  # another node on the same disk may have been faster
+            path.rename(target)
+    elif path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

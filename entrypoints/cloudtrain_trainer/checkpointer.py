@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from cloudtrain_trainer import finite, sharded, state
@@ -14,11 +18,9 @@ from cloudtrain_trainer.rules import Refused
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.loop import Loop
-import shutil
-from collections.abc import Callable
-from pathlib import Path
 
-import torch
+BEST = "best"
+"""File name, without extension, of the best weights so far, beside the checkpoints."""
 
 
 class Best(NamedTuple):
@@ -168,10 +170,6 @@ def _describe_layout(layout: dict[str, Any]) -> str:
 
 def _flags(identity: dict[str, Any]) -> str:
     return " ".join(f"--{key.replace('_', '-')} {value}" for key, value in identity.items())
-
-
-BEST = "best"
-"""File name, without extension, of the best weights so far, beside the checkpoints."""
 
 
 def write_model(path: Path, state: dict[str, Tensor], say: Callable[[str], None]) -> Path:

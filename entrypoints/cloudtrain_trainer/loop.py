@@ -9,14 +9,15 @@ from typing import NamedTuple, NoReturn
 from torch import Tensor
 
 from cloudtrain_job import emit_event, log_metrics
-from cloudtrain_launcher.events import Progress, Resumed
-from cloudtrain_trainer import finite, hardware, state
+from cloudtrain_launcher.events import Resumed
+from cloudtrain_trainer import finite, state
 from cloudtrain_trainer.batches import MAX_EVALUATION_BATCH, Batches, loader_processes
 from cloudtrain_trainer.checkpoint import CheckpointStore
 from cloudtrain_trainer.checkpointer import Checkpointer
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.metrics import Meter, evaluate
 from cloudtrain_trainer.options import Options
+from cloudtrain_trainer.progress import ProgressReporter
 from cloudtrain_trainer.ranks import CollectiveFlags, available_cores
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
@@ -61,9 +62,8 @@ class Loop:
         self.seed_this_rank()
         self.position, self.meter, self.flags = Position(), Meter(), CollectiveFlags(self.ranks)
         self.metrics: dict[str, float] = {}
-        self._skipped_reported = 0
         self.checkpointer = Checkpointer(self, checkpoints)
-        self._reported = self.step.loss.state()
+        self.progress = ProgressReporter(self)
 
     def run(self) -> str:
         """Train to the end or until SIGTERM; returns "succeeded" or "stopped". Raises `NotFinite`."""
@@ -96,7 +96,7 @@ class Loop:
             if not_finite:
                 self.raise_not_finite()
             if report or self.position.step == self.steps:
-                self._report()
+                self.progress.report()
             if stop:
                 return False
             if save or self.checkpointer.is_due_at(self.position.step):
@@ -140,8 +140,9 @@ class Loop:
         self.check_finite()
         total, samples = self.ranks.all_reduce_sum(*self.step.loss.state())
         values = {"loss": total / samples} if samples else {}
-        if self._report_skipped():
-            values["skipped_steps"] = self._skipped_reported
+        skipped_steps = self.progress.report_skipped()
+        if skipped_steps:
+            values["skipped_steps"] = skipped_steps
         if epoch % self.options.eval_every == 0 or last:
             with self.meter.pause():
                 evaluation = self._evaluate()
@@ -154,7 +155,7 @@ class Loop:
         self.metrics.update(values)
         if complete:
             self.position, self.step.loss = Position(self.position.step, epoch, 0), self.step.new_loss_mean()
-            self._reported = self.step.loss.state()
+            self.progress.restart()
         return True
 
     def _evaluate(self) -> dict[str, float] | None:
@@ -168,16 +169,6 @@ class Loop:
         self.checkpointer.record_evaluation(values["val_loss"])
         return values
 
-    def _report_skipped(self) -> bool:
-        """Log the steps skipped since the last call; whether any have been skipped at all."""
-        if not self.step.skips_bad_steps:
-            return False
-        *record, count = self.step.finite_watch.read_record()
-        if count > self._skipped_reported:
-            self.ranks.log(f"{finite.describe(record)}: skipped (--on-nan skip), {count:.0f} steps so far")
-            self._skipped_reported = int(count)
-        return bool(count)
-
     def _stop_in_evaluation(self) -> bool:
         self.stop.step_done()
         return self.stop.requested
@@ -185,7 +176,7 @@ class Loop:
     def resume(self) -> None:
         """Resume from the newest complete checkpoint, if there is one; `Refused` if its options do not match."""
         self.checkpointer.resume()
-        self._reported = self.step.loss.state()
+        self.progress.restart()
         if self.position.step and self.ranks.rank == 0:
             emit_event(Resumed(step=self.position.step, epoch=self.position.epoch))
 
@@ -244,32 +235,3 @@ class Loop:
                 f"a batch of {self.batches.batch_size} cannot be split into {self.strategy.data_ranks} pipelines x "
                 f"{count} micro-batches of equal size: use another --batch-size or --microbatches"
             )
-
-    def _report(self) -> None:
-        """Send a progress event: the mean loss since the last one and the largest memory, over all ranks."""
-        total, samples = self.step.loss.state()
-        mine = total - self._reported[0], samples - self._reported[1], hardware.peak_memory(self.strategy.devices)
-        self._reported = total, samples
-        by_rank = self.ranks.all_gather(mine)
-        self._report_skipped()
-        rate = self.meter.rate()
-        if self.ranks.rank != 0:
-            return
-        losses, counts, memory = zip(*by_rank, strict=True)
-        values = {
-            **({"loss": round(sum(losses) / sum(counts), 6)} if sum(counts) else {}),
-            "samples_per_s": round(rate, 1),
-            "seconds_per_step": round(self.batches.batch_size / rate, 6),
-            "peak_memory_gb": round(max(memory) / 1e9, 3),
-        }
-        if self.task.tokens:
-            values["tokens_per_s"] = round(rate * self.task.tokens, 1)
-        peak = hardware.peak_flops(hardware.device_name(self.device), self.step.amp)
-        if peak and self.task.flops:
-            devices = self.ranks.size * len(self.strategy.devices)
-            values["mfu"] = round(rate * self.task.flops / (peak * devices), 4)
-        position = self.position
-        progress = Progress(epoch=position.epoch + 1, epochs=self.epochs, step=position.step, steps=self.steps)
-        emit_event(progress.replace(unit=self.task.unit, **values))
-        if self.trackers is not None:
-            self.trackers.log(self.position.step, {f"train/{name}": value for name, value in values.items()})

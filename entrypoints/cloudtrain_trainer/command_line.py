@@ -1,0 +1,236 @@
+"""The declaration of the command line: flags, their defaults, types and help. Standard library only."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.tasks.options import OPTIONS
+
+PACKAGE_DIR = Path(__file__).parent
+_N = TypeVar("_N", int, float)
+SECONDS_PER_UNIT = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+EXAMPLES = """\
+examples:
+  python train.py                                        digits on this machine, one process
+  torchrun --nproc-per-node 2 train.py --epochs 5        two processes: ddp is the default
+  torchrun --nproc-per-node 8 train.py --batch-size 512 --accumulate 2
+  python train.py --checkpoint-every "2 min" --keep 5    run it again after a stop: it resumes
+  python train.py --no-resume --max-steps 20             a short run from scratch
+
+It writes to $CLOUDTRAIN_MODEL_DIR, $CLOUDTRAIN_OUTPUT_DIR and $CLOUDTRAIN_CHECKPOINT_DIR, or else to
+./cloudtrain-output/{model,output,checkpoints}. SIGTERM stops all ranks after the same step, with a checkpoint.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises `Refused` instead of ending the process; only rank 0 prints the help."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `Refused`. `message`: what argparse found wrong."""
+        raise Refused(f"{message} (train.py --help lists all options)")
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help on rank 0. `file`: None is standard output."""
+        if is_first_rank():
+            super().print_help(file)
+
+
+def build_parser() -> Parser:
+    """The parser of all flags, whose values are those of `Options`; an option of a task has `task_option_dest`."""
+    parser = Parser(
+        prog="train.py",
+        description="Train a task under a strategy, as one rank of torchrun or alone.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_what(parser)
+    _add_task_options(parser)
+    _add_distribution(parser)
+    training = parser.add_argument_group("training (defaults in brackets; [task]: the task's own)")
+    _add_optimization(training)
+    _add_performance(training)
+    _add_duration(training)
+    _add_checkpoints(parser)
+    return parser
+
+
+def strategy_names() -> list[str]:
+    """The values of `--strategy`, sorted: the file strategies/model_parallel.py is `model-parallel`."""
+    return sorted(
+        p.stem.replace("_", "-") for p in (PACKAGE_DIR / "strategies").glob("*.py") if not p.stem.startswith("_")
+    )
+
+
+def task_option_dest(name: str) -> str:
+    """The attribute that holds the text of an option of a task; several tasks may have an option of the same name."""
+    return f"task option {name}"
+
+
+def is_first_rank() -> bool:
+    """Whether this process is rank 0 by $RANK; also true without torchrun."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _add_what(parser: Parser) -> None:
+    distributed = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    group = parser.add_argument_group("what")
+    group.add_argument("--task", choices=sorted(OPTIONS), help="default: digits")
+    group.add_argument(
+        "--model",
+        metavar="MODULE:FACTORY",
+        help="your function: returns a model for the data of --task, or a whole Task without --task",
+    )
+    group.add_argument(
+        "--strategy",
+        choices=strategy_names(),
+        default="ddp" if distributed else "single",
+        help="how training is distributed; default: ddp with several processes, else single",
+    )
+    group.add_argument(
+        "--seed",
+        type=_non_negative_int,
+        default=0,
+        metavar="N",
+        help="of weights, data split, order and noise; default: 0",
+    )
+
+
+def _add_task_options(parser: Parser) -> None:
+    group = parser.add_argument_group("options of some tasks")
+    for name in sorted({name for options in OPTIONS.values() for name in options}):
+        meaning = "; ".join(f"{task}: {options[name].help}" for task, options in OPTIONS.items() if name in options)
+        group.add_argument(f"--{name}", dest=task_option_dest(name), metavar="X", help=meaning)
+
+
+def _add_distribution(parser: Parser) -> None:
+    group = parser.add_argument_group(
+        "distribution (cloudtrain_trainer/strategies/*.py say when to use which strategy)"
+    )
+    group.add_argument("--shard", type=_positive_int, metavar="N", help="hsdp: ranks per shard group [those of a node]")
+    group.add_argument("--tensor", type=_positive_int, metavar="N", help="hybrid: ranks per tensor-parallel group")
+    group.add_argument("--stages", type=_positive_int, metavar="N", help="hybrid, model-parallel: pipeline stages")
+    group.add_argument("--schedule", choices=["gpipe", "1f1b"], default="1f1b", help="of a pipeline [1f1b]")
+    group.add_argument("--microbatches", type=_positive_int, metavar="N", help="of a pipeline [2 x its stages]")
+    group.add_argument("--backend", choices=["auto", "nccl", "gloo", "mpi"], default="auto", help="[auto]")
+
+
+def _add_optimization(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--epochs", type=_positive_int, metavar="N", help="[task]")
+    group.add_argument(
+        "--batch-size", type=_positive_int, metavar="N", help="global: samples per step over all ranks [task]"
+    )
+    group.add_argument(
+        "--accumulate", type=_positive_int, default=1, metavar="N", help="gradient accumulation steps [1]"
+    )
+    group.add_argument("--lr", type=_positive, metavar="X", help="peak learning rate [task]")
+    group.add_argument("--lr-schedule", choices=["cosine", "linear", "constant"], default="cosine", help="[cosine]")
+    group.add_argument("--warm-up", type=_share, default=0.1, metavar="X", help="share of all steps [0.1]")
+    group.add_argument("--clip-norm", type=_positive, metavar="X", help="largest norm of the gradients [none]")
+    group.add_argument("--weight-decay", type=_not_negative, metavar="X", help="[task]")
+    group.add_argument(
+        "--on-nan",
+        choices=["stop", "skip"],
+        default="stop",
+        help="at a loss or gradient that is NaN or infinite: stop and fail, or skip the step [stop]",
+    )
+
+
+def _add_performance(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--amp",
+        choices=["auto", "no", "bf16", "fp16"],
+        default="auto",
+        help="mixed precision; auto: bf16 where the GPU supports it [auto]",
+    )
+    group.add_argument("--compile", action="store_true", help="use torch.compile: a slow start, then faster steps")
+    group.add_argument(
+        "--workers", type=_non_negative_int, metavar="N", help="data loader processes per rank [task, or by cores]"
+    )
+    group.add_argument(
+        "--probe-memory",
+        choices=["auto", "yes", "no"],
+        default="auto",
+        help="before training, find the largest micro-batch that fits; auto: on GPUs [auto]",
+    )
+
+
+def _add_duration(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--max-steps", type=_positive_int, metavar="N", help="end after N steps, regardless of --epochs")
+    group.add_argument(
+        "--eval-every", type=_positive_int, default=1, metavar="N", help="epochs between evaluations [1]"
+    )
+    group.add_argument(
+        "--patience", type=_positive_int, metavar="N", help="end after N evaluations without a lower val_loss"
+    )
+    group.add_argument("--target-accuracy", type=_positive, metavar="X", help="end once val_accuracy reaches X")
+
+
+def _add_checkpoints(parser: Parser) -> None:
+    env = os.environ
+    group = parser.add_argument_group("checkpoints")
+    group.add_argument(
+        "--checkpoint-every",
+        type=_seconds,
+        default=env.get("CLOUDTRAIN_CHECKPOINT_EVERY") or "10 min",
+        metavar="TIME",
+        help='seconds, or "10 min"; default: $CLOUDTRAIN_CHECKPOINT_EVERY, else 10 min',
+    )
+    group.add_argument("--checkpoint-every-steps", type=_positive_int, metavar="N", help="also after every N steps")
+    group.add_argument(
+        "--keep",
+        type=_positive_int,
+        default=env.get("CLOUDTRAIN_CHECKPOINT_KEEP") or "3",
+        metavar="N",
+        help="how many to keep; default: $CLOUDTRAIN_CHECKPOINT_KEEP, else 3",
+    )
+    group.add_argument(
+        "--no-resume",
+        dest="resume",
+        action="store_false",
+        help="start from scratch: earlier checkpoints are moved, not deleted (a run restarted by its platform resumes)",
+    )
+
+
+def _non_negative_int(text: str) -> int:
+    return _number(int, text, "a whole number of 0 or more", lambda n: 0 <= n < 2**31)
+
+
+def _positive_int(text: str) -> int:
+    return _number(int, text, "a whole number of 1 or more", lambda n: n >= 1)
+
+
+def _positive(text: str) -> float:
+    return _number(float, text, "a number greater than 0", lambda x: 0 < x < float("inf"))
+
+
+def _not_negative(text: str) -> float:
+    return _number(float, text, "a number of 0 or more", lambda x: 0 <= x < float("inf"))
+
+
+def _share(text: str) -> float:
+    return _number(float, text, "a number from 0 to 1", lambda x: 0 <= x <= 1)
+
+
+def _number(kind: Callable[[str], _N], text: str, expected: str, fits: Callable[[_N], bool]) -> _N:
+    try:
+        value = kind(text)
+        if fits(value):
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text)
+    if not match or match[2] not in SECONDS_PER_UNIT or float(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"expected a time such as 600 or '10 min', got {text!r}")
+    return float(match[1]) * SECONDS_PER_UNIT[match[2]]

@@ -1,0 +1,75 @@
+"""Progress events: mean loss, throughput, memory and FLOP/s utilisation since the last one, over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cloudtrain_job import emit_event
+from cloudtrain_launcher.events import Progress
+from cloudtrain_trainer import finite, hardware
+
+if TYPE_CHECKING:
+    from cloudtrain_trainer.loop import Loop
+
+
+class ProgressReporter:
+    """Sends the progress events of a training loop. All ranks call each method together."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self._skipped = 0
+        self._loss = loop.step.loss.state()
+
+    def restart(self) -> None:
+        """Report the loss from here on: after a resume, and in a new epoch. Waits for the device."""
+        self._loss = self.loop.step.loss.state()
+
+    def report(self) -> None:
+        """Send an event from rank 0, to the trackers as well, and log the steps skipped since the last one."""
+        loop = self.loop
+        total, samples = loop.step.loss.state()
+        mine = total - self._loss[0], samples - self._loss[1], hardware.peak_memory(loop.strategy.devices)
+        self._loss = total, samples
+        by_rank = loop.ranks.all_gather(mine)
+        self.report_skipped()
+        rate = loop.meter.rate()
+        if loop.ranks.rank != 0:
+            return
+        values = self._values(by_rank, rate)
+        position = loop.position
+        progress = Progress(epoch=position.epoch + 1, epochs=loop.epochs, step=position.step, steps=loop.steps)
+        emit_event(progress.replace(unit=loop.task.unit, **values))
+        if loop.trackers is not None:
+            loop.trackers.log(position.step, {f"train/{name}": value for name, value in values.items()})
+
+    def report_skipped(self) -> int:
+        """Log the steps skipped since the last call; returns the count of all skipped steps.
+
+        0 without `--on-nan skip`; else waits for the device.
+        """
+        if not self.loop.step.skips_bad_steps:
+            return 0
+        *record, count = self.loop.step.finite_watch.read_record()
+        if count > self._skipped:
+            self.loop.ranks.log(f"{finite.describe(record)}: skipped (--on-nan skip), {count:.0f} steps so far")
+            self._skipped = int(count)
+        return int(count)
+
+    def _values(self, by_rank: Sequence[tuple[float, int, int]], rate: float) -> dict[str, float]:
+        """The fields of the event. `by_rank`: (sum of losses, samples, peak memory in bytes). `rate`: samples per s."""
+        task, device = self.loop.task, self.loop.device
+        losses, counts, memory = zip(*by_rank, strict=True)
+        values = {
+            **({"loss": round(sum(losses) / sum(counts), 6)} if sum(counts) else {}),
+            "samples_per_s": round(rate, 1),
+            "seconds_per_step": round(self.loop.batches.batch_size / rate, 6),
+            "peak_memory_gb": round(max(memory) / 1e9, 3),
+        }
+        if task.tokens:
+            values["tokens_per_s"] = round(rate * task.tokens, 1)
+        peak = hardware.peak_flops(hardware.device_name(device), self.loop.step.amp)
+        if peak and task.flops:
+            devices = self.loop.ranks.size * len(self.loop.strategy.devices)
+            values["mfu"] = round(rate * task.flops / (peak * devices), 4)
+        return values
