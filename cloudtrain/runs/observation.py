@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Event = Mapping[str, Any]
+from cloudtrain.runs import events
+
+Event = events.Event | Mapping[str, Any]
+"""An event, or the mapping that `events.from_json` makes one of."""
 
 Positions = Mapping[str, Mapping[str, Any]]
 """How far each of a job's logs was read, by the log's name in its cloud."""

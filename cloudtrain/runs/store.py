@@ -20,7 +20,7 @@ from typing import Any
 from cloudtrain.errors import CloudtrainError, RunExists, RunNotFound, StorageError
 from cloudtrain.issues import did_you_mean
 from cloudtrain.runs.blocks import end_of_lines, lines_back, lines_from, open_file, read_file
-from cloudtrain.runs.events import parsed
+from cloudtrain.runs.events import Event, parsed
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.locks import is_held, take
 from cloudtrain.runs.private import FILE, private, private_folder, tighten
@@ -62,7 +62,7 @@ class RunStore:
         self,
         run_id: str,
         documents: Mapping[str, str],
-        first: Mapping[str, Any] | None = None,
+        first: Event | Mapping[str, Any] | None = None,
         held: list[int] | None = None,
     ) -> RunFolder:
         """A new run folder with its documents and its first event, whole or not at all, and on disk.
@@ -226,9 +226,10 @@ class RunFolder:
         except (OSError, ValueError, RecursionError):
             return None, 0.0
 
-    def append(self, *events: Mapping[str, Any], durable: bool = False) -> None:
+    def append(self, *events: Event | Mapping[str, Any], durable: bool = False) -> None:
         """Append events, whole lines under a lock. `durable`: on disk before this returns."""
-        lines = "".join(strict_json(event, separators=(",", ":")) + "\n" for event in events)
+        documents = (event.to_json() if isinstance(event, Event) else event for event in events)
+        lines = "".join(strict_json(document, separators=(",", ":")) + "\n" for document in documents)
         with storing(self.events_file):
             file = os.open(self.events_file, os.O_RDWR | os.O_APPEND | os.O_CREAT, FILE)
             try:

@@ -20,6 +20,7 @@ from cloudtrain.providers.local.provider import Provider
 from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.runs.state import fold
 from cloudtrain.runs.store import RunFolder
+from tests.support.events import as_json
 from tests.support.limits import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,7 +135,7 @@ def test_an_end_that_a_full_disk_would_not_take_is_told_when_there_is_room_again
     assert [event for event in run.events() if event["type"] == "ended"] == []
     (path / "filler").unlink()
     (seen,) = Provider().observe(run, fold("run-1", run.events()))
-    (told,) = seen.events
+    (told,) = map(as_json, seen.events)
     assert (told["state"], told["reason"]) == ("failed", "rank 0 (node 0) failed")
     assert told["error"]["message"] == "Connection closed by peer"
 
