@@ -1,8 +1,8 @@
 """The details of a rank's error: from its exception, or from what the process printed when it crashed below Python.
 
-An exception that a library passed on as text, such as a DataLoader worker's, is reported as the original one. A process
-that C++ or the kernel ends leaves no exception, only its output: `what():` of C++'s terminate handler, the reason that
-NCCL's watchdog gives, and the Python stack that faulthandler prints. Standard library only.
+An exception that a library reraises from another process or thread, such as a DataLoader worker's, is reported as the
+original one. A process that C++ or the kernel ends leaves no exception, only its output: `what():` of C++'s terminate
+handler, the reason that NCCL's watchdog gives, and the Python stack that faulthandler prints. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import re
 import traceback
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
+from cloudtrain_launcher.events import Error
 from cloudtrain_launcher.failure import is_consequence
 
 MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, MAX_CODE_CHARS = 1000, 2500, 200
-"""Characters of each that an event carries."""
+"""The most characters of each that an event carries."""
 
 
 class Frame(NamedTuple):
-    """One line of a stack."""
+    """One line of a stack; line 0 and empty texts where unknown."""
 
     file: str
     line: int
@@ -30,41 +31,46 @@ class Frame(NamedTuple):
 
 
 class OriginalError(NamedTuple):
-    """An exception that was raised in another process or thread, as its traceback tells it."""
+    """An exception that was raised in another process or thread, parsed from its traceback."""
 
     exception: str
     message: str
     where: str
-    """Such as `in DataLoader worker process 1`; empty when nobody says."""
+    """Such as `in DataLoader worker process 1`; empty if unknown."""
     frames: list[Frame]
     text: str
+    """The traceback itself."""
 
 
-def describe(error: BaseException, frames: Optional[TracebackType], folder: Path, payload: Path) -> dict[str, Any]:
-    """The fields of its event. `frames`: its traceback without our own; `folder`: where the program lies."""
+def describe(error: BaseException, frames: Optional[TracebackType], folder: Path, payload: Path) -> Error:
+    """The event of an exception that ended a program.
+
+    `frames`: its traceback without the launcher's frames. `folder`: the job's working folder; the error's file and line
+    are the innermost frame of a file in it that is neither below `payload` nor an installed package.
+    """
     original = _find_original(error)
     if original is None:
         stack = [Frame(item.filename, item.lineno or 0, item.line or "") for item in traceback.extract_tb(frames)]
         name, message = type(error).__name__, safe_str(error)
-        told = "".join(traceback.format_exception(type(error), error, frames))
+        text = "".join(traceback.format_exception(type(error), error, frames))
     else:
-        stack, name, told = original.frames, original.exception, original.text
+        stack, name, text = original.frames, original.exception, original.text
         message = original.message + (f" ({original.where})" if original.where else "")
-    users = [frame for frame in stack if is_user_code(frame.file, folder, payload)]
-    wrong = _syntax_error_frame(error)
-    here = wrong if is_user_code(wrong.file, folder, payload) else (users or stack or [wrong])[-1]
-    return {
-        "exception": name,
-        "message": message[:MAX_MESSAGE_CHARS],
-        **({"file": display_path(here.file, folder), "line": here.line} if here.file else {}),
-        "code": here.code.strip()[:MAX_CODE_CHARS],
-        "traceback": told[-MAX_TRACEBACK_CHARS:],
-        "consequence": is_consequence(name, message, stack[-1].file if stack else ""),
-    }
+    syntax = _syntax_error_frame(error)
+    user_frames = [frame for frame in stack if is_user_code(frame.file, folder, payload)]
+    at = syntax if is_user_code(syntax.file, folder, payload) else (user_frames or stack or [syntax])[-1]
+    described = Error(
+        exception=name,
+        message=message[:MAX_MESSAGE_CHARS],
+        code=at.code.strip()[:MAX_CODE_CHARS],
+        traceback=text[-MAX_TRACEBACK_CHARS:],
+        consequence=is_consequence(name, message, stack[-1].file if stack else ""),
+    )
+    return described.replace(file=display_path(at.file, folder), line=at.line) if at.file else described
 
 
 def safe_str(value: object) -> str:
-    """`str(value)`; a class whose `__str__` raises does not hide that there was an error."""
+    """`str(value)`, or a text that says so if its class's `__str__` raises."""
     try:
         return str(value)
     except Exception as error:  # noqa: BLE001  (any class, any mistake)
@@ -72,20 +78,20 @@ def safe_str(value: object) -> str:
 
 
 def display_path(file: str, folder: Path) -> str:
-    """A file below the program's folder as seen from there, any other by its whole path."""
-    whole = os.path.normpath(folder / file)
-    return os.path.relpath(whole, folder) if whole.startswith(f"{folder}{os.sep}") else whole
+    """The path relative to `folder` for a file below it, else the absolute path."""
+    path = os.path.normpath(folder / file)
+    return os.path.relpath(path, folder) if path.startswith(f"{folder}{os.sep}") else path
 
 
 def is_user_code(file: str, folder: Path, payload: Path) -> bool:
-    """In the job's working folder, and neither ours nor in an environment installed inside it."""
-    whole = os.path.normpath(folder / file) if file else ""
-    inside = whole.startswith(f"{folder}{os.sep}")
-    return inside and "site-packages" not in whole and not whole.startswith(f"{payload}{os.sep}")
+    """Whether a file is below the working folder, and neither below `payload` nor in an environment installed there."""
+    path = os.path.normpath(folder / file) if file else ""
+    is_below = path.startswith(f"{folder}{os.sep}")
+    return is_below and "site-packages" not in path and not path.startswith(f"{payload}{os.sep}")
 
 
 def _syntax_error_frame(error: BaseException) -> Frame:
-    """Where a SyntaxError is: in a file that has no frame of its own."""
+    """Where a SyntaxError is: its file has no frame in the traceback."""
     if not isinstance(error, SyntaxError):
         return Frame("", 0, "")
     file, line, code = (getattr(error, name, None) for name in ("filename", "lineno", "text"))
@@ -101,14 +107,14 @@ _RERAISED = re.compile(
     r"|\s*-- Process (?P<process>\d+) terminated with the following error:\nTraceback"
 )
 _REMOTE_TRACEBACKS = ("RemoteTraceback", "_RemoteTraceback")
-"""The causes by which multiprocessing.Pool and concurrent.futures hand a traceback on."""
+"""Classes of `__cause__` in which multiprocessing.Pool and concurrent.futures pass on a worker's traceback."""
 
 _BEGIN = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)')
 
 
 def _find_original(error: BaseException) -> Optional[OriginalError]:
-    """The exception that this one only passes on; None when it is its own."""
+    """The exception of another process or thread that this one reraises; None if it does not."""
     arguments = [item for item in error.args if isinstance(item, str)]
     for text in (safe_str(error), *arguments):
         found = _RERAISED.match(text)
@@ -123,7 +129,7 @@ def _find_original(error: BaseException) -> Optional[OriginalError]:
 
 
 def _parse_traceback(text: str, where: str) -> Optional[OriginalError]:
-    """Take a traceback apart: the last of a chain, which is the one that Python itself would name."""
+    """Parse the last traceback of a chain, that of the exception that Python would name; None if there is none."""
     _, begin, block = text.rpartition(_BEGIN)
     if not begin:
         return None
@@ -141,37 +147,37 @@ def _parse_traceback(text: str, where: str) -> Optional[OriginalError]:
 
 
 _MAX_STACK_LINES = 60
-"""Lines of a stack that are kept."""
+"""Of the Python stack that a crash printed."""
 
-_THROWN = re.compile(r"terminate called after throwing an instance of '(?:\w+::)*(?P<kind>\w+)'")
+_THROWN = re.compile(r"terminate called after throwing an instance of '(?:\w+::)*(?P<exception>\w+)'")
 _WHAT = re.compile(r"\s*what\(\):\s*(?P<what>.+)")
-_WATCHDOG = re.compile(r"(?P<why>Watchdog caught collective operation timeout: .+)")
+_WATCHDOG = re.compile(r"(?P<reason>Watchdog caught collective operation timeout: .+)")
 _FATAL = re.compile(r"Fatal Python error: (?P<fatal>.+)")
 _STACK_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in ')
 _STACK_LINE = re.compile(r'  File "|  <|(Current t|T)hread |Extension modules:|$|  \.\.\.')
 
 
 class CrashOutput:
-    """Listens to the lines of one rank."""
+    """What one rank printed about its own crash, collected line by line."""
 
     def __init__(self) -> None:
         self.reason = ""
-        """The reason as C++ or NCCL gave it; empty: none."""
+        """As C++ or NCCL printed it, at most 600 characters; empty if neither did."""
         self._exception = ""
         self._stack: list[str] = []
         self._in_stack = False
 
     def feed(self, line: str) -> None:
-        """One more line."""
+        """Take in the next line of the rank's output, without its newline."""
         if self._in_stack and len(self._stack) < _MAX_STACK_LINES and _STACK_LINE.match(line):
             self._stack.append(line)
             return
         self._in_stack = False
         thrown, what, watchdog, fatal = (pattern.search(line) for pattern in (_THROWN, _WHAT, _WATCHDOG, _FATAL))
         if thrown:
-            self._exception = thrown["kind"]
-        elif watchdog:  # NCCL gives it several times: with the rank, with a stack, as what()
-            self.reason = self.reason or watchdog["why"][:600]
+            self._exception = thrown["exception"]
+        elif watchdog:  # NCCL prints it several times: with the rank, with a stack, as what()
+            self.reason = self.reason or watchdog["reason"][:600]
         elif what and self._exception and not self.reason:
             self.reason = f"{self._exception}: {what['what'][:600]}"
         elif fatal:
@@ -179,16 +185,19 @@ class CrashOutput:
 
     @property
     def stack(self) -> str:
-        """The Python stack, most recent call first; empty: none was printed."""
+        """The Python stack, most recent call first; empty if none was printed."""
         lines = [line for line in self._stack if not line.startswith("Extension modules")]
         return "\n".join(lines).strip()[:MAX_TRACEBACK_CHARS]
 
-    def fields(self, folder: Path, payload: Path) -> dict[str, Any]:
-        """What there is to add to the error of this rank's death: the stack, and its line of the program's own."""
-        found = [(frame["file"], int(frame["line"])) for frame in map(_STACK_FRAME.match, self._stack) if frame]
-        if not found:
-            return {}
-        # Most recent call first, of the thread that died before all others.
-        file, line = next((at for at in found if is_user_code(at[0], folder, payload)), found[0])
-        code = linecache.getline(str(folder / file), line).strip()
-        return {"file": display_path(file, folder), "line": line, "code": code[:MAX_CODE_CHARS], "stack": self.stack}
+    def add_stack(self, error: Error, folder: Path, payload: Path) -> Error:
+        """The error with the stack and its innermost line of the program; unchanged if no stack was printed.
+
+        `folder` and `payload`: as for `describe`.
+        """
+        frames = [(frame["file"], int(frame["line"])) for frame in map(_STACK_FRAME.match, self._stack) if frame]
+        if not frames:
+            return error
+        # Most recent call first, and the crashed thread before all others.
+        file, line = next((frame for frame in frames if is_user_code(frame[0], folder, payload)), frames[0])
+        code = linecache.getline(str(folder / file), line).strip()[:MAX_CODE_CHARS]
+        return error.replace(file=display_path(file, folder), line=line, code=code, stack=self.stack)

@@ -1,4 +1,4 @@
-"""Whether this node is to stop: told by SIGTERM, by a file that appears, by the clock, or as its machine is taken away.
+"""Whether this node must stop: SIGTERM, a stop file, the time limit, or a preemption of its machine.
 
 Standard library only.
 """
@@ -13,36 +13,35 @@ from typing import Callable
 from cloudtrain_launcher.stop_sources import ScheduledEvents, StopFile
 
 TIME_LIMIT = "time"
-"""What the file says when a node has left it for its peers, because the time is nearly over."""
-
+"""Content of a stop file that a node has written for its peers because the time limit is near."""
 
 PREEMPTED_SUFFIX = "-preempted"
-"""Added to the stop file's name: the file by which a node whose machine is taken away tells its peers."""
+"""Added to the stop file's name: the file by which a node that is preempted notifies its peers."""
 
 PREEMPTION_WAIT_SECONDS = 300.0
-"""How long a machine that is announced to be taken away is waited for, once all is saved."""
+"""How long a launcher waits for its announced preemption, once everything is saved."""
 
 REQUESTED_REASONS = ("stop_file", "time")
-"""Stops that the job itself was asked for. All others come from the platform, which means to start the job again."""
+"""Reasons that ask the job itself to stop. All others come from the platform, which means to start the job again."""
 
 
 class StopRequest:
-    """A stop, asked for once and never taken back: `why` says by whom.
+    """A request to stop, made once and never withdrawn; the first reason counts.
 
-    `file`: its appearance asks for a stop; empty: there is none. `after_seconds`: when to stop by oneself, counted
-    from now, because the platform would end the job shortly after without a word; 0: never. `events`: where Azure
-    announces that it takes this machine away; empty: nowhere.
+    `file`: a path whose appearance requests a stop; empty: none. `after_seconds`: when to stop before a time limit that
+    the platform enforces without a signal, counted from now; 0: never. `events_url`: where Azure announces
+    preemptions; empty: nowhere.
     """
 
     def __init__(self, file: str, after_seconds: int, log: Callable[[str], None], events_url: str = "") -> None:
-        self.why = ""
-        """sigterm, stop_file, time, preempted or peer_preempted; empty while there is no stop."""
+        self.reason = ""
+        """sigterm, stop_file, time, preempted or peer_preempted; empty while no stop is requested."""
         self.sigterm_received = False
-        """Whether SIGTERM has come, be it the reason or not."""
+        """Whether SIGTERM or SIGINT has arrived, be it the reason or not."""
         self.requested_monotonic = 0.0
-        """By the monotonic clock."""
-        self.time = 0.0
-        """By the wall clock."""
+        """When the stop was requested, by `time.monotonic()`."""
+        self.requested_at = 0.0
+        """When it was requested, as a Unix timestamp."""
         self._log = log
         self._file = StopFile(file) if file else None
         self._peers = StopFile(file + PREEMPTED_SUFFIX) if file else None
@@ -50,70 +49,74 @@ class StopRequest:
         self._deadline = time.monotonic() + after_seconds if after_seconds > 0 else float("inf")
 
     def listen(self) -> None:
-        """From now on be asked. A file that is there already counts at once."""
+        """Install the signal handlers and start polling; a stop file that is there already counts at once.
+
+        Must be called from the main thread.
+        """
         signal.signal(signal.SIGTERM, lambda *_: self._on_signal())
         signal.signal(signal.SIGINT, lambda *_: self._on_signal())  # Ctrl-C at `docker run -it`
         if self._file and self._peers:
             self._file.check()
             self._file.watch()
-            self._peers.ignore_existing()  # of an earlier attempt at this job, which has begun anew since
+            self._peers.ignore_existing()  # left by an earlier attempt at this job, which has been restarted since
             self._peers.watch()
         self._scheduled_events.watch()
 
     def is_requested(self) -> bool:
-        """Whether there is a stop; for the main thread only, which writes the log."""
-        if self.why == "sigterm" or (not self.why and self._scheduled_events.seen):
+        """Whether the node must stop. Only for the main thread, since it writes the log."""
+        if self.reason == "sigterm" or (not self.reason and self._scheduled_events.event):
             self._preempted()
-        if not self.why and self._file and self._file.seen:
-            if self._file.seen == TIME_LIMIT:
-                self._time_limit_reached()
+        if not self.reason and self._file and self._file.content:
+            if self._file.content == TIME_LIMIT:
+                self._time_limit_near()
             else:
                 self._request("stop_file")
-                self._log("a stop was asked for: stopping with a checkpoint")
-        elif not self.why and self._peers and self._peers.seen:
+                self._log("a stop was requested: stopping with a checkpoint")
+        elif not self.reason and self._peers and self._peers.content:
             self._request("peer_preempted")
-            self._log("another node of this job is about to be taken away: stopping with a checkpoint")
-        elif not self.why and time.monotonic() >= self._deadline:
-            self._time_limit_reached()
-            if self._file:  # peers began at another time: none of them is to take this stop for a failure
+            self._log("another node of this job is about to be preempted: stopping with a checkpoint")
+        elif not self.reason and time.monotonic() >= self._deadline:
+            self._time_limit_near()
+            if self._file:  # peers started at other times: they must not take this node's stop for a failure
                 self._file.write(TIME_LIMIT)
-        return bool(self.why)
+        return bool(self.reason)
 
     def recheck(self) -> bool:
-        """Look once more: the peers may have seen the file before we did."""
-        for file in (self._file, self._peers) if not self.why else ():
-            if file and not file.seen:
+        """`is_requested` after another look at the files: the peers may have seen them before this node did."""
+        for file in (self._file, self._peers) if not self.reason else ():
+            if file and not file.content:
                 file.check()
         return self.is_requested()
 
     def wait_for_preemption(self) -> None:
-        """Leave the end to a platform that has announced it: who leaves first has failed, and is not started again.
+        """After an announced preemption, wait until the platform ends this node, at most `PREEMPTION_WAIT_SECONDS`.
 
-        Should nothing come of it, this ends too.
+        A node that exits by itself has failed, and its job is not started again.
         """
-        while self.why in ("preempted", "peer_preempted") and not self.sigterm_received:
+        while self.reason in ("preempted", "peer_preempted") and not self.sigterm_received:
             if time.monotonic() > self.requested_monotonic + PREEMPTION_WAIT_SECONDS:
                 break
             time.sleep(0.1)
 
     def _on_signal(self) -> None:
-        """In the signal's handler."""
         self.sigterm_received = True
         self._request("sigterm")
 
     def _preempted(self) -> None:
-        """The platform ends this node. Its peers cannot go on without it: they are to save as well."""
-        if not self.why:
+        """The platform ends this node. Its peers cannot go on without it, so they must save as well."""
+        if not self.reason:
             self._request("preempted")
-            self._log(f"Azure takes this machine away ({self._scheduled_events.seen}): stopping with a checkpoint")
+            self._log(
+                f"Azure is about to end this machine ({self._scheduled_events.event}): stopping with a checkpoint"
+            )
         if self._peers and not self._peers_notified:
             self._peers_notified = True
             self._peers.write(f"{os.uname().nodename} {time.time():.3f}")
 
-    def _time_limit_reached(self) -> None:
+    def _time_limit_near(self) -> None:
         self._request("time")
         self._log("the time limit is near: stopping with a checkpoint")
 
-    def _request(self, why: str) -> None:
-        if not self.why:
-            self.requested_monotonic, self.time, self.why = time.monotonic(), time.time(), why
+    def _request(self, reason: str) -> None:
+        if not self.reason:
+            self.requested_monotonic, self.requested_at, self.reason = time.monotonic(), time.time(), reason

@@ -1,9 +1,9 @@
-"""Whether Azure is about to take this very machine away: its Scheduled Events, polled. Standard library only.
+"""What a stop is polled from: Azure's Scheduled Events, and files on a mount. Standard library only.
 
-After "Azure Metadata Service: Scheduled Events for Linux VMs" in Microsoft's documentation: one address that answers
-on every machine of Azure and is never routed, a header that must be there, no proxy; the first answer may take two
-minutes, for it switches the service on; a preemption is announced at least 30 seconds ahead; and every machine of a
-scale set is told of the events of all of them.
+After "Azure Metadata Service: Scheduled Events for Linux VMs" in Microsoft's documentation: the service answers at one
+address on every Azure machine, which is never routed; requests need a header and must not go through a proxy; the
+first answer may take two minutes, since it switches the service on; a preemption is announced at least 30 seconds
+ahead; every machine of a scale set receives the events of all of them.
 """
 
 from __future__ import annotations
@@ -18,68 +18,77 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Mapping
 
-STOP_FILE_POLL_SECONDS = 1.0
-LISTING_INTERVAL = 10
-"""Looks, of which one also reads the folder: a mount may remember for long that a file was not there."""
-READ_TIMEOUT_SECONDS = 5.0
-"""How long a mount may take to answer where somebody waits for it."""
-
 METADATA_URL = "http://169.254.169.254"
 URL_VARIABLE = "CLOUDTRAIN_SCHEDULED_EVENTS"
-"""Another address to ask at; `off`: nobody is asked, where the job only rehearses."""
+"""Another URL of the service; `off`: do not poll it, in a rehearsal."""
 
 EVENTS_PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 
 TERMINATING_TYPES = ("Preempt", "Terminate", "Reboot", "Redeploy")
-"""What no process survives. A `Freeze` is over in seconds, and the program goes on."""
+"""Events that no process survives. A `Freeze` takes seconds, and the program goes on."""
 
 EVENTS_POLL_SECONDS = 2.0
 FIRST_TIMEOUT_SECONDS, TIMEOUT_SECONDS = 130.0, 10.0
 MAX_FAILURES = 3
-"""Failures in a row before the first answer, after which nobody is asked any more: this is no machine of Azure."""
+"""Failures in a row, before the first answer, after which polling ends: this is not an Azure machine."""
+
+STOP_FILE_POLL_SECONDS = 1.0
+LISTING_INTERVAL = 10
+"""One poll in so many also lists the folder: a mount may cache for long that a file was not there."""
+READ_TIMEOUT_SECONDS = 5.0
+"""How long `StopFile.check` waits for a mount to answer."""
 
 
 def scheduled_events_url(environ: Mapping[str, str]) -> str:
-    """Where to ask; empty: nowhere."""
-    given = environ.get(URL_VARIABLE) or METADATA_URL
-    return "" if given == "off" else given
+    """The URL of the Scheduled Events service; empty if it must not be polled."""
+    url = environ.get(URL_VARIABLE) or METADATA_URL
+    return "" if url == "off" else url
 
 
 class ScheduledEvents:
-    """Asks again and again, in a thread of its own, until this machine's end is announced. `url`: empty: never."""
+    """Polls Azure's Scheduled Events in a thread until one ends this machine. `url`: empty: never."""
 
     def __init__(self, url: str) -> None:
         self._url, self._answered = url, False
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
-        self.seen = ""
-        """What is to happen, in words: `Preempt, not before Mon, 19 Sep 2016 18:29:47 GMT`; empty until it is known."""
+        self.event = ""
+        """`Preempt, not before Mon, 19 Sep 2016 18:29:47 GMT`; empty until such an event is announced."""
 
     def watch(self) -> None:
-        """Ask from now on."""
+        """Start polling."""
         if self._url:
             threading.Thread(target=self._watch, daemon=True, name="scheduled events").start()
 
     def _watch(self) -> None:
         name, failures = "", 0
-        while not self.seen and (self._answered or failures < MAX_FAILURES):
+        while not self.event and (self._answered or failures < MAX_FAILURES):
             try:
-                name = name or self._ask(NAME_PATH).decode().strip()
-                self.seen = terminating_event(json.loads(self._ask(EVENTS_PATH)), name)
+                name = name or self._get(NAME_PATH).decode().strip()
+                self.event = terminating_event(json.loads(self._get(EVENTS_PATH)), name)
                 self._answered, failures = True, 0
-            except (OSError, ValueError, TypeError, AttributeError):  # silent, or no answer of this service
+            except (
+                OSError,
+                ValueError,
+                LookupError,
+                TypeError,
+                AttributeError,
+            ):  # no answer, or not one of this service
                 failures += 1
             time.sleep(EVENTS_POLL_SECONDS)
 
-    def _ask(self, path: str) -> bytes:
+    def _get(self, path: str) -> bytes:
         request = urllib.request.Request(self._url + path, headers={"Metadata": "true"})
-        with self._open(request, timeout=TIMEOUT_SECONDS if self._answered else FIRST_TIMEOUT_SECONDS) as answer:
-            content: bytes = answer.read(1 << 20)
+        with self._open(request, timeout=TIMEOUT_SECONDS if self._answered else FIRST_TIMEOUT_SECONDS) as response:
+            content: bytes = response.read(1 << 20)
         return content
 
 
 def terminating_event(document: Mapping[str, Any], machine: str) -> str:
-    """The event that ends this machine, in words; empty if there is none."""
+    """The event that ends this machine, as `ScheduledEvents.event` has it; empty if there is none.
+
+    `document`: the service's JSON answer. LookupError or TypeError if it is something else.
+    """
     for event in document["Events"]:
         if event["EventType"] in TERMINATING_TYPES and machine in event["Resources"]:
             when = event.get("NotBefore")
@@ -88,47 +97,47 @@ def terminating_event(document: Mapping[str, Any], machine: str) -> str:
 
 
 class StopFile:
-    """A file on a mount, looked for in threads of its own: a mount that hangs must not hold up what the ranks print.
+    """A file on a mount, polled in threads, so that a mount that hangs does not block the launcher.
 
-    It stays where it is: a node that the platform starts anew must stop too.
+    The file is never removed: a node that the platform restarts must stop too.
     """
 
     def __init__(self, path: str) -> None:
-        self._path, self._old = Path(path), ""
-        self.seen = ""
-        """What the file says, or that it is there; empty until it is."""
+        self._path, self._ignored = Path(path), ""
+        self.content = ""
+        """The first 64 characters of the file, or `there` if it is empty; empty until the file exists."""
 
     def check(self) -> None:
-        """Look now; a mount that does not answer in time has said no."""
+        """Read the file now; a mount that does not answer within `READ_TIMEOUT_SECONDS` counts as no file."""
         thread = threading.Thread(target=self._check, args=(True,), daemon=True, name="stop file")
         thread.start()
         thread.join(READ_TIMEOUT_SECONDS)
 
     def ignore_existing(self) -> None:
-        """Look now: what the file says already counts no more, only what it will say."""
+        """Read the file now, and ignore its present content from now on."""
         self.check()
-        self._old, self.seen = self.seen, ""
+        self._ignored, self.content = self.content, ""
 
     def watch(self) -> None:
-        """Look every second from now on."""
+        """Start polling, every `STOP_FILE_POLL_SECONDS`."""
         threading.Thread(target=self._watch, daemon=True, name="stop file").start()
 
     def write(self, text: str) -> None:
-        """Put the file there for others, as far as that is possible."""
+        """Create the file for others to see; errors are ignored."""
         threading.Thread(target=self._write, args=(text,), daemon=True, name="stop file").start()
 
     def _watch(self) -> None:
         for count in itertools.count(1):
             time.sleep(STOP_FILE_POLL_SECONDS)
             self._check(count % LISTING_INTERVAL == 0)
-            if self.seen:
+            if self.content:
                 return
 
-    def _check(self, listing: bool) -> None:
-        with suppress(OSError):  # a mount in trouble has not asked for a stop
-            if os.path.lexists(self._path) or (listing and self._path in self._path.parent.iterdir()):
-                found = self._read() or "there"
-                self.seen = found if found != self._old else ""
+    def _check(self, list_folder: bool) -> None:
+        with suppress(OSError):  # an error of the mount is not a request to stop
+            if os.path.lexists(self._path) or (list_folder and self._path in self._path.parent.iterdir()):
+                content = self._read() or "there"
+                self.content = content if content != self._ignored else ""
 
     def _read(self) -> str:
         try:
@@ -141,4 +150,4 @@ class StopFile:
         temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         with suppress(OSError):
             temporary.write_text(text, encoding="ascii")
-            temporary.replace(self._path)  # nobody finds it empty
+            temporary.replace(self._path)  # whole at once: nobody reads it half-written

@@ -179,7 +179,7 @@ def _report_error(error: BaseException, attempt: int) -> None:
     while frames is not None and _is_launcher_frame(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     error = error.with_traceback(frames)
-    emit(Error(attempt=attempt, **describe(error, frames, WORKING_DIR, PAYLOAD_DIR)))
+    emit(describe(error, frames, WORKING_DIR, PAYLOAD_DIR).replace(attempt=attempt))
     try:
         sys.excepthook(type(error), error, frames)  # the program's own, if it has set one: crash reporters live there
     except Exception:  # noqa: BLE001  (a hook that is broken must not hide the error)

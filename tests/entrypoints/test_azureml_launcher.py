@@ -177,7 +177,7 @@ def test_the_file_stops_all_nodes_and_one_that_comes_back(tmp_path: Path) -> Non
     )  # with another the platform would end the job for the peers
     for text, end in zip(texts, ends(texts), strict=True):
         assert (end["outcome"], end["why"], end["forced"], end["error"]) == ("stopped", "stop_file", False, None)
-        assert "a stop was asked for: stopping with a checkpoint" in text
+        assert "a stop was requested: stopping with a checkpoint" in text
         assert "Traceback" not in text
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["rank-0", "rank-1"]
     assert (tmp_path / STOP_FILE).exists()
@@ -263,7 +263,7 @@ def test_a_machine_that_is_taken_away_makes_all_nodes_save_and_none_says_that_th
         ("stopped", "peer_preempted"),
         ("stopped", "preempted"),
     ]
-    assert "Azure takes this machine away (Preempt, not before Mon, 19 Sep 2016" in texts[1]
+    assert "Azure is about to end this machine (Preempt, not before Mon, 19 Sep 2016" in texts[1]
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["rank-0", "rank-1"]
 
 

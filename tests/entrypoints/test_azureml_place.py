@@ -136,9 +136,9 @@ def test_a_nodes_own_address_is_the_one_on_the_way_to_the_first_node() -> None:
 @pytest.mark.parametrize(
     ("changes", "node", "message"),
     [
-        ({"NODE_RANK": "1", "WORLD_SIZE": "2"}, 1, "tells this node of 2 nodes in all, the plan says 3"),
-        ({}, 0, "tells this node of 1 node in all, the plan says 3: they would not train one model together"),
-        ({"CLOUDTRAIN_PLATFORM": "plain"}, 0, "tells this node of 1 node in all, the plan says 3"),
+        ({"NODE_RANK": "1", "WORLD_SIZE": "2"}, 1, "this job has 2 nodes, the plan says 3"),
+        ({}, 0, "this job has 1 node, the plan says 3: they would not train one model together"),
+        ({"CLOUDTRAIN_PLATFORM": "plain"}, 0, "this job has 1 node, the plan says 3"),
         ({"LOCAL_RANK": "1"}, 0, "LOCAL_RANK is '1'"),
         ({"MASTER_ADDR": ""}, 0, NO_DISTRIBUTION),
         ({"CLOUDTRAIN_JOB": "{"}, 0, "job.json cannot be read: not JSON"),

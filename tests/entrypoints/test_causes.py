@@ -158,12 +158,13 @@ def test_a_crash_is_told_with_the_last_line_of_the_programs_own(tmp_path: Path) 
         "Extension modules: numpy.core._multiarray_umath, torch._C (total: 20)",
         "[W] a line of another thread",
     )
-    found = heard.fields(tmp_path, tmp_path / ".payload")
-    assert (found["file"], found["line"], found["code"]) == ("train.py", 2, "lib.crash(  1)")
-    assert found["stack"].startswith("Fatal Python error: Segmentation fault")
-    assert "Extension modules" not in found["stack"]
-    assert "another thread" not in found["stack"]
-    assert words("all is well").fields(tmp_path, tmp_path) == {}
+    crashed = failure.exit_error(1, -signal.SIGSEGV, 1.0, finished=False)
+    found = heard.add_stack(crashed, tmp_path, tmp_path / ".payload")
+    assert (found.file, found.line, found.code) == ("train.py", 2, "lib.crash(  1)")
+    assert found.stack.startswith("Fatal Python error: Segmentation fault")
+    assert "Extension modules" not in found.stack
+    assert "another thread" not in found.stack
+    assert words("all is well").add_stack(crashed, tmp_path, tmp_path) == crashed
 
 
 def test_the_failure_file_shows_the_stack_of_a_crash(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain_launcher import contract, environment, failure, launch, platforms
+from cloudtrain_launcher import contract, environment, failure, launch, platforms, torchrun
 from cloudtrain_launcher.events import Error
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
@@ -54,7 +54,7 @@ def error(rank: int, time: float, **fields: Any) -> Error:
 
 
 def test_no_restarts_means_a_static_rendezvous_in_node_order() -> None:
-    arguments = launch.torchrun_arguments(JOB, platforms.plain_context(ENVIRON))
+    arguments = torchrun.torchrun_arguments(JOB, platforms.plain_context(ENVIRON))
     assert {"--node-rank=1", "--master-addr=algo-1", "--master-port=7777", "--max-restarts=0"} <= set(arguments)
     assert not any("rdzv-backend" in argument for argument in arguments)
     assert "--shutdown-timeout=115" in arguments
@@ -62,7 +62,7 @@ def test_no_restarts_means_a_static_rendezvous_in_node_order() -> None:
 
 def test_restarts_mean_c10d_with_its_host_named_and_nodes_kept_in_order() -> None:
     job = contract.Job(**{**vars(JOB), "restarts": 3})
-    arguments = launch.torchrun_arguments(job, platforms.plain_context(ENVIRON))
+    arguments = torchrun.torchrun_arguments(job, platforms.plain_context(ENVIRON))
     assert {"--rdzv-backend=c10d", "--rdzv-endpoint=algo-1:7777", "--local-addr=algo-2"} <= set(arguments)
     assert any(argument.startswith("--rdzv-conf=is_host=false") for argument in arguments)
 
@@ -104,7 +104,7 @@ def test_a_name_that_never_resolves_is_not_waited_for_after_a_stop() -> None:
 
 def test_a_stop_that_comes_after_the_end_does_not_undo_it(tmp_path: Path) -> None:
     launcher = launch.Launcher(JOB, platforms.plain_context(ENVIRON), tmp_path)
-    launcher.stop.why, launcher.stop.time = "sigterm", 1.0
+    launcher.stop.reason, launcher.stop.requested_at = "sigterm", 1.0
     assert launcher._outcome(0) == ("succeeded", None)
     assert launcher._outcome(143) == ("stopped", None)
 
@@ -113,8 +113,8 @@ def test_a_stop_that_comes_after_the_end_does_not_undo_it(tmp_path: Path) -> Non
 def test_a_stop_while_a_restart_was_under_way_is_a_stop(tmp_path: Path, restarts: int, outcome: str) -> None:
     job = contract.Job(**{**vars(JOB), "restarts": restarts})
     launcher = launch.Launcher(job, platforms.plain_context(ENVIRON), tmp_path)
-    launcher.errors.append(error(1, 5.0, attempt=0))
-    launcher.stop.why, launcher.stop.time = "sigterm", 6.0
+    launcher.ranks.errors.append(error(1, 5.0, attempt=0))
+    launcher.stop.reason, launcher.stop.requested_at = "sigterm", 6.0
     assert launcher._outcome(143)[0] == outcome
 
 

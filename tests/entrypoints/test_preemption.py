@@ -30,10 +30,10 @@ def watched(server: Metadata) -> ScheduledEvents:
 def test_what_ends_this_machine_is_seen(kind: str) -> None:
     with metadata("gpu-cluster_3") as server:
         found = watched(server)
-        assert found.seen == ""
+        assert found.event == ""
         server.announce(kind, "gpu-cluster_2", "gpu-cluster_3")
-        assert eventually(lambda: found.seen)
-    assert found.seen == f"{kind}, not before Mon, 19 Sep 2016 18:29:47 GMT"
+        assert eventually(lambda: found.event)
+    assert found.event == f"{kind}, not before Mon, 19 Sep 2016 18:29:47 GMT"
 
 
 def test_what_passes_or_concerns_a_neighbour_is_passed_over() -> None:
@@ -43,9 +43,9 @@ def test_what_passes_or_concerns_a_neighbour_is_passed_over() -> None:
         found = watched(server)
         before = server.asked
         assert eventually(lambda: server.asked > before + 2)
-        assert found.seen == ""
+        assert found.event == ""
         server.announce("Preempt", "gpu-cluster_3")
-        assert eventually(lambda: found.seen), "and the thread has ended"
+        assert eventually(lambda: found.event), "and the thread has ended"
 
 
 def test_an_event_that_has_begun_has_no_time_before_it() -> None:
@@ -57,16 +57,16 @@ def test_where_nobody_answers_nobody_is_asked_any_more(monkeypatch: pytest.Monke
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     asked: list[str] = []
-    ask = ScheduledEvents._ask
+    ask = ScheduledEvents._get
 
     def counted(self: ScheduledEvents, path: str) -> bytes:
         asked.append(path)
         return ask(self, path)
 
-    monkeypatch.setattr(ScheduledEvents, "_ask", counted)
+    monkeypatch.setattr(ScheduledEvents, "_get", counted)
     found = ScheduledEvents(f"http://127.0.0.1:{port}")
     found._watch()
-    assert (len(asked), found.seen) == (stop_sources.MAX_FAILURES, "")
+    assert (len(asked), found.event) == (stop_sources.MAX_FAILURES, "")
 
 
 def test_the_address_is_azures_own_unless_a_rehearsal_says_that_there_is_none() -> None:

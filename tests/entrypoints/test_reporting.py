@@ -96,9 +96,9 @@ def test_whatever_class_torch_raises_instead_the_original_is_told(
     with pytest.raises(Exception) as raised:
         passed_on.reraise()
     told = error_details.describe(raised.value, raised.tb, Path(__file__).parent, Path("/payload"))
-    assert (told["exception"], told["message"]) == (exception, f"{message} (in pin memory thread for device 0)")
-    assert told["file"] == Path(__file__).name
-    assert not told["consequence"]
+    assert (told.exception, told.message) == (exception, f"{message} (in pin memory thread for device 0)")
+    assert told.file == Path(__file__).name
+    assert not told.consequence
 
 
 def test_a_traceback_of_torchs_spawn_and_of_threads_is_taken_apart_too() -> None:
@@ -108,16 +108,16 @@ def test_a_traceback_of_torchs_spawn_and_of_threads_is_taken_apart_too() -> None
         ("Caught Own in replica 1 on device 1.\nOriginal " + block, "in replica 1 on device 1"),
     ):
         told = error_details.describe(RuntimeError(text), None, Path("/job"), Path("/payload"))
-        assert (told["exception"], told["message"]) == ("Own", f"not so ({where})")
-        assert (told["file"], told["line"], told["code"]) == ("a.py", 7, "g()")
+        assert (told.exception, told.message) == ("Own", f"not so ({where})")
+        assert (told.file, told.line, told.code) == ("a.py", 7, "g()")
 
 
 def test_words_that_only_begin_like_a_workers_stay_as_they_are() -> None:
     told = error_details.describe(
         RuntimeError("Caught Own in a trap.\nOriginal Traceback"), None, Path("/job"), Path("/p")
     )
-    assert told["exception"] == "RuntimeError"
-    assert told["message"].startswith("Caught Own")
+    assert told.exception == "RuntimeError"
+    assert told.message.startswith("Caught Own")
 
 
 def test_an_exception_whose_text_cannot_be_made_is_told_by_its_name_and_line(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_nobody_asks_for_a_stop_where_there_is_nothing_to_ask_by() -> None:
     stop.listen()
     assert not stop.is_requested()
     assert not stop.recheck()
-    assert (stop.why, said) == ("", [])
+    assert (stop.reason, said) == ("", [])
 
 
 def test_the_first_to_ask_is_the_reason(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_the_first_to_ask_is_the_reason(tmp_path: Path) -> None:
     assert wait(stop.is_requested)
     (tmp_path / "stop").touch()
     assert stop.recheck()
-    assert (stop.why, said) == ("sigterm", [])
-    assert began <= stop.time <= time.time()
+    assert (stop.reason, said) == ("sigterm", [])
+    assert began <= stop.requested_at <= time.time()
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -72,7 +72,7 @@ def test_a_file_asks_whenever_it_comes_and_stays(tmp_path: Path, before: bool) -
         assert not stop.is_requested()
         file.touch()
         assert wait(stop.is_requested)
-    assert (stop.why, said) == ("stop_file", ["a stop was asked for: stopping with a checkpoint"])
+    assert (stop.reason, said) == ("stop_file", ["a stop was requested: stopping with a checkpoint"])
     assert file.exists()
 
 
@@ -84,9 +84,9 @@ def test_the_clock_asks_and_tells_the_peers(tmp_path: Path) -> None:
         one.listen()
         assert not one.is_requested()
     assert wait(stop.is_requested)
-    assert (stop.why, said) == ("time", ["the time limit is near: stopping with a checkpoint"])
+    assert (stop.reason, said) == ("time", ["the time limit is near: stopping with a checkpoint"])
     assert wait(peer.is_requested)
-    assert (peer.why, heard) == ("time", said)
+    assert (peer.reason, heard) == ("time", said)
     alone, _ = request(after=-1)
     assert not alone.is_requested()
 
@@ -126,7 +126,7 @@ def test_who_lost_peers_that_had_been_stopped_has_stopped(
 ) -> None:
     context = contract.NodeContext(**{**vars(platforms.plain_context(ENVIRON)), "stop_file": str(tmp_path / "stop")})
     launcher = launch.Launcher(JOB, context, tmp_path)
-    launcher.errors.append(error(1, time.time(), **mine))
+    launcher.ranks.errors.append(error(1, time.time(), **mine))
     (tmp_path / "stop").touch()
     assert launcher._conclude(1, 1.0) == {"stopped": 5, "failed": 1}[outcome]
     assert (b'"why":"stop_file"' in capfdbinary.readouterr().out) == (why is not None)
@@ -142,7 +142,7 @@ def test_on_azure_only_a_stop_that_the_job_was_asked_for_leaves_with_0(tmp_path:
     context = contract.NodeContext(**{**vars(platforms.plain_context(ENVIRON)), "stopped_exit_code": 0})
     launcher = launch.Launcher(JOB, context, tmp_path)
     (tmp_path / "result.json").write_text('{"outcome": "stopped"}')
-    launcher.stop.why = why
+    launcher.stop.reason = why
     assert launcher._conclude(0, 1.0) == code
 
 
@@ -157,6 +157,6 @@ def test_sigterm_tells_the_peers_and_what_an_earlier_attempt_told_is_passed_over
     os.kill(os.getpid(), signal.SIGTERM)
     assert wait(stop.is_requested)
     assert wait(peer.is_requested)
-    assert (stop.why, peer.why) == ("sigterm", "peer_preempted")
-    assert heard == ["another node of this job is about to be taken away: stopping with a checkpoint"]
+    assert (stop.reason, peer.reason) == ("sigterm", "peer_preempted")
+    assert heard == ["another node of this job is about to be preempted: stopping with a checkpoint"]
     assert not file.exists(), "a job that is started again goes on"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cloudtrain_job import MARKER, signed_marker
-from cloudtrain_launcher import events, launch, platforms, streams
+from cloudtrain_launcher import events, launch, platforms, reporting, streams
 from cloudtrain_launcher.masking import SecretMasker
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB
 
@@ -139,7 +139,7 @@ def test_a_thousand_fuzzed_lines_change_no_verdict(tmp_path: Path, node: Node, c
     node.write(b"\n".join(lines[500:]) + b"\n")
     outcome, cause = launcher._outcome(code)
     assert (outcome, cause and cause.to_json()) == (("succeeded", None) if code == 0 else ("failed", true))
-    assert (launcher.attempt, launcher.deaths, launcher.done) == (0, [], {})
+    assert (launcher.ranks.attempt, launcher.ranks.failures, launcher.ranks.finished) == (0, [], {})
 
 
 def test_events_of_programs_pass_without_a_signature_and_numbers_beyond_measure_are_infinite(node: Node) -> None:
@@ -212,11 +212,11 @@ def test_a_secret_is_masked_in_what_the_launcher_itself_says(
 ) -> None:
     masker = SecretMasker()
     masker.add([SECRET])
-    for module in (streams, launch):
+    for module in (streams, reporting):
         monkeypatch.setattr(module, "masker", masker)
     context = platforms.plain_context(ENVIRON)
     launcher = launch.Launcher(JOB, dataclasses.replace(context, failure_file=str(tmp_path / "failure")), tmp_path)
-    launcher._add_error(launch._error_of(OSError(f"no such folder: {SECRET}")))
+    launcher.ranks.add_error(reporting.node_error(OSError(f"no such folder: {SECRET}")))
     assert launcher._conclude(1, 1.0) == 1
     said = capfdbinary.readouterr().out.decode()
     assert "hunter2" not in said + (tmp_path / "failure").read_text()

@@ -1,0 +1,105 @@
+"""What this node knows about its ranks: the attempt, who has finished, what failed first. Standard library only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cloudtrain_launcher import failure
+from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
+from cloudtrain_launcher.error_details import CrashOutput
+from cloudtrain_launcher.events import Error, Event, RankEnded, RankFailed, RankStarted, Restarted
+from cloudtrain_launcher.reporting import emit, log, mask_error
+
+
+class RankTracker:
+    """The state of one node's ranks, built from their events and output lines."""
+
+    def __init__(self, job: Job, node: int) -> None:
+        self._job, self._node = job, node
+        self.errors: list[Error] = []
+        """Every error of this node so far, those of earlier attempts included."""
+        self.failures: list[RankFailed] = []
+        """Processes that torchrun found dead, until `report_failures` turns them into errors."""
+        self.attempt = 0
+        """How many times torchrun has restarted the ranks."""
+        self.finished: dict[int, float] = {}
+        """Ranks of this attempt that have ended with exit code 0 -> when, as a Unix timestamp."""
+        self._attempt_started = 0.0
+        self._ranks: dict[int, int] = {}
+        """Local rank -> rank."""
+        self._group_sizes: list[int] = []
+        """For each finished rank, the size of its torch.distributed group; 0: it never joined one."""
+        self._crash_output: dict[int, CrashOutput] = {}
+
+    def on_event(self, event: Event) -> None:
+        """Take in an event of a rank or of torchrun."""
+        if isinstance(event, Error):
+            self.errors.append(event)
+        elif isinstance(event, RankFailed):
+            self.failures.append(event)
+        elif isinstance(event, RankEnded) and event.exitcode == 0:
+            self.finished[event.rank] = event.time
+            self._group_sizes.append(self._world_size if event.group is None else event.group)
+        elif isinstance(event, RankStarted):
+            self._ranks[event.local_rank] = event.rank
+            self._crash_output.pop(event.local_rank, None)
+            if event.attempt > self.attempt:
+                self._start_attempt(event)
+
+    def on_line(self, local_rank: int, line: str) -> None:
+        """Take in a line that a rank printed; torchrun's own, of local rank -1, are ignored."""
+        if local_rank >= 0:
+            self._crash_output.setdefault(local_rank, CrashOutput()).feed(line)
+
+    def report_failures(self, *, stopping: bool) -> None:
+        """Turn the dead processes into errors. Call it when all that they printed has been read.
+
+        A rank that reported its own exception has its error already. While the job stops, a dead rank is no error.
+        """
+        for failed in self.failures:
+            rank = self._ranks.get(failed.local_rank, -1)
+            has_error = any(error.rank == rank and error.attempt == self.attempt for error in self.errors)
+            of_earlier_attempt = failed.time < self._attempt_started
+            if not has_error and not of_earlier_attempt and not stopping:
+                self.add_error(self._error_of(failed, rank))
+        self.failures.clear()
+
+    def add_error(self, error: Error) -> Error:
+        """Record an error of this node and emit it, secrets masked; returns it as recorded."""
+        error = mask_error(error.replace(node=self._node, attempt=self.attempt))
+        self.errors.append(error)
+        emit(error)
+        return error
+
+    def root_cause(self) -> Error | None:
+        """The first cause of the failure so far; None if there is no error.
+
+        If the earliest error only says that a peer was lost, and a peer had exited with code 0 before, that exit is it.
+        """
+        cause = failure.root_cause(self.errors)
+        return cause and (failure.early_exit(cause, self.finished, self._node) or cause)
+
+    def trained_separately(self) -> bool:
+        """Whether the ranks that finished were never in one torch.distributed group with all others."""
+        return self._world_size > 1 and bool(self._group_sizes) and max(self._group_sizes) < self._world_size
+
+    @property
+    def _world_size(self) -> int:
+        return self._job.nodes * self._job.processes
+
+    def _error_of(self, failed: RankFailed, rank: int) -> Error:
+        output = self._crash_output.get(failed.local_rank, CrashOutput())
+        finished = rank in self.finished
+        error = failure.exit_error(rank, failed.exitcode, failed.time, finished=finished, reason=output.reason)
+        return output.add_stack(error, Path.cwd(), PAYLOAD_DIR) if failed.exitcode < 0 else error
+
+    def _start_attempt(self, event: RankStarted) -> None:
+        """The first rank of a new attempt has started."""
+        cause = self.root_cause()
+        self.attempt, self._attempt_started = event.attempt, event.time
+        self.finished.clear()
+        self._group_sizes.clear()
+        is_of_this_node = cause is not None and not cause.consequence
+        why = failure.one_line(cause) if cause and is_of_this_node else "requested by another node"
+        emit(Restarted(attempt=self.attempt, why=why))
+        log(self._node, f"restart {self.attempt} of {self._job.restarts}: {why}")

@@ -1,0 +1,133 @@
+"""Runs torchrun as a child process: its arguments, the output of its ranks, and a stop. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+from cloudtrain_launcher.contract import STREAM_KEY, Job, NodeContext
+from cloudtrain_launcher.environment import job_environment
+from cloudtrain_launcher.events import Event
+from cloudtrain_launcher.rank_tracker import RankTracker
+from cloudtrain_launcher.stop import StopRequest
+from cloudtrain_launcher.streams import Streams
+
+JOIN_TIMEOUT_SECONDS = 900
+"""How long nodes wait for each other at the rendezvous: they pull the image at different speeds."""
+
+NOT_STARTED = 143
+"""The exit code if a stop came before torchrun was started: what a process returns that SIGTERM ended."""
+
+
+class TorchrunExit(NamedTuple):
+    """How torchrun ended."""
+
+    code: int
+    killed: bool = False
+    """Whether it was killed, because the ranks had not ended within the grace period after a stop."""
+
+
+def run_torchrun(
+    job: Job,
+    context: NodeContext,
+    scratch: Path,
+    stop: StopRequest,
+    ranks: RankTracker,
+    on_event: Callable[[Event], None],
+) -> TorchrunExit:
+    """Run torchrun until it ends; every event of the ranks goes to `on_event`, their other output to the log.
+
+    A stop is passed on as one SIGTERM, and as SIGKILL when the grace period of the job is nearly over. Must be called
+    from the main thread, since it installs a handler for SIGCHLD. OSError if a process or pipe cannot be created.
+    """
+    key = os.urandom(8).hex()
+    streams = Streams(scratch, job.processes, on_event, key=key, on_line=ranks.on_line)
+    streams.add_wakeup(_wakeup_on_signals())
+    if stop.is_requested():
+        return TorchrunExit(NOT_STARTED)
+    torchrun = _start(job, context, scratch, key)
+    assert torchrun.stdout is not None  # noqa: S101  (a pipe, see _start)
+    streams.add_torchrun(torchrun.stdout.fileno())
+    grace_seconds = job.grace_seconds - min(2, job.grace_seconds / 5)
+    terminated = killed = False
+    while torchrun.poll() is None:
+        if stop.is_requested() and not terminated:  # only once: a second SIGTERM would interrupt torchrun's own stop
+            terminated = True
+            torchrun.terminate()
+        streams.pump(timeout=1.0)
+        _report_failures(ranks, streams, stop)
+        if stop.reason and time.monotonic() > stop.requested_monotonic + grace_seconds:
+            killed = True
+            torchrun.kill()  # its ranks end with it: see set_parent_death_signal
+    streams.drain()
+    _report_failures(ranks, streams, stop)
+    return TorchrunExit(torchrun.returncode, killed)
+
+
+def _report_failures(ranks: RankTracker, streams: Streams, stop: StopRequest) -> None:
+    if ranks.failures:
+        streams.pump(timeout=0)  # the error that a dead rank reported itself comes first
+        ranks.report_failures(stopping=bool(stop.reason))
+
+
+def _start(job: Job, context: NodeContext, scratch: Path, key: str) -> subprocess.Popen[bytes]:
+    agent = str(Path(__file__).with_name("agent.py"))
+    # torchrun creates a folder for log files even if it writes none: in ours, which is removed at the end.
+    log_dir = f"--log-dir={scratch / 'torchrun'}"
+    return subprocess.Popen(
+        [sys.executable, "-u", agent, log_dir, *torchrun_arguments(job, context)],
+        env={**job_environment(job, context, scratch, os.environ), STREAM_KEY: key},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def _wakeup_on_signals() -> int:
+    """A pipe's read end that becomes readable when a signal arrives, the end of a child process included."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    os.set_blocking(write_end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    return read_end
+
+
+def torchrun_arguments(job: Job, context: NodeContext) -> list[str]:
+    """torchrun's command line on this node, without the program's arguments.
+
+    Without restarts a static rendezvous keeps the ranks in node order. With restarts it must be c10d: after a restart
+    the static one gives the new workers the addresses of the old ones.
+    """
+    arguments = [
+        f"--nnodes={context.nodes}",
+        f"--nproc-per-node={job.processes}",
+        f"--max-restarts={job.restarts}",
+        "--monitor-interval=0.1",
+        f"--shutdown-timeout={max(5, job.grace_seconds - 5)}",
+    ]
+    if job.restarts == 0:
+        arguments += [
+            f"--node-rank={context.node_rank}",
+            f"--master-addr={context.master_addr}",
+            f"--master-port={context.master_port}",
+            f"--rdzv-conf=timeout={JOIN_TIMEOUT_SECONDS}",
+        ]
+    else:
+        host = "true" if context.node_rank == 0 else "false"
+        arguments += [
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={context.master_addr}:{context.master_port}",
+            f"--rdzv-id={job.run_id}",
+            f"--rdzv-conf=is_host={host},join_timeout={JOIN_TIMEOUT_SECONDS}",
+        ]
+        # c10d orders the nodes by their addresses: given in node order, they keep the platform's ranks.
+        if context.address:
+            arguments.append(f"--local-addr={context.address}")
+    return [*arguments, str(Path(__file__).with_name("worker.py"))]
