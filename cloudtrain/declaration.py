@@ -1,4 +1,4 @@
-"""What a provider says of itself before it is loaded: its section in job.yaml, URI schemes, secret stores and names.
+"""What a provider declares before it is loaded: its section in job.yaml, URI schemes, secret stores and names.
 
 Reading a spec takes no more than this, so a declaration imports next to nothing. Ours are `DECLARATION` in
 `cloudtrain/providers/NAME/declaration.py`; that of a third party is the attribute `declaration` of the class that its
@@ -47,8 +47,8 @@ class Declaration:
     """What names of images begin with that mean something here alone: `dlc` of `dlc:pytorch-2.8`."""
     secret_stores: Mapping[str, str] = field(default_factory=dict)
     """Where it finds secrets, each store with the form of a name in it: `{"keyvault": "VAULT/NAME"}`."""
-    no_secrets_here: str = ""
-    """Why its secrets cannot be looked up in a rehearsal on this machine; empty where they can."""
+    no_local_secrets: str = ""
+    """Why its secrets cannot be looked up in a rehearsal on this machine; empty where they can be."""
     fallback_providers: tuple[str, ...] = ()
     """Providers whose inputs and secrets are this one's too: what `local` finds, a container here finds."""
     request_name: str = ""
@@ -56,23 +56,23 @@ class Declaration:
     section: Callable[[], type[Section]] | None = None
     """Imports the model of its section in job.yaml; None where it has none."""
 
-    def place_of(self, places: Mapping[str, str]) -> str | None:
-        """Where this provider finds an input or a secret, of what the spec says per provider ("*": for all)."""
-        return next((places[name] for name in (self.name, *self.fallback_providers, "*") if name in places), None)
+    def location_for(self, locations: Mapping[str, str]) -> str | None:
+        """Where this provider finds an input or a secret, of the locations by provider ("*": all); None for none."""
+        return next((locations[name] for name in (self.name, *self.fallback_providers, "*") if name in locations), None)
 
 
 def provider_names() -> tuple[str, ...]:
-    """The providers at hand: ours by their folders, others by their entry points."""
+    """The known providers: ours by their folders, others by their entry points."""
     return tuple(sorted({*_our_names(), *third_party()}))
 
 
 def is_provider(name: str) -> bool:
-    """Whether there is a provider of that name. Others' packages are looked through only where it is none of ours."""
+    """Whether there is a provider of that name. Others' packages are searched only where it is none of ours."""
     return name in _our_names() or name in third_party()
 
 
 def declaration_of(name: str) -> Declaration:
-    """What a provider says of itself. UsageError names those at hand, or says what is wrong with a third party's."""
+    """A provider's declaration. UsageError names the known providers, or what is wrong with a third party's."""
     if name in _our_names():
         found: Declaration = import_module(f"cloudtrain.providers.{name}.declaration").DECLARATION
         return found
@@ -84,9 +84,9 @@ def declaration_of(name: str) -> Declaration:
 
 
 def declarations() -> Iterator[Declaration]:
-    """Those of all providers, ours first: others' packages are looked through only by who reads on.
+    """Those of all providers, ours first: others' packages are searched only if the caller reads on.
 
-    A third party's that cannot be had is passed over with a warning: nobody has asked for it.
+    A third party's that cannot be loaded is skipped with a warning: the command may not be about it.
     """
     for name in _our_names():
         yield declaration_of(name)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from cloudtrain.issues import Issue
 
 NOTHING_STARTED = "nothing was started"
-"""How people are told of `Outcome.NOT_STARTED`."""
+"""The words for `Outcome.NOT_STARTED` in messages."""
 
 
 class Outcome(Enum):
-    """What became of what was asked for, when the call for it failed."""
+    """What became of a request when the call for it failed."""
 
     REFUSED = "refused"
     """This call has not done it."""
@@ -102,17 +102,17 @@ class RunExists(RefusedError):
 
 
 class StorageError(CloudtrainError):
-    """The local disk would not take or give what was asked: full, read-only, not ours."""
+    """The local disk could not be read or written: full, read-only, not ours."""
 
     exit_code = 4
 
 
 DENIED = "Denied"
-"""The code of a CloudError that says that a right is missing, where a cloud's own names for it differ."""
+"""The code of a CloudError for a missing permission, where a cloud has several names for it."""
 
 
 class CloudError(CloudtrainError):
-    """The cloud or the network failed, or refused us."""
+    """The cloud or the network failed, or refused the call."""
 
     exit_code = 4
 

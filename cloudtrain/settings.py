@@ -78,7 +78,7 @@ def _arguments(value: Any) -> tuple[str, ...]:
     return found
 
 
-def _yes(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     if str(value).lower() not in ("1", "true", "yes", "0", "false", "no"):
         raise ValueError(f"expected true or false, got {value!r}")
     return str(value).lower() in ("1", "true", "yes")
@@ -94,7 +94,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "image.args": (_arguments, "arguments of our own image, such as BASE_IMAGE=debian:12-slim"),
     "image.build_args": (_arguments, "arguments of a Dockerfile of your own"),
     "docker.memory": (_quantity(parse_size), "the most memory that one container may use, such as 8 GiB"),
-    "docker.share_gpus": (_yes, "containers may use GPUs that another run has"),
+    "docker.share_gpus": (_boolean, "containers may use GPUs that another run has"),
     "prices": (_path, "your own table of prices: CSV, instance_type,usd_per_hour,region,as_of"),
     "aws.region": (_text, "AWS region"),
     "aws.role": (_text, "execution role of SageMaker jobs"),
@@ -132,22 +132,22 @@ DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """The settings in force and where each comes from; a key that nobody set is absent."""
+    """The settings in force and where each comes from; a key that is not set is absent."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     folder: Path = field(default_factory=Path)
-    """The job's, from which relative places in the spec count."""
+    """The job's, from which relative paths in the spec count."""
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
 
     def get(self, key: str) -> Any:
-        """The value, or None when nobody set it."""
+        """The value, or None when it is not set."""
         return self.values.get(key)
 
-    def beside_the_job(self, key: str) -> str:
-        """The place in the file beside the job that sets a key, which may be somebody else's; empty when none does."""
+    def origin_beside_job(self, key: str) -> str:
+        """The line in the file beside the job that sets a key, which may be another user's; empty when none does."""
         origin = self.origins.get(key, "")
         return origin if origin.startswith(f"{self.folder / FILE_NAME}:") else ""
 
@@ -205,7 +205,7 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
         where = f"{path}:{place[1]}:{place[2]}" if place else str(path)
         issues.append(Issue((), f"is not TOML: {error}", origin=where))
         return {}
-    except ValueError:  # of the number alone, without its place
+    except ValueError:  # names the number alone, without its line
         issues.append(Issue((), "holds a number of more digits than can be read", origin=str(path)))
         return {}
     except RecursionError:

@@ -26,7 +26,7 @@ class Instance:
     memory_gib: float
     network: str
     nvme: bool | None
-    """Whether it has disks of its own, which SageMaker uses in place of a volume; None: not known."""
+    """Whether it has local disks, which SageMaker uses in place of a volume; None: not known."""
     usd_per_hour: float | None
     region: str
     as_of: str
@@ -57,7 +57,7 @@ def instances(provider: str) -> tuple[Instance, ...]:
 
 
 def read_table(name: str) -> list[dict[str, str]]:
-    """The rows of a table that lies beside this file, each by its columns' names."""
+    """The rows of a CSV table beside this file, each by its columns' names."""
     import csv
 
     # Not importlib.resources, which would take longer to import than all tables to read.

@@ -8,12 +8,12 @@ from cloudtrain.catalog import Instance, instances, type_names
 from cloudtrain.issues import Issue, Keys, did_you_mean
 
 
-def choose(
+def select_instances(
     provider: str, *, gpus: int | None, gpu: Sequence[str], named: Sequence[str], default: str
 ) -> tuple[tuple[str, ...], int, list[Issue]]:
     """The instance types for a job, the GPUs that it uses of each, and what is wrong with what the spec says.
 
-    `named` types are taken as they are, with all their GPUs where no number is asked for. Otherwise each GPU model of
+    `named` types are taken as they are, with all their GPUs where no number is given. Otherwise each GPU model of
     the list, in its order, gives the cheapest type that has exactly `gpus` of it; models that this provider does not
     have in that number are passed over, unless none is left. No model: the cheapest of all; no GPUs: `default`.
     """
@@ -49,15 +49,15 @@ def _all_gpus(provider: str, named: Sequence[str]) -> tuple[int | None, list[Iss
         message = f"{unknown[0]} is not in our table of machines, so how many GPUs it has is not known{meant}"
         return None, [Issue(at, message, "say resources.gpus: how many the job uses per node")]
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        counted = ", ".join(f"{name}: {count}" for name, count in counts.items())
         hint = "name types with as many GPUs as each other, of which a job uses all"
-        return None, [Issue(at, f"these types have different numbers of GPUs ({told})", hint)]
+        return None, [Issue(at, f"these types have different numbers of GPUs ({counted})", hint)]
     return next(iter(counts.values())), []
 
 
 def _gpus_of(provider: str, name: str) -> int | None:
-    """By the table, or else by what its name says; None where neither tells."""
-    row = find(provider, name)
+    """From the table, or else from its name; None where neither has it."""
+    row = find_instance(provider, name)
     if row is None:
         return None if type_names.has_gpus(provider, name) else 0
     return row.gpus
@@ -68,18 +68,18 @@ def local_disks(instance_type: str) -> bool | None:
 
     They are encrypted by themselves, and take no key of ours.
     """
-    row = find("aws", instance_type)
+    row = find_instance("aws", instance_type)
     return type_names.local_disks(instance_type) if row is None or row.nvme is None else row.nvme
 
 
-def find(provider: str, instance_type: str) -> Instance | None:
+def find_instance(provider: str, instance_type: str) -> Instance | None:
     """The row of an instance type, None when the table does not know it."""
-    name = instance_type.lower()  # Azure does not tell capitals apart, and AWS has none
+    name = instance_type.lower()  # Azure ignores case, and AWS has no capitals
     return next((row for row in instances(provider) if row.instance_type.lower() == name), None)
 
 
 def architecture_of(provider: str, types: Sequence[str]) -> str:
-    """What images must be built for, by the first of these types; amd64 where nothing says otherwise."""
+    """What images must be built for, by the first of these types; amd64 by default."""
     return type_names.architecture(provider, types[0]) if types else "amd64"
 
 
@@ -88,9 +88,9 @@ def mixed_architectures(provider: str, types: Sequence[str]) -> list[Issue]:
     known = {name: type_names.architecture(provider, name) for name in types}
     if len(set(known.values())) < 2:
         return []
-    told = ", ".join(f"{name}: {architecture}" for name, architecture in known.items())
+    listed = ", ".join(f"{name}: {architecture}" for name, architecture in known.items())
     hint = "name types of one kind, or an image of your own that is built for both"
-    return [Issue(("resources",), f"no one image runs on all of these machines ({told})", hint)]
+    return [Issue(("resources",), f"no one image runs on all of these machines ({listed})", hint)]
 
 
 def names_of(row: Instance) -> tuple[str, ...]:
@@ -102,8 +102,8 @@ def _wrong_counts(provider: str, gpus: int | None, named: Sequence[str]) -> list
     """A job that uses fewer GPUs than the machine has pays for idle ones; one that wants more never starts."""
     problems: list[Issue] = []
     for index, name in enumerate(named):
-        row = find(provider, name)
-        if row is None and (meant := find(provider, f"ml.{name}")):
+        row = find_instance(provider, name)
+        if row is None and (meant := find_instance(provider, f"ml.{name}")):
             at: Keys = ("resources", "instance", provider, *((index,) if len(named) > 1 else ()))
             message = f"{name} is EC2's name of it (did you mean {meant.instance_type!r}?)"
             problems.append(Issue(at, message))

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.catalog.machines import find
+from cloudtrain.catalog.machines import find_instance
 from cloudtrain.issues import Issue
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Price:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Quote:
+class CostEstimate:
     """Price and caps of a job. The time cap is the one that the cloud itself will hold."""
 
     price: Price | None
@@ -80,7 +80,7 @@ def price_of(
     found = []
     for name in types:
         mine = (own or {}).get((name, region)) or (own or {}).get((name, ""))
-        row = find(provider, name)
+        row = find_instance(provider, name)
         if mine is not None:
             found.append(mine)
         elif row is not None and row.usd_per_hour is not None and row.region == region:
@@ -90,7 +90,7 @@ def price_of(
     return max(found, key=lambda price: price.usd, default=None)
 
 
-def quote(
+def estimate_cost(
     price: Price | None,
     nodes: int,
     limits: Limits,
@@ -98,7 +98,7 @@ def quote(
     default_seconds: int,
     grace_seconds: int,
     kept_seconds: int = 0,
-) -> tuple[Quote, list[Issue]]:
+) -> tuple[CostEstimate, list[Issue]]:
     """The caps of a job, and what is wrong with them.
 
     An amount of money becomes a time, since only a time can be held by the cloud without a watcher of ours. With an
@@ -126,13 +126,13 @@ def quote(
     elif limits.max_runtime is None and price is None:
         message = "the price of this machine is not known, and nothing limits what the job may cost"
         problems.append(Issue(("limits",), message, "set limits.max_runtime"))
-    made = Quote(
+    made = CostEstimate(
         price=price, nodes=nodes, max_seconds=seconds, cap=cap, overhead_seconds=overhead, kept_seconds=kept_seconds
     )
     return made, problems
 
 
-def own_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Issue]]:
+def user_prices(path: str | None) -> tuple[dict[tuple[str, str], Price], list[Issue]]:
     """The user's own table, if there is one, and what is wrong with it."""
     if path is None:
         return {}, []

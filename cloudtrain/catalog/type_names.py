@@ -1,18 +1,18 @@
-"""What the name of a machine type says, where no table knows it: disks of its own, its processor, whether it has GPUs.
+"""What can be read from the name of an instance type that no table has: local disks, processor, GPUs.
 
 After "Amazon EC2 instance type naming conventions" and "Naming conventions for Azure virtual machine sizes".
-tests/unit/test_catalog.py holds what is said of EC2's against EC2's own data.
+tests/unit/test_catalog.py compares what is read from EC2's names with EC2's own data.
 """
 
 from __future__ import annotations
 
 import re
 
-# Compiled when they are needed: a plan has no time to lose.
+# Compiled when they are needed: most plans need none of them.
 _EC2 = r"(?:ml\.)?(?P<series>[a-z]+)(?P<generation>\d+)(?P<options>[a-z]*)(?:-\w+)?\.[\w-]+"
 """`r`, `5` and `d` of `ml.r5d.large`."""
 _STORAGE_SERIES = ("i", "im", "is", "d", "h", "f", "x", "trn", "gr")
-"""Series whose machines all have disks of their own, though no letter of their names says so."""
+"""Series whose machines all have local disks, though no letter of their names shows it."""
 _STORAGE_FROM = {"p": 5, "g": 5}
 """Series that have them from a generation on."""
 _STORAGE_UNTIL = {"c": 3, "m": 3, "r": 3}

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.api import jobs as api
-from cloudtrain.catalog.machines import find, names_of
-from cloudtrain.catalog.pricing import Quote
+from cloudtrain.catalog.machines import find_instance, names_of
+from cloudtrain.catalog.pricing import CostEstimate
 from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import UsageError
@@ -27,7 +27,7 @@ from cloudtrain.units import format_duration, format_size
 def headline(plan: Plan) -> str:
     """`2 nodes x 2 processes on this machine`, `2 x ml.p4d.24xlarge (8 x A100-40GB, EFA), spot, us-east-1`."""
     resources = plan.spec.resources
-    if plan.target.quote is not None and not plan.is_rehearsal:
+    if plan.target.cost_estimate is not None and not plan.is_rehearsal:
         spot = ", spot" if resources.spot else ""
         return f"{resources.nodes} x {_machines(plan)}{spot}, {plan.target.where}"
     gpus = f", {count(plan.gpus, 'GPU')} each" if plan.gpus else ""
@@ -39,14 +39,14 @@ def place(plan: Plan) -> str:
     """`on this machine`, `on this machine, as SageMaker would run it`, `in us-east-1`."""
     if plan.is_rehearsal:
         return f"on {plan.host.where}, as {plan.target.declaration.label} would run it"
-    return f"{'on' if plan.target.quote is None else 'in'} {plan.target.where}"
+    return f"{'on' if plan.target.cost_estimate is None else 'in'} {plan.target.where}"
 
 
 def _machines(plan: Plan) -> str:
     """The instance types in order of preference, each with what it has."""
     described = []
     for name in _types(plan):
-        row = find(plan.target.provider, name)
+        row = find_instance(plan.target.provider, name)
         parts = [f"{row.gpus} x {names_of(row)[-1]}"] if row and row.gpus else []
         parts += [_NETWORKS[row.network]] if row and row.network in _NETWORKS else []
         described.append(f"{name} ({', '.join(parts)})" if parts else name)
@@ -95,7 +95,7 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
 
 def _input(plan: Plan, item: Input) -> str:
     """Where an input lies, and in what shape the job will find it; a guess is said to be one."""
-    place = plan.target.place_of(item.uri) or ""
+    place = plan.target.location_for(item.uri) or ""
     if plan.target.contract == "plain":
         return place
     if item.type is not None:
@@ -118,40 +118,41 @@ def _kind(plan: Plan) -> str:
 
 def cost(plan: Plan) -> list[str]:
     """The price per hour, and the most that it can come to."""
-    quote = plan.target.quote
-    if quote is None or plan.is_rehearsal:
+    estimate = plan.target.cost_estimate
+    if estimate is None or plan.is_rehearsal:
         return ["nothing: it runs here"]
-    if quote.price is None:
+    if estimate.price is None:
         machines = next(iter(_types(plan)), f"the machines of {plan.target.cluster}")
-        return [f"unknown: no price of {machines} in {plan.target.where} is at hand{_kept(quote)}"]
-    age = quote.age_days(plan.context.time)
-    old = f"price of {quote.price.as_of}" if quote.price.as_of else "price"
+        return [f"unknown: no price of {machines} in {plan.target.where} is at hand{_kept(estimate)}"]
+    age = estimate.age_days(plan.context.time)
+    old = f"price of {estimate.price.as_of}" if estimate.price.as_of else "price"
     old += f", {age} days old" if age is not None and age >= 0 else ""
-    old += " of your own table" if quote.price.source == "your own table" else ""
-    old += f"; {quote.price.source}" if "unverified" in quote.price.source else ""
+    old += " of your own table" if estimate.price.source == "your own table" else ""
+    old += f"; {estimate.price.source}" if "unverified" in estimate.price.source else ""
     spot = ", spot is less" if plan.spec.resources.spot else ""
-    lines = [f"{quote.usd_per_hour:.2f} USD/h on demand{spot} ({old})"]
-    where = plan.origins.get(quote.cap)
-    reason = f"  ← {where} {quote.cap.rpartition('.')[2]}" if where else "  (by default; limits set another)"
+    lines = [f"{estimate.usd_per_hour:.2f} USD/h on demand{spot} ({old})"]
+    where = plan.origins.get(estimate.cap)
+    reason = f"  ← {where} {estimate.cap.rpartition('.')[2]}" if where else "  (by default; limits set another)"
     lines.append(
-        f"at most {quote.worst_usd:.2f} USD of machine time: stops after {format_duration(quote.max_seconds)}{reason}"
+        f"at most {estimate.worst_usd:.2f} USD of machine time: "
+        f"stops after {format_duration(estimate.max_seconds)}{reason}"
     )
-    lines[-1] += _kept(quote)
+    lines[-1] += _kept(estimate)
     return lines
 
 
-def _kept(quote: Quote) -> str:
+def _kept(estimate: CostEstimate) -> str:
     """What it costs that machines are kept for the next job, which is billed as work is."""
-    if not quote.kept_seconds:
+    if not estimate.kept_seconds:
         return ""
-    usd = f": {quote.kept_usd:.2f} USD of that" if quote.kept_usd is not None else ""
-    return f"; its machines are kept for {format_duration(quote.kept_seconds)} after the end, and billed{usd}"
+    usd = f": {estimate.kept_usd:.2f} USD of that" if estimate.kept_usd is not None else ""
+    return f"; its machines are kept for {format_duration(estimate.kept_seconds)} after the end, and billed{usd}"
 
 
 def _limits(plan: Plan) -> str:
     limits = plan.spec.limits
-    quote = plan.target.quote
-    seconds = quote.max_seconds if quote else limits.max_runtime
+    estimate = plan.target.cost_estimate
+    seconds = estimate.max_seconds if estimate else limits.max_runtime
     runtime = f"stops after {format_duration(seconds)}" if seconds else "no time limit"
     origin = plan.origins.get("limits.max_runtime") if seconds == limits.max_runtime else None
     restarts = f"{count(limits.restarts, 'restart')} in place"

@@ -32,7 +32,7 @@ def start(
     from cloudtrain.submission.submit import submit, warnings
 
     say(f"{plan.run_id}  {one_line(headline(plan))}")
-    if plan.target.quote is not None and not plan.is_rehearsal:
+    if plan.target.cost_estimate is not None and not plan.is_rehearsal:
         say(f"  cost: {cost(plan)[-1]}")
 
     def note(text: str) -> None:

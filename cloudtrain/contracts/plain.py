@@ -62,7 +62,7 @@ def launches(
             **({"CLOUDTRAIN_STOP_FILE": layout.stop_file} if layout.stop_file else {}),
             **{f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}": path for name, path in layout.inputs.items()},
         }
-        secrets = {name: plan.target.place_of(places) or "" for name, places in spec.secrets.items()}
+        secrets = {name: plan.target.location_for(places) or "" for name, places in spec.secrets.items()}
         argv = (layout.python, "-u", f"{cwd}/{PAYLOAD_FOLDER}")
         found.append(Launch(node=node, argv=argv, cwd=cwd, env=env, secrets=secrets))
     return tuple(found)

@@ -14,11 +14,11 @@ _EVERYTHING = {"", ".", "/", "./"}
 
 
 class Unclear(Exception):
-    """Something in it that only the builder itself can tell."""
+    """It holds something that only the builder can resolve."""
 
 
-def copied(text: str) -> list[Pattern] | None:
-    """What COPY, ADD and mounted folders name; None where it is everything, or cannot be told from the text alone."""
+def copied_patterns(text: str) -> list[Pattern] | None:
+    """What COPY, ADD and mounted folders name; None where it is everything, or cannot be known from the text alone."""
     try:
         return [pattern_of(source) for instruction, rest in _instructions(text) for source in _named(instruction, rest)]
     except (Unclear, re.error):
@@ -61,9 +61,9 @@ def _named(instruction: str, rest: str) -> Iterator[str]:
 def _mounted(rest: str) -> Iterator[str]:
     """The folders that a RUN sees without a copy: `--mount=type=bind,source=…`, and `bind` is the default."""
     for flag in re.findall(r"--mount=(\S+)", rest):
-        said = dict(part.partition("=")[::2] for part in flag.split(","))
-        if said.get("type", "bind") == "bind" and "from" not in said:
-            yield _certain(said.get("source") or said.get("src") or "")
+        options = dict(part.partition("=")[::2] for part in flag.split(","))
+        if options.get("type", "bind") == "bind" and "from" not in options:
+            yield _certain(options.get("source") or options.get("src") or "")
 
 
 def _certain(source: str) -> str:

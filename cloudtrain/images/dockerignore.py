@@ -52,7 +52,7 @@ def pattern_of(text: str) -> Pattern:
     return matcher(_pieces(posixpath.normpath(text).lstrip("/")))
 
 
-def fits(path: str, patterns: Sequence[Pattern]) -> bool:
+def matches_any(path: str, patterns: Sequence[Pattern]) -> bool:
     """Whether a path, relative and with slashes, or a folder above it fits one of them."""
     return any(pattern(each) for each in _with_folders(path) for pattern in patterns)
 
@@ -72,7 +72,7 @@ def _with_folders(path: str) -> list[str]:
     return ["/".join(parts[: count + 1]) for count in range(len(parts))]
 
 
-def brings_back(rules: Sequence[Rule]) -> bool:
+def has_exceptions(rules: Sequence[Rule]) -> bool:
     """Whether files of an ignored folder may be wanted all the same."""
     return any(not leaves_out for leaves_out, _ in rules)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from cloudtrain.bundle import bundled, payload_files
 from cloudtrain.errors import SourceError
-from cloudtrain.images.copied import copied
-from cloudtrain.images.dockerignore import Rule, brings_back, fits, is_ignored, rules_of
+from cloudtrain.images.copied import copied_patterns
+from cloudtrain.images.dockerignore import Rule, has_exceptions, is_ignored, matches_any, rules_of
 
 LOCAL = "cloudtrain"
 """What images that we build are called on this machine."""
@@ -29,11 +29,11 @@ _TAG_DIGITS = 12
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """All that decides what a build makes, as far as this machine can tell: a base's tag may move."""
+    """All that decides the result of a build, as far as this machine knows: a base's tag may move."""
 
     dockerfile: str
     kind: str = ""
-    """cuda or cpu of our own image; empty for somebody else's."""
+    """cuda or cpu of our own image; empty for any other image."""
     args: tuple[str, ...] = ()
     """`NAME=VALUE`, the build's arguments; of two for one name the later counts."""
     platform: str = ""
@@ -80,8 +80,8 @@ def recipe_of(
     dockerfile: Path, args: Sequence[str] = (), platform: str = "", kind: str = "", limit: int | None = None
 ) -> Recipe:
     """The recipe of a Dockerfile. SourceError when its folder cannot be read, or holds more than `limit` bytes."""
-    told = dict(arg.partition("=")[::2] for arg in args)
-    digest = sha256(repr((dockerfile.name, sorted(told.items()), platform)).encode())
+    given = dict(arg.partition("=")[::2] for arg in args)
+    digest = sha256(repr((dockerfile.name, sorted(given.items()), platform)).encode())
     size = 0
     if kind:
         digest.update(payload_archive())
@@ -103,7 +103,7 @@ def recipe_of(
 def payload_archive() -> bytes:
     """What our own image has besides the files of docker/: launcher and trainer, for `docker run IMAGE train`.
 
-    The same bytes for the same files, whoever packs them and when.
+    The same bytes for the same files, whichever machine packs them, and when.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -126,8 +126,8 @@ def _rules(dockerfile: Path) -> list[Rule]:
 def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result]:
     """The Dockerfile itself, and what the build may copy: files, links and the folders they are in, none of git's."""
     found = {dockerfile: dockerfile.stat()}
-    named = copied(dockerfile.read_text(encoding="utf-8", errors="surrogateescape"))
-    top, searches_all = dockerfile.parent, brings_back(rules)
+    named = copied_patterns(dockerfile.read_text(encoding="utf-8", errors="surrogateescape"))
+    top, searches_all = dockerfile.parent, has_exceptions(rules)
     for folder, folders, files in os.walk(top, onerror=_raise):
         inside = Path(folder).relative_to(top)
         folders[:] = [name for name in folders if name != ".git"]
@@ -137,7 +137,7 @@ def _files(dockerfile: Path, rules: Sequence[Rule]) -> dict[Path, os.stat_result
             path = Path(folder) / name
             info = path.lstat()
             wanted = stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode) or stat.S_ISDIR(info.st_mode)
-            wanted = wanted and (named is None or fits((inside / name).as_posix(), named))
+            wanted = wanted and (named is None or matches_any((inside / name).as_posix(), named))
             if wanted and path != dockerfile and not is_ignored((inside / name).as_posix(), rules):
                 found[path] = info
                 # A file that is brought back takes the folders above it along.

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 _AWS = r"amazonaws\.(?:com|com\.cn|eu)|c2s\.ic\.gov|sc2s\.sgov\.gov|cloud\.adc-e\.uk|csp\.hci\.ic\.gov"
-"""The domains of all partitions, and no other: whoever else could take such a name would be shown a login."""
+"""The domains of all partitions, and no other: a registry with such a name would be sent a login."""
 
 ECR = re.compile(rf"(\d{{12}})\.dkr\.ecr(?:-fips)?\.([a-z0-9-]+)\.({_AWS})/.+")
 """An address in a registry of AWS: account, region, domain."""
@@ -32,17 +32,17 @@ class Address:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedImage:
-    """The image of a run, looked at or put in its place right before the start."""
+    """The image of a run, looked up, or built and pushed, right before the start."""
 
     address: str
     """What the request names: by digest where we have pushed it, else as it was planned."""
     planned: str
     """What the plan calls it."""
     digest: str = ""
-    """`sha256:…` of what is there under that address; empty where nobody has told."""
+    """`sha256:…` of what is there under that address; empty where it is not known."""
 
 
-def take_apart(text: str) -> Address:
+def parse_address(text: str) -> Address:
     """The parts of an address. What stands before the first slash is a registry if it looks like a host."""
     name, _, digest = text.partition("@")
     head, slash, rest = name.partition("/")

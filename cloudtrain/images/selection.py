@@ -1,4 +1,4 @@
-"""What a spec's `image:` says for one provider, and the recipe where it is one that we build. Reads the disk alone."""
+"""Which image a spec selects for one provider, and the recipe where it is one that we build. Reads only the disk."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class PlannedImage:
     """What a job runs in."""
 
     address: str
-    """An address in a registry, a name on this machine, or what else its provider reads; empty: it cannot be told."""
+    """An address in a registry, a local name, or what else its provider reads; empty where it is not known."""
     recipe: Recipe | None = None
     """How it is built, where we build it. Its address ends in a tag then: the digest is known when it was pushed."""
 
 
 class ImageSelection(NamedTuple):
-    """What a spec says of the image for one provider."""
+    """What a spec selects for one provider."""
 
     path: Keys
-    """The field that says it."""
+    """The field that selects it."""
     text: str
     """`auto`, an address, or the path of a Dockerfile."""
 
@@ -68,7 +68,7 @@ def recipe_for(
         return None, [Issue(at, error.message, error.hint)]
 
 
-def built(recipe: Recipe | None, repository: str = "") -> PlannedImage:
+def planned_build(recipe: Recipe | None, repository: str = "") -> PlannedImage:
     """An image that we build: where it is to be, and from what."""
     if recipe is None:
         return PlannedImage("")

@@ -28,20 +28,20 @@ class SourceSummary:
     files: int
     bytes: int
     warning: str = ""
-    """What to say of its size, if anything."""
+    """A warning about its size; empty for none."""
     secrets: tuple[str, ...] = ()
-    """What stays out since it is likely to hold secrets, by path."""
+    """Paths that are left out since they are likely to hold secrets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanContext:
-    """What disk, git and clock say: all that a plan knows besides spec and target."""
+    """What is read from disk, git and the clock: all that a plan knows besides spec and target."""
 
     run_id: str
     time: float
-    """Seconds since 1970."""
+    """A Unix timestamp."""
     folder: str
-    """The job's folder; relative places in the spec count from it."""
+    """The job's folder; relative paths in the spec count from it."""
     data_dir: str
     """Where runs are kept on this machine."""
     source: SourceSummary
@@ -49,13 +49,13 @@ class PlanContext:
     """Inputs, by name, that are single files on this machine."""
     git_commit: str = ""
     git_dirty: bool | None = None
-    """Whether tracked files differ from that commit; None when that cannot be told."""
+    """Whether tracked files differ from that commit; None when that is not known."""
     owner: str = ""
     """Who plans it, for those who share an account: `alice@laptop`."""
     resume_run: str = ""
     """The run that this one goes on from."""
     resume_from: str = ""
-    """Where the checkpoints of that run lie: a folder, or a place in a cloud."""
+    """Where the checkpoints of that run are: a folder, or a URI."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ class Plan:
     target: Target
     context: PlanContext
     unused: tuple[str, ...]
-    """Fields that the spec sets and this provider has no use for."""
+    """Fields that the spec sets and this provider does not use."""
     origins: Mapping[str, str]
     """Where each field of the spec was set, by dotted path."""
     host: Target
@@ -97,7 +97,7 @@ class Plan:
         return self.spec.resources.processes_on(self.gpus)
 
     def where(self, path: str) -> str:
-        """Where a field was set, or else the nearest field around it; empty when nobody has said any of them."""
+        """Where a field was set, or else the nearest field around it; empty when none of them was set."""
         keys = path
         while keys and keys not in self.origins:
             cut = max(keys.rfind("."), keys.rfind("["))
@@ -136,14 +136,14 @@ def make_plan(
     origins |= {name: origin for name, origin in target.origins.items() if origin}
     issues = [
         issue.at(origins.get(issue.field) or document.origin(issue.path))
-        for issue in (*target.problems, *_impossible(spec, target))
+        for issue in (*target.problems, *_unsupported(spec, target))
     ]
     if issues:
         raise SpecError(issues)
     return Plan(
         run_id=context.run_id,
         spec=spec,
-        spec_digest=digest_of(spec_values(spec)),
+        spec_digest=json_digest(spec_values(spec)),
         target=target,
         context=context,
         unused=tuple(_unused(spec, document, target)),
@@ -160,43 +160,43 @@ def spec_values(spec: JobSpec) -> dict[str, Any]:
     return values
 
 
-def digest_of(value: Any) -> str:
+def json_digest(value: Any) -> str:
     """sha256 of a JSON value, independent of the order of its keys."""
     return sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def _impossible(spec: JobSpec, target: Target) -> list[Issue]:
-    """What the target cannot do, before anything is spent."""
+def _unsupported(spec: JobSpec, target: Target) -> list[Issue]:
+    """What the target cannot do: told before anything is spent."""
     found: list[Issue] = []
     name, resources = target.provider, spec.resources
     if resources.nodes > target.max_nodes:
         message = f"{resources.nodes} nodes are more than {name} runs at once ({target.max_nodes})"
         found.append(Issue(("resources", "nodes"), message))
     for key, item in spec.inputs.items():
-        place = target.place_of(item.uri)
-        if place is None:
+        uri = target.location_for(item.uri)
+        if uri is None:
             found.append(Issue(("inputs", key), f"has no URI for provider {name}", f"add {name}: …"))
             continue
-        scheme = place.partition("://")[0].lower() if "://" in place else ""
+        scheme = uri.partition("://")[0].lower() if "://" in uri else ""
         if scheme not in target.declaration.input_schemes:
             example = target.declaration.input_example
-            hint = f"a place for each: {{{name}: '{example}', {_owner(scheme)}: '{place}'}}"
-            found.append(Issue(("inputs", key), f"{place} cannot be read by the {name} provider", hint))
-    for key, places in spec.secrets.items():
-        if target.place_of(places) is None:
+            hint = f"name one per provider: {{{name}: '{example}', {_owner(scheme)}: '{uri}'}}"
+            found.append(Issue(("inputs", key), f"{uri} cannot be read by the {name} provider", hint))
+    for key, locations in spec.secrets.items():
+        if target.location_for(locations) is None:
             hint = f"add {name}: 'env:{key}'" if "env" in target.declaration.secret_stores else f"add {name}: …"
             found.append(Issue(("secrets", key), f"has no URI for provider {name}", hint))
     return found
 
 
 def _owner(scheme: str) -> str:
-    """The provider whose own scheme it is; `uri`, which means all of them, where it is nobody's."""
+    """The provider that owns the scheme; `uri`, which means all of them, where none does."""
     own = (each.name for each in declarations() if scheme and each.input_example.startswith(f"{scheme}://"))
     return next(own, "uri")
 
 
 def _unused(spec: JobSpec, document: Document, target: Target) -> Iterator[str]:
-    """Fields that the target has no use for, and sections that speak to other providers."""
+    """Fields that the target does not use, and sections of other providers."""
     yield from (name for name in target.unused if _is_set(document.values, name))
     mine = (target.provider, *target.declaration.fallback_providers)
     yield from (name for name in spec.sections if name not in mine)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from cloudtrain.declaration import Declaration, declaration_of
 
 if TYPE_CHECKING:  # a provider that looks after a run needs none of these
-    from cloudtrain.catalog.pricing import Quote
+    from cloudtrain.catalog.pricing import CostEstimate
     from cloudtrain.images.selection import PlannedImage
     from cloudtrain.issues import Issue
 
@@ -39,36 +39,36 @@ class Target:
     provider: str
     contract: str = "plain"
     where: str
-    """In words: `this machine`, `us-east-1`."""
+    """For people: `this machine`, `us-east-1`."""
     max_nodes: int
     grace_seconds: int
     """From the platform's SIGTERM to its SIGKILL."""
     unused: tuple[str, ...] = ()
-    """Fields of the spec, dotted, that mean nothing here; a plan says so when they are set."""
+    """Fields of the spec, dotted, that are not used here; a plan lists those that are set."""
     config: ProviderConfig = field(default_factory=ProviderConfig)
     """The provider's own settings for this plan; `config_as` gives them their type."""
     image: PlannedImage | None = None
-    """What the job runs in; None where it runs in nothing but this machine."""
+    """What the job runs in; None where it runs on this machine without an image."""
     instances: tuple[str, ...] = ()
     """Instance types, in order of preference."""
     tries_all_instances: bool = True
-    """Whether the later types are tried where the first one is not to be had."""
+    """Whether the later types are tried where the first one is not available."""
     cluster: str = ""
     """The cluster whose machines are used, where one is named: what they are may be unknown."""
     borrowed: Mapping[str, str] = field(default_factory=dict)
     """Account settings, by dotted path, that were taken from the cloud's own tools."""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Where settings come from that no line of the spec says, by dotted path: `cloudtrain.toml:3`."""
+    """Where settings come from that are not in the spec, by dotted path: `cloudtrain.toml:3`."""
     gpus: int | None = None
-    """GPUs per node, where the machine decides it; None: as the spec says."""
-    quote: Quote | None = None
+    """GPUs per node, where the machine decides it; None: as in the spec."""
+    cost_estimate: CostEstimate | None = None
     """What it may cost; None where nothing is billed."""
     problems: tuple[Issue, ...] = ()
     """What is missing or wrong, so that no request can be made."""
 
     @property
     def declaration(self) -> Declaration:
-        """What its provider says of itself."""
+        """The declaration of its provider."""
         return declaration_of(self.provider)
 
     @property
@@ -82,9 +82,9 @@ class Target:
             raise TypeError(f"the target of {self.provider} has {type(self.config).__name__}, not {kind.__name__}")
         return self.config
 
-    def place_of(self, places: Mapping[str, str]) -> str | None:
-        """Where this provider finds an input or a secret, of what the spec says per provider ("*": for all)."""
-        return self.declaration.place_of(places)
+    def location_for(self, locations: Mapping[str, str]) -> str | None:
+        """Where this provider finds an input or a secret, of the locations by provider ("*": all); None for none."""
+        return self.declaration.location_for(locations)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, without the problems. `facts`, as plan.json has always called it, is the provider's part."""
@@ -99,7 +99,7 @@ class Target:
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             "facts": facts,
-            "quote": asdict(self.quote) if self.quote else None,
+            "quote": asdict(self.cost_estimate) if self.cost_estimate else None,
         }
 
 

@@ -26,7 +26,7 @@ _USTAR_MAX_NAME = 100
 
 
 def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Path:
-    """Writes `store/<digest>.tar.gz` unless it is there already, and tells where it is.
+    """Writes `store/<digest>.tar.gz` unless it is there already, and returns its path.
 
     SourceError if a file is not what the scan saw, StorageError if the store cannot be written: the store
     holds the whole archive or nothing.
@@ -68,7 +68,7 @@ def _write(tree: SourceTree, stream: BinaryIO, progress: Progress | None) -> Non
             _copy(tree, entry, archive)
         elif _current_link(tree, entry) != entry.link:
             raise _changed(entry)
-    # tar ends with two empty blocks, filled up to a whole record.
+    # tar ends with two empty blocks, padded to a whole record.
     archive.write(bytes(2 * _TAR_BLOCK + -(archive.size + 2 * _TAR_BLOCK) % _TAR_RECORD))
     archive.finish()
     if progress is not None:
@@ -81,7 +81,7 @@ class _Gzip:
     def __init__(self, stream: BinaryIO) -> None:
         self.size = 0
         self.failure: OSError | None = None
-        """What the stream refused: never to be taken for trouble with the file that is being copied."""
+        """What the stream refused: not to be taken for an error of the file that is being copied."""
         self._crc = 0
         self._stream = stream
         self._deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
@@ -160,7 +160,7 @@ def _long_header(entry: SourceEntry) -> bytes:
 
 
 def _mode(entry: SourceEntry) -> int:
-    """For the one who unpacks it alone: a file that only its owner may read is not opened to others in a copy."""
+    """Access for its owner alone: a file that only its owner may read must not become readable to others in a copy."""
     return FOLDER if entry.executable or entry.link is not None else FILE
 
 

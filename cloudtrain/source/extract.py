@@ -1,4 +1,4 @@
-"""Extracts a .tar.gz of what a job left, as if it were anybody's: whole and undamaged, or an error; never outside."""
+"""Extracts the .tar.gz of a job's results, which is not trusted: whole and undamaged, or an error; never outside."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cloudtrain.units import format_size
 _BLOCK = 1 << 20
 
 MAX_RATIO, FREE_BYTES = 100, 10 * 10**9
-"""So many times its own size an archive may become, or so many bytes if that is more: the rest is a bomb."""
+"""An archive may expand to this multiple of its size, or to this many bytes if that is more: beyond it is a bomb."""
 
 MAX_HEADER_BYTES = 1 << 16
 """Of an extended header, which is read into memory as a whole."""
 
 ENTRY_BYTES = 4096
-"""What an entry takes on most disks besides its content, an empty one too."""
+"""Bytes that an entry takes on most disks besides its content."""
 
 _EXTENDED = (
     tarfile.XHDTYPE,
@@ -50,7 +50,7 @@ DAMAGED = (
 
 
 class Header(tarfile.TarInfo):
-    """A header that says so when it is damaged; tarfile itself takes that for the archive's end, after the first."""
+    """A header that raises when it is damaged; tarfile itself takes that for the archive's end, after the first."""
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
@@ -65,15 +65,15 @@ class Header(tarfile.TarInfo):
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         header = super().frombuf(buf, encoding, errors)
         if header.size < 0 or (header.type in _EXTENDED and header.size > MAX_HEADER_BYTES):
-            raise tarfile.ReadError(f"a header that speaks of {header.size} bytes")
+            raise tarfile.ReadError(f"a header that claims {header.size} bytes")
         return header
 
 
 def extract(archive: Path, folder: Path, roots: Sequence[str], note: Note, name: str) -> bool:
-    """Extract into a new folder what can be kept; whether there was anything. `note` is told what was left out.
+    """Extract into a new folder what can be kept; returns whether there was anything. `note` gets what was left out.
 
     `roots`: the absolute names that the folder had in the job; `name`: what to call the archive. StorageError if it is
-    damaged, names a place outside, or would become far more than its size; the folder may then hold a part of it.
+    damaged, names a path outside, or would become far more than its size; the folder may then hold a part of it.
     OSError if the disk refuses.
     """
     limit = _Limit(archive.stat().st_size, shutil.disk_usage(folder.parent).free)
@@ -82,13 +82,13 @@ def extract(archive: Path, folder: Path, roots: Sequence[str], note: Note, name:
             results = Results(folder, roots, note)
             reached = -1
             for member in tar:
-                if member.size < 0 or tar.offset <= reached:  # an extended header may say so, and go round for ever
+                if member.size < 0 or tar.offset <= reached:  # an extended header may say so, and loop forever
                     raise tarfile.ReadError(f"{member.name} has {member.size} bytes")
                 reached = tar.offset
                 limit.take(member.size + ENTRY_BYTES)
                 _keep(stream, member, results)
                 if stream.tell() > tar.offset:
-                    raise tarfile.ReadError(f"{member.name} goes on behind its end")
+                    raise tarfile.ReadError(f"{member.name} goes on past its end")
             # The checksum is at the very end, after what tar reads.
             while rest := stream.read(_BLOCK):
                 limit.take(len(rest))
@@ -157,12 +157,12 @@ def _content(stream: BufferedIOBase, member: tarfile.TarInfo) -> Iterator[bytes 
 
 
 def _parts(member: tarfile.TarInfo) -> list[tuple[int, int]]:
-    """Start and length of what a file holds; what lies between is holes."""
+    """Start and length of what a file holds; what is between is holes."""
     parts: Any = member.sparse
     return [(0, member.size)] if parts is None else [part for part in parts if part[1]]
 
 
 def _plain(name: str) -> str | None:
-    """A member's path below the folder, as tar takes it: what makes it absolute is dropped. None if it leads out."""
+    """A member's path below the folder, as tar takes it: a leading slash is dropped. None if it leads outside."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     return None if ".." in parts or "\0" in name else "/".join(parts)

@@ -1,9 +1,9 @@
 """Asks git for the commit around a folder, and whether tracked files differ from it.
 
-Two short processes and none outside a repository: this is the only program that planning starts. A repository may
-come from anybody, so nothing that its own configuration names is executed: no filter, hook, file system monitor or
-transport. What git does not tell (it is not installed, the repository is damaged or belongs to another user, an
-answer takes too long) is left open, and never an error.
+Two short processes and none outside a repository: this is the only program that planning starts. A repository is
+not trusted, so nothing that its own configuration names is executed: no filter, hook, file system monitor or
+transport. What git does not answer (it is not installed, the repository is damaged or belongs to another user, an
+answer takes too long) is left unknown, and never an error.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class GitState:
     """What is checked out around a folder."""
 
     commit: str = ""
-    """Empty outside git, before the first commit, and where git does not tell it."""
+    """Empty outside git, before the first commit, and where git does not answer."""
     dirty: bool | None = None
-    """Whether any tracked file of the repository differs from the commit; None outside git or if it cannot be told."""
+    """Whether any tracked file of the repository differs from the commit; None outside git or if it is not known."""
 
 
 def git_state(folder: Path) -> GitState:

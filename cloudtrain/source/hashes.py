@@ -1,4 +1,4 @@
-"""Hashes files, and remembers the sha256 of unchanged ones and translated ignore patterns between two scans.
+"""Hashes files, and keeps the sha256 of unchanged ones and translated ignore patterns between scans.
 
 One cache file per folder. It is only a shortcut: missing, damaged or unwritable means that files are read again.
 """
@@ -45,12 +45,12 @@ def read_content(
 
 
 def stamp(info: os.stat_result) -> str:
-    """What has to be the same for a file to count as unchanged."""
+    """What must be equal for a file to count as unchanged."""
     return f"{info.st_size} {info.st_mtime_ns} {info.st_ctime_ns} {info.st_ino} {info.st_dev}"
 
 
 class HashCache:
-    """Answers of the last scan and of this one. `started` is the clock, in ns, before this scan read anything."""
+    """Hashes of the last scan and of this one. `started` is the clock, in ns, before this scan read anything."""
 
     def __init__(self, cache_dir: Path | None, root: str, started: int) -> None:
         self._root = root
@@ -73,12 +73,12 @@ class HashCache:
         return digest if before == now else None
 
     def put(self, path: str, now: str, info: os.stat_result, digest: str) -> None:
-        """Remembers a file for the next scan, unless it is too young to be told from a later change."""
+        """Remember a file for the next scan, unless it is so new that a later change could go unnoticed."""
         if max(info.st_mtime_ns, info.st_ctime_ns) + _RACY_NS < self._started:
             self._fresh[path] = f"{now} {digest}"
 
     def save(self, patterns: dict[str, str | None]) -> None:
-        """Writes what this scan learned, if anything. A folder that cannot be written is no error."""
+        """Write what this scan learned, if anything. A folder that cannot be written is not an error."""
         if self._file is None or (self._fresh == self._known and patterns == self.patterns):
             return
         import json
@@ -90,7 +90,7 @@ class HashCache:
             private_folder(self._file.parent)
             try:
                 with open(temporary, "wb", opener=private) as file:
-                    file.write(_seal(body) + body)
+                    file.write(_checksum_line(body) + body)
                 temporary.replace(self._file)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -105,7 +105,7 @@ def _read(file: Path) -> dict[str, Any]:
     except OSError:
         return {}
     seal, body = data[:65], data[65:]
-    if not body or seal != _seal(body):
+    if not body or seal != _checksum_line(body):
         return {}
     import json
 
@@ -113,7 +113,7 @@ def _read(file: Path) -> dict[str, Any]:
     return content
 
 
-def _seal(body: bytes) -> bytes:
+def _checksum_line(body: bytes) -> bytes:
     return hashlib.sha256(body).hexdigest().encode() + b"\n"
 
 

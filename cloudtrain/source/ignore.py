@@ -1,7 +1,7 @@
-"""One ignore file: its patterns, translated by pathspec, asked about one entry at a time during the walk.
+"""One ignore file: its patterns, translated by pathspec, matched against one entry at a time during the walk.
 
 git decides about a folder first and never looks into an ignored one, so a pattern has to match the entry
-itself, not one of its parents. pathspec's own matcher answers for whole paths and cannot tell the two apart.
+itself, not one of its parents. pathspec's own matcher answers for whole paths and does not distinguish the two.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class IgnoreFile:
 
     def __init__(self, lines: Iterable[str], translate: Translate, *, base: str = "") -> None:
         self._cut = len(base)
-        # The last rule that matches decides, so the last one is asked first.
+        # The last rule that matches decides, so the last one is tried first.
         self._rules = [rule for line in lines if (rule := _rule(line, translate))][::-1]
         self._any_name = _any(rule for rule in self._rules if rule.by_name)
         self._any_path = _any(rule for rule in self._rules if not rule.by_name)
@@ -61,14 +61,14 @@ class IgnoreFile:
         return bool(self._rules)
 
     def ignores(self, path: str, name: str, folder: bool) -> bool | None:
-        """True: ignored. False: brought back by a `!` rule. None: this file says nothing about the entry."""
+        """True: ignored. False: brought back by a `!` rule. None: no rule of this file matches."""
         relative = path[self._cut :]
         by_name = self._any_name is not None and self._any_name(name)
         by_path = self._any_path is not None and self._any_path(relative)
         if by_name or by_path:
             for rule in self._rules:
-                asked = name if rule.by_name else relative
-                if (folder or not rule.folders_only) and _compile(rule.regex).fullmatch(asked):
+                text = name if rule.by_name else relative
+                if (folder or not rule.folders_only) and _compile(rule.regex).fullmatch(text):
                     return rule.ignores
         return None
 
@@ -83,7 +83,7 @@ class IgnoreFile:
 
 
 class Patterns:
-    """Translates patterns by pathspec; `known` are earlier answers, which save importing it."""
+    """Translates patterns by pathspec; `known` are earlier translations, which save importing it."""
 
     def __init__(self, known: dict[str, str | None]) -> None:
         self.known = known
@@ -200,7 +200,7 @@ def _rule(line: str, translate: Translate) -> _Rule | None:
 
 
 def _any(rules: Iterable[_Rule]) -> Callable[[str], object] | None:
-    """One search that tells whether any of the rules may match: most entries match none of them."""
+    """One search for whether any of the rules may match: most entries match none of them."""
     text = "|".join(f"(?:{rule.regex})" for rule in rules)
     return _compile(text).fullmatch if text else None
 

@@ -27,16 +27,16 @@ class InputFile(NamedTuple):
     about: os.stat_result
 
 
-class Input(NamedTuple):
+class InputListing(NamedTuple):
     """What an input holds, and what of it cannot be brought along."""
 
     files: list[InputFile]
     problems: list[str]
 
 
-def look(place: str) -> Input:
+def list_input(place: str) -> InputListing:
     """All files of an input, links followed: a program that reads it here follows them, too."""
-    found = Input([], [])
+    found = InputListing([], [])
     if os.path.isfile(place):  # noqa: PTH113
         found.files.append(InputFile(Path(place).name, place, os.stat(place)))  # noqa: PTH116
         return found
@@ -61,9 +61,9 @@ def look(place: str) -> Input:
     return found
 
 
-def trouble(place: str) -> str | None:
+def input_problem(place: str) -> str | None:
     """Why an input cannot be brought along, or would bring nothing; None when all is well."""
-    found = look(place)
+    found = list_input(place)
     if found.problems:
         more = f", and {len(found.problems) - MAX_NAMED} more" if len(found.problems) > MAX_NAMED else ""
         return f"{place}: {', '.join(found.problems[:MAX_NAMED])}{more}"
@@ -80,7 +80,7 @@ def is_empty(place: str) -> bool:
     return True
 
 
-def digest_of(files: Sequence[InputFile], place: str, cache_dir: Path) -> tuple[str, dict[str, str]]:
+def digest_input(files: Sequence[InputFile], place: str, cache_dir: Path) -> tuple[str, dict[str, str]]:
     """A name for the content of an input, and sha256 of each file by path; unchanged files are not read again.
 
     SourceError if a file cannot be read or changes meanwhile.
@@ -113,7 +113,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _take(entry: os.DirEntry[str], path: str, found: Input) -> None:
+def _take(entry: os.DirEntry[str], path: str, found: InputListing) -> None:
     try:
         path.encode()
         about = entry.stat()

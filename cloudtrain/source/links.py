@@ -1,4 +1,4 @@
-"""Symbolic links of a tree: where they lead, told from the tree's own names, as its copy will see it."""
+"""Symbolic links of a tree: where they lead within it, as its copy will see them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_HOPS = 40
 def read_link(root: str, path: str) -> str:
     """Target of the link at `path` below `root`; an absolute one that is below `root` is made relative.
 
-    OSError if it is no link (any more).
+    OSError if it is not a link (any more).
     """
     return relative_target(path, os.readlink(f"{root}/{path}"), (root, os.path.realpath(root)))  # noqa: PTH115
 
@@ -29,7 +29,7 @@ def relative_target(path: str, target: str, roots: Sequence[str]) -> str:
     return target
 
 
-def link_trouble(
+def link_problem(
     path: str, links: Mapping[str, str], files: Container[str], folders: Container[str], top: str = "the source folder"
 ) -> str | None:
     """Why the link `path` leads to no file or folder of the tree; None when it does. `top`: what to call the tree."""

@@ -1,7 +1,7 @@
-"""A folder that is filled with what a job left: files, folders, links that stay inside; the rest is named.
+"""A folder that is filled with a job's results: files, folders, links that stay inside; the rest is named.
 
-What a job leaves may be anybody's, and most of it is worth having in spite of one odd entry: so nothing is written
-outside the folder, nothing comes with rights of its own, and what cannot be kept does not keep the rest from arriving.
+What a job leaves is not trusted, and most of it is worth having in spite of one odd entry: so nothing is written
+outside the folder, no file keeps special permissions, and what cannot be kept does not keep the rest from arriving.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from cloudtrain.source.links import link_trouble, relative_target
+from cloudtrain.source.links import link_problem, relative_target
 
 Note = Callable[[str], None]
 """Told of one thing that a user should know."""
@@ -27,13 +27,13 @@ _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFBLK: "a de
 
 
 class Results:
-    """One folder on its way. Links come last, so that nothing is ever written through one.
+    """One folder that is being filled. Links come last, so that nothing is ever written through one.
 
-    Paths are relative, `/` between their parts, and plain. The last entry of a name wins, as tar has it.
+    Paths are relative, `/` between their parts, and plain. The last entry of a name wins, as in tar.
     """
 
     def __init__(self, folder: Path, roots: Sequence[str], note: Note) -> None:
-        """`roots`: the absolute names that this folder had in the job; `note` is told what is left out.
+        """`roots`: the absolute names that this folder had in the job; `note` gets what is left out.
 
         What is in the folder already counts as if it had been added.
         """
@@ -98,7 +98,7 @@ class Results:
         while wrong := {
             path: why
             for path in self._links
-            if (why := link_trouble(path, self._links, self._files, self._folders, top)) is not None
+            if (why := link_problem(path, self._links, self._files, self._folders, top)) is not None
         }:
             for path, why in wrong.items():
                 self.leave_out(path, why)

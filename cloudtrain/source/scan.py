@@ -14,9 +14,9 @@ from cloudtrain.errors import SourceError
 from cloudtrain.issues import Issue
 from cloudtrain.source.hashes import HashCache, read_content, stamp
 from cloudtrain.source.ignore import Patterns
-from cloudtrain.source.links import folders_of, link_trouble, read_link
+from cloudtrain.source.links import folders_of, link_problem, read_link
 from cloudtrain.source.tree import PAYLOAD_FOLDER, Progress, SourceEntry, SourceTree, digest_entries
-from cloudtrain.source.walk import Found, unreadable, walk
+from cloudtrain.source.walk import WalkResult, unreadable, walk
 
 _Listed = list[tuple[str, os.stat_result]]
 
@@ -85,7 +85,7 @@ def _payload_paths(payload: Mapping[str, Path]) -> dict[str, Path]:
     return {f"{PAYLOAD_FOLDER}/{name}": file.absolute() for name, file in payload.items()}
 
 
-def _payload_files(added: Mapping[str, Path], found: Found) -> _Listed:
+def _payload_files(added: Mapping[str, Path], found: WalkResult) -> _Listed:
     files = []
     for path, file in added.items():
         try:
@@ -106,7 +106,7 @@ def _hash(
     added: Mapping[str, Path],
     listed: _Listed,
     cache: HashCache,
-    found: Found,
+    found: WalkResult,
     progress: Progress | None,
 ) -> list[SourceEntry]:
     entries = []
@@ -134,7 +134,7 @@ def _hash(
     return entries
 
 
-def _links(top: str, found: Found) -> list[SourceEntry]:
+def _links(top: str, found: WalkResult) -> list[SourceEntry]:
     targets = {}
     for path in found.links:
         try:
@@ -152,7 +152,7 @@ def _links(top: str, found: Found) -> list[SourceEntry]:
     folders = folders_of(files | dict.fromkeys(targets))
     entries = []
     for path, target in targets.items():
-        if trouble := link_trouble(path, targets, files, folders):
+        if trouble := link_problem(path, targets, files, folders):
             remedy = "replace it by what it points to, or add it to .cloudtrainignore"
             found.problems.append(Issue((), trouble, remedy, origin=path))
         else:

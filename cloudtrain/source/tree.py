@@ -43,7 +43,7 @@ class SourceTree:
     root: Path
     files: tuple[SourceEntry, ...]
     payload: Mapping[str, Path]
-    """Archive path -> file on disk, for the entries that do not lie below `root`."""
+    """Archive path -> file on disk, for the entries that are not below `root`."""
     digest: str
     """sha256 over path, mode and content of every entry: the same wherever the folder is copied to."""
     total_bytes: int

@@ -1,4 +1,4 @@
-"""Unpacks a source archive into an empty folder; the archive may be anybody's: nothing lands outside."""
+"""Unpacks a source archive into an empty folder; the archive is not trusted: nothing is written outside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 from cloudtrain.errors import SourceError, StorageError
 from cloudtrain.runs.private import FILE, FOLDER, private_folder
-from cloudtrain.source.links import link_trouble
+from cloudtrain.source.links import link_problem
 
 if TYPE_CHECKING:
     import tarfile
@@ -32,7 +32,7 @@ def unpack(archive: Path, folder: Path, limit_bytes: int | None = None) -> None:
         private_folder(folder)
         if any(folder.iterdir()):
             raise SourceError(f"cannot unpack into {folder}: it is not empty", hint="name a new folder")
-        stream = gzip.open(archive)  # noqa: SIM115 (closed below, where other errors are told apart)
+        stream = gzip.open(archive)  # noqa: SIM115 (closed below, with the other errors)
     except OSError as error:
         raise _storage(archive, folder, error) from error
     try:
@@ -51,7 +51,7 @@ def unpack(archive: Path, folder: Path, limit_bytes: int | None = None) -> None:
 
 
 class _Extraction:
-    """One archive on its way to disk. Links come last, so that no file is ever written through one."""
+    """One archive that is being extracted. Links come last, so that no file is ever written through one."""
 
     def __init__(self, folder: str, limit_bytes: int | None) -> None:
         self._folder = folder
@@ -79,13 +79,13 @@ class _Extraction:
             else:
                 raise module.ReadError(f"{name} is neither file, folder nor symbolic link")
         for name in self._links:
-            if why := link_trouble(name, self._links, self._files, self._folders):
+            if why := link_problem(name, self._links, self._files, self._folders):
                 raise module.ReadError(f"{name} is {why}")
         for name, target in self._links.items():
             os.symlink(target, f"{self._folder}/{name}")  # noqa: PTH211
 
     def _claim(self, member: tarfile.TarInfo) -> str:
-        """The member's path, refused unless it is relative, plain, and not taken."""
+        """The member's path; ValueError unless it is relative, plain, and new."""
         parts = member.name.split("/")
         if not {"", ".", ".."}.isdisjoint(parts) or "\0" in member.name:
             raise ValueError(f"{member.name!r} is not a plain relative path")

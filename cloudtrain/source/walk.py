@@ -18,8 +18,8 @@ Chain = tuple[IgnoreFile, ...]
 """Ignore files that apply to a folder, the nearest first: it decides."""
 
 
-class _Say(IntEnum):
-    """How a folder's contents are judged, where .cloudtrainignore itself says nothing."""
+class _Scope(IntEnum):
+    """Which rules decide about a folder's contents, where .cloudtrainignore has none for them."""
 
     NOTHING = 0
     """Ignored; walked only because .cloudtrainignore may bring something back."""
@@ -28,10 +28,10 @@ class _Say(IntEnum):
     CACHES = 2
     """Brought back from .gitignore: only caches, virtual environments and likely secrets stay out."""
     ALL = 3
-    """One of these that was itself brought back."""
+    """One of these that was itself brought back: everything in it is archived."""
 
 
-class Found:
+class WalkResult:
     """What a walk found, in no order."""
 
     def __init__(self) -> None:
@@ -47,18 +47,18 @@ class Found:
 class _Folder:
     path: str
     """Relative, "" or "a/b/"."""
-    say: _Say
+    say: _Scope
     wanted: bool
     """.cloudtrainignore brings back this very folder."""
     git: Chain
     ours: Chain
 
 
-def walk(root: str, patterns: Patterns) -> Found:
+def walk(root: str, patterns: Patterns) -> WalkResult:
     """Every file and link below `root` that is to be archived. Problems are collected, nothing is raised."""
     lead, git = _rules_above(root, patterns)
     walker = _Walker(root, lead, patterns)
-    todo = [_Folder(path="", say=_Say.GIT, wanted=True, git=git, ours=())]
+    todo = [_Folder(path="", say=_Scope.GIT, wanted=True, git=git, ours=())]
     while todo:
         folder = todo.pop()
         try:
@@ -87,7 +87,7 @@ class _Walker:
         self.root = root
         self.lead = lead
         self.patterns = patterns
-        self.found = Found()
+        self.found = WalkResult()
 
     def visit(self, folder: _Folder, entries: list[os.DirEntry[str]]) -> Iterator[_Folder]:
         """Takes what is to be archived of one folder and yields the folders to look into."""
@@ -103,20 +103,20 @@ class _Walker:
             place = self.lead + path
             is_folder = entry.is_dir(follow_symlinks=False)
             verdict = _verdict(ours, place, name, is_folder)
-            cache = say < _Say.ALL and _is_cache(name, is_folder)
-            secret = say < _Say.ALL and is_likely_secret(path, name, is_folder)
+            cache = say < _Scope.ALL and _is_cache(name, is_folder)
+            secret = say < _Scope.ALL and is_likely_secret(path, name, is_folder)
             if verdict or (cache and verdict is None):
                 continue
             if verdict is False:
-                inner = _Say.ALL if cache or secret else max(say, _Say.CACHES)
-            elif say == _Say.GIT and _verdict(git, place, name, is_folder):
-                inner = _Say.NOTHING
+                inner = _Scope.ALL if cache or secret else max(say, _Scope.CACHES)
+            elif say == _Scope.GIT and _verdict(git, place, name, is_folder):
+                inner = _Scope.NOTHING
             else:
                 inner = say
             if secret and verdict is None and inner:
                 self.found.secrets.append(path + "/" * is_folder)
-                inner = _Say.NOTHING
-            if inner == _Say.NOTHING:
+                inner = _Scope.NOTHING
+            if inner == _Scope.NOTHING:
                 if not is_folder or not any(rules.may_bring_back_below(place) for rules in ours):
                     continue
             elif not _has_usable_name(path, name, self.found):
@@ -129,13 +129,13 @@ class _Walker:
     def _enter(self, folder: _Folder, names: set[str]) -> _Folder | None:
         """The folder with its own ignore files added; None if it is a virtual environment that stays out."""
         say, prefix, git, ours = folder.say, folder.path, folder.git, folder.ours
-        if prefix and "pyvenv.cfg" in names and say < _Say.ALL:
+        if prefix and "pyvenv.cfg" in names and say < _Scope.ALL:
             if not folder.wanted:
                 return None
-            say = _Say.ALL
+            say = _Scope.ALL
         base = self.lead + prefix
-        # Below what is brought back .gitignore has no say, and below what is ignored no file has.
-        if say == _Say.GIT and ".gitignore" in names:
+        # Below what is brought back .gitignore does not apply, and below what is ignored no ignore file does.
+        if say == _Scope.GIT and ".gitignore" in names:
             git = (*_read_rules(f"{self.root}/{prefix}.gitignore", self.patterns, base), *git)
         if say and ".cloudtrainignore" in names:
             ours = (*_read_rules(f"{self.root}/{prefix}.cloudtrainignore", self.patterns, base), *ours)
@@ -153,7 +153,7 @@ def _is_cache(name: str, is_folder: bool) -> bool:
     return name in ("__pycache__", ".venv") if is_folder else name.endswith(".pyc")
 
 
-def _take(entry: os.DirEntry[str], path: str, found: Found) -> None:
+def _take(entry: os.DirEntry[str], path: str, found: WalkResult) -> None:
     try:
         info = entry.stat(follow_symlinks=False)
     except OSError as error:
@@ -169,7 +169,7 @@ def _take(entry: os.DirEntry[str], path: str, found: Found) -> None:
         found.problems.append(Issue((), why, "remove it or add it to .cloudtrainignore", origin=path))
 
 
-def _has_usable_name(path: str, name: str, found: Found) -> bool:
+def _has_usable_name(path: str, name: str, found: WalkResult) -> bool:
     if name.isascii() and name.isprintable():
         return True
     try:
@@ -198,9 +198,9 @@ def _read_rules(file: str, patterns: Patterns, base: str) -> Chain:
 
 
 def _rules_above(root: str, patterns: Patterns) -> tuple[str, Chain]:
-    """Path from the repository's top to `root`, and what info/exclude and the .gitignore files above say.
+    """Path from the repository's top to `root`, and the rules of info/exclude and the .gitignore files above.
 
-    Where those ignore `root` itself, the user has overruled them by naming it, and they have no say.
+    Where those ignore `root` itself, the user has overruled them by naming it: they do not apply.
     """
     folder = Path(os.path.realpath(root))
     top = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)

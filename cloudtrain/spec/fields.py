@@ -26,7 +26,7 @@ _NO_SECRETS = "a spec names where a secret is kept, it never holds it; for examp
 
 
 INPUT_TYPES = ("file", "folder", "table", "model", "mlflow_model", "triton_model")
-"""What an input may be said to be. Tables (MLTable) and models are Azure ML's; elsewhere they are folders."""
+"""Values of an input's `type`. Tables (MLTable) and models are Azure ML's; elsewhere they are folders."""
 _AZURES_TYPES = {"uri_file": "file", "uri_folder": "folder", "mltable": "table", "custom_model": "model"}
 
 
@@ -60,15 +60,15 @@ class Input:
     uri: Mapping[str, str]
     mode: Literal["copy", "stream"] = "copy"
     type: str | None = None
-    """One of `INPUT_TYPES`; None: by the suffix of its name, or as it lies on this machine."""
+    """One of `INPUT_TYPES`; None: by the suffix of its name, or as it is on this machine."""
 
     def on(self, provider: str) -> str | None:
-        """Where it lies for one provider, None when the spec does not say."""
+        """Where it is for one provider; None when the spec has nothing for it."""
         return self.uri.get(provider, self.uri.get("*"))
 
 
 def expect(value: Any, kind: type | tuple[type, ...], name: str) -> Any:
-    """The value if it is of that kind; `FieldError` says what was expected and what is there."""
+    """The value if it is of that kind; `FieldError` names what was expected and what is there."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise FieldError(f"expected {name}, got {kind_of(value)}")
     return value
@@ -86,7 +86,7 @@ def read_quantity(value: Any, parse: Callable[[str], Any], what: str, forms: str
 
 
 def read_text(value: Any) -> str:
-    """A scalar as it was written: numbers and booleans are welcome where text is wanted."""
+    """A scalar as it was written: numbers and booleans are accepted where text is expected."""
     if value is None:
         raise FieldError("has no value", "write '' for an empty text")
     if isinstance(value, bool):
@@ -181,7 +181,7 @@ def read_tags(value: Any) -> Mapping[str, str]:
 
 
 def read_gpus(value: Any) -> tuple[str, ...]:
-    """GPU models, in order of preference, that the catalog knows. Nothing at all takes back what a file says."""
+    """GPU models, in order of preference, that the catalog knows. An empty value resets what a file sets."""
     if value is None:
         return ()
     names = (value,) if isinstance(value, str) else expect(value, (list, tuple), "a GPU name or a list of them")
@@ -201,7 +201,7 @@ def _gpu(name: Any) -> str:
 
 
 def read_instances(value: Any) -> Mapping[str, tuple[str, ...]]:
-    """Instance types per provider, in order of preference. Nothing at all takes back what a file says."""
+    """Instance types per provider, in order of preference. An empty value resets what a file sets."""
     if value is None:
         return {}
     expect(value, dict, "a mapping from provider to instance types")
@@ -239,7 +239,7 @@ def read_inputs(value: Any) -> Mapping[str, Input]:
 def _input(value: Any) -> Input:
     if isinstance(value, (str, Input)):
         return value if isinstance(value, Input) else Input({"*": _place(value)})
-    rest = dict(expect(value, dict, "a place, or a mapping"))
+    rest = dict(expect(value, dict, "a URI, a path, or a mapping"))
     mode = rest.pop("mode", "copy")
     if mode not in ("copy", "stream"):
         raise FieldError(f"expected copy or stream, got {kind_of(mode)}", at=("mode",))
@@ -249,7 +249,7 @@ def _input(value: Any) -> Input:
         near = did_you_mean(str(kind), INPUT_TYPES)
         raise FieldError(f"expected one of {', '.join(INPUT_TYPES)}, got {kind_of(kind)}{near}", at=("type",))
     if not rest:
-        raise FieldError("has no URI", "write uri: …, or one place per provider")
+        raise FieldError("has no URI", "write uri: …, or one URI per provider")
     places = _each(rest, _place, lambda k: k if k == "uri" else _provider(k))
     slashed = next((place for place in places.values() if place.endswith("/")), None)
     if kind == "file" and slashed:
@@ -258,7 +258,7 @@ def _input(value: Any) -> Input:
 
 
 def _place(value: Any) -> str:
-    place = read_text(expect(value, str, "a place"))
+    place = read_text(expect(value, str, "a URI or a path"))
     if not place.strip():
         raise FieldError("has no URI", "an address such as s3://bucket/data/, or a folder such as ./data")
     if "://" not in place:
@@ -309,7 +309,7 @@ def read_processes(value: Any) -> int | Literal["auto"]:
 
 
 def plain(value: Any) -> Any:
-    """Plain JSON types: a number that remembers its text forgets it."""
+    """Plain JSON types: numbers lose the text that they were written as."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -339,7 +339,7 @@ def _variable(name: str) -> str:
     if not _ENV_NAME.fullmatch(name):
         raise FieldError("is not a valid variable name", "letters, digits and _, not starting with a digit")
     if name.startswith("CLOUDTRAIN_"):
-        raise FieldError("belongs to cloudtrain's own contract with the job", "choose another name")
+        raise FieldError("is reserved for cloudtrain's contract with the job", "choose another name")
     return name
 
 

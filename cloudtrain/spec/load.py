@@ -1,4 +1,4 @@
-"""job.yaml -> JobSpec: strict, with every mistake at once, each at its place.
+"""job.yaml -> JobSpec: strict, with every mistake at once, each at its line.
 
 Three readings of the same values add up: the models (types, unknown keys), what contradicts what, and what the
 disk says (entrypoint, source, local inputs).
@@ -21,7 +21,7 @@ from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue, Keys, did_you_mean, dotted
 from cloudtrain.spec.fields import NAME, FieldErrors
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
-from cloudtrain.spec.placeholders import places_in_env, unknown_places
+from cloudtrain.spec.placeholders import placeholders_in_env, unknown_placeholders
 from cloudtrain.spec.yaml_document import (
     Document,
     kind_of,
@@ -55,7 +55,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> tuple[JobSpec, Docum
 def spec_from_values(
     values: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()
 ) -> tuple[JobSpec, Document]:
-    """The same for a spec written in Python as plain dicts; relative places count from `folder`."""
+    """The same for a spec written in Python as plain dicts; relative paths count from `folder`."""
     try:
         text = json.dumps(dict(values), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -100,7 +100,7 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
 
 
 def spec_from_document(document: Document, folder: Path, *, look: bool = True) -> tuple[JobSpec, Document]:
-    """The spec that a document says, relative places counted from `folder`.
+    """The spec of a document; relative paths count from `folder`.
 
     `look`: whether the disk must hold what the spec names; a rerun brings its source along instead.
     """
@@ -197,15 +197,15 @@ def _contradictions(values: Mapping[str, Any]) -> list[Issue]:
     if runtime and wait and wait < runtime and resources.get("spot") is True:
         hint = "max_wait counts from submission to the end, running included"
         found.append(Issue(("limits", "max_wait"), "is shorter than max_runtime", hint))
-    found += unknown_places(values.get("args"), _mapping(values, "inputs"))
+    found += unknown_placeholders(values.get("args"), _mapping(values, "inputs"))
     secrets, env = _mapping(values, "secrets"), _mapping(values, "env")
-    found += places_in_env(env, _mapping(values, "inputs"))
+    found += placeholders_in_env(env, _mapping(values, "inputs"))
     found += [Issue(("secrets", name), "is set by env too", "keep one of them") for name in secrets if name in env]
     return found
 
 
 def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
-    """What the spec says of files: source and entrypoint must be there, and the one inside the other."""
+    """Problems with the spec's files: source and entrypoint must exist, the one inside the other."""
     source_name, entrypoint = values.get("source", "."), values.get("entrypoint")
     if not isinstance(source_name, str) or not source_name:
         return []
@@ -256,7 +256,7 @@ def _module_problem(words: list[str], source: Path) -> tuple[str, str | None] | 
         return "expected '-m package.module'", "arguments go into args"
     first, *rest = words[0].split(".")
     if not (source / first).is_dir():
-        return None  # a single file, or an installed module: only the image can tell
+        return None  # a single file, or an installed module: known only inside the image
     place = source.joinpath(first, *rest)
     if place.with_suffix(".py").is_file() or (place / "__main__.py").is_file():
         return None

@@ -61,11 +61,11 @@ class Resources(Section):
 
 
 class Checkpoints(Section):
-    """How often checkpoints are asked for, how many are kept, and where."""
+    """How often checkpoints are saved, how many are kept, and where."""
 
     every: Interval = Field(600, description="time between two checkpoints, such as 10 min")
     keep: int = Field(3, ge=1, description="how many are kept")
-    uri: str | None = Field(None, description="a durable place of your own; else the provider's, for this run")
+    uri: str | None = Field(None, description="durable storage of your own; by default the provider's, for this run")
 
 
 class Limits(Section):

@@ -15,7 +15,7 @@ _AZURES_OWN = r"\$\{\{\s*((search_space|parent)\.[^}]*?)\s*\}\}"
 _OUTPUTS = ("model", "output", "checkpoints")
 
 
-def unknown_places(args: Any, inputs: Mapping[str, Any]) -> list[Issue]:
+def unknown_placeholders(args: Any, inputs: Mapping[str, Any]) -> list[Issue]:
     """Placeholders in arguments, `${inputs.train}` or `${outputs.model}`, that stand for nothing."""
     items = args.items() if isinstance(args, dict) else enumerate(args) if isinstance(args, list) else ()
     known = {"inputs": tuple(map(str, inputs)), "outputs": _OUTPUTS}
@@ -35,7 +35,7 @@ def unknown_places(args: Any, inputs: Mapping[str, Any]) -> list[Issue]:
     return found
 
 
-def places_in_env(env: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Issue]:
+def placeholders_in_env(env: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Issue]:
     """Placeholders in variables, where none are put in: the program finds the same in variables of ours."""
     found: list[Issue] = []
     for key, item in env.items():
@@ -44,5 +44,5 @@ def places_in_env(env: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Iss
             inputs_name = f"CLOUDTRAIN_INPUT_{place['name'].upper().replace('-', '_')}"
             variable = inputs_name if place["kind"] == "inputs" else "CLOUDTRAIN_OUTPUT_DIR, …_MODEL_DIR, …"
             hint = f"put it into args, or read the variable {variable} in the program"
-            found.append(Issue(("env", key), f"{place[0]} is put in in args alone", hint))
+            found.append(Issue(("env", key), f"{place[0]} is replaced in args only", hint))
     return found

@@ -32,14 +32,14 @@ class Section(BaseModel):
     def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:  # noqa: ARG003
         """What is right each by itself but impossible together: the section as it was written, beside the whole spec.
 
-        Values are as YAML gave them, so that all mistakes are told at once: any of them may be of a wrong type.
+        Values are as YAML gave them, so that all mistakes are reported at once: any of them may be of a wrong type.
         """
         return []
 
 
 @dataclass(frozen=True)
 class LazySchema:
-    """The JSON Schema of a field, made when it is asked for: it names the providers that are at hand then."""
+    """The JSON Schema of a field, made when it is needed: it names the providers that are installed then."""
 
     make: Callable[[], dict[str, Any]]
 

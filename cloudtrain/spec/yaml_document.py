@@ -1,4 +1,4 @@
-"""A YAML file as plain values plus the place each of them came from.
+"""A YAML file as plain values, each with its line and column.
 
 YAML is read by the rules of its version 1.2 (core schema): `yes`, `off` and `1:30` are strings, `1e-3` is a
 number, `007` is seven. A number remembers how it was written, so that an argument arrives as it was typed.
@@ -43,7 +43,7 @@ class WrittenFloat(float):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """Values and origins. `origins` names the place of every value and key: `job.yaml:7:3`, `--set a.b=c`."""
+    """Values and origins. `origins` has the position of every value and key: `job.yaml:7:3`, `--set a.b=c`."""
 
     values: dict[str, Any]
     origins: dict[Keys, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Document:
     """The `--set` texts laid over it."""
 
     def origin(self, keys: Keys) -> str:
-        """The place of the value at `keys`, or of the nearest value around it."""
+        """The position of the value at `keys`, or of the nearest value around it."""
         while keys and keys not in self.origins:
             keys = keys[:-1]
         return self.origins.get(keys, self.name)
@@ -164,7 +164,7 @@ def _compose(text: str) -> yaml.Node | None:
 
 
 class _Walk:
-    """One pass over the nodes that collects values, places and issues."""
+    """One pass over the nodes that collects values, positions and issues."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -201,7 +201,7 @@ class _Walk:
                 continue
             first[key] = key_node
             values[key] = self.value(value_node, (*keys, key))
-            # A key's own place is where a reader looks for "unknown key" and for a missing value alike.
+            # A key's own position is where a reader looks for "unknown key" and for a missing value alike.
             self.origins[(*keys, key)] = self._place(key_node)
         return values
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import CloudError
 from cloudtrain.images.recipe import Recipe
-from cloudtrain.images.reference import ResolvedImage, take_apart, without_tag
+from cloudtrain.images.reference import ResolvedImage, parse_address, without_tag
 from cloudtrain.images.selection import select_image
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import Note, Progress
@@ -38,7 +38,7 @@ def resolve_image(plan: Plan, pushing: Progress | None = None, note: Note | None
     if planned == image.recipe.name:
         return ResolvedImage(address=ensure_local(image.recipe), planned=planned)
     address = ensure_pushed(image.recipe, planned, pushing)
-    return ResolvedImage(address=address, planned=planned, digest=take_apart(address).reference)
+    return ResolvedImage(address=address, planned=planned, digest=parse_address(address).reference)
 
 
 def ensure_local(recipe: Recipe) -> str:
@@ -64,7 +64,7 @@ def ensure_pushed(
         return f"{without_tag(address)}@{pushed}"
     if again or not _is_local(recipe):
         build(recipe, options=options)
-    login = login_for(take_apart(address).registry)
+    login = login_for(parse_address(address).registry)
     with docker_engine(PUSH_SECONDS) as docker:
         digest = docker.push(recipe.name, address, login, progress)
     return f"{without_tag(address)}@{digest}"

@@ -7,7 +7,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, UsageError
-from cloudtrain.images.reference import ACR, ECR, take_apart
+from cloudtrain.images.reference import ACR, ECR, parse_address
 from cloudtrain.providers import Note
 from cloudtrain.providers.docker.connect import docker_engine
 
@@ -26,7 +26,7 @@ def look(image: str) -> Found | None:
 
     ECR is asked by boto3; any other registry by the Docker engine of this machine.
     """
-    address = take_apart(image)
+    address = parse_address(image)
     ecr = ECR.fullmatch(image)
     if ecr is None:
         return _look_by_engine(image, login_for(address.registry))

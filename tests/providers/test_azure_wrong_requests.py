@@ -117,7 +117,7 @@ def test_an_input_of_another_cloud_is_refused_with_a_way_to_say_both(a_job_folde
     said = call("check", "--provider", "azure")
     assert said.code == 2
     both = "{azure: 'azureml://datastores/NAME/paths/FOLDER/', aws: 's3://my-data/train/'}"
-    assert f"hint: a place for each: {both}" in said.err
+    assert f"hint: name one per provider: {both}" in said.err
     (a_job_folder / "job.yaml").write_text(f"inputs: {{train: {both}}}\n")
     assert call("check", "--provider", "azure").code == 0
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.errors import SourceError
-from cloudtrain.images.dockerignore import ANY, DEEP, STAR, brings_back, is_ignored, matcher, rules_of
+from cloudtrain.images.dockerignore import ANY, DEEP, STAR, has_exceptions, is_ignored, matcher, rules_of
 
 TABLE: list[tuple[str, str, bool]] = [
     # anchoring: a pattern counts from the top, with or without a slash before it
@@ -107,8 +107,8 @@ def test_a_path_is_left_out_as_dockers_reference_says(text: str, path: str, igno
 
 
 def test_only_an_exclamation_mark_brings_back() -> None:
-    assert brings_back(rules_of("a\n!a/b"))
-    assert not brings_back(rules_of("a\n#!a/b"))
+    assert has_exceptions(rules_of("a\n!a/b"))
+    assert not has_exceptions(rules_of("a\n#!a/b"))
 
 
 def test_a_pattern_that_is_none_is_refused_and_not_a_traceback() -> None:

@@ -13,7 +13,7 @@ from cloudtrain.catalog import read_table
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import SpecError
 from cloudtrain.images.recipe import our_recipe, recipe_of
-from cloudtrain.images.reference import ACR, ECR, Address, is_loopback, take_apart, without_tag
+from cloudtrain.images.reference import ACR, ECR, Address, is_loopback, parse_address, without_tag
 from cloudtrain.images.selection import PlannedImage
 from cloudtrain.issues import Issue
 from cloudtrain.providers.aws.config import AwsConfig
@@ -52,7 +52,7 @@ ADDRESSES = {
 
 @pytest.mark.parametrize("text", ADDRESSES)
 def test_an_address_has_a_registry_a_repository_and_a_reference(text: str) -> None:
-    assert take_apart(text) == ADDRESSES[text]
+    assert parse_address(text) == ADDRESSES[text]
 
 
 @pytest.mark.parametrize(

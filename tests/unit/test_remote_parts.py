@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.catalog.machines import choose
+from cloudtrain.catalog.machines import select_instances
 from cloudtrain.errors import StorageError
 from cloudtrain.providers.cloud.paths import inside
 from cloudtrain.providers.cloud.request import as_folder, file_name, ours, same_submission, tags
@@ -90,7 +90,7 @@ def test_our_tags_come_back_out_of_all_tags(case: str) -> None:
 
 def test_models_that_a_cloud_does_not_have_are_passed_over() -> None:
     def chosen(provider: str, gpus: int, *gpu: str) -> tuple[str, ...]:
-        types, _, problems = choose(provider, gpus=gpus, gpu=gpu, named=(), default="none")
+        types, _, problems = select_instances(provider, gpus=gpus, gpu=gpu, named=(), default="none")
         assert problems == []
         return types
 
@@ -101,7 +101,7 @@ def test_models_that_a_cloud_does_not_have_are_passed_over() -> None:
 
 
 def test_when_a_cloud_has_none_of_the_models_each_is_told() -> None:
-    types, _, problems = choose("azure", gpus=4, gpu=("L4", "H100"), named=(), default="none")
+    types, _, problems = select_instances("azure", gpus=4, gpu=("L4", "H100"), named=(), default="none")
     assert types == ()
     assert [issue.path for issue in problems] == [("resources", "gpu", 0), ("resources", "gpu", 1)]
     assert "8 (Standard_ND96isr_H100_v5)" in (problems[1].hint or "")

@@ -259,7 +259,7 @@ def test_azures_own_way_to_name_a_place_means_the_same(folder: Path) -> None:
         "2]: there is no input 'train_set' (did you mean 'train-set'?)",
     ]
     [said] = mistakes(folder, inputs + "env: {DATA: '${{inputs.train_set}}/x', OTHER: '${inputs.x}'}\n")
-    assert "env.DATA: ${{inputs.train_set}} is put in in args alone" in said
+    assert "env.DATA: ${{inputs.train_set}} is replaced in args only" in said
 
 
 def test_a_variable_is_no_longer_than_linux_takes(folder: Path) -> None:

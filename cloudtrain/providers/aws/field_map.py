@@ -64,6 +64,6 @@ def _resource_path(plan: Plan, rest: Keys) -> Keys:
 
 def _stopping_path(plan: Plan, rest: Keys) -> Keys:
     if rest and rest[0] == "MaxRuntimeInSeconds":
-        cap = plan.target.quote.cap if plan.target.quote else ""
+        cap = plan.target.cost_estimate.cap if plan.target.cost_estimate else ""
         return tuple((cap or "limits.max_runtime").split("."))
     return ("limits", "max_wait")

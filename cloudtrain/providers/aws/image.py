@@ -9,7 +9,7 @@ from dataclasses import replace
 from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions, registry_domain
 from cloudtrain.catalog.machines import architecture_of, mixed_architectures
 from cloudtrain.images.reference import ECR
-from cloudtrain.images.selection import CLOUD_PLATFORM, PlannedImage, built, recipe_for, select_image
+from cloudtrain.images.selection import CLOUD_PLATFORM, PlannedImage, planned_build, recipe_for, select_image
 from cloudtrain.issues import Issue, did_you_mean
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.settings import Settings
@@ -40,7 +40,7 @@ def image_of(
             config = replace(config, repository=_PLACEHOLDER)
         repository, problems = repository_of(config)
         recipe, wrong = recipe_for(selected, settings, gpu=gpu, platform=platform)
-        return built(recipe, repository), problems + wrong + mixed
+        return planned_build(recipe, repository), problems + wrong + mixed
     found, problems = _container(at, address, config.region, gpu=gpu)
     if platform != CLOUD_PLATFORM and not mixed:
         hint = "aws.repository, for an image of ours that is built for them; or an image of your own"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.catalog.machines import local_disks
 from cloudtrain.contracts.launch import job_document
 from cloudtrain.contracts.sagemaker import LEAST_KEPT, ROOT
-from cloudtrain.planning.plan import Plan, digest_of
+from cloudtrain.planning.plan import Plan, json_digest
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.cloud.request import ARCHIVE, OURS, PREFIX, as_folder, input_file, tags
 
@@ -126,7 +126,7 @@ def _channels(plan: Plan, place: str) -> list[dict[str, Any]]:
     bucket = plan.target.config_as(AwsConfig).bucket
     mine = {
         SOURCE: source_place(bucket, plan.context.source.digest),
-        JOB: f"{place}/job/{digest_of(job_of(plan))[:16]}/",
+        JOB: f"{place}/job/{json_digest(job_of(plan))[:16]}/",
     }
     found = [_channel(name, uri, "File") for name, uri in mine.items()]
     for name, item in plan.spec.inputs.items():
@@ -198,13 +198,13 @@ def needs_volume(types: Sequence[str]) -> bool:
 
 
 def _stopping(plan: Plan) -> dict[str, int]:
-    limits, quote = plan.spec.limits, plan.target.quote
-    if quote is None:
-        raise ValueError("a target that bills has a quote")
-    stopping = {"MaxRuntimeInSeconds": quote.max_seconds}
+    limits, estimate = plan.spec.limits, plan.target.cost_estimate
+    if estimate is None:
+        raise ValueError("a target that bills has a cost estimate")
+    stopping = {"MaxRuntimeInSeconds": estimate.max_seconds}
     if plan.spec.resources.spot:
         # From the submission to the end, running included.
-        stopping["MaxWaitTimeInSeconds"] = limits.max_wait or quote.max_seconds + WAIT_SECONDS
+        stopping["MaxWaitTimeInSeconds"] = limits.max_wait or estimate.max_seconds + WAIT_SECONDS
     elif limits.max_wait:
         stopping["MaxPendingTimeInSeconds"] = limits.max_wait
     return stopping

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from cloudtrain.catalog.machines import find
+from cloudtrain.catalog.machines import find_instance
 from cloudtrain.contracts.sagemaker import LEAST_KEPT
 from cloudtrain.images.reference import ECR
 from cloudtrain.issues import Issue
@@ -134,10 +134,10 @@ def _capacity(plan: Plan) -> Iterator[Issue]:
 
 
 def _time(plan: Plan) -> Iterator[Issue]:
-    limits, quote = plan.spec.limits, plan.target.quote
-    runtime = quote.max_seconds if quote else 0
+    limits, estimate = plan.spec.limits, plan.target.cost_estimate
+    runtime = estimate.max_seconds if estimate else 0
     if runtime > MAX_RUNTIME_SECONDS:
-        cap = quote.cap if quote and quote.cap else "limits.max_runtime"
+        cap = estimate.cap if estimate and estimate.cap else "limits.max_runtime"
         message = f"{exact_duration(runtime)} is longer than SageMaker runs a job: 28 d"
         yield Issue(tuple(cap.split(".")), message, "28 d at most")
     if limits.max_wait is None:
@@ -148,7 +148,7 @@ def _time(plan: Plan) -> Iterator[Issue]:
             message = f"{exact_duration(limits.max_wait)} is shorter than the job may run: {exact_duration(runtime)}"
             yield Issue(at, message, "for spot it counts from the submission to the end, running included")
         return
-    rows = [find("aws", name) for name in plan.target.instances]
+    rows = [find_instance("aws", name) for name in plan.target.instances]
     if any(row is not None and not row.gpus for row in rows) and not plan.is_rehearsal:
         yield Issue(at, "SageMaker limits the waiting for GPU machines and for spot only", "leave it out")
 

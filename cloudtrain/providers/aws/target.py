@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cloudtrain.catalog.machines import choose
-from cloudtrain.catalog.pricing import known_prices, own_prices, price_of, quote
+from cloudtrain.catalog.machines import select_instances
+from cloudtrain.catalog.pricing import estimate_cost, known_prices, price_of, user_prices
 from cloudtrain.contracts.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
 from cloudtrain.images.selection import PlannedImage
 from cloudtrain.planning.target import Target
@@ -29,7 +29,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     config, said = account(spec.section(AwsSection), settings, rehearsal=rehearsal)
     problems = list(said.problems)
     region = "" if any(issue.path == ("aws", "region") for issue in problems) else config.region
-    types, gpus, wrong = choose(
+    types, gpus, wrong = select_instances(
         "aws",
         gpus=resources.gpus,
         gpu=resources.gpu,
@@ -43,8 +43,8 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     )
     if image.recipe and not config.repository:
         config = replace(config, placeholders=(*config.placeholders, "aws.repository"))
-    own, wrong_prices = own_prices(settings.get("prices"))
-    made, wrong_limits = quote(
+    own, wrong_prices = user_prices(settings.get("prices"))
+    made, wrong_limits = estimate_cost(
         price_of("aws", types, region, own),
         resources.nodes,
         spec.limits,
@@ -74,6 +74,6 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         borrowed=said.borrowed,
         origins={**said.origins, "prices": settings.origins.get("prices", "")},
         gpus=gpus,
-        quote=made,
+        cost_estimate=made,
         problems=tuple(problems),
     )

@@ -25,7 +25,7 @@ DECLARATION = Declaration(
     input_example="azureml://datastores/NAME/paths/FOLDER/",
     image_schemes=("azureml",),
     secret_stores={"keyvault": "VAULT/NAME"},
-    no_secrets_here="a Key Vault is asked by the job's identity, and this machine has none",
+    no_local_secrets="a Key Vault is asked by the job's identity, and this machine has none",
     request_name="command job",
     section=_section,
 )

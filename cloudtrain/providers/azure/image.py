@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from cloudtrain.catalog.machines import architecture_of
-from cloudtrain.images.selection import CLOUD_PLATFORM, PlannedImage, built, recipe_for, select_image
+from cloudtrain.images.selection import CLOUD_PLATFORM, PlannedImage, planned_build, recipe_for, select_image
 from cloudtrain.issues import Issue
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.settings import Settings
@@ -33,7 +33,7 @@ def image_of(
     platform = f"linux/{architecture_of('azure', types)}"
     if config.repository and (selected.is_build or selected.text == "auto"):
         recipe, wrong = recipe_for(selected, settings, gpu=gpu, platform=platform)
-        return built(recipe, config.repository), wrong
+        return planned_build(recipe, config.repository), wrong
     if selected.text != "auto":
         return PlannedImage(selected.text), []
     problems: list[Issue] = []

@@ -16,7 +16,7 @@ from cloudtrain.errors import CloudError, Outcome, SourceError
 from cloudtrain.providers import Progress
 from cloudtrain.providers.cloud.request import PREFIX
 from cloudtrain.source.hashes import stamp
-from cloudtrain.source.inputs import InputFile, digest_of, look
+from cloudtrain.source.inputs import InputFile, digest_input, list_input
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
@@ -45,8 +45,8 @@ def with_uploaded_inputs(
 
 
 def _uploaded(cloud: Workspace, place: str, datastore: str, cache_dir: Path, progress: Progress | None) -> str:
-    files = look(place).files
-    digest, _ = digest_of(files, place, cache_dir)
+    files = list_input(place).files
+    digest, _ = digest_input(files, place, cache_dir)
     container, folder = cloud.container(datastore), f"{PREFIX}/inputs/{digest}"
     mark = f"{folder}.complete"
     if not any(name == mark for name, _ in container.blobs(mark)):

@@ -124,7 +124,7 @@ class Provider(providers.Provider):
 
     def adopt(self, settings: Settings, run_id: str | None, seen: Seen) -> list[Adopted]:
         """Jobs that carry our tags, in the workspace of the settings."""
-        from cloudtrain.catalog.pricing import own_prices
+        from cloudtrain.catalog.pricing import user_prices
         from cloudtrain.providers.azure.account import workspace_of
         from cloudtrain.providers.azure.discover import adopted
 
@@ -136,7 +136,7 @@ class Provider(providers.Provider):
             location=settings.get("azure.location"),
             poll=settings["azure.poll"],
         )
-        own, _ = own_prices(settings.get("prices"))
+        own, _ = user_prices(settings.get("prices"))
         return list(adopted(_connect(*found), scope, run_id, own, seen))
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.catalog.machines import find
+from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import DENIED, CloudError, RefusedError
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.request import is_size
@@ -61,7 +61,7 @@ def _cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: int) -
     if planned and size and planned.lower() != size.lower():
         hint = f"resources.instance: {{azure: {size}}}"
         raise RefusedError(f"the machines of {name} are {size}, the job was planned for {planned}", hint=hint)
-    row = find("azure", size)
+    row = find_instance("azure", size)
     if row is not None and row.gpus != gpus:
         has = f"{row.gpus} x {row.gpu}" if row.gpus else "no GPU"
         message = f"the machines of {name} ({size}) have {has}, the job uses {gpus} per node"

@@ -98,7 +98,7 @@ def document_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any
             "CLOUDTRAIN_PLATFORM": "azureml",
             "CLOUDTRAIN_JOB": as_variable(job_of(plan)),
         },
-        "limits": {"timeout": plan.target.quote.max_seconds if plan.target.quote else 0},
+        "limits": {"timeout": plan.target.cost_estimate.max_seconds if plan.target.cost_estimate else 0},
         "tags": tags(plan, address),
         "properties": _properties(plan),
     }
@@ -122,7 +122,7 @@ def section_of(plan: Plan) -> AzureSection:
 
 def job_of(plan: Plan) -> dict[str, Any]:
     """The job document: what every platform's has, where secrets are, and when the job stops by itself."""
-    seconds = plan.target.quote.max_seconds if plan.target.quote else 0
+    seconds = plan.target.cost_estimate.max_seconds if plan.target.cost_estimate else 0
     margin = plan.target.grace_seconds + STORING_SECONDS
     return {
         **job_document(plan),

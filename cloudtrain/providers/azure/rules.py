@@ -68,7 +68,7 @@ def notes(plan: Plan) -> list[str]:
         found.append(f"Azure ML takes one machine type: {types[0]}; the others are not tried")
     if resources.spot and config.compute:
         found.append(f"whether the machines of {config.compute} are low-priority is the cluster's own setting")
-    if plan.target.quote and plan.target.quote.price is None and not config.location:
+    if plan.target.cost_estimate and plan.target.cost_estimate.price is None and not config.location:
         found.append("azure.location is not set, and prices depend on it")
     return found
 
@@ -132,18 +132,18 @@ def _machines(plan: Plan) -> Iterator[Issue]:
 
 
 def _time(plan: Plan) -> Iterator[Issue]:
-    quote = plan.target.quote
-    if quote is None:
+    estimate = plan.target.cost_estimate
+    if estimate is None:
         return
     spot = plan.spec.resources.spot
     longest = MAX_SPOT_SECONDS if spot else MAX_RUNTIME_SECONDS
-    if quote.max_seconds > longest:
-        cap = quote.cap or "limits.max_runtime"
+    if estimate.max_seconds > longest:
+        cap = estimate.cap or "limits.max_runtime"
         days = f"{longest // 86_400} d"
         machines = "low-priority machines" if spot else "a job"
         yield Issue(
             tuple(cap.split(".")),
-            f"{exact_duration(quote.max_seconds)} is longer than Azure ML runs {machines}",
+            f"{exact_duration(estimate.max_seconds)} is longer than Azure ML runs {machines}",
             f"{days} at most",
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cloudtrain.catalog.machines import choose
-from cloudtrain.catalog.pricing import known_prices, own_prices, price_of, quote
+from cloudtrain.catalog.machines import select_instances
+from cloudtrain.catalog.pricing import estimate_cost, known_prices, price_of, user_prices
 from cloudtrain.issues import Issue
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.account import account
@@ -45,8 +45,8 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         wrong.append(Issue(("resources", "instance", "azure"), message, "say resources.gpus, 0 for none"))
     location = config.location or ""
     image, wrong_image = image_of(spec.image, config, settings, gpu=gpus > 0, types=types)
-    own, wrong_prices = own_prices(settings.get("prices"))
-    made, wrong_limits = quote(
+    own, wrong_prices = user_prices(settings.get("prices"))
+    made, wrong_limits = estimate_cost(
         price_of("azure", types[:1], location, own),
         resources.nodes,
         spec.limits,
@@ -80,11 +80,11 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         borrowed=said.borrowed,
         origins={**said.origins, "prices": settings.origins.get("prices", "")},
         gpus=gpus,
-        quote=made,
+        cost_estimate=made,
         problems=tuple(problems),
     )
 
 
 def _choice(resources: Resources, named: tuple[str, ...]) -> tuple[tuple[str, ...], int, list[Issue]]:
     gpus, gpu = resources.gpus, resources.gpu
-    return choose("azure", gpus=gpus, gpu=gpu, named=named, default=DEFAULT_INSTANCE)
+    return select_instances("azure", gpus=gpus, gpu=gpu, named=named, default=DEFAULT_INSTANCE)

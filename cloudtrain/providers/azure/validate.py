@@ -12,7 +12,7 @@ from cloudtrain.providers.azure.request import document_of, input_name
 from cloudtrain.providers.azure.rules import broken_rules, notes
 from cloudtrain.providers.cloud.image_notes import image_notes
 from cloudtrain.providers.cloud.request import idle_note, rehearsal_notes
-from cloudtrain.source.inputs import MAX_NAMED, look, trouble
+from cloudtrain.source.inputs import MAX_NAMED, input_problem, list_input
 
 BUILD_FILES, BUILD_BYTES = 100, 1_000_000
 INSTALL = 'pip install "cloudtrain[azure]"'
@@ -53,7 +53,7 @@ def _uploads(plan: Plan) -> list[Issue]:
             continue
         if not os.path.exists(item["path"]):  # noqa: PTH110  (false, not an error, for what no disk can hold)
             found.append(plan.located(Issue(("inputs", name), f"no such file or folder: {item['path']}")))
-        elif why := trouble(item["path"]):
+        elif why := input_problem(item["path"]):
             found.append(plan.located(Issue(("inputs", name), why)))
     return found
 
@@ -69,7 +69,7 @@ def _build_issues(dockerfile: Path) -> list[Issue]:
         if count > BUILD_FILES or size > BUILD_BYTES:
             break  # it may be the folder of a whole project, and a plan has no time to lose
     else:
-        problems = look(str(dockerfile.parent)).problems
+        problems = list_input(str(dockerfile.parent)).problems
         return [Issue(at, f"{dockerfile.parent}: {', '.join(problems[:MAX_NAMED])}")] if problems else []
     message = f"{dockerfile.parent} holds more than Azure ML builds from: {BUILD_FILES} files of 1 MB in all"
     return [Issue(at, message, "a folder of its own for the Dockerfile, or build and push the image yourself")]

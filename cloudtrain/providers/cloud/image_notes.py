@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from cloudtrain.catalog.machines import find
+from cloudtrain.catalog.machines import find_instance
 from cloudtrain.planning.plan import Plan
 
 _BEFORE_TURING = ("V100", "P100", "P40", "P4", "K80", "M60")
@@ -25,7 +25,7 @@ def image_notes(plan: Plan) -> list[str]:
 
 
 def _without_efa(plan: Plan, types: Sequence[str], args: dict[str, str]) -> list[str]:
-    rows = [find(plan.target.provider, name) for name in types]
+    rows = [find_instance(plan.target.provider, name) for name in types]
     adapters = [row.instance_type for row in rows if row and row.network == "efa"]
     if plan.spec.resources.nodes < 2 or not adapters or args.get("WITH_EFA") == "1":
         return []
@@ -39,7 +39,7 @@ def _too_new(plan: Plan, types: Sequence[str], args: dict[str, str]) -> list[str
     if args.get("TORCH", "cuda") != "cuda":
         return []
     for name in types:
-        row = find(plan.target.provider, name)
+        row = find_instance(plan.target.provider, name)
         if (row.gpu in _BEFORE_TURING) if row else _OLD_TYPES.fullmatch(name):
             gpu = f" ({row.gpu})" if row else ""
             return [

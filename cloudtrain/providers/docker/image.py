@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cloudtrain.declaration import declarations
-from cloudtrain.images.selection import PlannedImage, built, recipe_for, select_image
+from cloudtrain.images.selection import PlannedImage, planned_build, recipe_for, select_image
 from cloudtrain.issues import Issue
 from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.settings import Settings
@@ -22,7 +22,7 @@ def image_of(
     at, address = selected
     if selected.is_build or address == "auto":
         recipe, problems = recipe_for(selected, settings, gpu=gpu)
-        return built(recipe), tuple(problems)
+        return planned_build(recipe), tuple(problems)
     scheme, colon, _ = address.partition(":")
     cloud = next((each.name for each in declarations() if colon and scheme in each.image_schemes), None)
     if cloud:

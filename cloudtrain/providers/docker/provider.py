@@ -88,7 +88,7 @@ class Provider(RunsHere):
         spec, config = plan.spec, plan.target.config_as(DockerConfig)
         nodes = spec.resources.nodes
         hosts = host_names(nodes)
-        inputs = {name: plan.target.place_of(item.uri) or "" for name, item in spec.inputs.items()}
+        inputs = {name: plan.target.location_for(item.uri) or "" for name, item in spec.inputs.items()}
         layout = Layout(
             python="python3",
             job_file=f"{INSIDE}/job.json",

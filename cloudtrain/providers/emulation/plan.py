@@ -79,7 +79,7 @@ class EmulatedPlan:
 
         Empty where that is an address: it is brought from there as the cloud would.
         """
-        place = declaration_of(self.provider).place_of(places) or ""
+        place = declaration_of(self.provider).location_for(places) or ""
         return "" if "://" in place else place
 
 

@@ -68,7 +68,7 @@ def place_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
     """
     issues = []
     for name, item in plan.spec.inputs.items():
-        place_here = plan.host.place_of(item.uri) or ""
+        place_here = plan.host.location_for(item.uri) or ""
         if not place_here or "://" in place_here:  # of a rehearsal: brought from the cloud
             message = f"inputs.{name} is brought from {item.on(plan.target.provider)}, with your own credentials"
             hint = f"or rehearse with a folder: {{local: ./data, {plan.target.provider}: …}}"
@@ -83,7 +83,7 @@ def place_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
             message = f"inputs.{name}: {place} is empty: the job would run on nothing"
             issues.append(Issue((), message, origin=plan.where(f"inputs.{name}")))
     for name, places in plan.spec.secrets.items():
-        kept = plan.host.place_of(places)
+        kept = plan.host.location_for(places)
         if kept is None:  # of a rehearsal
             issues.append(_kept_in_the_cloud(plan, name, places, in_container))
             continue
@@ -96,7 +96,7 @@ def place_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
 
 def _kept_in_the_cloud(plan: Plan, name: str, places: Mapping[str, str], in_container: bool) -> Issue:
     hint = f"for rehearsals: local: 'env:{name}'"
-    why = plan.target.declaration.no_secrets_here
+    why = plan.target.declaration.no_local_secrets
     if why and plan.target.provider in places:
         return Issue((), f"secret {name}: {why}", hint)
     if in_container:

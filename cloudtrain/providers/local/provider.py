@@ -46,7 +46,7 @@ class Provider(RunsHere):
                 cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
                 system=sys.platform,
             ),
-            origins={"python": settings.beside_the_job("python")},
+            origins={"python": settings.origin_beside_job("python")},
         )
 
     def rules(self, plan: Plan) -> list[Issue]:
@@ -91,7 +91,7 @@ class Provider(RunsHere):
             output=str(paths.output),
             model=str(paths.model),
             checkpoints=str(paths.checkpoints),
-            inputs={name: here(plan, plan.target.place_of(item.uri) or "") for name, item in spec.inputs.items()},
+            inputs={name: here(plan, plan.target.location_for(item.uri) or "") for name, item in spec.inputs.items()},
         )
         nodes, per_node = spec.resources.nodes, plan.processes
         # Linux answers on all of 127/8: an address of its own keeps each node apart, and in order, under c10d.

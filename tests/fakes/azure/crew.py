@@ -12,7 +12,7 @@ from typing import IO
 from cloudtrain.contracts.azureml import KEPT_FOLDERS, CommandJob, Mount
 from cloudtrain.providers.emulation.container import addresses
 from tests.fakes.azure.account import Account
-from tests.fakes.azure.documents import BlobPath, literals, place_of
+from tests.fakes.azure.documents import BlobPath, blob_path_of, literals
 from tests.fakes.azure.jobs import LOG_CONTAINER, Job
 from tests.fakes.containers import Container
 
@@ -128,7 +128,7 @@ class Crew:
 
     def _source(self, mount: Mount) -> Path:
         """Where an input lies on this machine."""
-        place = place_of(mount.path, self._account)
+        place = blob_path_of(mount.path, self._account)
         if isinstance(place, str):
             raise NoInput(mount.path)
         path = self._account.storage.create(place.container).folder / place.path
@@ -151,7 +151,7 @@ class Crew:
                 source = copy
             places[f"inputs.{mount.name}"] = source
         for mount in self.contract.outputs:
-            place = place_of(mount.path, self._account)
+            place = blob_path_of(mount.path, self._account)
             if isinstance(place, str):
                 raise RuntimeError(f"an output that leads nowhere was not refused: {place}")
             folder = self._account.storage.create(place.container).folder / place.path

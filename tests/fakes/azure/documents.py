@@ -30,7 +30,7 @@ class BlobPath(NamedTuple):
     path: str
 
 
-def place_of(uri: str, account: Account) -> BlobPath | str:
+def blob_path_of(uri: str, account: Account) -> BlobPath | str:
     """Where an address leads: a place, or else why to none."""
     found = re.fullmatch(_SHORT, uri, re.IGNORECASE) or re.fullmatch(_LONG, uri, re.IGNORECASE)
     if found:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.fakes.azure.account import LOW_PRIORITY, Account, VmSize
 from tests.fakes.azure.assets import Assets
-from tests.fakes.azure.documents import place_of
+from tests.fakes.azure.documents import blob_path_of
 from tests.fakes.azure.errors import invalid, user_error
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.schema import duration_seconds, violations
@@ -81,7 +81,7 @@ def _assets(properties: Body, account: Account, assets: Assets) -> Iterator[Refu
         yield user_error(f"Environment {environment} could not be found in the workspace.", 404)
     for kind in ("inputs", "outputs"):
         for item in properties.get(kind, {}).values():
-            place = place_of(item["uri"], account) if item.get("uri") else None
+            place = blob_path_of(item["uri"], account) if item.get("uri") else None
             if isinstance(place, str):
                 yield user_error(place)
 
