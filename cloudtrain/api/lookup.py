@@ -11,7 +11,7 @@ from typing import Any
 from cloudtrain.api.run import Run
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import CloudError, CloudtrainError, RunExists, RunNotFound, StorageError, UsageError
-from cloudtrain.providers import Adopted, Seen, get_provider
+from cloudtrain.providers import DiscoveredRun, KnownRuns, get_provider
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import DAMAGED, summaries
 from cloudtrain.runs.observation import Observation
@@ -56,41 +56,41 @@ def adopt(
         return []
     name = settings["provider"]
     states = {} if run_id else {line["run"]: line["state"] for line in summaries(store) if line["provider"] == name}
-    seen = Seen(states=states, until={} if run_id or whole else _until(store))
+    known = KnownRuns(states=states, synced_until={} if run_id or whole else _until(store))
     new = []
-    for job in get_provider(name).adopt(settings, run_id, seen):
+    for job in get_provider(name).discover_runs(settings, run_id, known):
         if (store.runs_dir / job.run_id).is_dir():
             _look_again(RunFolder(store.runs_dir / job.run_id), job)
-        elif job.events:
+        elif job.history:
             new += _take_up(store, job)
     if not run_id:
-        _keep_until(store, seen.until)
+        _keep_until(store, known.synced_until)
     return new
 
 
-def _take_up(store: RunStore, job: Adopted) -> list[str]:
-    first, *others = job.events
+def _take_up(store: RunStore, job: DiscoveredRun) -> list[str]:
+    first, *others = job.history
     try:
         folder = store.create(job.run_id, job.documents, first)
     except RunExists:  # by another process, in this moment
         return []
-    History(folder).record(Observation(events=[*others, *job.news]))
+    History(folder).record(Observation(events=[*others, *job.updates]))
     os.utime(folder.path / "plan.json", (first["time"], first["time"]))  # the list and `last` go by it
     return [job.run_id]
 
 
-def _look_again(folder: RunFolder, job: Adopted) -> None:
+def _look_again(folder: RunFolder, job: DiscoveredRun) -> None:
     """What a list says of a run that is known here: of one of this machine it is a reason to look at it."""
     run = Run(folder)
     state = run.recorded()
-    if state.has_ended or not job.news:
+    if state.has_ended or not job.updates:
         return
     if not state.adopted:
         with suppress(CloudError):  # as last seen, then
             run.status()
         return
-    news = [event for event in job.news if event["type"] != "phase" or event["phase"] != state.phase]
-    run.take([Observation(events=news)])
+    updates = [event for event in job.updates if event["type"] != "phase" or event["phase"] != state.phase]
+    run.take([Observation(events=updates)])
 
 
 def _until(store: RunStore) -> dict[str, float]:

@@ -269,7 +269,7 @@ class Run:
         Once it has been looked for, only what is there.
         """
         state = self.recorded()
-        found, left = self._provider().places(self.folder, state), state.results
+        found, left = self._provider().artifacts(self.folder, state), state.results
         return found if left is None else {name: place for name, place in found.items() if name in left}
 
     def native(self) -> Any:
@@ -360,7 +360,7 @@ class Run:
         now = time.monotonic()
         if self._observed:
             if self._pause is None:
-                self._pause = self._provider().pause_seconds(self.folder)
+                self._pause = self._provider().poll_seconds(self.folder)
             if now - self._observed <= self._pause * self._patience:
                 return False
         self._observed = now

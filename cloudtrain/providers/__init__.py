@@ -1,4 +1,4 @@
-"""What a provider is: the protocol that each of them implements, its values, and how one is found by name."""
+"""The interface that every provider implements, the values it uses, and how a provider is found by name."""
 
 from __future__ import annotations
 
@@ -26,52 +26,54 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """The provider's own document, in its own words: what `plan --json` prints and what `start` sends."""
+    """What a provider sends to start a job: `plan --json` prints `document`, `start` sends it."""
 
     provider: str
     document: Mapping[str, Any]
+    """The platform's own request, in its own format: plain JSON."""
     job: Mapping[str, Any] = field(default_factory=dict)
     """The job document that is sent with it: what the launcher reads on every node."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Adopted:
-    """A job of ours as a cloud lists it, whoever started it."""
+class DiscoveredRun:
+    """A job that cloudtrain started, perhaps from another machine, as a cloud lists it."""
 
     run_id: str
     documents: Mapping[str, str]
-    """What its run folder is born with, where this machine has none."""
-    events: Sequence[Mapping[str, Any]]
-    """The same."""
-    news: Sequence[Mapping[str, Any]] = ()
-    """How it stands: its phase, or its end."""
+    """Content of `plan.json` and `request.json` by file name, for a run that this machine does not know yet."""
+    history: Sequence[Mapping[str, Any]]
+    """Its first events, for such a run: created, and submitted."""
+    updates: Sequence[Mapping[str, Any]] = ()
+    """Events that say how the job stands: its phase, or its end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
-    """What this machine knows of the runs at a provider already, so that the provider is asked for news only."""
+class KnownRuns:
+    """The runs at a provider that this machine knows already, so that only new and changed ones are asked for."""
 
     states: Mapping[str, str] = field(default_factory=dict)
     """Run id -> state as last seen."""
-    until: dict[str, float] = field(default_factory=dict)
-    """Up to when all changes in an account are known, by the account's own clock. A provider moves it on."""
+    synced_until: dict[str, float] = field(default_factory=dict)
+    """Account -> Unix timestamp by the cloud's clock, up to which all changes are known; `discover_runs` updates it."""
 
 
 Progress = Callable[[int, int], None]
-"""Told how much is done, and of how much."""
+"""Called with the amount done so far and the total, in the same unit (bytes)."""
 
 Note = Callable[[str], None]
-"""Told of one thing that a user should know."""
+"""Called with a remark for the user, such as a file that was left out."""
 
 
 class Provider(ABC):
-    """One place where jobs run. Everything up to `render` is pure; everything after it is an effect.
+    """A platform that runs jobs. Everything up to `render` is pure; everything after it has effects.
 
-    A provider says its `declaration` and has the abstract methods; the others are for places that can do more.
+    A provider sets `declaration` and implements the abstract methods. The others have defaults, for platforms that can
+    do more.
     """
 
     declaration: Declaration
-    """What it says of itself."""
+    """Name, label, section of job.yaml and URI schemes: what can be known without importing the provider."""
 
     @property
     def contracts(self) -> tuple[str, ...]:
@@ -80,23 +82,25 @@ class Provider(ABC):
 
     @abstractmethod
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
-        """The target that these settings and this spec mean. No network.
+        """The target that these settings and this spec mean. No network; problems are listed in the target.
 
-        `rehearsal`: the request is executed elsewhere; account settings that nobody has given may then be placeholders.
+        `rehearsal`: the request will be executed on this machine, so account settings that are missing may be
+        replaced by placeholders.
         """
 
     def rules(self, plan: Plan) -> list[Issue]:  # noqa: ARG002
-        """What is wrong with the plan, as far as rules, tables and the disk tell: no network, no process, no SDK.
+        """Problems that rules, tables and the disk show: no network, no process, no SDK.
 
-        `plan` shows it. For a rehearsal both providers are asked, the one whose request it is and the one that runs it.
+        `plan` shows them. For a rehearsal both providers are asked: the one whose request it is and the one that runs
+        it.
         """
         return []
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002
-        """What else stands in the way, where it takes a process, an engine or an SDK to tell. Nothing is spent yet.
+        """Problems that only a process, a container engine or an SDK can find. Nothing that costs money is done.
 
-        `starting`: whether the job is started if nothing stands in the way. If not, no program is executed that a file
-        beside the job names: who only looks at a repository of somebody else must be able to without running it.
+        `starting`: whether the job is started if there are no errors. If not, no program is executed that a file beside
+        the job names: looking at somebody else's repository must not run code from it.
         """
         return []
 
@@ -104,84 +108,84 @@ class Provider(ABC):
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """The request for a plan. Pure.
 
-        `image`: the one that a submit has put in its place, instead of the address that was planned.
+        `image`: the image that a submit has built or looked up; None: the address that was planned.
         """
 
     def repository(self, settings: Settings) -> str:  # noqa: ARG002
-        """Where images for its jobs are pushed, as the settings say. UsageError where they say nothing."""
+        """The repository that images for its jobs are pushed to. UsageError if the settings name none."""
         raise UsageError("no repository is configured", hint="--to REPOSITORY, or --provider with that of a cloud")
 
     @abstractmethod
     def start(
         self, plan: Plan, request: Request, run: RunFolder, archive: Path, progress: Progress | None, record: Record
     ) -> dict[str, Any]:
-        """Start the job of a plan by its request; the answer finds it again. Idempotent: the remote name is the run id.
+        """Start a job and return a reference by which it is found again. Idempotent: the remote name is the run id.
 
-        `record` writes down what must be known even if this process dies in the next moment. An error that does not
-        say `Outcome.UNKNOWN` means that nothing was started.
+        `archive`: the source as tar.gz. `record` stores an observation at once, so that it is known even if this
+        process dies right after. An error without `Outcome.UNKNOWN` means that nothing was started.
         """
 
-    def pause_seconds(self, run: RunFolder) -> float:  # noqa: ARG002
-        """How long to wait between two looks at a run."""
-        return PAUSE_SECONDS
+    def poll_seconds(self, run: RunFolder) -> float:  # noqa: ARG002
+        """Seconds to wait between two calls of `observe`."""
+        return POLL_SECONDS
 
     @abstractmethod
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """What the run folder does not hold yet: log lines, how the job stands, the end of a job nobody watched.
+        """What the run folder does not have yet: log lines, events, and the end of a job that nobody watched.
 
-        Each observation is written down, and `state` brought up to date with it, before the next one is asked for: what
-        the lines have said decides how a job has ended. CloudError when nobody can tell.
+        Each observation is stored and `state` updated before the next one is requested, because events in the log
+        decide how a job has ended. CloudError when the platform cannot be reached.
         """
 
     @abstractmethod
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
-        """Ask the job to stop: a checkpoint, then the end. False: it cannot be asked yet; asking twice does no harm.
+        """Ask the job to save a checkpoint and end. False: not possible yet, try again. Repeating it does no harm.
 
-        `record` writes down what was done, and brings `state` up to date.
+        `record` stores an observation and updates `state`.
         """
 
-    def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
-        """Where model, output and checkpoints lie, as people would write it. No network."""
+    def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
+        """URI or path of `model`, `output` and `checkpoints`, those that there are. No network."""
         return {}
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:  # noqa: ARG002
-        """Where a run's checkpoints lie, for another run to start from; empty when there are none."""
+        """URI or path of a run's checkpoints, for another run to resume from; empty if there are none."""
         return ""
 
     @abstractmethod
     def fetch(
         self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
     ) -> list[str]:
-        """Bring what the job left, each into `folder/<name>`; returns the names that there were.
+        """Copy these artifacts, each into `folder/<name>`; returns the names of those that exist.
 
-        Links that lead to something inside are kept, as relative ones. What cannot be kept (links that lead out,
-        devices) does not keep the rest from arriving: `note` is told of it.
+        Symbolic links to something inside the artifact are kept as relative links. Links that point outside and devices
+        are left out, and `note` is called for each; the rest is still copied.
         """
 
-    def adopt(self, settings: Settings, run_id: str | None, seen: Seen) -> list[Adopted]:  # noqa: ARG002
-        """Jobs of ours there, whoever started them, that are new or have changed; of one name, if it is given."""
+    def discover_runs(self, settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:  # noqa: ARG002
+        """Jobs that cloudtrain started from any machine and that are new or changed; `run_id`: that one alone."""
         return []
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:  # noqa: ARG002
-        """What an ended run of another machine has printed, and the events among it; once is enough."""
+        """All log lines and events of an ended run that another machine started. Called once per run."""
         return ()
 
     def release(self, run: RunFolder, state: RunState) -> Observation:  # noqa: ARG002
-        """Give back machines that are kept after a run, and billed; the events that say so. UsageError for none."""
+        """Release machines that are kept, and billed, after a run. UsageError if there are none."""
         raise UsageError(f"run {run.run_id} keeps no machines")
 
     def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
-        """The job as an object of the cloud's own SDK. UsageError where there is none."""
-        raise UsageError(f"run {run.run_id}: there is no SDK of {self.declaration.label}, whose object it could be")
+        """The job as an object of the platform's own SDK. UsageError if there is no such SDK."""
+        raise UsageError(f"run {run.run_id}: {self.declaration.label} has no SDK object for a job")
 
 
-PAUSE_SECONDS = 5.0
-"""Between two looks at a run, unless its provider knows better."""
+POLL_SECONDS = 5.0
+"""Seconds between two calls of `observe`, unless the provider overrides `poll_seconds`."""
 
 
 def get_provider(name: str) -> Provider:
-    """The provider of that name. UsageError names those at hand."""
+    """The provider of that name, built in or installed. UsageError lists those there are."""
     if name in third_party() or not is_provider(name):
         return load_third_party(name)()  # type: ignore[no-any-return]
-    provider: Provider = import_module(f"cloudtrain.providers.{name}.provider").Provider()
+    provider: Provider = import_module(f"cloudtrain.providers.{name}.provider").PROVIDER()
     return provider

@@ -14,10 +14,10 @@ from cloudtrain.images.selection import PlannedImage, select_image
 from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import ProviderConfig, Target
-from cloudtrain.providers import Adopted, Note, Progress, Provider, Request, Seen
-from cloudtrain.providers.cloud.idempotent_create import settle as reconcile
+from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, Request
+from cloudtrain.providers.cloud.idempotent_create import reconcile
 from cloudtrain.providers.cloud.log_attempt import LogAttempt
-from cloudtrain.providers.cloud.outcome import ended
+from cloudtrain.providers.cloud.outcome import ended_event
 from cloudtrain.runs.observation import LogPart, Observation, Positions, Record
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
@@ -29,12 +29,13 @@ from cloudtrain.spec.section import Duration, Money, Section, Size, Strings
 
 __all__ = [
     "CLOUD_FIELDS",
-    "Adopted",
     "CloudError",
     "Declaration",
+    "DiscoveredRun",
     "Duration",
     "Issue",
     "JobSpec",
+    "KnownRuns",
     "Launch",
     "Layout",
     "LogAttempt",
@@ -57,14 +58,13 @@ __all__ = [
     "RunRecord",
     "RunState",
     "Section",
-    "Seen",
     "Settings",
     "Size",
     "StorageError",
     "Strings",
     "Target",
     "UsageError",
-    "ended",
+    "ended_event",
     "extract",
     "launches",
     "plain_job",

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from cloudtrain.providers.local.supervisor_status import MARK, end_leftovers
+from cloudtrain.providers.local.supervisor_status import MARK, end_orphans
 
 READ_SECONDS = 5
 """How long the rest of what a container has said may take; only what hid from us can hold its pipe open longer."""
@@ -70,7 +70,7 @@ class Container:
         """SIGKILL to whatever is left of it, and take leave."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        end_leftovers(self.root)
+        end_orphans(self.root)
         code = self._process.wait()
         self._reader.join(READ_SECONDS)
         shutil.rmtree(self._tmp, ignore_errors=True)

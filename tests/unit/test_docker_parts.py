@@ -179,7 +179,7 @@ def test_shared_memory_grows_with_processes_and_memory(processes: int, memory: i
 def test_a_node_that_does_not_say_gets_its_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docker, "machine_memory", lambda: 24 * GIB)
     text = "name: digits\nresources: {nodes: 2, processes: 2}\n"
-    provider = docker.Provider()
+    provider = docker.DockerProvider()
     spec = plan_of("docker", text).spec
     said = {"stop_grace": 30}
     assert provider.target(Settings(values=said), spec).config_as(DockerConfig).shm_bytes == 6 * GIB

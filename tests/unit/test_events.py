@@ -14,7 +14,7 @@ import pytest
 
 from cloudtrain.api.run import explain
 from cloudtrain.cli.output import learning_curves, print_json
-from cloudtrain.providers.cloud.outcome import ended
+from cloudtrain.providers.cloud.outcome import ended_event
 from cloudtrain.providers.local.node import Node
 from cloudtrain.providers.local.supervisor import Supervisor
 from cloudtrain.runs.logs import EVENT_MARK, split_events
@@ -108,11 +108,11 @@ def test_a_rank_that_left_while_another_nodes_rank_waited_is_the_cause() -> None
         {"type": "node_ended", "time": 6.0, "node": 0, "outcome": "failed", "error": LOST, "seq": 2},
         {"type": "node_ended", "time": 6.0, "node": 1, "outcome": "succeeded", "seq": 3},
     ]
-    event = ended(fold("x", [BORN, *events]), ("failed", "exit code 1"), 9.0, {})
+    event = ended_event(fold("x", [BORN, *events]), ("failed", "exit code 1"), 9.0, {})
     assert event["reason"] == "rank 3 (node 1) failed"
     assert event["error"]["message"] == "ended with exit code 0 while rank 0 (node 0) still waited for it"
     again = [events[0], {"type": "restarted", "time": 4.5, "node": 0, "attempt": 1}, *events[1:]]
-    assert ended(fold("x", [BORN, *again]), ("failed", ""), 9.0, {})["error"]["rank"] == 0
+    assert ended_event(fold("x", [BORN, *again]), ("failed", ""), 9.0, {})["error"]["rank"] == 0
 
 
 def test_a_cause_of_its_own_counts_more_than_a_rank_that_left() -> None:

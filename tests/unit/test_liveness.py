@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import StorageError
-from cloudtrain.providers.local.provider import Provider
-from cloudtrain.providers.local.supervisor_status import MARK, Life, end_leftovers, introduce, life_of, tell_to_stop
+from cloudtrain.providers.local.provider import LocalProvider
+from cloudtrain.providers.local.supervisor_status import MARK, Life, end_orphans, introduce, life_of, tell_to_stop
 from cloudtrain.runs.history import History
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.state import RunState, fold
@@ -66,7 +66,7 @@ def is_supervised_by(run: RunFolder, who: ProcessIdentity, *, silent_for: float 
 
 def look(run: RunFolder) -> RunState:
     history = History(run)
-    history.take(Provider().observe(run, history.read()))
+    history.take(LocalProvider().observe(run, history.read()))
     return history.state
 
 
@@ -115,7 +115,7 @@ def test_a_silent_supervisor_of_another_machine_that_answers_no_stop_is_given_up
     run: RunFolder, sleeper: subprocess.Popen[bytes]
 ) -> None:
     is_supervised_by(run, ELSEWHERE, silent_for=600)
-    assert Provider().stop(run, RunState(run_id="a-1"), History(run).record)
+    assert LocalProvider().stop(run, RunState(run_id="a-1"), History(run).record)
     assert look(run).state == "running", "it has a minute to answer in"
     os.utime(run.path / "stop", (time.time() - 70,) * 2)
     state = look(run)
@@ -253,10 +253,10 @@ def test_a_process_that_sees_another_folder_under_the_same_path_is_not_of_the_ru
     seen = Path.__truediv__
     own = Path(f"/proc/{sleeper.pid}")
     monkeypatch.setattr(Path, "__truediv__", lambda a, b: root if (a, b) == (own, "root") else seen(a, b))
-    assert end_leftovers(run.path) == 0
+    assert end_orphans(run.path) == 0
     assert sleeper.poll() is None
     monkeypatch.undo()
-    assert end_leftovers(run.path) == 1
+    assert end_orphans(run.path) == 1
 
 
 @pytest.mark.usefixtures("no_locks")
@@ -287,4 +287,4 @@ def test_a_look_at_a_run_whose_folder_was_removed_says_so(run: RunFolder) -> Non
         file.unlink() if file.is_file() else file.rmdir()
     run.path.rmdir()
     with pytest.raises(StorageError, match="its folder was removed"):
-        Provider().observe(run, state)
+        LocalProvider().observe(run, state)

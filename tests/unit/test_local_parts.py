@@ -13,7 +13,7 @@ import pytest
 
 from cloudtrain.providers.local.ports import free_port
 from cloudtrain.providers.local.supervisor import Supervisor, _take
-from cloudtrain.providers.local.supervisor_status import Life, end_leftovers, has_begun, life_of
+from cloudtrain.providers.local.supervisor_status import Life, end_orphans, has_begun, life_of
 from tests.house.tools import ROOT
 
 
@@ -61,7 +61,7 @@ def test_the_lock_tells_whether_a_supervisor_lives(tmp_path: Path) -> None:
 
 
 def test_nothing_is_ended_that_does_not_belong_to_the_run(tmp_path: Path) -> None:
-    assert end_leftovers(tmp_path) == 0
+    assert end_orphans(tmp_path) == 0
 
 
 def test_a_free_port_can_be_bound_and_is_not_handed_out_twice() -> None:

@@ -83,7 +83,7 @@ def test_a_folder_that_was_replaced_by_a_link_is_not_followed(run: RunFolder, tm
     found, notes = fetched(run, tmp_path / "result")
     assert found == ["model"]
     assert notes == [f"output was left out: a link in place of the folder ({tmp_path}/home)"]
-    assert "output" not in get_provider("local").places(run, RunState(run_id=run.run_id))
+    assert "output" not in get_provider("local").artifacts(run, RunState(run_id=run.run_id))
 
 
 def test_files_keep_their_time_and_whether_they_can_be_run_and_no_other_right(run: RunFolder, tmp_path: Path) -> None:

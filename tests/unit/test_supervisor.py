@@ -17,8 +17,8 @@ import pytest
 
 from cloudtrain.api.run import Run
 from cloudtrain.providers.local.processes import run_module
-from cloudtrain.providers.local.provider import Provider
-from cloudtrain.providers.local.supervisor_status import end_leftovers
+from cloudtrain.providers.local.provider import LocalProvider
+from cloudtrain.providers.local.supervisor_status import end_orphans
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunFolder, RunStore
 from tests.support.limits import HANG_SECONDS
@@ -49,7 +49,7 @@ def run(store: RunStore, tmp_path: Path) -> Iterator[RunFolder]:
         pass
     folder = store.create("a-1", documents, {**BORN, "time": time.time()})
     yield folder
-    end_leftovers(folder.path)
+    end_orphans(folder.path)
 
 
 def supervise(run: RunFolder, *before: str, code: str = "") -> subprocess.Popen[bytes]:
@@ -166,7 +166,7 @@ def test_a_look_from_outside_leaves_a_run_in_another_pid_namespace_alone_without
         try:
             state = Run(run).status()
             assert (state.state, namespace.poll()) == ("running", None)
-            assert Provider().stop(run, state, History(run).record)
+            assert LocalProvider().stop(run, state, History(run).record)
             assert Run(run).wait(PATIENCE_SECONDS).state == "stopped"
         finally:
             namespace.kill()

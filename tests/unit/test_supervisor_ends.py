@@ -16,7 +16,7 @@ import pytest
 from cloudtrain.contracts.launch import Launch
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import end_on_full_disk
-from cloudtrain.providers.local.provider import Provider
+from cloudtrain.providers.local.provider import LocalProvider
 from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.runs.state import fold
 from cloudtrain.runs.store import RunFolder
@@ -134,7 +134,7 @@ def test_an_end_that_a_full_disk_would_not_take_is_told_when_there_is_room_again
     run = supervised(path, fill + failed(0, time.time()) + "exit 1")
     assert [event for event in run.events() if event["type"] == "ended"] == []
     (path / "filler").unlink()
-    (seen,) = Provider().observe(run, fold("run-1", run.events()))
+    (seen,) = LocalProvider().observe(run, fold("run-1", run.events()))
     (told,) = map(as_json, seen.events)
     assert (told["state"], told["reason"]) == ("failed", "rank 0 (node 0) failed")
     assert told["error"]["message"] == "Connection closed by peer"

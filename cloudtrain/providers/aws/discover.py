@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain import __version__
 from cloudtrain.catalog.pricing import price_of
 from cloudtrain.contracts.sagemaker import GRACE_SECONDS
-from cloudtrain.providers import Adopted, Seen
+from cloudtrain.providers import DiscoveredRun, KnownRuns
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.phases import billing, ended_at, ending, kept_event, machines_of, phase_event, seconds
 from cloudtrain.providers.aws.request import uri_parts
@@ -43,7 +43,7 @@ LAG_SECONDS = 600
 """A search may not know yet what changed a moment ago: so much is looked at again. (No page says how long it lags.)"""
 
 
-def adopted(cloud: Aws, run_id: str | None, pause: float, seen: Seen) -> Iterator[Adopted]:
+def discovered_runs(cloud: Aws, run_id: str | None, pause: float, known: KnownRuns) -> Iterator[DiscoveredRun]:
     """The jobs of ours in a region that are new or have changed since the last time, or the one of that name."""
     filters = [{"Name": f"Tags.{OURS}run", "Operator": "Exists"}]
     place, latest = "", 0.0
@@ -51,7 +51,7 @@ def adopted(cloud: Aws, run_id: str | None, pause: float, seen: Seen) -> Iterato
         filters.append({"Name": "TrainingJobName", "Operator": "Equals", "Value": run_id})
     else:
         place = f"aws {cloud.call('sts', 'get_caller_identity')['Account']} {cloud.region}"
-        latest = seen.until.get(place, 0.0)
+        latest = known.synced_until.get(place, 0.0)
         if latest:
             since = datetime.fromtimestamp(latest - LAG_SECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%S")
             filters.append({"Name": "LastModifiedTime", "Operator": "GreaterThanOrEqualTo", "Value": since})
@@ -67,12 +67,12 @@ def adopted(cloud: Aws, run_id: str | None, pause: float, seen: Seen) -> Iterato
             job = result["TrainingJob"]
             latest = max(latest, seconds(job.get("LastModifiedTime")))
             if "ResourceConfig" in job:  # a serverless job has no machines, and is none of ours
-                yield _adopt(cloud, job, pause)
+                yield _discovered_run(cloud, job, pause)
     if place:  # all of them were told
-        seen.until[place] = latest
+        known.synced_until[place] = latest
 
 
-def _adopt(cloud: Aws, job: Mapping[str, Any], pause: float) -> Adopted:
+def _discovered_run(cloud: Aws, job: Mapping[str, Any], pause: float) -> DiscoveredRun:
     tags = ours({tag["Key"]: tag["Value"] for tag in job.get("Tags", [])})
     kind, nodes = machines_of(job)
     body = {key: job[key] for key in _REQUEST if key in job}
@@ -107,12 +107,12 @@ def _adopt(cloud: Aws, job: Mapping[str, Any], pause: float) -> Adopted:
         "processes": int(tags["processes"]) if tags.get("processes", "").isdecimal() else 1,
     }
     submitted = {"type": "submitted", "time": time.time(), "ref": ref_of(cloud, job)}
-    news = [phase_event(job, time.time())]
+    updates = [phase_event(job, time.time())]
     over = ending(job)
     if over is not None:  # its log is brought when somebody wants to see it
         when = ended_at(job) or time.time()
         bill = billing(job, price.usd * nodes if price else None)
-        news.append({"type": "ended", "time": when, "state": over[0], "reason": over[1], "billing": bill})
-        news += kept_event(job, time.time(), price.usd * nodes if price else None)
+        updates.append({"type": "ended", "time": when, "state": over[0], "reason": over[1], "billing": bill})
+        updates += kept_event(job, time.time(), price.usd * nodes if price else None)
     documents = {"plan.json": as_text(plan), "request.json": as_text(body)}
-    return Adopted(run_id=name, documents=documents, events=[born, submitted], news=news)
+    return DiscoveredRun(run_id=name, documents=documents, history=[born, submitted], updates=updates)

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain import providers
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
-from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
+from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, Request
 from cloudtrain.providers.aws.config import config_of, request_of
 from cloudtrain.providers.aws.declaration import DECLARATION
 from cloudtrain.runs.observation import Observation, Record
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from cloudtrain.spec import JobSpec
 
 
-class Provider(providers.Provider):
+class SageMakerProvider(Provider):
     """SageMaker training jobs. Everything that needs boto3 is imported when it is needed."""
 
     declaration = DECLARATION
@@ -76,7 +75,7 @@ class Provider(providers.Provider):
 
         return send(_cloud(run), request.document, request.job, archive, progress, record)
 
-    def pause_seconds(self, run: RunFolder) -> float:
+    def poll_seconds(self, run: RunFolder) -> float:
         """As the settings said when the job was planned."""
         return config_of(run).poll
 
@@ -86,7 +85,7 @@ class Provider(providers.Provider):
 
         if state.has_ended:
             return [kept(_cloud(run), run, state)] if state.keeps_machines else []
-        return observe(_cloud(run), run, state, self.pause_seconds(run))
+        return observe(_cloud(run), run, state, self.poll_seconds(run))
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
         """StopTrainingJob: SIGTERM to every container, two minutes, SIGKILL."""
@@ -94,7 +93,7 @@ class Provider(providers.Provider):
 
         return stop(_cloud(run), run, state, record)
 
-    def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
+    def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
         """S3 addresses; none of a job that was never started."""
         from cloudtrain.providers.aws.results import places
 
@@ -104,7 +103,7 @@ class Provider(providers.Provider):
         """The checkpoints' prefix, if there is anything below it."""
         from cloudtrain.providers.aws.request import uri_parts
 
-        place = self.places(run, state).get("checkpoints", "")
+        place = self.artifacts(run, state).get("checkpoints", "")
         return place if place and any(True for _ in _cloud(run).objects(*uri_parts(place))) else ""
 
     def fetch(
@@ -113,7 +112,7 @@ class Provider(providers.Provider):
         """Download and extract."""
         from cloudtrain.providers.aws.results import fetch
 
-        return fetch(_cloud(run), dict(self.places(run, state)), names, folder, progress, note)
+        return fetch(_cloud(run), dict(self.artifacts(run, state)), names, folder, progress, note)
 
     def release(self, run: RunFolder, state: RunState) -> Observation:
         """UpdateTrainingJob with nothing to keep alive."""
@@ -121,12 +120,12 @@ class Provider(providers.Provider):
 
         return release(_cloud(run), run, state)
 
-    def adopt(self, settings: Settings, run_id: str | None, seen: Seen) -> list[Adopted]:
+    def discover_runs(self, settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:
         """Jobs that carry our tags, in the region of the settings."""
         from cloudtrain.providers.aws.account import region_of
-        from cloudtrain.providers.aws.discover import adopted
+        from cloudtrain.providers.aws.discover import discovered_runs
 
-        return list(adopted(_connect(region_of(settings)), run_id, settings["aws.poll"], seen))
+        return list(discovered_runs(_connect(region_of(settings)), run_id, settings["aws.poll"], known))
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """All log lines of an adopted run that had ended already."""
@@ -158,3 +157,7 @@ def _connect(region: str) -> Aws:
         hint = 'pip install "cloudtrain[aws]"'
         raise UsageError(f"the aws provider needs boto3, which is not installed: {error}", hint=hint) from None
     return aws(region)
+
+
+PROVIDER = SageMakerProvider
+"""What `get_provider` creates."""

@@ -21,9 +21,9 @@ from cloudtrain.providers.aws.phases import (
     selected,
 )
 from cloudtrain.providers.aws.results import left, places
-from cloudtrain.providers.aws.submit import describe, same_account, settle
+from cloudtrain.providers.aws.submit import describe, reconcile, same_account
 from cloudtrain.providers.cloud.log_attempt import LogAttempt
-from cloudtrain.providers.cloud.outcome import all_told, cut_short, ended
+from cloudtrain.providers.cloud.outcome import all_nodes_reported, cut_short, ended_event
 from cloudtrain.runs.observation import Event, Observation
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
@@ -39,7 +39,7 @@ def observe(cloud: Aws, run: RunFolder, state: RunState, pause: float) -> Iterat
     """What is new since the last look. `state` is kept up to date with what has been observed so far."""
     now = time.time()
     if state.ref is None:
-        yield Observation(events=settle(cloud, run, now))
+        yield Observation(events=reconcile(cloud, run, now))
     if state.ref is None:
         return
     described = describe(cloud, run.run_id)
@@ -55,7 +55,7 @@ def observe(cloud: Aws, run: RunFolder, state: RunState, pause: float) -> Iterat
     over = ending(described)
     if over is not None:  # what has just been read may hold the nodes' last words
         waited = _waited(described, state, now, pause)
-        if log.is_done(waited=waited, all_reported=all_told(state, count)):
+        if log.is_done(waited=waited, all_reported=all_nodes_reported(state, count)):
             yield Observation(events=_end(cloud, run, described, state, over))
 
 
@@ -75,7 +75,7 @@ def _end(
     now, price = time.time(), _usd_per_hour(described, run)
     if over[0] == "stopped":
         over = over[0], over[1] + cut_short(state)
-    end = ended(state, over, ended_at(described) or now, billing(described, price))
+    end = ended_event(state, over, ended_at(described) or now, billing(described, price))
     return [{**end, "left": left(cloud, places(request_of(run)))}, *kept_event(described, now, price)]
 
 

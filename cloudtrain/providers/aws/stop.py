@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.phases import ending
-from cloudtrain.providers.aws.submit import describe, settle
+from cloudtrain.providers.aws.submit import describe, reconcile
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def stop(cloud: Aws, run: RunFolder, state: RunState, record: Record) -> bool:
     """StopTrainingJob; a job that is stopping or over already is left as it is. False: not yet, ask again."""
     if state.ref is None:
-        record(Observation(events=settle(cloud, run, time.time())))
+        record(Observation(events=reconcile(cloud, run, time.time())))
     if state.ref is None:
         return state.has_ended
     try:

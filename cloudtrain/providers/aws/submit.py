@@ -34,7 +34,7 @@ def send(
     """Store source and job document, then create the job. The answer finds it again.
 
     Three calls when the source is there already or small, however many files it has. CloudError with
-    `Outcome.UNKNOWN` when it cannot be told whether the job exists; `settle` tells later.
+    `Outcome.UNKNOWN` when it cannot be told whether the job exists; `reconcile` tells later.
     """
     key = body["OutputDataConfig"].get("KmsKeyId")
     try:
@@ -55,7 +55,7 @@ def send(
     )
 
 
-def settle(cloud: Aws, run: RunFolder, now: float) -> list[dict[str, Any]]:
+def reconcile(cloud: Aws, run: RunFolder, now: float) -> list[dict[str, Any]]:
     """What became of a submission that nobody has seen the end of. Nothing, while it may still be under way."""
     body = request_of(run)
 
@@ -65,7 +65,7 @@ def settle(cloud: Aws, run: RunFolder, now: float) -> list[dict[str, Any]]:
             same_account(cloud, body["RoleArn"], run.run_id)
         return found
 
-    return arrival.settle(run, now, find, "SageMaker")
+    return arrival.reconcile(run, now, find, "SageMaker")
 
 
 def describe(cloud: Aws, name: str) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from cloudtrain import __version__
 from cloudtrain.catalog.pricing import Price, known_prices
 from cloudtrain.contracts.azureml import GRACE_SECONDS
 from cloudtrain.errors import CloudError
-from cloudtrain.providers import Adopted, Seen
+from cloudtrain.providers import DiscoveredRun, KnownRuns
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.phases import billing, ended_at, ending, phase_event
 from cloudtrain.providers.azure.submit import ref_of
@@ -28,13 +28,13 @@ KNOWN_IN_A_ROW = 50
 """So many jobs of which the end is known already, one after the other, and no older one is asked for."""
 
 
-def adopted(
+def discovered_runs(
     cloud: Workspace,
     scope: AzureConfig,
     run_id: str | None,
     own: Mapping[tuple[str, str], Price],
-    seen: Seen,
-) -> Iterator[Adopted]:
+    known: KnownRuns,
+) -> Iterator[DiscoveredRun]:
     """The jobs of ours in a workspace that are new or have changed, or the one of that name.
 
     `scope`: the workspace, and its location if that is known. `own`: the user's own prices.
@@ -42,18 +42,18 @@ def adopted(
     if run_id is not None:
         found = cloud.job_with_document(run_id)
         if found is not None and _is_ours(found):
-            yield _adopt(cloud, scope, found, own)
+            yield _discovered_run(cloud, scope, found, own)
         return
-    waiting = {name for name, state in seen.states.items() if state not in ENDED}
+    waiting = {name for name, state in known.states.items() if state not in ENDED}
     in_a_row = 0
     for job in cloud.jobs(f"{OURS}run"):
         if not _is_ours(job):
             continue
         waiting.discard(job["name"])
-        known = seen.states.get(job["name"])
-        in_a_row = in_a_row + 1 if known in ENDED else 0
-        if known not in ENDED:
-            yield _adopt(cloud, scope, job, own)
+        last_state = known.states.get(job["name"])
+        in_a_row = in_a_row + 1 if last_state in ENDED else 0
+        if last_state not in ENDED:
+            yield _discovered_run(cloud, scope, job, own)
         elif in_a_row >= KNOWN_IN_A_ROW and not waiting:
             return
 
@@ -62,13 +62,13 @@ def _is_ours(job: Mapping[str, Any]) -> bool:
     return bool(ours(job["tags"]).get("run") == job["name"])
 
 
-def _news(cloud: Workspace, job: Mapping[str, Any], nodes: int, prices: Mapping[str, float]) -> list[dict[str, Any]]:
+def _updates(cloud: Workspace, job: Mapping[str, Any], nodes: int, prices: Mapping[str, float]) -> list[dict[str, Any]]:
     """How a job stands. The list tells its status; when it ended, and why, the run history tells."""
     now = time.time()
     listed = {"status": job["status"]}
-    news = [phase_event(listed, now)]
+    updates = [phase_event(listed, now)]
     if ending(listed) is None:
-        return news
+        return updates
     try:
         details = cloud.details(job["name"]) or listed
     except CloudError:  # that it is over is known all the same
@@ -77,13 +77,13 @@ def _news(cloud: Workspace, job: Mapping[str, Any], nodes: int, prices: Mapping[
     if over is not None:
         when = ended_at(details) or job["created"] or now
         bill = billing(details, nodes, max(prices.values(), default=None))
-        news.append({"type": "ended", "time": when, "state": over[0], "reason": over[1], "billing": bill})
-    return news
+        updates.append({"type": "ended", "time": when, "state": over[0], "reason": over[1], "billing": bill})
+    return updates
 
 
-def _adopt(
+def _discovered_run(
     cloud: Workspace, scope: AzureConfig, job: Mapping[str, Any], own: Mapping[tuple[str, str], Price]
-) -> Adopted:
+) -> DiscoveredRun:
     tags, document, name = ours(job["tags"]), dict(job["document"]()), job["name"]
     document |= {"name": name, "tags": job["tags"]}
     resources = document.get("resources") or {}
@@ -116,7 +116,7 @@ def _adopt(
     }
     events: list[dict[str, Any]] = [born, {"type": "submitted", "time": time.time(), "ref": ref_of(job)}]
     documents = {"plan.json": as_text(plan), "request.json": as_text(document)}
-    return Adopted(run_id=name, documents=documents, events=events, news=_news(cloud, job, nodes, prices))
+    return DiscoveredRun(run_id=name, documents=documents, history=events, updates=_updates(cloud, job, nodes, prices))
 
 
 def _grace_seconds(document: Mapping[str, Any]) -> int:

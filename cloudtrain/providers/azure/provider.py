@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain import providers
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
-from cloudtrain.providers import Adopted, Note, Progress, Request, Seen
+from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, Request
 from cloudtrain.providers.azure.config import AzureConfig, config_of, request_of
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.runs.observation import Observation, Record
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from cloudtrain.spec import JobSpec
 
 
-class Provider(providers.Provider):
+class AzureMLProvider(Provider):
     """Azure ML command jobs. Everything that needs azure-ai-ml is imported when it is needed."""
 
     declaration = DECLARATION
@@ -76,7 +75,7 @@ class Provider(providers.Provider):
 
         return send(_cloud(run), plan.target, request.document, run, archive, progress, record)
 
-    def pause_seconds(self, run: RunFolder) -> float:
+    def poll_seconds(self, run: RunFolder) -> float:
         """As the settings said when the job was planned."""
         return config_of(run).poll
 
@@ -84,15 +83,15 @@ class Provider(providers.Provider):
         """Its status, and the log lines and events of all its nodes."""
         from cloudtrain.providers.azure.status import observe
 
-        return [] if state.has_ended else observe(_cloud(run), run, state, self.pause_seconds(run))
+        return [] if state.has_ended else observe(_cloud(run), run, state, self.poll_seconds(run))
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
         """Told to save and end, then cancelled."""
         from cloudtrain.providers.azure.stop import stop
 
-        return stop(_cloud(run), run, state, self.pause_seconds(run), record)
+        return stop(_cloud(run), run, state, self.poll_seconds(run), record)
 
-    def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
+    def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
         """Addresses in datastores; none of a job that was never started."""
         from cloudtrain.providers.azure.results import places
 
@@ -102,7 +101,7 @@ class Provider(providers.Provider):
         """The checkpoints' place, if there is anything below it."""
         from cloudtrain.providers.azure.results import has_any
 
-        place = self.places(run, state).get("checkpoints", "")
+        place = self.artifacts(run, state).get("checkpoints", "")
         return place if place and has_any(_cloud(run), place) else ""
 
     def fetch(
@@ -111,7 +110,7 @@ class Provider(providers.Provider):
         """Download from the places that the request names, and what Azure ML has stored by itself into `output`."""
         from cloudtrain.providers.azure.results import fetch, fetch_artifacts
 
-        cloud, places = _cloud(run), self.places(run, state)
+        cloud, places = _cloud(run), self.artifacts(run, state)
         found = fetch(cloud, places, names, folder, progress, note)
         if "output" in names and places and fetch_artifacts(cloud, run.run_id, folder / "output"):
             found = [name for name in names if name in {*found, "output"}]
@@ -122,11 +121,11 @@ class Provider(providers.Provider):
         hint = "the cluster's own setting says when idle machines go: az ml compute update --min-instances 0"
         raise UsageError(f"run {run.run_id} keeps no machines: a cluster does", hint=hint)
 
-    def adopt(self, settings: Settings, run_id: str | None, seen: Seen) -> list[Adopted]:
+    def discover_runs(self, settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:
         """Jobs that carry our tags, in the workspace of the settings."""
         from cloudtrain.catalog.pricing import user_prices
         from cloudtrain.providers.azure.account import workspace_of
-        from cloudtrain.providers.azure.discover import adopted
+        from cloudtrain.providers.azure.discover import discovered_runs
 
         found = workspace_of(settings)
         scope = AzureConfig(
@@ -137,7 +136,7 @@ class Provider(providers.Provider):
             poll=settings["azure.poll"],
         )
         own, _ = user_prices(settings.get("prices"))
-        return list(adopted(_connect(*found), scope, run_id, own, seen))
+        return list(discovered_runs(_connect(*found), scope, run_id, own, known))
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """All log lines of an adopted run that had ended already."""
@@ -168,3 +167,7 @@ def _connect(subscription: str, resource_group: str, name: str) -> Workspace:
         message = f"the azure provider needs azure-ai-ml, which is not installed: {error}"
         raise UsageError(message, hint=INSTALL) from None
     return workspace(subscription, resource_group, name)
+
+
+PROVIDER = AzureMLProvider
+"""What `get_provider` creates."""

@@ -10,9 +10,9 @@ from cloudtrain.providers.azure.config import config_of, request_of
 from cloudtrain.providers.azure.logs import new_lines
 from cloudtrain.providers.azure.phases import billing, ended_at, ending, phase_event, phase_of, started_at, status_of
 from cloudtrain.providers.azure.results import left, places
-from cloudtrain.providers.azure.submit import gone, settle
+from cloudtrain.providers.azure.submit import gone, reconcile
 from cloudtrain.providers.cloud.log_attempt import LogAttempt, backfill
-from cloudtrain.providers.cloud.outcome import all_told, cut_short, ended
+from cloudtrain.providers.cloud.outcome import all_nodes_reported, cut_short, ended_event
 from cloudtrain.runs.observation import Event, LogPart, Observation, Positions
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
@@ -28,7 +28,7 @@ def observe(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> 
     """What is new since the last look. `state` is kept up to date with what has been observed so far."""
     now = time.time()
     if state.ref is None:
-        yield Observation(events=settle(cloud, run, now))
+        yield Observation(events=reconcile(cloud, run, now))
     if state.ref is None:
         return
     details = cloud.details(run.run_id)
@@ -40,7 +40,7 @@ def observe(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> 
     yield from log.observations(state)
     if over is not None:  # what has just been read may hold the nodes' last words
         waited = _waited(details, state, now, pause)
-        if log.is_done(waited=waited, all_reported=all_told(state, state.nodes)):
+        if log.is_done(waited=waited, all_reported=all_nodes_reported(state, state.nodes)):
             end = _ended(details, state, over, run)
             rest = left(cloud, run.run_id, places(request_of(run)))
             yield Observation(events=[{**end, "left": rest}])
@@ -80,7 +80,7 @@ def _waited(details: Mapping[str, Any], state: RunState, now: float, pause: floa
 def _ended(details: Mapping[str, Any], state: RunState, over: tuple[str, str], run: RunFolder) -> dict[str, Any]:
     """The end by Azure ML's word, unless the nodes know better: a stop of ours ends with checkpoints, not by force."""
     final, reason = over
-    whole = all_told(state, state.nodes)
+    whole = all_nodes_reported(state, state.nodes)
     outcomes = {node["outcome"] for node in state.nodes_ended.values()}
     causes = {node["why"] for node in state.nodes_ended.values() if node["outcome"] == "stopped"}
     # An eviction ends them too: only a stop by us, or by themselves, is none of Azure ML's failures.
@@ -98,7 +98,7 @@ def _ended(details: Mapping[str, Any], state: RunState, over: tuple[str, str], r
         reason += cut_short(state, "azure.stop_grace gives more") if "saved" not in reason else ""
     elif final == "failed" and taken:
         reason = f"{taken}: {reason}" if reason else taken
-    return ended(state, (final, reason), ended_at(details) or time.time(), _bill(details, state, run))
+    return ended_event(state, (final, reason), ended_at(details) or time.time(), _bill(details, state, run))
 
 
 def _taken_away(state: RunState) -> str:

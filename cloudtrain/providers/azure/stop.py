@@ -16,8 +16,8 @@ from cloudtrain.providers.azure.config import request_of
 from cloudtrain.providers.azure.phases import ending, status_of
 from cloudtrain.providers.azure.results import parts
 from cloudtrain.providers.azure.status import observe
-from cloudtrain.providers.azure.submit import gone, settle
-from cloudtrain.providers.cloud.outcome import all_told
+from cloudtrain.providers.azure.submit import gone, reconcile
+from cloudtrain.providers.cloud.outcome import all_nodes_reported
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
@@ -44,7 +44,7 @@ def stop(cloud: Workspace, run: RunFolder, state: RunState, pause: float, record
     goes on: CloudError. Whoever asks once more means it, and it is cancelled.
     """
     if state.ref is None:
-        record(Observation(events=settle(cloud, run, time.time())))
+        record(Observation(events=reconcile(cloud, run, time.time())))
     if state.ref is None:
         return state.has_ended
     reason = "stop was asked"
@@ -115,12 +115,12 @@ def _let_it_save(cloud: Workspace, run: RunFolder, state: RunState, pause: float
             blind = error.message
         if state.has_ended:
             return ""
-        if all_told(state, state.nodes):
+        if all_nodes_reported(state, state.nodes):
             deadline = min(deadline, time.monotonic() + FINISHING_SECONDS)
         time.sleep(min(pause, LOOK_SECONDS))
     if blind:
         return f"whether it has saved is not known: {blind}"
-    if all_told(state, state.nodes):
+    if all_nodes_reported(state, state.nodes):
         return ""
     return f"it was cancelled after {grace:g} s without having said that it has saved (azure.stop_grace gives more)"
 

@@ -43,7 +43,7 @@ def send(
     """Look at the machines and at the name, upload source and inputs where they are new, create the job.
 
     The answer finds it again. CloudError with `Outcome.UNKNOWN` when it cannot be told whether the job exists;
-    `settle` tells later. RefusedError when the machines cannot run it.
+    `reconcile` tells later. RefusedError when the machines cannot run it.
     """
     config = target.config_as(AzureConfig)
     refuse_machines(cloud, document, config, next(iter(target.instances), ""), target.gpus or 0)
@@ -65,10 +65,10 @@ def send(
     return arrival.create(name, create, lambda: _find(cloud, name, document), attempts=ATTEMPTS, taken=_TAKEN)
 
 
-def settle(cloud: Workspace, run: RunFolder, now: float) -> list[dict[str, Any]]:
+def reconcile(cloud: Workspace, run: RunFolder, now: float) -> list[dict[str, Any]]:
     """What became of a submission that nobody has seen the end of. Nothing, while it may still be under way."""
     document = request_of(run)
-    return arrival.settle(run, now, lambda: _find(cloud, run.run_id, document), "Azure ML")
+    return arrival.reconcile(run, now, lambda: _find(cloud, run.run_id, document), "Azure ML")
 
 
 def ref_of(described: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def create(
     raise _unknown(name, failure) if is_unknown else failure
 
 
-def settle(run: RunFolder, now: float, find: Find, service: str) -> list[dict[str, Any]]:
+def reconcile(run: RunFolder, now: float, find: Find, service: str) -> list[dict[str, Any]]:
     """What became of a submission that nobody has seen the end of. Nothing, while it may still be under way."""
     if run.is_being_submitted():
         return []

@@ -8,7 +8,7 @@ from typing import Any
 from cloudtrain.runs.state import RunState, first_cause, who
 
 
-def all_told(state: RunState, nodes: int) -> bool:
+def all_nodes_reported(state: RunState, nodes: int) -> bool:
     """Whether every node's launcher has said how it ended."""
     return len(state.nodes_ended) >= nodes
 
@@ -28,7 +28,7 @@ def cut_short(state: RunState, remedy: str = "") -> str:
     return f" ({words}{'; ' if remedy else ''}{remedy})"
 
 
-def ended(state: RunState, over: tuple[str, str], when: float, billing: Mapping[str, Any]) -> dict[str, Any]:
+def ended_event(state: RunState, over: tuple[str, str], when: float, billing: Mapping[str, Any]) -> dict[str, Any]:
     """The event that ends a run. `over`: the state and the reason as the cloud has them.
 
     Where a node has told why it failed, that is the reason, and the cloud's own is kept beside it.

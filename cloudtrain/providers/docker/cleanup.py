@@ -9,7 +9,7 @@ from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container import DATA_LABEL, RUN_LABEL
 from cloudtrain.providers.docker.emulator import clear_containers, leftovers_mark
 from cloudtrain.providers.local.backend import ORPHANS_SECONDS
-from cloudtrain.providers.local.supervisor_status import Life, end_leftovers, life_of
+from cloudtrain.providers.local.supervisor_status import Life, end_orphans, life_of
 
 
 def clear_run(run: Path) -> str:
@@ -35,5 +35,5 @@ def clear_dead_runs(data_dir: Path) -> None:
         for run_id in sorted(engine.labelled({DATA_LABEL: str(data_dir)}, RUN_LABEL)):
             run = data_dir / "runs" / run_id
             if life_of(run) in (Life.DEAD, Life.NOT_BEGUN):
-                end_leftovers(run, ORPHANS_SECONDS)
+                end_orphans(run, ORPHANS_SECONDS)
                 clear_containers(run)

@@ -16,7 +16,7 @@ from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.container import Bind, ContainerLaunch, default_shm_bytes, host_names
 from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.providers.emulation.run_paths import RunPaths
-from cloudtrain.providers.local.backend import RunsHere, here
+from cloudtrain.providers.local.backend import LocalBackend, resolve_path
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
@@ -36,12 +36,12 @@ MASTER_PORT = 29500
 """Each run has a network of its own, where every port is free."""
 
 
-class Provider(RunsHere):
+class DockerProvider(LocalBackend):
     """This machine's Docker engine, under the plain contract."""
 
     declaration = DECLARATION
     name = DECLARATION.name
-    inside = INSIDE
+    container_root = INSIDE
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
         """The image, and what a container of it may use."""
@@ -105,7 +105,7 @@ class Provider(RunsHere):
             interface="eth0",
             threads=max(1, config.cores // (nodes * plan.processes)),
         )
-        seen = [(here(plan, inputs[name]), target) for name, target in layout.inputs.items()]
+        seen = [(resolve_path(plan, inputs[name]), target) for name, target in layout.inputs.items()]
         shared = [Bind(source=place, target=target, read_only=True) for place, target in seen]
         job = plain_job(plan)
         document = {
@@ -150,11 +150,11 @@ class Provider(RunsHere):
             clear_ended_run(run.path)
         return super().observe(run, state)
 
-    def end_leftovers(self, run: Path) -> str:
+    def end_orphans(self, run: Path) -> str:
         """Processes first: they stop their containers themselves, with a checkpoint. Then what they have left."""
         from cloudtrain.providers.docker.cleanup import clear_run
 
-        return "; ".join(part for part in (super().end_leftovers(run), clear_run(run)) if part)
+        return "; ".join(part for part in (super().end_orphans(run), clear_run(run)) if part)
 
 
 def _shm_bytes(settings: Settings, spec: JobSpec) -> int:
@@ -187,4 +187,8 @@ def _own(plan: Plan, node: int, layout: Layout) -> list[Bind]:
 def _inside(name: str, place: str, plan: Plan) -> str:
     """Where an input is in the container; a single file keeps its own name."""
     folder = f"{INSIDE}/inputs/{name}"
-    return f"{folder}/{Path(here(plan, place)).name}" if name in plan.context.local_files else folder
+    return f"{folder}/{Path(resolve_path(plan, place)).name}" if name in plan.context.local_files else folder
+
+
+PROVIDER = DockerProvider
+"""What `get_provider` creates."""

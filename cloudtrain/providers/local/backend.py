@@ -21,7 +21,7 @@ from cloudtrain.providers.local.processes import run_module
 from cloudtrain.providers.local.supervisor_status import (
     Life,
     disk_time,
-    end_leftovers,
+    end_orphans,
     has_begun,
     identity_of,
     last_beat,
@@ -57,10 +57,10 @@ UNUSED = ("image", *CLOUD_FIELDS, "resources.shm")
 """Fields of the spec that mean nothing on this machine."""
 
 
-class RunsHere(Provider):
+class LocalBackend(Provider):
     """The part of a provider that is the same for launchers and for containers."""
 
-    inside = ""
+    container_root = ""
     """Where a job sees the run's own folders, if that is not where they are."""
 
     @property
@@ -108,7 +108,7 @@ class RunsHere(Provider):
         _reap(process)
         return identity
 
-    def pause_seconds(self, run: RunFolder) -> float:  # noqa: ARG002
+    def poll_seconds(self, run: RunFolder) -> float:  # noqa: ARG002
         """A look at this machine costs next to nothing."""
         return 1.0
 
@@ -132,7 +132,7 @@ class RunsHere(Provider):
         if run.last_event("ended"):
             return []
         if told := end_on_full_disk.read(RunPaths(run.path).end_on_full_disk):
-            self.end_leftovers(run.path)
+            self.end_orphans(run.path)
             return [told]
         if life is Life.UNKNOWN and not given_up:
             phase = f"no sign of life of its supervisor{_where(run.path)}"
@@ -143,7 +143,7 @@ class RunsHere(Provider):
             reason = f"its supervisor{_where(run.path)} shows no sign of life and did not answer the stop"
         elif has_begun(run.path):
             reason = "its supervisor is gone (killed, or this machine was restarted)"
-        if not given_up and (left := self.end_leftovers(run.path)):
+        if not given_up and (left := self.end_orphans(run.path)):
             reason += f"; {left}"
         return [{"type": "ended", "time": now, "state": "failed", "reason": reason}]
 
@@ -151,9 +151,9 @@ class RunsHere(Provider):
         deadline = START_DEADLINE_SECONDS if state.ref is None else FAR_START_DEADLINE_SECONDS
         return now - state.created >= deadline and not run.is_being_submitted()
 
-    def end_leftovers(self, run: Path) -> str:
+    def end_orphans(self, run: Path) -> str:
         """End what a dead supervisor left running; what there is to say of it."""
-        left = end_leftovers(run, ORPHANS_SECONDS)
+        left = end_orphans(run, ORPHANS_SECONDS)
         return f"{left} processes that were left have been ended" if left else ""
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:  # noqa: ARG002
@@ -163,7 +163,7 @@ class RunsHere(Provider):
         tell_to_stop(run.path)
         return True
 
-    def places(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
+    def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
         """The run's own folders, those that hold something."""
         paths = RunPaths(run.path)
         found = {"model": paths.model, "output": paths.output, "checkpoints": paths.checkpoints}
@@ -171,7 +171,7 @@ class RunsHere(Provider):
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
         """Their folder, if it holds any."""
-        return self.places(run, state).get("checkpoints", "")
+        return self.artifacts(run, state).get("checkpoints", "")
 
     def fetch(
         self,
@@ -188,8 +188,8 @@ class RunsHere(Provider):
             source = run.path / name
             if source.is_symlink():  # in place of the folder that was made for it
                 note(f"{name} was left out: a link in place of the folder ({source.readlink()})")
-            elif name in self.places(run, state):
-                roots = (f"{self.inside}/{name}",) if self.inside else ()
+            elif name in self.artifacts(run, state):
+                roots = (f"{self.container_root}/{name}",) if self.container_root else ()
                 if copy_results(source, folder / name, roots, note):
                     brought.append(name)
         return brought
@@ -226,7 +226,7 @@ def _ignores_a_stop(run: Path) -> bool:
     return last_beat(run) < asked < disk_time(run) - ANSWER_SECONDS
 
 
-def here(plan: Plan, place: str) -> str:
+def resolve_path(plan: Plan, place: str) -> str:
     """The absolute path of a place on this machine, as the spec says it."""
     return os.path.normpath(Path(plan.context.folder) / Path(place).expanduser())
 

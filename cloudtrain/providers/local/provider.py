@@ -14,7 +14,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Request
 from cloudtrain.providers.emulation.run_paths import RunPaths
-from cloudtrain.providers.local.backend import UNUSED, RunsHere, here
+from cloudtrain.providers.local.backend import UNUSED, LocalBackend, resolve_path
 from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.providers.local.declaration import DECLARATION
 from cloudtrain.settings import Settings
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.spec import JobSpec
 
 
-class Provider(RunsHere):
+class LocalProvider(LocalBackend):
     """This machine, under the plain contract."""
 
     declaration = DECLARATION
@@ -91,7 +91,9 @@ class Provider(RunsHere):
             output=str(paths.output),
             model=str(paths.model),
             checkpoints=str(paths.checkpoints),
-            inputs={name: here(plan, plan.target.location_for(item.uri) or "") for name, item in spec.inputs.items()},
+            inputs={
+                name: resolve_path(plan, plan.target.location_for(item.uri) or "") for name, item in spec.inputs.items()
+            },
         )
         nodes, per_node = spec.resources.nodes, plan.processes
         # Linux answers on all of 127/8: an address of its own keeps each node apart, and in order, under c10d.
@@ -115,3 +117,7 @@ class Provider(RunsHere):
             "resume_from": plan.context.resume_from or None,
         }
         return Request(provider=self.name, document=document, job=job)
+
+
+PROVIDER = LocalProvider
+"""What `get_provider` creates."""

@@ -36,7 +36,7 @@ from cloudtrain.providers.local.supervisor_status import (
     HEARTBEAT_SECONDS,
     MARK,
     beat,
-    end_leftovers,
+    end_orphans,
     identity_of,
     introduce,
 )
@@ -319,7 +319,7 @@ class Supervisor:
 
     def _clear(self) -> None:
         """Nothing of the run goes on."""
-        end_leftovers(self.paths.run)
+        end_orphans(self.paths.run)
         try:
             self.emulator.clear()
         except CloudtrainError as error:

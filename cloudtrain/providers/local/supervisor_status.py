@@ -131,7 +131,7 @@ MARK = "CLOUDTRAIN_RUN_DIR"
 """The variable that every process of a run inherits; the folder tells runs of the same id apart."""
 
 
-def end_leftovers(run: Path, patience_seconds: float = 0) -> int:
+def end_orphans(run: Path, patience_seconds: float = 0) -> int:
     """Kill every process that carries this run's mark in its environment; returns how many had to be killed.
 
     `patience_seconds`: how long they may take to end by themselves first, as launchers do that lost their supervisor.

@@ -13,7 +13,7 @@ import cloudtrain
 from cloudtrain.api.lookup import adopt, find_run
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
-from cloudtrain.providers.azure.submit import settle
+from cloudtrain.providers.azure.submit import reconcile
 from cloudtrain.runs.logs import LogLine
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import Kind
@@ -225,6 +225,6 @@ def test_a_submission_of_which_nothing_was_sent_is_settled_without_asking(cloud:
 
     account = cloud.account
     at = workspace(account.subscription, account.resource_group, account.workspace)
-    (ended,) = settle(at, run.folder, time.time())
+    (ended,) = reconcile(at, run.folder, time.time())
     assert ended["reason"].endswith("nothing was started")
     assert cloud.front.calls == []
