@@ -1,4 +1,4 @@
-"""Trains a task under a strategy: one rank's program, run by torchrun or alone. `train.py --help` lists its options.
+"""The program of one rank: trains a task under a strategy, by torchrun or alone. `train.py --help` lists its options.
 
     torchrun --nproc-per-node 2 train.py --task digits --epochs 3
 
@@ -24,7 +24,7 @@ from cloudtrain_trainer.rules import Refused
 
 
 def main() -> NoReturn:
-    """Parse the options and train. What is slow to import is imported only when the options are known to be valid."""
+    """Parse the options and train. Exit code 2 and an error event if they are refused; slow imports come after that."""
     try:
         options = parse(sys.argv[1:])
         from torch.distributed.elastic.multiprocessing.errors import record
@@ -91,8 +91,9 @@ def train(options: Options, folders: Folders) -> NoReturn:
 
 
 def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoReturn:
-    """End this rank after it ran out of memory. Its peers wait in a collective, so it only stores a size for the next
-    start.
+    """End this rank with exit code 12 after an out-of-memory error; halves the micro-batch size of the next start.
+
+    Its peers wait in a collective, so it cannot agree with them. `loop`: None if the error came before it existed.
     """
     from cloudtrain_trainer import memory
 
@@ -107,8 +108,9 @@ def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoRet
 
 
 def exit_not_finite(why: str, loop: Any, checkpoints: Any, trackers: Any, folders: Folders) -> NoReturn:
-    """End training after a loss, gradient or weight that is not finite. Called by all ranks, so none waits for
-    another.
+    """End training with exit code 33 after a loss, gradient or weight that is not finite.
+
+    Called by all ranks, so none waits for another.
     """
     from cloudtrain_trainer import finite
 
@@ -127,7 +129,7 @@ def exit_not_finite(why: str, loop: Any, checkpoints: Any, trackers: Any, folder
 
 
 def write_metrics_file(folders: Folders, metrics: dict[str, Any]) -> None:
-    """Write metrics.json into the output folder."""
+    """Write metrics.json into the output folder; NaN and infinity become null."""
     folders.output.mkdir(parents=True, exist_ok=True)
     (folders.output / "metrics.json").write_text(to_json(metrics, indent=1) + "\n")
 
@@ -152,8 +154,9 @@ def finish(loop: Any, outcome: str, folders: Folders) -> None:
 
 
 def export_model(loop: Any, folders: Folders) -> str:
-    """Write the model on rank 0, and print the fingerprint of its weights on each rank that has them all; returns
-    it.
+    """Write the model on rank 0; returns the fingerprint of its weights, empty on a rank that has not all of them.
+
+    Each rank that has them prints the fingerprint, so that the log shows whether ranks differ. Called by all ranks.
     """
     from cloudtrain_trainer import checkpointer, state
 

@@ -51,14 +51,12 @@ def _task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse(reason: str) -> NoReturn:
-    """End this rank with exit code 2. Only rank 0 prints the reason; all ranks report it to torchrun and the
-    launcher.
-    """
+    """End this rank with exit code 2 and an error event. Only rank 0 prints the reason; all report it to torchrun."""
     exit_with_error(2, "Refused", f"refused: {reason}", reason, prints=is_first_rank())
 
 
 def exit_with_error(code: int, exception: str, message: str, printed: str = "", *, prints: bool = True) -> NoReturn:
-    """End this rank with an exit code, and report why to the log, the launcher and torchrun.
+    """End this rank with an exit code, and report the error to the log, the launcher and torchrun.
 
     `printed`: the text for the log, if it differs from `message`. `prints`: whether this rank prints it; the errors of
     ranks that do not are marked as consequences, so that the launcher names one that does.

@@ -56,12 +56,13 @@ class Batches:
 
     @property
     def samples_per_epoch(self) -> int:
-        """Over all ranks: a multiple of the batch size. The remaining samples differ from epoch to epoch."""
+        """The count over all ranks, a multiple of the batch size. Other samples are left out in each epoch."""
         return len(self.data) // self.batch_size * self.batch_size
 
     def load(self, epoch: int, skip: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's (inputs, targets) of each micro-batch, without the first `skip` samples of the epoch's global
-        order.
+        """This rank's micro-batches of an epoch: inputs (batch, ...) and targets (batch, ...), on the CPU.
+
+        `skip`: the count of samples over all ranks that were trained on before, a multiple of the batch size.
         """
         self._loader.sampler[:] = self.draws(epoch, skip)  # type: ignore[index]
         return iter(self._loader)
@@ -72,8 +73,9 @@ class Batches:
         return loader(self.data, [], self.workers, self.pin_memory, persistent=True)
 
     def draws(self, epoch: int, skip: int) -> Iterator[Draw]:
-        """This rank's micro-batches of an epoch, in an order drawn from (seed, epoch), after the first `skip`
-        samples.
+        """The epoch and list of sample indices of each micro-batch of this rank, in an order drawn from (seed, epoch).
+
+        `skip`: the count of samples over all ranks to leave out at the beginning.
         """
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.data), generator=generator).tolist()
@@ -87,8 +89,9 @@ class Batches:
 def loader(
     data: Data, draws: list[Draw], workers: int, pin_memory: bool, persistent: bool = False
 ) -> DataLoader[tuple[Tensor, Tensor]]:
-    """A data loader that yields (inputs, targets) of each draw in order; `persistent`: its processes outlive an
-    epoch.
+    """A data loader that yields inputs (batch, ...) and targets (batch, ...) of each draw, in order.
+
+    `workers`: the count of its processes; 0 loads in this process. `persistent`: they continue after an epoch.
     """
     return DataLoader(
         data,  # type: ignore[arg-type]  # a Dataset by its methods, not by its class
@@ -112,8 +115,9 @@ def _ignore_sigterm(_: int) -> None:
 
 
 def loader_processes(requested: int | None, task: int | None, cores: int, ranks: int) -> int:
-    """Loader processes per rank: `requested`, else the task's default, else the cores of this node that its ranks leave
-    idle.
+    """The count of loader processes per rank: `requested` if not None, else the task's default, else by the idle cores.
+
+    `cores`, `ranks`: of this node. 0 means that the rank loads its data itself.
     """
     if requested is not None:
         return requested
@@ -125,8 +129,7 @@ def loader_processes(requested: int | None, task: int | None, cores: int, ranks:
 def evaluation_draws(
     samples: int, rank: int, ranks: int, batch_size: int = MAX_EVALUATION_BATCH
 ) -> Iterator[tuple[Draw, int]]:
-    """(draw, number of its samples that count): over all ranks every sample counts once. `batch_size`: per rank, at
-    most.
+    """(draw, how many of its samples count): over all ranks every sample counts once. `batch_size`: per rank, at most.
 
     All ranks get the same number of draws, since a strategy may communicate in the forward pass. A rank without samples
     left gets one that does not count.
@@ -137,5 +140,5 @@ def evaluation_draws(
 
 
 def split_evenly(samples: list[int], parts: int, part: int) -> list[int]:
-    """Part number `part` of `parts` consecutive parts, whose sizes differ by at most one sample."""
+    """Part number `part` (from 0) of `parts` consecutive parts, whose sizes differ by at most one; it may be empty."""
     return samples[len(samples) * part // parts : len(samples) * (part + 1) // parts]

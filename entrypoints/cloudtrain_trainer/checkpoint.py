@@ -140,7 +140,7 @@ class CheckpointStore:
             raise error
 
     def steps(self) -> list[int]:
-        """The steps of the checkpoints that this rank sees, newest first."""
+        """The steps of the checkpoints on this rank's disk, newest first; empty if there are none."""
         return steps_in(self.folder)
 
     def find_newest(self) -> FoundCheckpoint | None:
@@ -177,14 +177,14 @@ class CheckpointStore:
         return shared, torch.load(found.folder / name, map_location="cpu", weights_only=True)
 
     def load(self, found: FoundCheckpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Load the checkpoint's tensors into the model and the optimizer."""
+        """Load weights and optimizer state, in place. CheckpointException if one is missing or has another shape."""
         sharded.read(found.folder / found.weights, model, optimizer)
 
     def set_aside(self) -> None:
         """Move earlier checkpoints into a folder where neither resuming nor pruning looks, to start from scratch.
 
         Checkpoints of this same run stay: a platform that preempts a machine restarts the run elsewhere with the same
-        flags. A platform may also restore files that were moved before to where they were.
+        flags. A platform may also restore files that were moved before to their old path.
         """
         if self.leads_disk:
             set_aside(self.folder, self._run, self.ranks.log)

@@ -47,7 +47,7 @@ class _HashedFile:
 
 
 def write_tensors(path: Path, content: dict[str, Any]) -> str:
-    """torch.save to a new file, flushed to disk; returns the SHA-256 in hex digits."""
+    """torch.save to a new file, flushed to disk; returns its SHA-256 digest, 64 hex digits."""
     with path.open("wb") as file:
         hashed = _HashedFile(file)
         torch.save(content, cast("IO[bytes]", hashed))
@@ -57,7 +57,7 @@ def write_tensors(path: Path, content: dict[str, Any]) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, flushed to disk."""
+    """Write a text file, flushed to disk. OSError if the disk is full."""
     with path.open("w") as file:
         file.write(text)
         file.flush()
@@ -65,7 +65,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder: only then the names in it are on disk."""
+    """Flush a folder, so that the names in it survive a power failure (fsync(2)). OSError if it does not exist."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -74,7 +74,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """The steps of the complete checkpoints in a folder, newest first."""
+    """The steps of the complete checkpoints in a folder, newest first; empty if there are none."""
     matches = [re.fullmatch(r"step-(\d{8,})", entry.name) for entry in folder.iterdir()]
     return sorted((int(m[1]) for m in matches if m), reverse=True)
 
@@ -91,7 +91,10 @@ class Inspection(NamedTuple):
 
 
 def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
-    """Verify the files that this rank would load; the ranks of a node divide the large ones among themselves."""
+    """Verify the digests of the files that this rank would load; the ranks of a node divide the large ones.
+
+    Never raises: an unreadable manifest or a missing file is the `problem`.
+    """
     elsewhere = False
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
@@ -118,7 +121,7 @@ def inspect_checkpoint(folder: Path, ranks: Ranks) -> Inspection:
 
 
 def digest_of(path: Path) -> str:
-    """The SHA-256 of a file, in hex digits."""
+    """The SHA-256 digest of a file, 64 hex digits. OSError if it cannot be read."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):

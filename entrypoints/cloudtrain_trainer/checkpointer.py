@@ -1,4 +1,4 @@
-"""What of a run outlives its processes: checkpoints, resuming from them, the best weights, and the exported model."""
+"""When checkpoints are saved and what they contain, resuming from them, the best weights, and the exported model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Best(NamedTuple):
 
 
 class Checkpointer:
-    """When a loop saves checkpoints, and what is in them. All ranks call each method together, except `is_due`,
+    """Saves and resumes the checkpoints of a training loop. All ranks call each method together, except `is_due` and
     `is_due_at`.
     """
 
@@ -54,7 +54,10 @@ class Checkpointer:
         return every is not None and step % every == 0
 
     def save(self, last: bool = False) -> None:
-        """Save a checkpoint of the current step, unless there is one. `last`: wait until it is complete."""
+        """Save a checkpoint of the current step, unless there is one. Raises `NotFinite` if the weights are not finite.
+
+        `last`: wait until it is complete, and raise its error, such as OSError for a full disk.
+        """
         with self.loop.stop.busy():
             self._save()
             if last:

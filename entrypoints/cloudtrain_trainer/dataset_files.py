@@ -1,5 +1,4 @@
-"""Data set files that are not trusted: downloaded once per node, checked by their SHA-256, and read from the idx
-format.
+"""Untrusted data set files: downloaded once per node, checked by their SHA-256, and parsed from the idx format.
 
 Source of the idx format: the page of MNIST, http://yann.lecun.com/exdb/mnist.
 """
@@ -29,15 +28,15 @@ BLOCK_BYTES = 1 << 16
 
 
 def cache_folder(name: str) -> Path:
-    """Where downloads are cached on this machine: in $XDG_CACHE_HOME, else in ~/.cache."""
+    """The path of a cache for downloads on this machine: in $XDG_CACHE_HOME, else in ~/.cache. It may not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloudtrain" / name
 
 
 def fetch(address: str, folder: Path, size: int, sha256: str, hint: str) -> Path:
     """Download the file at `address` into `folder`, unless it is there already; returns its path.
 
-    `size`: in bytes; no more is downloaded. `sha256`: checked each time. `hint`: what to do hint, for the message of
-    `Refused`. A lock makes one rank of a node download while the others wait.
+    `size`: in bytes; no more is downloaded. `sha256`: checked each time. `hint`: what the user can do, for the message
+    of `Refused`. A lock makes one rank of a node download while the others wait.
     """
     path = folder / address.rpartition("/")[2]
     try:
@@ -82,9 +81,10 @@ IDX_UINT8 = 8
 
 
 def read_idx(path: Path, dimensions: int) -> Tensor:
-    """The content of a gzipped idx file as a uint8 tensor of so many dimensions; `Refused` if it is not such a file.
+    """The content of a gzipped idx file: uint8, of the shape in its header. Raises `Refused` if it is not such a file.
 
-    No more is unpacked than the header announces, which is limited: a small file may unpack to a huge one.
+    `dimensions`: how many the shape must have. No more bytes are unpacked than the header announces, at most
+    `MAX_IDX_BYTES`: a small file may unpack to a huge one.
     """
     try:
         with gzip.open(path, "rb") as content:

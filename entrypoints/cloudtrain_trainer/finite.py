@@ -55,36 +55,37 @@ class FiniteWatch:
         self._record[4] += bad
 
     def poll(self) -> bool:
-        """Whether training must stop, as far as is known without waiting for a GPU."""
+        """Whether training must stop. Does not wait for a GPU: the answer may be about half a second old."""
         if self._record.device.type != "cuda":
             return self.must_stop()
         if self._copy_done is not None and not self._copy_done.query():
             return False
-        known = self._copy_done is not None and self._ends(self._host_copy.tolist())
+        known = self._copy_done is not None and self._exceeds_limit(self._host_copy.tolist())
         self._host_copy.copy_(self._record, non_blocking=True)
         self._copy_done = torch.cuda.current_stream().record_event()
         return known
 
     def must_stop(self) -> bool:
         """Whether training must stop. Waits for the device."""
-        return self._ends(self.read_record())
+        return self._exceeds_limit(self.read_record())
 
     def read_record(self) -> list[float]:
-        """[first step, loss, gradient norm, length] of the last run of bad steps, and the number of all. Waits for the
-        device.
+        """Five numbers: first step, its loss, its gradient norm and count of the last run of bad steps; count of all.
+
+        Steps count from 1, and the first is -1 if there was no bad step. Waits for the device.
         """
         return [float(x) for x in self._record.tolist()]
 
     @property
     def skipped_steps(self) -> int:
-        """The number of bad steps so far. Waits for the device."""
+        """The count of bad steps so far, of earlier starts as well. Waits for the device."""
         return int(self.read_record()[4])
 
     def restore(self, skipped_steps: int) -> None:
-        """Continue with the number of bad steps from a checkpoint."""
+        """Continue with the count of bad steps from a checkpoint."""
         self._record[4] = skipped_steps
 
-    def _ends(self, record: Sequence[float]) -> bool:
+    def _exceeds_limit(self, record: Sequence[float]) -> bool:
         return record[3] >= (MAX_CONSECUTIVE_SKIPS if self.skips_bad_steps else 1)
 
 
@@ -98,7 +99,7 @@ def describe(record: Sequence[float]) -> str:
 
 
 def reason(records: Sequence[Sequence[float]], skips_bad_steps: bool) -> str:
-    """Why training stops, from the records of all ranks: the earliest bad step, and the rank it was on."""
+    """The message of `NotFinite` from the list of all ranks' records: the earliest bad step, and the rank it was on."""
     bad = [(record[0], rank) for rank, record in enumerate(records) if record[3]]
     # Where all ranks skip the same steps, the rank whose own numbers are bad is the one to name.
     own = [(step, rank) for step, rank in bad if not all(math.isfinite(x) for x in records[rank][1:3])]
@@ -109,7 +110,7 @@ def reason(records: Sequence[Sequence[float]], skips_bad_steps: bool) -> str:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether all elements of this rank's shards of the tensors are finite. Waits for their devices."""
+    """Whether all elements of this rank's shards are finite; integers always are. Waits for their devices."""
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor

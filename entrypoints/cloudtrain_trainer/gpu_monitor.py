@@ -21,7 +21,7 @@ PAUSE_SECONDS = 30.0
 
 
 def watch(device: torch.device) -> None:
-    """Start to monitor this rank's GPU, if it has one."""
+    """Start to monitor this rank's GPU, every 30 seconds; nothing happens on a CPU."""
     if device.type == "cuda":
         about: Any = torch.cuda.get_device_properties(device)
         with suppress(AttributeError):  # an older torch does not report the PCI address
@@ -46,7 +46,7 @@ class GpuMonitor:
             threading.Thread(target=self._work, name="gpu monitor", daemon=True).start()
 
     def read(self) -> dict[str, float]:
-        """The values that the GPU reports: percent, GB, W and degrees Celsius, as the names say."""
+        """The values that the GPU reports, by name: percent, GB (1e9 bytes), W and degrees Celsius; empty if none."""
         nvml, handle = self._nvml, self._handle
         readings: dict[str, Callable[[], float]] = {
             "utilization_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,

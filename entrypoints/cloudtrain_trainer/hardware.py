@@ -43,7 +43,7 @@ def resolve_precision(requested: str, device: torch.device) -> str:
 
 
 def peak_flops(name: str, precision: str) -> float:
-    """Peak FLOP/s of a GPU of that name; 0 if unknown. `precision`: no, bf16 or fp16."""
+    """Peak dense FLOP per second of a GPU by name; 0 if unknown. `precision`: no, bf16 or fp16."""
     for part, (single, half) in PEAK_TFLOPS.items():
         if part in name:
             return (single if precision == "no" else half) * 1e12
@@ -51,20 +51,20 @@ def peak_flops(name: str, precision: str) -> float:
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's name as CUDA reports it, or cpu."""
+    """The GPU's name as CUDA reports it, such as `NVIDIA H100 80GB HBM3`; else `cpu`."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def all_devices(device: torch.device) -> list[torch.device]:
-    """All GPUs that this process sees, or the CPU."""
+    """The list of all GPUs that this process sees; without a GPU, of the CPU alone."""
     if device.type != "cuda":
         return [device]
     return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
 
 
 def peak_memory(devices: Sequence[torch.device]) -> int:
-    """Bytes: on GPUs the peak of allocated tensors since the last call, the largest of all devices; on a CPU the
-    process's peak.
+    """Peak memory in bytes: on GPUs of the tensors allocated since the last call, the largest of all devices; on a CPU
+    of the process since its start.
     """
     if devices[0].type == "cuda":
         most = max(torch.cuda.max_memory_allocated(device) for device in devices)
@@ -98,8 +98,8 @@ def check_compile(device: torch.device) -> None:
 def compile_whole(module: nn.Module) -> None:
     """Compile a module as one graph, in place: the names in its state dict stay.
 
-    The module must be of a class of ours. torch skips its own classes, and so would compile nothing of a model that is
-    an `nn.Sequential` of torch's layers.
+    The module must not be of a class of torch: torch skips those, and would compile nothing of a model that is an
+    `nn.Sequential` of its layers.
     """
     module.compile(backend=COMPILE_BACKEND)
 

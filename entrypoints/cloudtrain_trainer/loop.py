@@ -104,9 +104,7 @@ class Loop:
         return True
 
     def _local_flags(self) -> tuple[bool, bool, bool, bool]:
-        """Whether this rank wants to stop, to save, to report, and to give up. Only rank 0 decides when to save and
-        report.
-        """
+        """Whether this rank asks all to stop, save, report or raise `NotFinite`. Only rank 0 asks to save or report."""
         first = self.ranks.rank == 0
         return (
             self.stop.requested,
@@ -174,7 +172,7 @@ class Loop:
         return self.stop.requested
 
     def resume(self) -> None:
-        """Resume from the newest complete checkpoint, if there is one; `Refused` if its options do not match."""
+        """Resume from the newest complete checkpoint, if there is one. Raises `Refused` if its options do not match."""
         self.checkpointer.resume()
         self.progress.restart()
         if self.position.step and self.ranks.rank == 0:
@@ -182,7 +180,7 @@ class Loop:
 
     @property
     def micro_batch(self) -> int:
-        """The largest micro-batch: samples per rank and accumulation step."""
+        """The count of samples of the largest micro-batch, per rank and accumulation step."""
         return math.ceil(self.batches.batch_size / (self.strategy.data_ranks * self.step.accumulation_steps))
 
     def split_to_fit(self, micro_batch: int) -> None:
@@ -213,9 +211,7 @@ class Loop:
         self.step.optimizer.zero_grad(set_to_none=True)
 
     def seed_this_rank(self) -> None:
-        """Seed the generators: other noise for each share of the batch, and after a resume on another number of
-        ranks.
-        """
+        """Seed the random generators, differently on each data-parallel rank, so that noise such as dropout differs."""
         state.seed_generators((self.options.seed + 1) * 1_000_003 + self.strategy.data_rank, self.strategy.devices)
 
     def _make_batches(self) -> None:

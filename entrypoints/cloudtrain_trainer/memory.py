@@ -49,7 +49,7 @@ cuDNN's NOT_SUPPORTED has other causes, too.
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error is, or most likely is, out of memory: on a CPU, only the text of a RuntimeError tells."""
+    """Whether an error is, probably, out of memory. On a CPU and in cuDNN only the text of a RuntimeError says so."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(re.search(sign, str(error)) for sign in _OOM_MESSAGES)
@@ -77,7 +77,7 @@ class MicroBatchCache:
         return min(known, default=None)
 
     def write(self, micro_batch: int) -> None:
-        """Store a size, by this rank alone: its peers may be waiting in a collective."""
+        """Store a size in samples, by this rank alone: its peers may wait in a collective. OSError on a full disk."""
         temporary = self.path.with_name(f"{FILE}.{self.ranks.rank}.partial")
         temporary.write_text(json.dumps({self.key: micro_batch}))
         temporary.replace(self.path)

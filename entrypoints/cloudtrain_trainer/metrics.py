@@ -34,12 +34,12 @@ class Meter:
         self._reported = False
 
     def count(self, samples: int) -> None:
-        """Add the samples of one step, over all ranks."""
+        """Add the count of samples of one step, over all ranks."""
         self._samples += samples
         self.total += samples
 
     def due(self) -> bool:
-        """Whether the next report is due. The first step is reported at once."""
+        """Whether the next report is due, 0.5 to 10 seconds after the last. The first step is reported at once."""
         shortest, longest = REPORT_SECONDS
         pause = min(longest, max(shortest, self.seconds() / 600))
         return not self._reported or self._clock() - self._since >= pause
@@ -81,7 +81,7 @@ class LossMean:
         self._samples = 0
 
     def add(self, loss: Tensor, samples: int) -> None:
-        """Add a mean loss (a scalar tensor) over so many samples."""
+        """Add the mean loss of a micro-batch. `loss`: a tensor of shape (). `samples`: their count."""
         loss = loss.detach()
         if self._excluded is not None:
             self._excluded.add_(~torch.isfinite(loss), alpha=samples)
@@ -90,16 +90,16 @@ class LossMean:
         self._samples += samples
 
     def value(self) -> float:
-        """The mean so far; waits for the device."""
+        """The mean so far; 0 without samples. Waits for the device."""
         total, samples = self.state()
         return total / max(samples, 1)
 
     def state(self) -> tuple[float, int]:
-        """The sum of the losses and the number of samples in it; waits for the device."""
+        """(sum of the losses, count of samples in it). Waits for the device."""
         return float(self.total), self._samples - (0 if self._excluded is None else int(self._excluded))
 
     def restore(self, state: tuple[float, int]) -> None:
-        """Continue from a `state`."""
+        """Continue from a `state`: (sum of the losses, count of samples)."""
         self.total.fill_(state[0])
         self._samples = state[1]
         if self._excluded is not None:

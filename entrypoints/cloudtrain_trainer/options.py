@@ -16,7 +16,7 @@ class Options:
     task_options: dict[str, Any]
     """Options that only this task has, as keyword arguments of its `build`."""
     model: str | None
-    """`package.module:factory` of a user's model or whole task; None: a task of ours with its own model."""
+    """`package.module:factory` of a user's model or whole task; None: a built-in task with its own model."""
     strategy: str
     backend: str
     """auto, nccl, gloo or mpi; auto is nccl on GPUs and gloo on CPUs."""
@@ -78,7 +78,7 @@ class Folders:
 
     @classmethod
     def from_environment(cls) -> Folders:
-        """The folders named by $CLOUDTRAIN_{MODEL,OUTPUT,CHECKPOINT}_DIR, else folders below ./cloudtrain-output."""
+        """The paths in $CLOUDTRAIN_{MODEL,OUTPUT,CHECKPOINT}_DIR, else in ./cloudtrain-output; they may not exist."""
         here = Path("cloudtrain-output")
         return cls(
             model=Path(os.environ.get("CLOUDTRAIN_MODEL_DIR") or here / "model"),

@@ -1,6 +1,4 @@
-"""The ranks that train together: this rank and its device, the process group, and the collectives that the loop
-needs.
-"""
+"""This rank and its device, the process group of all ranks, and the collectives that the loop needs."""
 
 from __future__ import annotations
 
@@ -18,11 +16,9 @@ from torch._C._distributed_c10d import HashStore
 from cloudtrain_trainer.rules import Refused
 
 EXCHANGE_SECONDS = 0.2
-"""Roughly the time between two exchanges of flags. Each costs every rank a message, which was a tenth of a 13 ms
-step.
-"""
+"""About the time between two exchanges of flags. Each costs every rank a message: a tenth of a step of 13 ms."""
 MAX_STRIDE = 16
-"""Steps between two exchanges at most. The host's clock measures the steps, and a host first runs ahead of its GPU."""
+"""The most steps between two exchanges. The host's clock measures steps, and a host first runs ahead of its GPU."""
 
 
 class Ranks:
@@ -70,7 +66,7 @@ class Ranks:
             raise Refused("--backend mpi: this torch was built without MPI: use --backend nccl on GPUs, gloo on CPUs")
 
     def check_world_size(self) -> None:
-        """Raise `Refused` if the world is smaller than the job: every part of it would train a model of its own."""
+        """Raise `Refused` if the world is smaller than the job: each part of the job would train a separate model."""
         size = dist.get_world_size() if dist.is_initialized() else self.size
         nodes, processes = os.environ.get("CLOUDTRAIN_NODES"), os.environ.get("CLOUDTRAIN_PROCESSES")
         if nodes and processes and int(nodes) * int(processes) != size:
@@ -81,10 +77,9 @@ class Ranks:
             )
 
     def all_reduce_max(self, *values: int) -> Callable[[], list[int]]:
-        """Start an asynchronous all-reduce; the function that is returned waits for the largest of each value over all
-        ranks.
+        """Start an asynchronous all-reduce of int32 values; the function that is returned waits for the list of maxima.
 
-        Of a flag (0 or 1) the largest is whether any rank has set it. The message travels while the step computes.
+        The maximum of a flag (0 or 1) is whether any rank has set it. The message is sent while the step computes.
         Called by all ranks.
         """
         if self._control is None:
@@ -99,8 +94,9 @@ class Ranks:
         return wait
 
     def any_on_device(self, flag: Tensor) -> Tensor:
-        """Whether a flag is set on any rank, as a bool tensor on the device; the host does not wait. Called by all
-        ranks.
+        """Whether a flag is set on any rank: a bool tensor of shape () on the device. Does not wait for the device.
+
+        `flag`: bool, of shape (). Called by all ranks.
         """
         if self.size == 1:
             return flag
@@ -109,7 +105,7 @@ class Ranks:
         return number > 0
 
     def all_reduce_sum(self, *values: float) -> list[float]:
-        """The sum of each value over all ranks, in float64. Called by all ranks."""
+        """The list of sums over all ranks, one for each value, computed in float64. Called by all ranks."""
         if self._control is None:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64)
@@ -117,7 +113,7 @@ class Ranks:
         return [float(x) for x in total.tolist()]
 
     def all_gather(self, value: Any, group: Any = None) -> list[Any]:
-        """The values of all ranks, in rank order. Called by all ranks.
+        """The list of all ranks' values, by rank. Called by all ranks.
 
         `value`: anything that can be pickled. `group`: another process group, for use in another thread.
         """
@@ -138,19 +134,20 @@ class Ranks:
         return next(group for group, ranks in zip(groups, members, strict=True) if self.rank in ranks)
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks have called it; returns at once without a process group."""
         if self._control is not None:
             dist.barrier(group=self._control)
 
     def log(self, text: str) -> None:
-        """Print a line from rank 0 only, in a single write."""
+        """Print a line from rank 0 only, in a single write, so that no other output is mixed into it."""
         if self.rank == 0:
             sys.stdout.flush()
             os.write(1, (text + "\n").encode())
 
     def exit(self) -> NoReturn:
-        """End the process with exit code 0 after a barrier. It skips the interpreter's teardown, in which torch may
-        abort (SIGABRT).
+        """End the process with exit code 0, after a barrier of all ranks.
+
+        It skips the interpreter's teardown, in which torch may abort (SIGABRT).
         """
         self.barrier()
         if dist.is_initialized():
@@ -174,11 +171,11 @@ class CollectiveFlags:
         """Start an exchange of `flags()` if one is due at this step; None if not.
 
         The function that is returned waits for the result: per flag, whether any rank has raised it. The message
-        travels while the step computes.
+        is sent while the step computes.
         """
         if step < self._next:
             return None
-        answer = self._ranks.all_reduce_max(self._pace() if self._next else 1, *flags())
+        answer = self._ranks.all_reduce_max(self._next_stride() if self._next else 1, *flags())
         self._exchanged = self._clock()
 
         def wait() -> list[bool]:
@@ -188,7 +185,7 @@ class CollectiveFlags:
 
         return wait
 
-    def _pace(self) -> int:
+    def _next_stride(self) -> int:
         """Steps until the next exchange, from the speed of the steps since the last one. Rank 0 decides; other ranks
         return 0.
         """
@@ -214,7 +211,7 @@ def exit_on_uncaught_errors() -> None:
 
 
 def available_cores() -> int:
-    """The number of CPU cores that this process may use."""
+    """The count of CPU cores that this process may use, by its affinity where the system has one."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from cloudtrain_trainer.options import Options
 
 USER_TASK = "model"
-"""The value of `Options.task` where `--model` returns a whole task, so that none of the tasks here is used."""
+"""The value of `Options.task` where `--model` returns a whole task, so that no built-in task is used."""
 
 ONE_PROCESS = {
     "single": "trains in one process",
@@ -50,7 +50,7 @@ TASKS: dict[str, dict[str, Capabilities]] = {
 
 
 def capabilities(task: str, options: dict[str, Any]) -> Capabilities:
-    """What a task of ours supports with these options of its own. KeyError for an unknown task."""
+    """What a built-in task supports with its own options. KeyError for an unknown task."""
     sizes = TASKS[task]
     size = options.get("size", next(iter(sizes)))
     if task == "gpt" and options.get("tied", size == "gpt2-124m"):
@@ -58,24 +58,27 @@ def capabilities(task: str, options: dict[str, Any]) -> Capabilities:
     return sizes[size]
 
 
-def microbatches_per_step(asked: int | None, accumulate: int, stages: int) -> int:
-    """Micro-batches per optimizer step and pipeline; accumulation multiplies them. The default is twice the stages."""
-    return (asked or 2 * stages) * accumulate
+def microbatches_per_step(requested: int | None, accumulate: int, stages: int) -> int:
+    """The count of micro-batches per optimizer step and pipeline; accumulation multiplies them.
+
+    `requested`: `--microbatches`; None: twice the stages.
+    """
+    return (requested or 2 * stages) * accumulate
 
 
-def check(options: Options, ranks: int, per_node: int, can: Capabilities | None = None) -> None:
+def check(options: Options, ranks: int, per_node: int, supported: Capabilities | None = None) -> None:
     """Raise `Refused` if the options cannot work on `ranks` ranks, `per_node` of them on each node.
 
-    `can`: the capabilities of a task that is not in `TASKS`.
+    `supported`: the capabilities of a task that is not in `TASKS`.
     """
-    if can is None and options.model:
+    if supported is None and options.model:
         if options.task == USER_TASK:
             return  # the capabilities are known only once the user's task is built: it is checked again then
-        can = Capabilities(capabilities(options.task, options.task_options).batch_size)
-    can = can or capabilities(options.task, options.task_options)
+        supported = Capabilities(capabilities(options.task, options.task_options).batch_size)
+    supported = supported or capabilities(options.task, options.task_options)
     _check_flags(options)
-    _check_strategy(options, can, ranks, per_node)
-    _check_batch(options, can, ranks)
+    _check_strategy(options, supported, ranks, per_node)
+    _check_batch(options, supported, ranks)
 
 
 def _check_flags(options: Options) -> None:
@@ -98,7 +101,7 @@ def _check_flags(options: Options) -> None:
         raise Refused(f"--compile is not offered with --strategy {options.strategy}: leave it out, or use ddp or fsdp")
 
 
-def _check_strategy(options: Options, can: Capabilities, ranks: int, per_node: int) -> None:
+def _check_strategy(options: Options, supported: Capabilities, ranks: int, per_node: int) -> None:
     strategy, task = options.strategy, options.task
     if strategy in ONE_PROCESS and ranks > 1:
         better = "fsdp or pipeline" if strategy == "model-parallel" else "ddp"
@@ -106,7 +109,7 @@ def _check_strategy(options: Options, can: Capabilities, ranks: int, per_node: i
             f"--strategy {strategy} {ONE_PROCESS[strategy]}; each of {ranks} processes would train alone: "
             f"use --strategy {better}, or start one process (resources.processes: 1, --nproc-per-node 1)"
         )
-    if strategy in ("fsdp", "hsdp") and not can.fsdp:
+    if strategy in ("fsdp", "hsdp") and not supported.fsdp:
         raise Refused(f"FSDP cannot shard the parameters of --task {task}, which Keras creates: use --strategy ddp")
     if strategy == "hsdp":
         _check_groups(options, ranks, per_node)
@@ -116,10 +119,10 @@ def _check_strategy(options: Options, can: Capabilities, ranks: int, per_node: i
             "tensor-parallel group) or --stages N (ranks per pipeline)"
         )
     if strategy == "tp" or options.tensor:
-        _check_tensor(options, can, options.tensor or ranks, ranks)
+        _check_tensor(options, supported, options.tensor or ranks, ranks)
     if strategy in ("pipeline", "model-parallel") or options.stages:
         alone = strategy == "model-parallel"
-        _check_stages(options, can, options.stages or (2 if alone else ranks), None if alone else ranks)
+        _check_stages(options, supported, options.stages or (2 if alone else ranks), None if alone else ranks)
 
 
 def _check_groups(options: Options, ranks: int, per_node: int) -> None:
@@ -133,15 +136,15 @@ def _check_groups(options: Options, ranks: int, per_node: int) -> None:
         )
 
 
-def _check_tensor(options: Options, can: Capabilities, size: int, ranks: int) -> None:
+def _check_tensor(options: Options, supported: Capabilities, size: int, ranks: int) -> None:
     name = f"--task {options.task}"
-    if not can.tensor_limit:
+    if not supported.tensor_limit:
         raise Refused(f"{name} has no tensor-parallel plan with these options: use --strategy ddp or fsdp")
-    if can.tensor_limit % size:
-        fits = [n for n in range(1, ranks + 1) if can.tensor_limit % n == 0]
+    if supported.tensor_limit % size:
+        fits = [n for n in range(1, ranks + 1) if supported.tensor_limit % n == 0]
         raise Refused(
-            f"tensor parallelism splits {name} into {can.tensor_limit} parts (heads, columns), which {size} ranks do "
-            f"not divide: use {_list(fits)} ranks, or --strategy hybrid --tensor N with such an N"
+            f"tensor parallelism splits {name} into {supported.tensor_limit} parts (heads, columns), which {size} "
+            f"ranks do not divide: use {_list(fits)} ranks, or --strategy hybrid --tensor N with such an N"
         )
     if ranks % size or (options.tensor and not 1 < size < ranks):
         raise Refused(
@@ -150,15 +153,15 @@ def _check_tensor(options: Options, can: Capabilities, size: int, ranks: int) ->
         )
 
 
-def _check_stages(options: Options, can: Capabilities, size: int, ranks: int | None) -> None:
+def _check_stages(options: Options, supported: Capabilities, size: int, ranks: int | None) -> None:
     """`ranks`: None if one process holds all stages."""
     name = f"--task {options.task}"
-    if can.max_stages < 2:
+    if supported.max_stages < 2:
         raise Refused(f"{name} cannot be split into stages with these options: use --strategy ddp or fsdp")
-    if size > can.max_stages:
+    if size > supported.max_stages:
         raise Refused(
-            f"{name} can be split into at most {can.max_stages} stages, not {size}: use --strategy hybrid "
-            f"--stages {can.max_stages} or less, or as many processes"
+            f"{name} can be split into at most {supported.max_stages} stages, not {size}: use --strategy hybrid "
+            f"--stages {supported.max_stages} or less, or as many processes"
         )
     if ranks is None:
         return
@@ -169,8 +172,8 @@ def _check_stages(options: Options, can: Capabilities, size: int, ranks: int | N
         raise Refused(f"{ranks} ranks cannot form several pipelines of {size} stages: {hint}")
 
 
-def _check_batch(options: Options, can: Capabilities, ranks: int) -> None:
-    batch = options.batch_size or can.batch_size
+def _check_batch(options: Options, supported: Capabilities, ranks: int) -> None:
+    batch = options.batch_size or supported.batch_size
     stages = ranks if options.strategy == "pipeline" else (options.stages or 1) if options.strategy == "hybrid" else 1
     if stages < 2:
         return

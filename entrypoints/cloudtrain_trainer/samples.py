@@ -1,4 +1,4 @@
-"""Turns an ordinary `torch.utils.data.Dataset`, which returns one sample at a time, into the data of a task.
+"""Adapts an ordinary `torch.utils.data.Dataset`, which returns one sample at a time, to the `Data` of a task.
 
 A user's task (`--model module:factory`) may contain such data sets as they are; `adapt` is called for them.
 """
@@ -24,10 +24,9 @@ from cloudtrain_trainer.tasks import Data, Draw
 class Samples:
     """Batches of a data set whose items are (input, target) pairs.
 
-    `collate` turns a list of samples into two tensors, inputs (n, ...) and targets (n, ...); torch's default stacks
-    them. While a sample is created, torch's, numpy's and Python's generators are seeded with (seed, epoch, index):
-    random crops differ between epochs, and are the same on any number of ranks and loader processes, and after a
-    resume.
+    `collate` turns a list of samples into inputs (batch, ...) and targets (batch, ...); torch's default stacks them.
+    While a sample is created, torch's, numpy's and Python's generators are seeded with (seed, epoch, index): random
+    crops differ between epochs, and are the same on any number of ranks and loader processes, and after a resume.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class Samples:
         return len(self.dataset)  # type: ignore[arg-type]  # checked in `adapt`
 
     def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
-        """Inputs (n, ...) and targets (n, ...) of the draw's samples."""
+        """Inputs (batch, ...) and targets (batch, ...) of the draw's samples, as `collate` returns them."""
         with _restored_generators():
             inputs, targets = self.collate([self._sample(draw.epoch, index) for index in draw.indices])
         return inputs, targets

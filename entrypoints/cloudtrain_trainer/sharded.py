@@ -31,7 +31,7 @@ def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
 
 
 def copy_to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in host memory, which training no longer changes."""
+    """Copies in host memory, by the same names, shapes and dtypes; training no longer changes them."""
     with torch.no_grad():
         return {name: _copy(value) for name, value in tensors.items()}
 
@@ -51,7 +51,10 @@ def write(folder: Path, tensors: dict[str, Tensor], group: Any) -> None:
 
 
 def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Load a checkpoint's tensors into the model and the optimizer, whatever strategy wrote them."""
+    """Load a checkpoint into the model and the optimizer, in place, whatever strategy wrote it.
+
+    CheckpointException if a weight of the model is missing or has another shape.
+    """
     _silence_warning()
     reader = FileSystemReader(folder)
     known = reader.read_metadata().state_dict_metadata

@@ -32,7 +32,7 @@ class Stop:
         self._last_step = 0.0
 
     def listen(self) -> None:
-        """Handle SIGTERM from now on. To be called in the main thread."""
+        """Handle SIGTERM from now on. ValueError outside of the main thread (signal.signal)."""
         read, write = socket.socketpair()
         write.setblocking(False)
         threading.Thread(target=self._watch, args=(read,), name="sigterm", daemon=True).start()
@@ -40,7 +40,7 @@ class Stop:
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def step_done(self) -> None:
-        """A training step or a batch of an evaluation has finished."""
+        """Record that a training step or a batch of an evaluation has finished: the limit counts seconds from here."""
         now = time.monotonic()
         if self._last_step:  # the time before the first step includes the start-up
             self._longest = max(self._longest, now - self._last_step)
@@ -48,7 +48,7 @@ class Stop:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """A context in which no step is expected: saving a checkpoint or the final model may take long."""
+        """A context in which no step is expected: saving a checkpoint or the final model may take many seconds."""
         self._busy += 1
         try:
             yield

@@ -1,4 +1,4 @@
-"""What differs between ranks besides their weights, such as random generators: with it a resume is bit-identical."""
+"""State that differs between ranks besides their weights, and that a resume restores: random generators, buffers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def generator_states(devices: Sequence[torch.device]) -> dict[str, Any]:
 
 
 def restore_generators(state: dict[str, Any], devices: Sequence[torch.device]) -> None:
-    """Restore `generator_states`, on as many GPUs as there are in both."""
+    """Restore `generator_states`, on as many GPUs as there are in both. KeyError if a generator is missing."""
     name, keys, *rest = state["numpy"]
     torch.set_rng_state(state["torch"])
     np.random.set_state((name, keys.numpy(), *rest))
@@ -57,7 +57,7 @@ def buffers(model: nn.Module, statistics: Sequence[Tensor] = ()) -> dict[str, Te
 
 @torch.no_grad()
 def restore_buffers(model: nn.Module, saved: dict[str, Tensor], statistics: Sequence[Tensor] = ()) -> None:
-    """Write the copies back, in place."""
+    """Write the copies of `buffers` back, in place. KeyError if one is missing."""
     for name, value in _data_dependent_tensors(model, statistics):
         value.copy_(saved[name])
 
@@ -66,7 +66,7 @@ def restore_buffers(model: nn.Module, saved: dict[str, Tensor], statistics: Sequ
 def restore_buffers_where(
     condition: Tensor, model: nn.Module, saved: dict[str, Tensor], statistics: Sequence[Tensor] = ()
 ) -> None:
-    """The same if `condition`, a bool on the device, is true; the host does not wait for it."""
+    """The same if `condition`, a bool tensor of shape (), is true. Does not wait for its device."""
     for name, value in _data_dependent_tensors(model, statistics):
         value.copy_(torch.where(condition.to(value.device), saved[name], value))
 
@@ -78,7 +78,7 @@ def _data_dependent_tensors(model: nn.Module, statistics: Sequence[Tensor]) -> I
 
 
 def fingerprint(weights: dict[str, Tensor]) -> str:
-    """The first 16 hex digits of the SHA-256 of a state dict; equal fingerprints mean bit-identical weights."""
+    """The first 16 hex digits of the SHA-256 digest of a state dict; equal ones mean bit-identical weights."""
     digest = hashlib.sha256()
     for name, value in sorted(weights.items()):
         digest.update(name.encode())

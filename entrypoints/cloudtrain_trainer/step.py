@@ -21,7 +21,7 @@ from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-FAST_ON: tuple[str, ...] = ("cuda",)
+FUSED_ON: tuple[str, ...] = ("cuda",)
 """Device types on which images are kept channels-last and AdamW runs as one fused kernel."""
 
 
@@ -36,7 +36,7 @@ class Step:
         self.accumulation_steps = options.accumulate if strategy.n_microbatches == 1 else 1
         """Forward and backward passes per rank and step. A pipeline splits its batch into micro-batches itself."""
         self.skips_bad_steps = options.on_nan == "skip"
-        self._asynchronous = self.device.type in FAST_ON
+        self._asynchronous = self.device.type in FUSED_ON
         self.finite_watch = FiniteWatch(self.device, self.skips_bad_steps, self._asynchronous)
         self.loss = self.new_loss_mean()
         self._zero = self._local_loss = torch.zeros((), device=self.device)
@@ -45,7 +45,7 @@ class Step:
         state.seed_generators(options.seed)  # all ranks start with the same weights
         model = task.model()
         self._image_format: dict[str, Any] = {}
-        if task.channels_last and self.device.type in FAST_ON:
+        if task.channels_last and self.device.type in FUSED_ON:
             self._image_format = {"memory_format": torch.channels_last}
             if not strategy.shards_parameters:  # cuDNN follows the inputs' format as well
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -58,7 +58,7 @@ class Step:
             [{"params": group} for group in self._by_sharding],
             lr=self.lr,
             weight_decay=task.weight_decay if options.weight_decay is None else options.weight_decay,
-            fused=self.device.type in FAST_ON,
+            fused=self.device.type in FUSED_ON,
         )
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
 
@@ -86,9 +86,7 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
 
     def _update(self, step: int) -> Tensor:
-        """Update the weights, unless bad steps are skipped and this is one. Returns whether it is, as a bool on the
-        device.
-        """
+        """Update the weights, unless this step is bad and skipped. Returns whether it is bad: bool, shape ()."""
         norm = self._clip()
         bad = self._on_any_rank(self._is_bad(self._local_loss, norm))
         self.finite_watch.record_step(step + 1, self._local_loss, norm, bad)
@@ -126,17 +124,15 @@ class Step:
         return torch.tensor(not all(math.isfinite(float(value)) for value in values))
 
     def _on_any_rank(self, bad: Tensor) -> Tensor:
-        """Whether the step is bad on any rank, where all ranks must skip the same steps; else only this rank's
-        answer.
-        """
+        """Whether the step is bad: on any rank if bad steps are skipped, which all must do alike; else on this one."""
         return self.strategy.ranks.any_on_device(bad) if self.skips_bad_steps else bad
 
     def forward_backward(self, inputs: Tensor, targets: Tensor) -> None:
-        """Forward and backward pass of one micro-batch."""
+        """Forward and backward pass of one micro-batch: inputs (batch, ...) and targets (batch, ...), on any device."""
         self.strategy.forward_backward(self, *self.to_device(inputs, targets))
 
     def backward(self, loss: Tensor, samples: int) -> None:
-        """Add a micro-batch's gradients. `loss`: its mean loss over `samples`."""
+        """Add a micro-batch's gradients. `loss`: its mean over `samples`, a tensor of shape ()."""
         self.add_loss(loss, samples)
         loss = loss * self.loss_weight(samples)
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
@@ -149,7 +145,7 @@ class Step:
             self.loss.add(loss, samples)
 
     def loss_weight(self, samples: int) -> float:
-        """The weight of a mean loss over so many samples in a step.
+        """The weight of a mean loss over a count of samples in the loss of the step.
 
         Gradients are averaged over the ranks that share the batch, and micro-batches may differ in size by one.
         """
@@ -162,7 +158,7 @@ class Step:
         return torch.autocast(self.device.type, dtype=DTYPES[self.amp])
 
     def to_device(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The tensors on this rank's device, images channels-last where that is faster."""
+        """The tensors on this rank's device, same shapes and dtypes; images channels-last where that is faster."""
         on_device = inputs.to(self.device, non_blocking=True, **self._image_format)
         return on_device, targets.to(self.device, non_blocking=True)
 
@@ -182,9 +178,7 @@ class Step:
         return norm
 
     def _local_norm(self) -> Tensor:
-        """A number that is finite only if this rank's gradients are; copies of the same parameter on other ranks count
-        again.
-        """
+        """A scalar that is finite only if this rank's gradients are; cheaper than their norm over all ranks."""
         found = [
             torch.stack(torch._foreach_norm([_local(grad) for grad in grads])).sum().to(self.device)
             for grads in self._gradients()
@@ -192,8 +186,9 @@ class Step:
         return sum(found[1:], found[0]) if found else self._zero
 
     def gradient_norm(self) -> Tensor:
-        """The norm of all ranks' gradients, each parameter counted once; a scalar on the device. Called by all
-        ranks.
+        """The norm of all ranks' gradients, each parameter counted once: a tensor of shape () on the device.
+
+        Called by all ranks.
         """
         squares = [self._square(grads).to(self.device) for grads in self._gradients()]
         total = torch.stack(squares).sum() if squares else torch.zeros((), device=self.device)
@@ -232,9 +227,9 @@ def _by_sharding(parameters: list[Tensor]) -> list[list[Tensor]]:
 
 
 def lr_factor(step: int, steps: int, kind: str = "cosine", warm_up: float = 0.1) -> float:
-    """The learning rate at a step (from 0), as a share of the highest: a linear warm-up, then a decay.
+    """The learning rate at a step (from 0), as a fraction of the peak: a linear warm-up, then a decay.
 
-    `kind`: cosine or linear decay, to zero at the last step; or constant. `warm_up`: the warm-up's share of all steps.
+    `kind`: cosine or linear decay, to zero at the last step; or constant. `warm_up`: its fraction of all steps, 0 to 1.
     """
     rise = max(1, int(warm_up * steps)) if warm_up else 0
     if step < rise:

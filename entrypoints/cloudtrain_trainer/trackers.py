@@ -28,7 +28,7 @@ class Trackers:
             self._try("MLflow", lambda: self._start_mlflow(settings))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write named values of a step."""
+        """Write values of a step by name, such as `train/loss`."""
         for name, (write, _) in list(self._sinks.items()):
             self._try(name, partial(write, step, values))
 

@@ -208,11 +208,11 @@ def what_gpus_get_works(ranks: Ranks) -> None:
         argv = ["--task", name, "--batch-size", "32", *(f"--{key}={value}" for key, value in OWN.get(name, {}).items())]
         task = quiet(name)
         right, norms = single(task, argv)
-        step.FAST_ON = ("cuda", "cpu")
+        step.FUSED_ON = ("cuda", "cpu")
         try:
             found = learn(begin(task, [*argv, "--strategy", strategy], ranks))
         finally:
-            step.FAST_ON = ("cuda",)
+            step.FUSED_ON = ("cuda",)
         worst = off(found[0], right), off(found[1], norms)
         ranks.log(f"{name} {strategy} as on a GPU: off by {worst[0]:.1e} at most, gradients by {worst[1]:.1e}")
         assert max(worst) < NORM_TOLERANCE
@@ -221,7 +221,7 @@ def what_gpus_get_works(ranks: Ranks) -> None:
 def bad_steps_are_left_out(ranks: Ranks) -> None:
     """`--on-nan skip` under strategies whose ranks hold parts: all leave out a step that is bad on one of them."""
     for strategy, fast in (("fsdp", ("cuda", "cpu")), ("fsdp", ("cuda",)), ("tp", ("cuda", "cpu")), ("pipeline", ())):
-        step.FAST_ON = fast
+        step.FUSED_ON = fast
         try:
             loop = begin(quiet("digits"), ["--strategy", strategy, "--on-nan", "skip"], ranks)
             batches = loop.batches.load(0, 0)
@@ -239,7 +239,7 @@ def bad_steps_are_left_out(ranks: Ranks) -> None:
             assert not all(torch.equal(a, b) for a, b in zip(after, now, strict=True)), "and then it goes on"
             assert all(bool(torch.isfinite(value).all()) for value in now)
         finally:
-            step.FAST_ON = ("cuda",)
+            step.FUSED_ON = ("cuda",)
 
 
 def bf16_is_gathered(ranks: Ranks) -> None:

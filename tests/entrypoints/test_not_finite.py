@@ -143,7 +143,7 @@ def test_a_step_that_is_left_out_leaves_no_trace(
 ) -> None:
     """Weights, AdamW's moments and batch norm's statistics are those of a training that never took it, to the bit."""
     if fast:  # as on a GPU: one kernel, which looks at the flag by itself
-        monkeypatch.setattr(step_module, "FAST_ON", ("cuda", "cpu"))
+        monkeypatch.setattr(step_module, "FUSED_ON", ("cuda", "cpu"))
     skipping, without = make_loop(NAN[kind], "--on-nan", "skip"), make_loop(NAN[kind])
     for loop in (skipping, without):
         loop.step.wrapped.train()

@@ -56,7 +56,7 @@ READINGS = {"utilization_percent": 87, "memory_used_gb": 3.0, "memory_total_gb":
 def test_a_gpu_is_read_as_far_as_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Event] = []
     monkeypatch.setitem(sys.modules, "pynvml", Nvml("pynvml"))
-    monkeypatch.setattr(gpu_monitor, "tell", sent.append)
+    monkeypatch.setattr(gpu_monitor, "emit_event", sent.append)
     monitor = GpuMonitor("00000000:3b:00.0", pause=0.01)
     deadline = time.monotonic() + HANG_SECONDS
     while not sent and time.monotonic() < deadline:

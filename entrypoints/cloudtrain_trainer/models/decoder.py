@@ -56,12 +56,12 @@ class Shape:
 
     @property
     def tensor_limit(self) -> int:
-        """The number of tensor-parallel ranks must divide this, the greatest common divisor of all that is split."""
+        """The count of tensor-parallel ranks must divide this, the greatest common divisor of all that is split."""
         return math.gcd(self.heads, self.context, self.hidden, self.vocabulary)
 
 
 class Attention(nn.Module):
-    """Causal attention over the heads of this rank: (n, tokens, width) -> the same shape."""
+    """Causal attention over the heads of this rank: (batch, sequence, width) -> the same shape."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU: (n, tokens, width) -> the same shape."""
+    """SwiGLU: (batch, sequence, width) -> the same shape."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: (n, tokens, width) -> the same shape."""
+    """One layer: (batch, sequence, width) -> the same shape."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -107,7 +107,9 @@ class Block(nn.Module):
 
 
 def rotate(x: Tensor) -> Tensor:
-    """Rotary positions: turn pairs of features by an angle proportional to the position; (..., tokens, features).
+    """Rotary position embedding: rotates pairs of features by an angle proportional to the position.
+
+    `x`: (..., sequence, features), any floating-point dtype; the result has the same shape and dtype.
 
     The angles are computed each time, at almost no cost; as buffers they would be part of checkpoints.
     """
@@ -120,7 +122,7 @@ def rotate(x: Tensor) -> Tensor:
 
 
 def decoder(shape: Shape) -> nn.Sequential:
-    """A model of that shape: tokens (n, tokens) -> logits (n, tokens, vocabulary)."""
+    """A model of that shape: tokens (batch, sequence), int64 -> logits (batch, sequence, vocabulary)."""
     head = nn.Linear(shape.width, shape.vocabulary, bias=False)
     model = nn.Sequential(
         OrderedDict(
@@ -142,13 +144,14 @@ def decoder(shape: Shape) -> nn.Sequential:
 
 
 def blocks(model: nn.Module) -> Sequence[nn.Module]:
-    """The decoder's layers, in order."""
+    """The list of the decoder's layers, in order."""
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
-    """`count` stages of about equal cost: the embedding costs nothing, a matrix costs in proportion to its
-    parameters.
+    """`count` stages of about equal cost: a matrix costs its parameter count, the embedding nothing.
+
+    ValueError if there are fewer layers.
     """
 
     def cost(piece: nn.Module) -> float:

@@ -21,11 +21,11 @@ def split(model: nn.Module, count: int, cost: Callable[[nn.Module], float]) -> l
     are split as well; all other modules stay whole. ValueError if fewer than `count` pieces have a cost.
     """
     pieces = list(_pieces(model))
-    priced = [(at, cost(piece)) for at, (_, piece) in enumerate(pieces) if cost(piece)]
-    if not 1 <= count <= len(priced):
-        raise ValueError(f"the model can be split into 1 to {len(priced)} stages, not {count}")
-    firsts = _balanced([price for _, price in priced], count)
-    borders = [0, *(priced[first][0] for first in firsts[1:]), len(pieces)]
+    weighted = [(at, cost(piece)) for at, (_, piece) in enumerate(pieces) if cost(piece)]
+    if not 1 <= count <= len(weighted):
+        raise ValueError(f"the model can be split into 1 to {len(weighted)} stages, not {count}")
+    firsts = _balanced([weight for _, weight in weighted], count)
+    borders = [0, *(weighted[first][0] for first in firsts[1:]), len(pieces)]
     return [_join(pieces[begin:end]) for begin, end in pairwise(borders)]
 
 
@@ -70,16 +70,16 @@ def _balanced(costs: Sequence[float], count: int) -> tuple[int, ...]:
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
-    """Stages of a small network of convolutions and linear layers, each of which counts the same."""
+    """`count` stages of a small network; convolutions and linear layers cost the same. ValueError as `split`."""
     return split(model, count, lambda piece: isinstance(piece, (nn.Conv2d, nn.Linear)))
 
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
-"""Modules that contain others side by side."""
+"""Modules that only contain others."""
 
 
 def repeated_blocks(model: nn.Module) -> Sequence[nn.Module]:
-    """The blocks that a model repeats: the outermost modules of one class side by side, with parameters of their own.
+    """The list of blocks that a model repeats: the outermost sibling modules of one class that have parameters.
 
     Blocks that share a parameter, such as tied weights, are left out, since FSDP would separate it. So are blocks that
     are used twice, since FSDP does not know which use is the last.

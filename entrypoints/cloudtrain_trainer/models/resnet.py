@@ -21,7 +21,10 @@ EXPANSION = 4
 
 
 class Bottleneck(nn.Module):
-    """(n, inside, h, w) -> (n, 4 * width, h / stride, w / stride)."""
+    """(batch, inside, height, width) -> (batch, 4 * `width`, height / stride, width / stride).
+
+    `inside`: input channels. `width`: channels of the middle convolution.
+    """
 
     def __init__(self, inside: int, width: int, stride: int) -> None:
         super().__init__()
@@ -42,7 +45,9 @@ class Bottleneck(nn.Module):
 
 
 def resnet(blocks: Sequence[int], width: int, classes: int) -> nn.Sequential:
-    """Images (n, 3, h, w) -> logits (n, classes). `blocks`: how many in each group; each group halves h and w.
+    """Images of shape (batch, 3, height, width) -> logits (batch, classes).
+
+    `blocks`: how many in each group; each group halves height and width.
 
     ResNet-50 has (3, 4, 6, 3) blocks of width 64: 25,557,032 parameters with 1,000 classes.
     """
@@ -70,12 +75,10 @@ def resnet(blocks: Sequence[int], width: int, classes: int) -> nn.Sequential:
 
 
 def bottlenecks(model: nn.Module) -> Sequence[nn.Module]:
-    """The model's blocks, in order."""
+    """The list of the model's blocks, in order."""
     return [module for module in model.modules() if isinstance(module, Bottleneck)]
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:
-    """`count` stages of about equal cost: where the channels double, the pixels are a quarter, so all blocks cost the
-    same.
-    """
+    """`count` stages of about equal cost: all blocks cost the same. ValueError if there are fewer blocks."""
     return split(model, count, lambda piece: isinstance(piece, Bottleneck))

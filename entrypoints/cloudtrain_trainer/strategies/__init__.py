@@ -50,7 +50,7 @@ class Strategy:
 
     @property
     def devices(self) -> list[torch.device]:
-        """The devices that this rank computes on."""
+        """The list of devices that this rank computes on; the first is `ranks.device`."""
         return [self.ranks.device]
 
     def start(self) -> None:
@@ -66,14 +66,14 @@ class Strategy:
         return model, self.with_loss(model, step)
 
     def with_loss(self, model: nn.Module, step: Step) -> nn.Module:
-        """A module (inputs, targets) -> mean loss; with `--compile` it is compiled in place."""
+        """A module (inputs, targets) -> mean loss of shape (); with `--compile` it is compiled in place."""
         module = ModelWithLoss(model, step.task)
         if self.options.compile:
             hardware.compile_whole(module)
         return module
 
     def forward_backward(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
-        """Forward and backward pass of one micro-batch."""
+        """Forward and backward pass of one micro-batch: inputs (batch, ...) and targets (batch, ...) on the device."""
         self._run(step, step.wrapped, inputs, targets)
 
     def forward_backward_alone(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
@@ -86,22 +86,25 @@ class Strategy:
         step.backward(loss, len(targets))
 
     def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
-        """The model's outputs, for evaluation; None on a rank that does not compute them."""
+        """The model's outputs (batch, ...) for evaluation; None on a rank that does not compute them."""
         with step.precision():
             return step.task.call(step.model, inputs, False)
 
     def accumulation_context(self, wrapped: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
-        """The context of all micro-batches of a step but the last: gradients are accumulated, not reduced."""
+        """The context of all micro-batches of a step but the last: gradients are accumulated, not all-reduced.
+
+        `wrapped`: the second module that `wrap` returned.
+        """
         return nullcontext()
 
     def sync_buffers(self, model: nn.Module) -> None:
-        """Make buffers, such as batch norm's statistics, equal on all ranks, before an evaluation or export."""
+        """Make buffers, such as batch norm's statistics, equal on all ranks, in place. Called before an evaluation."""
 
     def average_statistics(self, statistics: Sequence[Tensor]) -> None:
-        """Replace other data-dependent tensors by their mean over all ranks."""
+        """Replace data-dependent tensors that are not buffers by their mean over all ranks, in place."""
 
     def squared_norm(self, norm: Tensor) -> Tensor:
-        """The square of the norm of all gradients, given the norm of this rank's."""
+        """The square of the norm of all ranks' gradients. `norm`: of this rank's; both are tensors of shape ()."""
         return norm.square()
 
     def full_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
@@ -131,7 +134,7 @@ class ModelWithLoss(nn.Module):
         self._call, self._loss = task.call, task.loss
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss over the samples, a scalar."""
+        """The mean loss over the samples, shape (). `inputs`, `targets`: (batch, ...)."""
         return self._loss(self._call(self.model, inputs, True), targets)
 
 
@@ -154,14 +157,14 @@ class AutocastModule(nn.Module):
 
 
 def full_tensor(value: Tensor) -> Tensor:
-    """A sharded tensor gathered into one; another tensor as it is. Called by all ranks."""
+    """A sharded tensor gathered into one of the full shape; another tensor as it is. Called by all ranks."""
     full = getattr(value, "full_tensor", None)
     with torch.no_grad():
         return value if full is None else full()
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:
-    """The strategy of `--strategy`."""
+    """The strategy of `--strategy`. ModuleNotFoundError if there is no file of that name."""
     module = import_module(f"{__name__}.{options.strategy.replace('-', '_')}")
     strategy: Strategy = module.build(ranks, options)
     return strategy

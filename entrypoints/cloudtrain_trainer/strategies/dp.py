@@ -39,7 +39,7 @@ class DataParallel(Strategy):
         return model, nn.DataParallel(AutocastModule(model, step))
 
     def forward_backward(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
-        """The outputs are gathered on the first GPU, and the loss is computed there over all of them."""
+        """The outputs (batch, ...) are gathered on the first GPU, where the loss over all of them is computed."""
         with step.precision():
             loss = step.task.loss(step.task.call(step.wrapped, inputs, True), targets)
         step.backward(loss, len(targets))

@@ -70,9 +70,7 @@ class FullyShardedData(Strategy):
 
 
 def _policy(model: nn.Module, amp: str) -> MixedPrecisionPolicy:
-    """Gather in bf16 and reduce in float32; with batch norm everything in float32, since it is mixed with its
-    statistics.
-    """
+    """Gather in bf16 and reduce in float32. With batch norm all in float32, since batch norm's statistics are."""
     if amp != "bf16" or any(isinstance(module, _BatchNorm) for module in model.modules()):
         return MixedPrecisionPolicy()
     return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

@@ -62,7 +62,7 @@ class Pipeline(Strategy):
         stage = PipelineStage(wrapped, self.stage, self.stages, self.ranks.device, group=group)
 
         def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-            """Of one micro-batch. Not added to the metrics here: torch calls it once more to see what it returns."""
+            """Of one micro-batch, shape (). Not added to the metrics here: torch calls it once more for its shape."""
             with step.precision():
                 return step.task.loss(outputs, targets) * step.loss_weight(len(targets))
 
@@ -103,7 +103,7 @@ class Pipeline(Strategy):
         return losses
 
     def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
-        """One batch of any size through all stages, without micro-batches; the outputs are on the last stage."""
+        """A batch of any size through all stages, without micro-batches: (batch, ...) on the last one, else None."""
         before, after = self.ranks.rank - 1, self.ranks.rank + 1
         if self.stage > 0:
             inputs = _receive(before, self.ranks.device)
@@ -125,7 +125,7 @@ class Pipeline(Strategy):
         return total
 
     def full_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
-        """The stages of the first pipeline are sent to rank 0, tensor by tensor and through host memory."""
+        """The stages of the first pipeline are sent to rank 0 through host memory; empty on other ranks."""
         group, mine = self._gloo_group, model.state_dict() if self.data_rank == 0 else {}
         shapes = self.ranks.all_gather({name: (value.shape, value.dtype) for name, value in mine.items()})
         if self.ranks.rank != 0:

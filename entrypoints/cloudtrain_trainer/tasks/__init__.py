@@ -22,12 +22,12 @@ if TYPE_CHECKING:  # the command line imports options.py, without torch
 class Draw(NamedTuple):
     """The samples of one batch, and the epoch they belong to.
 
-    Random changes drawn from (seed, epoch, index) are the same on any number of ranks and workers, and after a resume.
+    Augmentation drawn from (seed, epoch, index) is the same on any number of ranks and workers, and after a resume.
     """
 
     epoch: int
     indices: list[int]
-    """Of the samples in the data set."""
+    """Of the samples in the data set, from 0."""
 
 
 class Data(Protocol):
@@ -36,12 +36,12 @@ class Data(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
-        """Inputs (n, ...) and targets (n, ...) on the CPU."""
+        """Inputs (batch, ...) and targets (batch, ...) on the CPU."""
         ...
 
 
 def call(model: nn.Module, inputs: Tensor, training: bool) -> Tensor:  # noqa: ARG001
-    """The outputs of a model that follows torch's `train()` and `eval()`."""
+    """Outputs (batch, ...) of a model that follows torch's `train()` and `eval()`, so that `training` is not needed."""
     outputs: Tensor = model(inputs)
     return outputs
 
@@ -74,7 +74,7 @@ class Task:
     flops: float = 0.0
     """Floating-point operations per sample, forward and backward; 0: unknown. The numerator of MFU."""
     channels_last: bool = False
-    """Whether the inputs are images (n, c, h, w), which convolutions on GPUs process faster with channels last."""
+    """Whether the inputs are images (batch, channels, height, width): GPUs convolve them faster with channels last."""
     call: Callable[[nn.Module, Tensor, bool], Tensor] = call
     """(model, inputs, training) -> outputs."""
     statistics: Callable[[nn.Module], Sequence[Tensor]] = lambda model: ()  # noqa: ARG005
@@ -98,13 +98,16 @@ class Task:
 
 
 def build(name: str, seed: int, **options: Any) -> Task:
-    """The task of that name. `seed`: of the data split and noise. `options`: those that only this task has."""
+    """A built-in task by name. `seed`: of the data split and noise. `options`: those of this task (options.py).
+
+    Raises `Refused` if its data or a package is missing. ModuleNotFoundError for an unknown name.
+    """
     task: Task = import_module(f"{__name__}.{name.replace('-', '_')}").build(seed, **options)
     return task
 
 
 def from_options(options: Options) -> Task:
-    """What the command line asks for: a task of ours, a user's model on the data of one, or a user's task.
+    """The task of the command line: a built-in one, a user's model on the data of one, or a user's task.
 
     Raises `Refused` if it cannot be built.
     """
@@ -118,7 +121,10 @@ def from_options(options: Options) -> Task:
 
 
 def capabilities(task: Task) -> Capabilities:
-    """What a task supports, from the task itself; for tasks of ours, rules.py has a table that does not need torch."""
+    """What a task supports, from the task itself: the table in rules.py has built-in tasks only.
+
+    The model is created on the meta device, so that it takes no memory. `fsdp` is always true.
+    """
     import torch
 
     tensor_limit = 0

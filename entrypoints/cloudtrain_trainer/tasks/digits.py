@@ -27,7 +27,10 @@ VALIDATION_SHARE = 5
 
 
 class Digits:
-    """Images (n, 1, 8, 8) from 0 to 1 and labels (n,); with a seed, shifted by up to one pixel and with noise."""
+    """Images (batch, 1, 8, 8) from 0 to 1, float32, and labels (batch,), int64.
+
+    With a seed, the images are shifted by up to one pixel and have noise.
+    """
 
     def __init__(self, images: Tensor, labels: Tensor, seed: int | None = None) -> None:
         self.images, self.labels, self.seed = images, labels, seed
@@ -56,7 +59,7 @@ class Digits:
 
 
 def read() -> tuple[Tensor, Tensor]:
-    """Images (1797, 1, 8, 8) from 0 to 1 and labels (1797,), from scikit-learn's file.
+    """Images (1797, 1, 8, 8) from 0 to 1, float32, and labels (1797,), int64, from scikit-learn's file.
 
     Importing scikit-learn would take a second. ModuleNotFoundError if it is not installed.
     """
@@ -77,8 +80,9 @@ def read() -> tuple[Tensor, Tensor]:
 
 
 def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Indices for training and for validation, shuffled by the seed: every fifth sample of each digit is for
-    validation.
+    """Indices for training (n,) and for validation (m,), int64: every fifth sample of each digit is for validation.
+
+    `labels`: of shape (n + m,). `seed`: shuffles before the split.
     """
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     by_digit = order[torch.argsort(labels[order], stable=True)]
@@ -87,7 +91,7 @@ def split(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def model() -> nn.Module:
-    """Images (n, 1, 8, 8) -> logits (n, 10); about 75,000 parameters."""
+    """A model of input shape (batch, 1, 8, 8) and logits (batch, 10); about 75,000 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1, bias=False),
         nn.BatchNorm2d(32),
@@ -105,17 +109,17 @@ def model() -> nn.Module:
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross-entropy, in float32."""
+    """The mean cross-entropy in float32, shape (). `logits`: (batch, classes). `labels`: (batch,), int64."""
     return F.cross_entropy(logits.float(), labels)
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """The number of correct predictions, a scalar."""
+    """The count of correct predictions, shape (). `logits`: (batch, classes). `labels`: (batch,)."""
     return (logits.argmax(1) == labels).sum()
 
 
 def layers(model: nn.Module) -> list[nn.Module]:
-    """The layers whose weights are worth sharding one by one."""
+    """The list of convolutions and linear layers, in order: the ones with enough weights to shard one by one."""
     return [module for module in model.modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
 
 
@@ -128,12 +132,12 @@ def tensor_plan(model: nn.Module) -> dict[str, Any]:
 
 
 def tensor_limit(model: nn.Module) -> int:
-    """The number of those hidden features."""
+    """The count of those hidden features."""
     return next(module.out_features for module in model.modules() if isinstance(module, nn.Linear))
 
 
 def build(seed: int) -> Task:
-    """The task. `seed`: of the split and the noise."""
+    """The task. `seed`: of the split and the noise. ModuleNotFoundError without scikit-learn."""
     images, labels = read()
     train, validation = split(labels, seed)
     return Task(

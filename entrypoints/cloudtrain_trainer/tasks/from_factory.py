@@ -1,8 +1,8 @@
 """A user's model or task: `--model package.module:factory`.
 
 With `--task`, the factory returns an `nn.Module`, which is trained on that task's data with its loss. Without, it
-returns a whole `Task`, like the `build` functions here; its data may be torch data sets (samples.py). It gets the seed
-if it has a parameter of that name.
+returns a whole `Task`, like the `build` functions of the built-in tasks; its data may be torch data sets (samples.py).
+It gets the seed if it has a parameter of that name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.samples import adapt
 from cloudtrain_trainer.tasks import Task
 
-OF_DATA = (
+DATA_FIELDS = (
     "loss", "correct", "train", "validation", "epochs", "batch_size", "lr", "weight_decay", "workers", "unit", "tokens",
     "channels_last",
 )  # fmt: skip
@@ -45,7 +45,7 @@ def build(spec: str, seed: int, base: Task | None) -> Task:
     return Task(
         model=partial(_model, spec, factory, arguments),
         # The other fields depend on the model (how it is split and called), and keep their defaults.
-        **{name: getattr(base, name) for name in OF_DATA},
+        **{name: getattr(base, name) for name in DATA_FIELDS},
     )
 
 

@@ -39,9 +39,9 @@ HELD_OUT = 10
 
 
 class Text:
-    """Sequences (n, context) and the token after each of theirs (n, context), from one long row of tokens.
+    """Tokens (batch, sequence) and the next token of each (batch, sequence), both int64, from one long text.
 
-    With a seed, the sequences begin at other tokens in every epoch.
+    With a seed, the sequences begin at other offsets in every epoch.
     """
 
     def __init__(self, tokens: Tensor, context: int, seed: int | None = None) -> None:
@@ -64,7 +64,7 @@ class Text:
 
 
 def read(paths: Iterable[Path], limit: int) -> Tensor:
-    """The bytes of the files one after the other, up to `limit` bytes, as (n,) uint8."""
+    """The concatenated bytes of the files, up to `limit` bytes: (n,), uint8. OSError if one cannot be read."""
     text = bytearray()
     for path in paths:
         with path.open("rb") as content:
@@ -75,8 +75,9 @@ def read(paths: Iterable[Path], limit: int) -> Tensor:
 
 
 def tokens(data: str, seed: int) -> Tensor:
-    """All tokens (n,): random ones, the text of an input, or the source of Python's standard library. Raises
-    `Refused`.
+    """All tokens, (n,): random int32, or the bytes (uint8) of an input's text or of Python's standard library.
+
+    Raises `Refused` if there is no text or too much of it.
     """
     if data == "synthetic":
         generator = torch.Generator().manual_seed(seed)
@@ -95,19 +96,25 @@ def tokens(data: str, seed: int) -> Tensor:
 
 
 def loss(logits: Tensor, next_tokens: Tensor) -> Tensor:
-    """The mean cross-entropy over tokens, in nats: all sequences have the same length."""
+    """The mean cross-entropy over tokens in nats, shape ().
+
+    `logits`: (batch, sequence, vocabulary). `next_tokens`: (batch, sequence), int64.
+    """
     return F.cross_entropy(logits.flatten(0, 1).float(), next_tokens.flatten())
 
 
 def correct(logits: Tensor, next_tokens: Tensor) -> Tensor:
-    """The sum over the sequences of each one's share of correctly predicted tokens."""
+    """The sum over the sequences of the fraction of tokens predicted correctly, shape ().
+
+    `logits`: (batch, sequence, vocabulary). `next_tokens`: (batch, sequence).
+    """
     return (logits.argmax(-1) == next_tokens).float().mean(1).sum()
 
 
 def build(
     seed: int, size: str = "tiny", context: int | None = None, data: str = "text", tied: bool | None = None
 ) -> Task:
-    """The task. Raises `Refused` if the text is too short for the context."""
+    """The task. `context`: tokens per sequence; None: the size's. Raises `Refused` if the text is too short for it."""
     shape = SIZES[size]
     shape = replace(shape, context=context or shape.context, tied=shape.tied if tied is None else tied)
     if data == "synthetic":

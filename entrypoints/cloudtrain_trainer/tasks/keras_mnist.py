@@ -23,8 +23,9 @@ from cloudtrain_trainer.tasks import Task, digits, mnist
 
 
 def load_keras() -> Any:
-    """Keras on the torch backend; its first import takes seconds and fixes the backend. Raises `Refused` if it cannot
-    be used.
+    """The module keras on the torch backend. Its first import takes seconds and fixes the backend.
+
+    Raises `Refused` if it is not installed, or was imported with another backend.
     """
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "torch"
@@ -40,7 +41,7 @@ def load_keras() -> Any:
 
 
 def model() -> nn.Module:
-    """Images (n, 1, 28, 28) -> logits (n, 10)."""
+    """A model of input shape (batch, 1, 28, 28) and logits (batch, 10). Raises `Refused` without Keras."""
     keras = load_keras()
     keras.utils.clear_session(free_memory=False)  # else each further model gets other names in its state
     # Keras has its own generator for initial weights: seeded from torch's, they are the same on all ranks.
@@ -66,19 +67,19 @@ def model() -> nn.Module:
 
 
 def call(model: nn.Module, inputs: Tensor, training: bool) -> Tensor:
-    """The model's outputs; wrappers such as DDP pass the named argument on."""
+    """Logits of shape (batch, 10); wrappers such as DDP pass the named argument on."""
     outputs: Tensor = model(inputs, training=training)
     return outputs
 
 
 def statistics(model: nn.Module) -> Sequence[Tensor]:
-    """Batch norm's moving means and variances."""
+    """The list of batch norm's moving means and variances, each of shape (channels,)."""
     values = [variable.value for variable in model.non_trainable_variables]  # type: ignore[union-attr]
     return [value for value in values if value.is_floating_point()]
 
 
 def build(seed: int, data: str = "mnist") -> Task:
-    """The task. `data`: mnist or digits."""
+    """The task. `data`: mnist or digits. Raises `Refused` without Keras, or without the files of MNIST."""
     load_keras()  # refuse at once, not after the download
     train, validation = mnist.images(data, seed)
     return Task(

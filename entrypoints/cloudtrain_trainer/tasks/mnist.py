@@ -35,10 +35,13 @@ SHIFT = 2
 
 
 class Images:
-    """Images (n, 1, 28, 28), normalized, and labels (n,); with a seed, shifted at random by (seed, epoch, index)."""
+    """Normalized images (batch, 1, 28, 28), float32, and labels (batch,), int64.
+
+    With a seed, the images are shifted at random by (seed, epoch, index).
+    """
 
     def __init__(self, pixels: Tensor, labels: Tensor, seed: int | None = None) -> None:
-        """`pixels`: (n, 28, 28) uint8."""
+        """`pixels`: (n, 28, 28), uint8. `labels`: (n,), any integer dtype."""
         self.pixels, self.labels, self.seed = pixels, labels.long(), seed
         self._shifts_epoch, self._shifts = -1, torch.empty(0)
 
@@ -63,7 +66,10 @@ class Images:
 
 
 def read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training images (n, 28, 28) and labels (n,), validation images and labels; all uint8. Raises `Refused`."""
+    """Training images (n, 28, 28) and labels (n,), validation images and labels; all uint8.
+
+    Raises `Refused` if a file is missing, cannot be downloaded, or has another format.
+    """
     given = os.environ.get(INPUT)
     if given:
         paths = [Path(given, name) for name in FILES]
@@ -82,7 +88,7 @@ def read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def enlarged_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same from scikit-learn's digits, enlarged to 28 x 28: every pixel becomes nine, with a margin of 2."""
+    """scikit-learn's digits in the shapes of `read`: every pixel becomes nine, with a margin of 2. Labels are int64."""
     images, labels = digits.read()
     large = F.pad(F.interpolate(images, scale_factor=3), (2,) * 4)[:, 0].mul(255).round().byte()
     train, validation = digits.split(labels, seed)
@@ -90,13 +96,13 @@ def enlarged_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def images(data: str, seed: int) -> tuple[Images, Images]:
-    """Training and validation images. `data`: mnist or digits. Raises `Refused`."""
+    """Training and validation data. `data`: mnist or digits. Raises `Refused` as `read` does."""
     pixels, labels, validation_pixels, validation_labels = read() if data == "mnist" else enlarged_digits(seed)
     return Images(pixels, labels, seed), Images(validation_pixels, validation_labels)
 
 
 def model() -> nn.Module:
-    """Images (n, 1, 28, 28) -> logits (n, 10); 421,738 parameters."""
+    """A model of input shape (batch, 1, 28, 28) and logits (batch, 10); 421,738 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1, bias=False),
         nn.BatchNorm2d(32),
@@ -115,7 +121,7 @@ def model() -> nn.Module:
 
 
 def build(seed: int, data: str = "mnist") -> Task:
-    """The task. `data`: mnist or digits."""
+    """The task. `data`: mnist or digits. Raises `Refused` if the files of MNIST are missing or damaged."""
     train, validation = images(data, seed)
     return Task(
         model=model,

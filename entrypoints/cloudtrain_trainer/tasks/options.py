@@ -22,7 +22,7 @@ class Option(NamedTuple):
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """A reader of one of these values."""
+    """A reader of one of these values. It raises ArgumentTypeError for any other text."""
 
     def read(text: str) -> str:
         if text not in names:
@@ -38,7 +38,7 @@ def yes_or_no(text: str) -> bool:
 
 
 def multiple_of(unit: int, limit: int) -> Callable[[str], int]:
-    """A reader of multiples of `unit`, up to `limit`."""
+    """A reader of multiples of `unit`, up to `limit`. It raises ArgumentTypeError for any other text."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or len(text) > 9 or not 0 < int(text) <= limit or int(text) % unit:

@@ -34,12 +34,12 @@ MIN_CROP_AREA, MIN_ASPECT_RATIO = 0.08, 3 / 4
 """Of a random crop: its share of the image's area, and its width over its height (or the other way round)."""
 CENTER_SHARE = 224 / 256
 """The side of a validation crop, as a share of the image's shorter side."""
-POOL = 64
+SYNTHETIC_IMAGES = 64
 """The number of different synthetic images, each with one label."""
 
 
 class Images:
-    """Images (n, 3, size, size), normalized, and labels (n,), read from files when they are needed.
+    """Normalized images (batch, 3, size, size), float32, and labels (batch,), int64, read from files on demand.
 
     With a seed, each is cropped and flipped at random by (seed, epoch, index); without, the center is cropped.
     """
@@ -57,7 +57,7 @@ class Images:
         return images, torch.tensor([self.files[index][1] for index in draw.indices])
 
     def _pixels(self, index: int, epoch: int) -> Any:
-        """One image, (size, size, 3) uint8. RuntimeError names a file that cannot be read."""
+        """One image (size, size, 3), uint8. RuntimeError names a file that cannot be read."""
         path = self.files[index][0]
         image: Any = import_module("PIL.Image")
         try:
@@ -75,22 +75,22 @@ class Images:
 
 
 class Synthetic:
-    """A few random images (3, size, size), repeated, each with its own label."""
+    """A few random images, repeated, each with its own label: (batch, 3, size, size), float32, and (batch,), int64."""
 
     def __init__(self, count: int, size: int, classes: int, seed: int) -> None:
         self.count, self.classes = count, classes
-        self.images = torch.randn(POOL, 3, size, size, generator=torch.Generator().manual_seed(seed))
+        self.images = torch.randn(SYNTHETIC_IMAGES, 3, size, size, generator=torch.Generator().manual_seed(seed))
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
-        image = torch.tensor(draw.indices) % POOL
+        image = torch.tensor(draw.indices) % SYNTHETIC_IMAGES
         return self.images[image], image % self.classes
 
 
 def crop(width: int, height: int, rng: random.Random) -> tuple[float, float, float, float]:
-    """(left, top, right, bottom) of a random crop, in pixels; of the center crop if ten attempts do not fit.
+    """(left, top, right, bottom) of a random crop, in fractional pixels; of the center crop if ten attempts do not fit.
 
     Source: Szegedy et al., arXiv:1409.4842, section 6.
     """
@@ -104,15 +104,16 @@ def crop(width: int, height: int, rng: random.Random) -> tuple[float, float, flo
 
 
 def center(width: int, height: int) -> tuple[float, float, float, float]:
-    """(left, top, right, bottom) of the central square, a little smaller than the image, in pixels."""
+    """(left, top, right, bottom) of the central square, a little smaller than the image, in fractional pixels."""
     side = min(width, height) * CENTER_SHARE
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
 
 
 def read(folder: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]], int]:
-    """(path, label) of all training and of all validation images, sorted, and the number of classes. Raises
-    `Refused`.
+    """(path, label) of all training and of all validation images, sorted, and the number of classes.
+
+    Raises `Refused` if the folder has another layout or no images.
     """
     train, validation = folder / "train", folder / "val"
     for part in (train, validation):
@@ -138,12 +139,15 @@ def read(folder: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]], in
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross-entropy with label smoothing, in float32."""
+    """The mean cross-entropy with label smoothing in float32, shape ().
+
+    `logits`: (batch, classes). `labels`: (batch,), int64.
+    """
     return F.cross_entropy(logits.float(), labels, label_smoothing=LABEL_SMOOTHING)
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """The number of correct predictions, a scalar."""
+    """The count of correct predictions, shape (). `logits`: (batch, classes). `labels`: (batch,)."""
     return (logits.argmax(1) == labels).sum()
 
 
@@ -164,7 +168,7 @@ def build(seed: int, size: str = "full", image_size: int | None = None, data: st
     else:
         classes = 10 if tiny else 1000
         train = Synthetic(512 if tiny else 12_800, pixels, classes, seed)
-        validation = Synthetic(POOL, pixels, classes, seed)
+        validation = Synthetic(SYNTHETIC_IMAGES, pixels, classes, seed)
     return Task(
         model=partial(resnet, (1, 1, 1, 1) if tiny else (3, 4, 6, 3), 8 if tiny else 64, classes),
         loss=loss,
