@@ -33,9 +33,13 @@ CLOUD_FIELDS = (
 """Fields of the spec that mean nothing where machines are not rented and nothing is billed."""
 
 
-def plain_job(plan: Plan) -> dict[str, Any]:
-    """The job document of a run under this contract, whose secrets are looked up before the launcher starts."""
-    return {**job_document(plan), **masked_variables(plan)}
+def plain_job(plan: Plan, *, keeps_time: bool = False) -> dict[str, Any]:
+    """The job document of a run under this contract, whose secrets are looked up before the launcher starts.
+
+    `keeps_time`: the launcher itself stops the job after `limits.max_runtime`, where nobody else does.
+    """
+    limit = {"stop_after_seconds": plan.spec.limits.max_runtime} if keeps_time and plan.spec.limits.max_runtime else {}
+    return {**job_document(plan), **masked_variables(plan), **limit}
 
 
 def launches(
@@ -62,7 +66,6 @@ def launches(
             **({"CLOUDTRAIN_STOP_FILE": layout.stop_file} if layout.stop_file else {}),
             **{f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}": path for name, path in layout.inputs.items()},
         }
-        secrets = {name: plan.target.location_for(places) or "" for name, places in spec.secrets.items()}
         argv = (layout.python, "-u", f"{cwd}/{PAYLOAD_FOLDER}")
-        found.append(Launch(node=node, argv=argv, cwd=cwd, env=env, secrets=secrets))
+        found.append(Launch(node=node, argv=argv, cwd=cwd, env=env, secrets=plan.secrets))
     return tuple(found)

@@ -96,6 +96,16 @@ class Plan:
         """Processes per node."""
         return self.spec.resources.processes_on(self.gpus)
 
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Where the target finds each input, by name, as the spec says it."""
+        return {name: self.target.location_for(item.uri) or "" for name, item in self.spec.inputs.items()}
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """Where the target finds each secret, by the variable that is to hold it, as the spec says it."""
+        return {name: self.target.location_for(places) or "" for name, places in self.spec.secrets.items()}
+
     def where(self, path: str) -> str:
         """Where a field was set, or else the nearest field around it; empty when none of them was set."""
         keys = path

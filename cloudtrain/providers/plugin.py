@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from cloudtrain.contracts.launch import Launch
 from cloudtrain.contracts.plain import CLOUD_FIELDS, Layout, launches, plain_job
+from cloudtrain.contracts.shell import shell_script
 from cloudtrain.declaration import Declaration
 from cloudtrain.errors import CloudError, Outcome, RunExists, StorageError, UsageError
 from cloudtrain.images.reference import ResolvedImage
@@ -15,6 +18,7 @@ from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import ProviderConfig, Target
 from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, Request
+from cloudtrain.providers.batch import BatchProvider, JobStatus, program_output
 from cloudtrain.providers.cloud.idempotent_create import reconcile
 from cloudtrain.providers.cloud.log_attempt import LogAttempt
 from cloudtrain.providers.cloud.outcome import ended_event
@@ -29,12 +33,15 @@ from cloudtrain.spec.section import Duration, Money, Section, Size, Strings
 
 __all__ = [
     "CLOUD_FIELDS",
+    "BatchProvider",
     "CloudError",
     "Declaration",
     "DiscoveredRun",
     "Duration",
+    "Field",
     "Issue",
     "JobSpec",
+    "JobStatus",
     "KnownRuns",
     "Launch",
     "Layout",
@@ -68,7 +75,9 @@ __all__ = [
     "extract",
     "launches",
     "plain_job",
+    "program_output",
     "reconcile",
     "select_image",
+    "shell_script",
     "warning",
 ]

@@ -88,7 +88,6 @@ class DockerProvider(LocalBackend):
         spec, config = plan.spec, plan.target.config_as(DockerConfig)
         nodes = spec.resources.nodes
         hosts = host_names(nodes)
-        inputs = {name: plan.target.location_for(item.uri) or "" for name, item in spec.inputs.items()}
         layout = Layout(
             python="python3",
             job_file=f"{INSIDE}/job.json",
@@ -96,7 +95,7 @@ class DockerProvider(LocalBackend):
             output=f"{INSIDE}/output",
             model=f"{INSIDE}/model",
             checkpoints=f"{INSIDE}/checkpoints",
-            inputs={name: _inside(name, place, plan) for name, place in inputs.items()},
+            inputs={name: _inside(name, place, plan) for name, place in plan.inputs.items()},
         )
         found = launches(
             plan,
@@ -105,7 +104,7 @@ class DockerProvider(LocalBackend):
             interface="eth0",
             threads=max(1, config.cores // (nodes * plan.processes)),
         )
-        seen = [(resolve_path(plan, inputs[name]), target) for name, target in layout.inputs.items()]
+        seen = [(resolve_path(plan, plan.inputs[name]), target) for name, target in layout.inputs.items()]
         shared = [Bind(source=place, target=target, read_only=True) for place, target in seen]
         job = plain_job(plan)
         document = {

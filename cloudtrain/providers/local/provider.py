@@ -91,9 +91,7 @@ class LocalProvider(LocalBackend):
             output=str(paths.output),
             model=str(paths.model),
             checkpoints=str(paths.checkpoints),
-            inputs={
-                name: resolve_path(plan, plan.target.location_for(item.uri) or "") for name, item in spec.inputs.items()
-            },
+            inputs={name: resolve_path(plan, place) for name, place in plan.inputs.items()},
         )
         nodes, per_node = spec.resources.nodes, plan.processes
         # Linux answers on all of 127/8: an address of its own keeps each node apart, and in order, under c10d.
