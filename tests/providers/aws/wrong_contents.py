@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.providers.aws.wrong_requests import limit, many, row
+from tests.providers.wrong_rows import limit, many, row
 
 ROWS = [
     # inputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.providers.aws.wrong_requests import many, row
+from tests.providers.wrong_rows import many, row
 
 ROWS = [
     # image
@@ -142,7 +142,7 @@ ROWS = [
     row(
         "cloudtrain's own variable",
         "1:7",
-        "env.CLOUDTRAIN_X: belongs to cloudtrain's own",
+        "env.CLOUDTRAIN_X: is reserved for cloudtrain's",
         job="env: {CLOUDTRAIN_X: x}\n",
     ),
     row(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.providers.aws.wrong_requests import row
+from tests.providers.wrong_rows import row
 
 H200 = "resources: {instance: {azure: Standard_ND96isr_H200_v5}, gpus: 8}\n"
 """The machine whose price nobody knows."""
