@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -26,39 +26,28 @@ def launch(function: Callable[..., Any], *args: Any, processes: int = 2, **kwarg
     """
     if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
         raise UsageError(f"processes is {processes!r}: expected a whole number from 1 on")
-    cell, failure = _module("local_spawn"), _module("failure")
-    _check_gpus(cell.torch, processes)
+    local_spawn, failure = _module("local_spawn"), _module("failure")
+    _check_gpus(local_spawn.torch, processes)
     try:
-        spawn = cell.torch.cuda.is_available()
-        outcomes = cell.run(function, args, kwargs, processes, entry=_enter, spawn=spawn, flush=_flush)
+        spawn = local_spawn.torch.cuda.is_available()
+        outcomes = local_spawn.run(function, args, kwargs, processes, entry=_enter, spawn=spawn, flush=_flush)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    errors = [_weighed(outcome.error, failure) for outcome in outcomes if outcome.error]
-    cause = failure.root_cause(errors)
+    cause = failure.root_cause([outcome.error for outcome in outcomes if outcome.error])
     if cause is not None:
         raise JobFailed(f"{failure.one_line(cause)}\n{cause.traceback}".rstrip())
     return [outcome.value for outcome in outcomes]
 
 
-def _enter(*what: Any) -> None:
-    """Where a rank begins: a fresh process can import this by its name."""
-    _module("local_spawn").run_rank(*what, _module("shutdown"))
+def _enter(*arguments: Any) -> None:
+    """Where a rank begins: a new process can import this by its name."""
+    _module("local_spawn").run_rank(*arguments)
 
 
 def _flush() -> None:
     """Write the buffers of all open files of the notebook."""
     shutdown = _module("shutdown")
     shutdown.flush(shutdown.open_files())
-
-
-def _weighed(error: Mapping[str, Any], failure: ModuleType) -> Any:
-    """The launcher's `Error`, which knows whether it only says that a peer is gone."""
-    consequence = error.get("consequence") or failure.is_consequence(
-        error["exception"], error["message"], error.get("raised_in", "")
-    )
-    known = ("rank", "node", "time", "exception", "message")
-    fields = {name: error[name] for name in known}
-    return failure.Error(**fields, traceback=error.get("traceback", ""), consequence=bool(consequence))
 
 
 def _check_gpus(torch: Any, processes: int) -> None:
@@ -70,7 +59,7 @@ def _check_gpus(torch: Any, processes: int) -> None:
 
 
 def _module(name: str) -> ModuleType:
-    """A module of the launcher's package, which lies beside this one; its name hides nothing of the notebook's."""
+    """A module of the launcher's package, which no module of the notebook's can hide."""
     full, folder = f"cloudtrain_launcher.{name}", str(bundled("entrypoints"))
     if full not in sys.modules:
         sys.path.insert(0, folder)

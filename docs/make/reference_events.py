@@ -1,4 +1,4 @@
-"""The reference of events, from their classes: docstrings, annotations, and the text under each field."""
+"""The reference of events, made from their classes: docstrings, annotations, and the text under each field."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from reference_page import page, table
 WRITERS = {
     events.CLIENT: (
         "Of the client",
-        "Written by cloudtrain where the run was submitted from, and by the supervisor of a run on that machine. A job"
-        " that prints one is not believed.",
+        "Written by cloudtrain on the machine that submitted the run, and by the supervisor of a run on that machine."
+        " The same line printed by a job is text.",
     ),
     events.LAUNCHER: (
         "Of a node's launcher",
-        "Only the launcher writes these. A program of the job that prints one is not believed.",
+        "Written by the launcher alone. The same line printed by a program of the job is text.",
     ),
     events.RANK: (
         "Of a rank",
@@ -27,8 +27,8 @@ WRITERS = {
     ),
     events.PROGRAM: (
         "Of programs",
-        "Any program of the job may write these, by `cloudtrain_job`; most come from the shared trainer. A program may"
-        ' also write kinds of its own, `emit("my_kind", any=1)`: they are kept with the run.',
+        "Any program of the job may write these, with `cloudtrain_job`; most come from the shared trainer. A program"
+        ' may also write events of its own types, `emit("my_type", any=1)`: they are kept with the run.',
     ),
 }
 
@@ -37,10 +37,10 @@ def events_page() -> str:
     """Every event, by who may write it."""
     parts = [
         "A run is a list of events, in `events.jsonl` in its folder: one JSON object a line, only ever appended. A job"
-        ' writes an event as a line of its output, `::cloudtrain:: {"type": …}`. An event that lacks what it needs,'
-        " or where that is not of its kind, is text; any other field that is wrong is left out. Kinds and fields that"
-        " are not listed here are kept as they are.\n",
-        "## Of every event\n",
+        ' writes an event as a line of its output, `::cloudtrain:: {"type": …}`. An event whose required'
+        " fields are not all there and valid is text; any other invalid field is left out. Types and fields that are"
+        " not listed here are kept as they are.\n",
+        "## Every event\n",
         "The `type`, and:\n",
         _fields(Event, Event),
         "Where an event names a cause:\n",
@@ -61,7 +61,7 @@ def _described(kind: str, event: type[Event]) -> Iterator[str]:
     yield f"{inspect.getdoc(event)}\n"
     stamp = [f"`{name}`" for name in Event.field_types() if name in event.REQUIRED]
     if stamp:
-        yield f"Needs {' and '.join([', '.join(stamp[:-1]), stamp[-1]] if stamp[:-1] else stamp)}.\n"
+        yield f"Requires {' and '.join([', '.join(stamp[:-1]), stamp[-1]] if stamp[:-1] else stamp)}.\n"
     if issubclass(event, events.Cause):
         return
     rows = _fields(event, event)
@@ -73,7 +73,7 @@ def _fields(kind: type[Record], owner: type[Record]) -> str:
     """The fields that a class declares itself."""
     texts, kinds, required = _texts(owner), kind.field_types(), kind.checks().required
     rows = [(f"`{name}`", kinds[name].description, "yes" if name in required else "", texts[name]) for name in texts]
-    return table(("field", "type", "needed", "meaning"), rows) if rows else ""
+    return table(("field", "type", "required", "meaning"), rows) if rows else ""
 
 
 def _texts(kind: type[Record]) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""torchrun, run in a process of its own: the same program, telling of each failure as an event.
+"""torchrun in a process of its own, which reports each failure as an event.
 
-torchrun's own report of a failure is a table for people, and after a SIGTERM it always exits 1 with a traceback.
-Here its failures leave as `rank_failed` events, as they happen, and a stop leaves no traceback.
+torchrun itself reports a failure as a table for people, and after a SIGTERM it always exits with 1 and a traceback.
+Here failures are `rank_failed` events, emitted as they happen, and a stop leaves no traceback.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Callable, Iterator
 
-if __name__ == "__main__":  # started by its path: in place of this folder, the one that the package is in
+if __name__ == "__main__":  # started by its path: import from the folder of the package, not from this one
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from cloudtrain_job import emit_event, set_output
@@ -32,10 +32,10 @@ STOPPED_EXIT_CODE = 143
 
 
 class _FailureMonitor(logging.Handler):
-    """Tells of the ranks that died by themselves, in the moment in which torchrun begins to end the others.
+    """Reports the ranks that died by themselves, at the moment at which torchrun begins to end the others.
 
-    torchrun names one dead rank only, after the others have ended, which may take minutes; and of two that died
-    between two of its looks it does not always name the one that took the other along.
+    torchrun names only one dead rank, after the others have ended, which may take minutes. If two died between two of
+    its polls, it does not always name the one that caused the other's death.
     """
 
     def __init__(self) -> None:
@@ -43,8 +43,8 @@ class _FailureMonitor(logging.Handler):
         self._ranks: dict[int, Any] = {}
         self._reported = False
 
-    def watch(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        """torchrun's own starter of a rank's process, listening for its end."""
+    def wrap(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        """torchrun's function that starts a rank's process, with the process watched from then on."""
 
         def start_and_watch(*args: Any, **kwargs: Any) -> Any:
             handler = start(*args, **kwargs)
@@ -62,7 +62,7 @@ class _FailureMonitor(logging.Handler):
         return start_and_watch
 
     def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
-        """Called for what torchrun logs of its processes: all may be dead then, and none left to be ended."""
+        """Called for torchrun's log records about its processes: if all have died, it closes none of them."""
         self._report()
 
     def _report(self) -> None:
@@ -74,11 +74,11 @@ class _FailureMonitor(logging.Handler):
 
 
 @contextmanager
-def _redirect_stderr(held: IO[bytes]) -> Iterator[None]:
-    """Write into a file what goes to standard error, C++'s words included."""
+def _redirect_stderr(file: IO[bytes]) -> Iterator[None]:
+    """Write standard error into a file, that of C++ code included."""
     sys.stderr.flush()
     before = os.dup(2)
-    os.dup2(held.fileno(), 2)
+    os.dup2(file.fileno(), 2)
     try:
         yield
     finally:
@@ -87,40 +87,42 @@ def _redirect_stderr(held: IO[bytes]) -> Iterator[None]:
         os.close(before)
 
 
-def _quiet_shutdown(held: IO[bytes]) -> None:
-    """When all ranks have ended, torchrun waits for the other nodes and leaves the rendezvous. The node that keeps the
-    store may be gone by then: that costs nothing, and reads like a crash (a C++ stack of 20 lines).
+def _quiet_shutdown(file: IO[bytes]) -> None:
+    """Write into a file what torchrun prints to standard error while it leaves the rendezvous.
+
+    When all ranks have ended, it waits for the other nodes. The node that hosts the store may be gone by then, which
+    does no harm and prints what looks like a crash (a C++ stack of 20 lines).
     """
     from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 
-    def quietly(method: Callable[..., Any]) -> Callable[..., Any]:
-        def held_back(*args: Any, **kwargs: Any) -> Any:
-            with _redirect_stderr(held):
+    def redirected(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with _redirect_stderr(file):
                 return method(*args, **kwargs)
 
-        return held_back
+        return call
 
     for owner, name in ((SimpleElasticAgent, "_exit_barrier"), (DynamicRendezvousHandler, "shutdown")):
         if hasattr(owner, name):
-            setattr(owner, name, quietly(getattr(owner, name)))
+            setattr(owner, name, redirected(getattr(owner, name)))
 
 
 def main(argv: list[str]) -> int:
-    """Run torchrun with `argv`; 0 when all ranks succeeded, 1 when one failed, 143 when told to stop."""
+    """Run torchrun with `argv`; returns 0 if all ranks succeeded, 1 if one failed, 143 after a stop."""
     set_parent_death_signal(int(os.environ[LAUNCHER_PID]))
     set_output(1, os.environ.get(STREAM_KEY, ""))
-    with tempfile.TemporaryFile() as held:
-        code = _run(argv, held)
+    with tempfile.TemporaryFile() as shutdown_output:
+        code = _run(argv, shutdown_output)
         if code:
-            held.seek(0)
+            shutdown_output.seek(0)
             with os.fdopen(2, "wb", closefd=False) as stderr:
-                shutil.copyfileobj(held, stderr)
+                shutil.copyfileobj(shutdown_output, stderr)
     return code
 
 
-def _run(argv: list[str], held: IO[bytes]) -> int:
-    """torchrun itself. What it says while it leaves goes into `held`."""
+def _run(argv: list[str], shutdown_output: IO[bytes]) -> int:
+    """Run torchrun in this process; returns the exit code of `main`."""
     try:
         from torch.distributed import run
         from torch.distributed.elastic.multiprocessing import api
@@ -131,20 +133,13 @@ def _run(argv: list[str], held: IO[bytes]) -> int:
         emit_event(Error(exception=type(error).__name__, message=message))
         return 1
     if hasattr(api, "get_subprocess_handler"):
-        deaths = _FailureMonitor()
-        api.get_subprocess_handler = deaths.watch(api.get_subprocess_handler)
-        logging.getLogger(api.__name__).addHandler(deaths)
-    shared = start_checkpoint_sync(argv)
-    _quiet_shutdown(held)
-    # PET_* are for a torchrun that the program itself may start; here every option is said, as an argument.
-    others = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PET_")}
-    parser = run.get_args_parser()
-    os.environ.update(others)
-    known = parser._option_string_actions
-    # An older torch has fewer options; what it lacks it decides itself.
-    arguments = [word for word in argv if not word.startswith("--") or word.partition("=")[0] in known]
+        monitor = _FailureMonitor()
+        api.get_subprocess_handler = monitor.wrap(api.get_subprocess_handler)
+        logging.getLogger(api.__name__).addHandler(monitor)
+    checkpoint_sync = start_checkpoint_sync(argv)
+    _quiet_shutdown(shutdown_output)
     try:
-        run.run(parser.parse_args(arguments))  # type: ignore[no-untyped-call]
+        run.run(_parse(run, argv))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         _, first = error.get_first_failure()
         emit_event(RankFailed(local_rank=first.local_rank, exitcode=first.exitcode))
@@ -158,24 +153,36 @@ def _run(argv: list[str], held: IO[bytes]) -> int:
         emit_event(Error(exception=name, message=message, consequence=is_lost_peer))
         return 1
     finally:
-        if shared is not None:
-            shared.end()
+        if checkpoint_sync is not None:
+            checkpoint_sync.stop()
     return 0
 
 
+def _parse(run: Any, argv: list[str]) -> Any:
+    """torchrun's arguments as its own parser reads them; options that an older torch does not have are left out."""
+    # PET_* are the defaults for a torchrun that the program itself may start; here every option is an argument.
+    defaults = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PET_")}
+    parser = run.get_args_parser()
+    os.environ.update(defaults)
+    known = parser._option_string_actions
+    return parser.parse_args([arg for arg in argv if not arg.startswith("--") or arg.partition("=")[0] in known])
+
+
 def start_checkpoint_sync(argv: list[str]) -> CheckpointSync | None:
-    """All nodes are to find the same checkpoints whenever ranks start. An agent of another make starts them as ever."""
+    """Have torchrun make the checkpoint folders of all nodes equal before it starts the ranks.
+
+    None if there is no checkpoint folder, or if this torch has another agent, which starts the ranks as usual.
+    """
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
     folder, scratch = os.environ.get("CLOUDTRAIN_CHECKPOINT_DIR"), os.environ.get(STREAM_DIR)
     if folder and scratch and hasattr(LocalElasticAgent, "_start_workers"):
-        given = (word.partition("=")[2] for word in argv if word.startswith("--local-addr="))
-        address = next(given, "") or socket.gethostname()
-        shared = CheckpointSync(
-            Path(folder), address, Path(scratch, JOURNAL_NAME), lambda text: print(text, flush=True)
-        )
-        sync_before_each_start(LocalElasticAgent, shared)
-        return shared
+        addresses = (arg.partition("=")[2] for arg in argv if arg.startswith("--local-addr="))
+        address = next(addresses, "") or socket.gethostname()
+        journal = Path(scratch, JOURNAL_NAME)
+        checkpoint_sync = CheckpointSync(Path(folder), address, journal, lambda text: print(text, flush=True))
+        sync_before_each_start(LocalElasticAgent, checkpoint_sync)
+        return checkpoint_sync
     return None
 
 

@@ -75,7 +75,7 @@ class CheckpointSync:
         self._before = entries(self._folder)
         self._deletions.begin(store, node)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Torchrun is about to leave."""
         if self._before is not None:
             self._deletions.end()
@@ -204,7 +204,7 @@ def sync_before_each_start(agent: Any, shared: CheckpointSync) -> None:
         return start(self, group)
 
     def end_and_leave(self: Any) -> Any:
-        shared.end()  # the store goes with the first node that leaves
+        shared.stop()  # the store goes with the first node that leaves
         return super(agent, self)._exit_barrier()
 
     agent._start_workers, agent._exit_barrier = level_and_start, end_and_leave

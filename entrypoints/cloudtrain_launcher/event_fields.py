@@ -1,4 +1,7 @@
-"""What a field of an event may hold: how it is checked, and what the reference calls it. Standard library only."""
+"""Types of an event's fields: how a value is checked, and how the reference describes it. Standard library only.
+
+A check returns the value to use, or raises `InvalidValue`.
+"""
 
 from __future__ import annotations
 
@@ -6,45 +9,45 @@ import math
 from typing import Annotated, Any, Callable, Dict, List, NamedTuple, Union
 
 MAX_WHOLE_NUMBER = 2**63
-"""Whole numbers stay below: larger ones are no counts, and break whoever divides by them or shows them."""
+"""Whole numbers must be smaller in magnitude: larger ones are not counts, and overflow elsewhere."""
 
 
 class InvalidValue(Exception):
-    """A value that is not of its kind."""
+    """A value that is not of its field's type."""
 
 
 class FieldType(NamedTuple):
-    """What a field may hold."""
+    """The type of a field."""
 
     check: Callable[[Any], Any]
-    """Gives the value as it is to be used; raises `Wrong`."""
+    """Returns the value to use; raises `InvalidValue`."""
     description: str
-    """What the reference calls it, with its unit."""
+    """How the reference describes it, with its unit."""
 
 
 def check_whole_number(value: Any) -> int:
-    """A whole number."""
+    """A whole number below `MAX_WHOLE_NUMBER`; true and false are not numbers."""
     if isinstance(value, int) and not isinstance(value, bool) and -MAX_WHOLE_NUMBER < value < MAX_WHOLE_NUMBER:
         return value
     raise InvalidValue
 
 
 def check_number(value: Any) -> Union[int, float]:
-    """A number that one can calculate with."""
+    """A finite number."""
     if isinstance(value, float) and math.isfinite(value):
         return value
     return check_whole_number(value)
 
 
 def check_timestamp(value: Any) -> Union[int, float]:
-    """A Unix timestamp, of a year with four digits."""
+    """A Unix timestamp in seconds, from 1970 to 9999."""
     if 0 <= check_number(value) < 253_402_300_800:
         return check_number(value)
     raise InvalidValue
 
 
 def check_measure(value: Any) -> Union[int, float]:
-    """What a program measured: also NaN, which JSON lacks and null stands for, and infinity, which 400 digits are."""
+    """A measured number, which may be NaN (null in JSON) or infinite (a whole number of 400 digits)."""
     if value is None:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -56,7 +59,7 @@ def check_measure(value: Any) -> Union[int, float]:
 
 
 def check_text(value: Any) -> str:
-    """Text, also an empty one."""
+    """A string, which may be empty."""
     if isinstance(value, str):
         return value
     raise InvalidValue
@@ -70,14 +73,14 @@ def check_flag(value: Any) -> bool:
 
 
 def check_mapping(value: Any) -> dict[str, Any]:
-    """Names and values of any kind."""
+    """An object: names and values of any type."""
     if isinstance(value, dict) and all(isinstance(name, str) for name in value):
         return value
     raise InvalidValue
 
 
 def check_measures(value: Any) -> dict[str, Any]:
-    """Names and measures; what is none of them is left out."""
+    """An object of measured numbers; other values are left out, unless no number is left."""
     found = {}
     for name, item in check_mapping(value).items():
         try:
@@ -90,7 +93,7 @@ def check_measures(value: Any) -> dict[str, Any]:
 
 
 def check_names(value: Any) -> list[str]:
-    """A list of texts."""
+    """A list of strings."""
     if isinstance(value, list):
         return [check_text(item) for item in value]
     raise InvalidValue
@@ -104,7 +107,7 @@ def check_whole_numbers(value: Any) -> list[int]:
 
 
 def check_one_of(*values: str) -> Callable[[Any], str]:
-    """One of some words."""
+    """A check for one of these strings."""
 
     def word(value: Any) -> str:
         if isinstance(value, str) and value in values:
@@ -128,4 +131,4 @@ BUILTIN_TYPES: Dict[Any, FieldType] = {
     str: FieldType(check_text, "text"),
     bool: FieldType(check_flag, "true or false"),
 }
-"""Of annotations that say no more than a type."""
+"""The field types of plain annotations."""

@@ -1,8 +1,8 @@
-"""What events are made of: frozen records, read from JSON by the checks of their fields. Standard library only.
+"""The base classes of events: frozen records whose fields are checked when they are read. Standard library only.
 
-A subclass of `Record` is a frozen dataclass with keyword-only fields, on Python 3.9 too, where dataclasses themselves
-know none. A field without a default is required. What was not said is not written: a record that was read is written
-as it was.
+A subclass of `Record` is a frozen dataclass with keyword-only fields, also on Python 3.9, whose dataclasses lack them.
+A field without a default is required. A field that was never set is not written: a record that was read from JSON is
+written as it was.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from .event_fields import BUILTIN_TYPES, FieldType, InvalidValue, Timestamp, che
 
 if TYPE_CHECKING:
     from typing import dataclass_transform
-else:  # of Python 3.11, and of no use at run time
+else:  # new in Python 3.11, and only for type checkers
 
     def dataclass_transform(**_):  # noqa: ANN003, ANN201
         return lambda cls: cls
 
 
 CLIENT = "client"
-"""Only cloudtrain where it was submitted from, and a local run's supervisor. A job that prints one is not believed."""
+"""Written by the client, and by a local run's supervisor. Printed by a job, it is text."""
 LAUNCHER = "launcher"
-"""Only a node's launcher. A program that prints one is not believed."""
+"""Written by a node's launcher. Printed by a program, it is text."""
 RANK = "rank"
-"""The process that the launcher has started for a rank, which signs it; and the launcher."""
+"""Written by the process that the launcher has started for a rank, which signs it, and by the launcher."""
 PROGRAM = "program"
-"""Any program of the job."""
+"""Written by any program of the job."""
 
 
 def field_type(annotation: Any) -> FieldType:
-    """What a field of this annotation may hold. LookupError for one that has no check."""
+    """The type of a field with this annotation. LookupError for an annotation without a check."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return next(item for item in arguments if isinstance(item, FieldType))
     if origin is Literal:
         return FieldType(check_one_of(*arguments), " or ".join(f"`{word}`" for word in arguments))
-    if origin is Union:  # Optional: null is not a value, a field that has none is not written
+    if origin is Union:  # Optional: null is not a value, and None is not written
         return field_type(next(item for item in arguments if item is not type(None)))
     if isinstance(annotation, type) and issubclass(annotation, Record):
         return FieldType(annotation.read, f"[{annotation.__name__.lower()}](#{annotation.__name__.lower()})")
@@ -67,12 +67,12 @@ def field_type(annotation: Any) -> FieldType:
 
 
 class Checks(NamedTuple):
-    """What is checked of a class of records."""
+    """The checks of a class of records."""
 
     known: Mapping[str, Callable[[Any], Any]]
     required: FrozenSet[str]
     strict: FrozenSet[str]
-    """Fields that may be missing, some of them, but never wrong. Any other that is wrong is left out."""
+    """Fields that make the record invalid if they are invalid. Any other field that is invalid is left out."""
 
 
 R = TypeVar("R", bound="Record")
@@ -83,9 +83,9 @@ class Record:
     """A frozen dataclass, read from JSON and written to it."""
 
     ADDED_ON_SEND: ClassVar[FrozenSet[str]] = frozenset()
-    """Fields that whoever sends the record adds: its maker may leave them out, and they may never be wrong."""
+    """Fields that are added when the record is sent, so that a new record may lack them."""
     REQUIRED: ClassVar[FrozenSet[str]] = frozenset()
-    """Those of them without which the record says nothing."""
+    """Those of them that a record must have when it is read."""
 
     _checks: ClassVar[Optional[Checks]] = None
     _extra: ClassVar[Mapping[str, Any]] = {}
@@ -105,13 +105,13 @@ class Record:
 
     @classmethod
     def field_types(cls) -> dict[str, FieldType]:
-        """What each field may hold."""
+        """The type of each field."""
         hints = get_type_hints(cls, include_extras=True)
         return {field.name: field_type(hints[field.name]) for field in fields(cls)}  # type: ignore[arg-type]
 
     @classmethod
     def checks(cls) -> Checks:
-        """What is checked; worked out once, when it is first needed."""
+        """The checks of this class; computed once, when they are first needed."""
         if cls._checks is None:
             known = {name: kind.check for name, kind in cls.field_types().items()}
             required = cls.REQUIRED | {name for name in known if not hasattr(cls, name)}
@@ -120,55 +120,54 @@ class Record:
 
     @classmethod
     def read(cls: Type[R], value: Any) -> R:
-        """The record in a JSON object. `Wrong` when a field is missing, or one that matters is not of its kind.
+        """The record in a JSON object. `InvalidValue` if a field is missing, or a required one is invalid.
 
-        Fields that this version does not know are kept, and written again.
+        Unknown fields are kept in `extra` and written again.
         """
         if not isinstance(value, dict):
             raise InvalidValue
         known, required, strict = cls._checks or cls.checks()
-        said, extra = {}, {}
+        valid, extra = {}, {}
         for name, item in value.items():
             check = known.get(name)
             if check is not None:
                 try:
-                    said[name] = check(item)
+                    valid[name] = check(item)
                 except InvalidValue:
                     if name in strict:
                         raise
             elif name != "type":
                 extra[name] = item
-        if not required <= said.keys():
+        if not required <= valid.keys():
             raise InvalidValue
-        found = cls.__new__(cls)
-        values = vars(found)
-        values.update(said)
+        record = cls.__new__(cls)
+        vars(record).update(valid)
         if extra:
-            values["_extra"] = extra
-        return found
+            vars(record)["_extra"] = extra
+        return record
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """Fields that are not listed here: of a program's own, or of a newer version."""
+        """Fields that the class does not have: a program's own, or a newer version's."""
         return self._extra
 
     def to_json(self) -> dict[str, Any]:
-        """What was said, as a JSON object."""
-        said = {name: value for name, value in vars(self).items() if name[0] != "_"}
-        for name, value in said.items():
+        """The fields that were set, as a JSON object."""
+        values = {name: value for name, value in vars(self).items() if name[0] != "_"}
+        for name, value in values.items():
             if isinstance(value, Record):
-                said[name] = value.to_json()
-        return {**said, **self._extra}
+                values[name] = value.to_json()
+        return {**values, **self._extra}
 
     def replace(self: R, **changes: Any) -> R:
-        """The same with other values."""
+        """A copy with other values. TypeError for an unknown field."""
         self._require_none(changes.keys() - self.checks().known.keys())
         found = type(self).__new__(type(self))
         vars(found).update({**vars(self), **changes})
         return found
 
     def without(self: R, *names: str) -> R:
-        """The same, these fields unsaid."""
+        """A copy in which these fields are not set."""
         found = type(self).__new__(type(self))
         vars(found).update({name: value for name, value in vars(self).items() if name not in names})
         return found
@@ -181,8 +180,8 @@ class Record:
     __hash__ = None  # type: ignore[assignment]  # fields may be dicts
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({said})"
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -192,24 +191,24 @@ class Record:
 
 
 EVENT_TYPES: Dict[str, Type[Event]] = {}
-"""Each class by the `type` of its events."""
+"""Each class by its `type`."""
 
 
 class Event(Record):
-    """Something that happened. (node, rank, seq) names it: a reader that meets it twice counts it once."""
+    """Something that happened. (node, rank, seq) identifies it: a reader that sees it twice counts it once."""
 
     TYPE: ClassVar[str] = ""
     WRITER: ClassVar[str] = PROGRAM
     ADDED_ON_SEND: ClassVar[FrozenSet[str]] = frozenset({"time", "node", "rank", "seq"})
 
     time: Timestamp = 0.0
-    """When it happened, by the clock of the machine that tells it."""
+    """When it happened, by the clock of the machine that reports it."""
     node: int = 0
     """The node that it happened on, from 0."""
     rank: int = -1
-    """The process that tells it, from 0; -1: the node itself."""
+    """The process that reports it, from 0; -1: the node itself."""
     seq: Optional[int] = None
-    """Grows from event to event of a rank: the clock in nanoseconds, nudged so that none comes twice."""
+    """Increases from event to event of a rank: the clock in nanoseconds, at least one more each time."""
 
     def __init_subclass__(cls, type: str = "", writer: str = PROGRAM, requires: str = "") -> None:
         super().__init_subclass__()
@@ -219,13 +218,13 @@ class Event(Record):
 
     @property
     def type(self) -> str:
-        """Its kind, as JSON has it."""
+        """The `type` in JSON."""
         return self.TYPE
 
     def fields(self) -> dict[str, Any]:
-        """What was said, without the type."""
+        """The fields that were set, without the type."""
         return super().to_json()
 
     def to_json(self) -> dict[str, Any]:
-        """What was said, as a JSON object."""
+        """The fields that were set, as a JSON object."""
         return {"type": self.type, **self.fields()}

@@ -1,10 +1,10 @@
-"""Every event of a run: one class for each kind, what its fields mean, and who may write it. Standard library only.
+"""Every event of a run: one class for each type, what its fields mean, and who may write it. Standard library only.
 
-An event is one JSON object with a `type`. Any program may print a line that looks like one, and a log may reach us
-damaged: `parse` and `from_json` give an event only where all that its class requires is there and of its kind, so
-that whoever has one may rely on its fields. Kinds and fields of a newer version, or of a program's own, are kept.
+An event is a JSON object with a `type`. Any program may print a line that looks like one, and a log may arrive damaged:
+`parse` and `from_json` return an event only if every required field is there and valid, so that its user can rely on
+them. Types and fields of a newer version or of a program are kept.
 
-The client loads this file under another name than the launcher does, which is why its imports are relative.
+The client imports this file under another name than the launcher does; therefore its imports are relative.
 """
 
 from __future__ import annotations
@@ -30,235 +30,235 @@ class Cause(Record):
     rank: int
     """The process that failed; -1: the node itself."""
     node: int
-    """Its node."""
+    """The node of that process."""
     time: Timestamp
     """When it failed."""
     exception: str
-    """The class of the exception, without its module; a signal's name, or `exit`, where there was none."""
+    """The class of the exception, without its module; a signal's name or `exit` if there was no exception."""
     message: str
-    """What it says, at most 1,000 characters."""
+    """Its message, at most 1,000 characters."""
     attempt: int = 0
-    """How many times the ranks had been started again by then."""
+    """How many times the ranks had been restarted before."""
     file: str = ""
-    """The program's own file that it was raised in, as seen from the job's folder."""
+    """The program's file in which it was raised, relative to the job's folder."""
     line: int = 0
-    """The line there, from 1."""
+    """The line in that file, from 1."""
     code: str = ""
     """That line's text, at most 200 characters."""
     traceback: str = ""
     """The end of Python's traceback, at most 2,500 characters."""
     consequence: bool = False
-    """Whether it only says that a peer was gone: then its rank is a victim, not the cause."""
+    """Whether it only says that a peer was lost: then its rank is a victim, not the cause."""
     hint: str = ""
     """What to do about it."""
     stack: str = ""
-    """Of a process that C++ or the kernel ended: the Python stack that it printed, at most 2,500 characters."""
+    """The Python stack that a process printed which C++ or the kernel ended, at most 2,500 characters."""
 
 
 class NodeStarted(Event, type="node_started", writer=LAUNCHER, requires="time node"):
-    """A node's launcher has begun."""
+    """A node's launcher has started."""
 
     pid: Optional[int] = None
-    """Its process id, in its container's own count."""
+    """Its process id, as seen in its container."""
     host: str = ""
-    """The machine's name for itself."""
+    """The machine's host name."""
     scratch: str = ""
-    """The launcher's temporary folder, which goes when it ends."""
+    """The launcher's temporary folder, which is removed when it ends."""
 
 
 class NodeEnded(Event, type="node_ended", writer=LAUNCHER, requires="node"):
-    """A node's launcher has come to its end, and knows how the node's ranks ended."""
+    """A node's launcher is about to exit; all ranks of the node have ended."""
 
     outcome: Literal["succeeded", "failed", "stopped"]
     """How they ended."""
     error: Optional[Cause] = None
-    """The first cause of a failure, without its traceback and stack, which its own event has."""
+    """The first cause of a failure, without the traceback and stack, which are in its `error` event."""
     why: str = ""
-    """Of a stop, who asked for it: `sigterm`, `stop_file`, `time`, `preempted`, `peer_preempted`."""
+    """What requested a stop: `sigterm`, `stop_file`, `time`, `preempted`, `peer_preempted`."""
     seconds: Optional[Seconds] = None
     """How long the launcher ran."""
     forced: bool = False
-    """Whether ranks were killed, because the grace period was over."""
+    """Whether ranks were killed because the grace period was over."""
     stop_asked: Timestamp = 0.0
-    """When the node was asked to stop; 0: it was not."""
+    """When the stop was requested; 0: never."""
     stopped_by: str = ""
-    """Who stopped it, where the launcher cannot know: `the Docker engine was stopped`."""
+    """What stopped it, if the launcher cannot know: `the Docker engine was stopped`."""
 
 
 class Restarted(Event, type="restarted", writer=LAUNCHER, requires="node"):
-    """All ranks have been started again."""
+    """All ranks have been restarted."""
 
     attempt: int
-    """How many times they have been, from 1."""
+    """How many times they have been restarted, from 1."""
     why: str = ""
-    """The failure that made it necessary, in one line."""
+    """The failure that was the reason, in one line."""
 
 
 class RankStarted(Event, type="rank_started", writer=RANK, requires="time rank"):
-    """A rank's process has begun; the program has not yet."""
+    """A rank's process has started; its program has not yet."""
 
     local_rank: int = 0
     """The process within its node, from 0."""
     attempt: int = 0
-    """How many times the ranks had been started before."""
+    """How many times the ranks had been restarted before."""
     pid: Optional[int] = None
-    """Its process id, in its container's own count."""
+    """Its process id, as seen in its container."""
 
 
 class RankEnded(Event, type="rank_ended", writer=RANK, requires="time rank"):
-    """A rank's process is about to leave."""
+    """A rank's process is about to exit."""
 
     exitcode: int
-    """What it leaves with; 0: its program has ended well."""
+    """Its exit code; 0: its program has succeeded."""
     group: Optional[int] = None
-    """How many processes it was in one torch.distributed group with; 0: it never joined one."""
+    """The size of its torch.distributed group; 0: it never joined one."""
 
 
 class RankFailed(Event, type="rank_failed", writer=RANK, requires="time"):
-    """torchrun has found a rank's process dead."""
+    """torchrun has found that a rank's process is dead."""
 
     local_rank: int
     """The process within its node, from 0."""
     exitcode: int
-    """What it left with; below 0: minus the number of the signal that ended it."""
+    """Its exit code; below 0: minus the number of the signal that killed it."""
 
 
 class Error(Event, Cause, type="error", writer=RANK, requires="time node rank"):
-    """Something has failed on a rank or on a node; the fields are those of a [cause](#cause)."""
+    """A rank or a node has failed; the fields are those of a [cause](#cause)."""
 
 
 class Warned(Event, type="warning", writer=RANK):
-    """Something that is to be said at the end of the run, whatever the end is."""
+    """A warning that is shown at the end of the run, however it ends."""
 
     message: str
-    """In words."""
+    """The text of the warning."""
 
 
 class Metrics(Event, type="metrics"):
-    """Numbers of a program, by `log_metrics`; from rank 0."""
+    """Numbers that a program reported by `log_metrics`, on rank 0."""
 
     values: Measures
-    """The numbers by their names."""
+    """The numbers by name."""
     step: Optional[float] = None
-    """The training step that they are of."""
+    """The training step that they belong to."""
     epoch: Optional[float] = None
-    """The epoch that they are of."""
+    """The epoch that they belong to."""
 
 
 class Progress(Event, type="progress"):
-    """How far training is."""
+    """How far training has got."""
 
     epoch: Optional[float] = None
-    """The epoch that is under way, from 1."""
+    """The current epoch, from 1."""
     epochs: Optional[float] = None
-    """How many there will be."""
+    """The number of epochs in all."""
     step: Optional[float] = None
-    """Steps that are done, of all epochs."""
+    """Completed steps, of all epochs."""
     steps: Optional[float] = None
-    """How many there will be."""
+    """The number of steps in all."""
     loss: Optional[Measure] = None
-    """The mean loss since the last report."""
+    """The mean loss since the previous report."""
     samples_per_s: Optional[float] = None
     """Samples per second, of all ranks together."""
     unit: str = ""
-    """What a sample is, in the plural."""
+    """What samples are called, such as `images`."""
     seconds_per_step: Optional[Seconds] = None
-    """How long a step takes."""
+    """The time that a step takes."""
     peak_memory_gb: Optional[float] = None
     """The most memory that any device has used so far, in GB (1e9 bytes)."""
     tokens_per_s: Optional[float] = None
     """Tokens per second, of all ranks together."""
     mfu: Optional[float] = None
-    """Model FLOPS utilisation: the part of the devices' peak that the model's own arithmetic makes up, from 0 to 1."""
+    """Model FLOPS utilisation: the model's arithmetic as a part of the devices' peak, from 0 to 1."""
 
 
 class Checkpoint(Event, type="checkpoint"):
     """A checkpoint has been written."""
 
     step: Optional[float] = None
-    """The training step that it is of."""
+    """Its training step."""
     path: str = ""
-    """Its folder, on the node."""
+    """Its folder on the node."""
     seconds: Optional[Seconds] = None
     """How long it took to write."""
     stall_seconds: Optional[Seconds] = None
-    """How long training stood still for it."""
+    """How long training waited for it."""
 
 
 class Resumed(Event, type="resumed"):
-    """Training goes on from a checkpoint."""
+    """Training has resumed from a checkpoint."""
 
     step: Optional[float] = None
-    """The training step that the checkpoint is of."""
+    """The checkpoint's training step."""
     epoch: Optional[float] = None
-    """Its epoch, from 0."""
+    """The checkpoint's epoch, from 0."""
 
 
 class Result(Event, type="result"):
-    """Training has come to its end."""
+    """Training has ended."""
 
     outcome: str = ""
-    """`succeeded`, or `stopped`: it was told to stop, and has saved."""
+    """`succeeded`, or `stopped`: it was asked to stop and has saved a checkpoint."""
     step: Optional[float] = None
     """The step at which it ended."""
     parameters_sha256: str = ""
-    """A fingerprint of the trained weights, in hexadecimal digits."""
+    """A SHA-256 of the trained weights, in hexadecimal."""
 
 
 class Gpu(Event, type="gpu"):
-    """What a GPU says of itself, as far as it does; every few seconds, from each rank."""
+    """Measurements of a GPU, those that it supports; every few seconds, from each rank."""
 
     utilization_percent: Optional[float] = None
-    """The part of the time in which it was computing, from 0 to 100."""
+    """The part of the time in which it was busy, from 0 to 100."""
     memory_used_gb: Optional[float] = None
     """Memory in use, in GB (1e9 bytes)."""
     memory_total_gb: Optional[float] = None
-    """All its memory, in GB (1e9 bytes)."""
+    """Its memory in all, in GB (1e9 bytes)."""
     power_w: Optional[float] = None
-    """Watts."""
+    """Its power draw, in watts."""
     temperature_c: Optional[float] = None
-    """Degrees Celsius."""
+    """Its temperature, in degrees Celsius."""
 
 
 class Memory(Event, type="memory"):
-    """A batch did not fit into memory, and is taken in smaller parts."""
+    """A batch did not fit into memory and is split into micro-batches."""
 
     refused: Optional[WholeNumbers] = None
-    """Samples per rank of the parts that did not fit, in the order in which they were tried."""
+    """Sizes that did not fit, in samples per rank, in the order in which they were tried."""
     micro_batch: Optional[int] = None
-    """Samples of a part that fits, on each rank."""
+    """The size that fits, in samples per rank."""
     parts: Optional[int] = None
-    """Parts of a step."""
+    """Micro-batches per step."""
 
 
 class Submitting(Event, type="submitting", writer=CLIENT, requires="time"):
-    """A run has been written down; its job is about to be started."""
+    """The run has been recorded; its job is about to be submitted."""
 
     name: str
     """The job's name."""
     provider: str
-    """Who runs it: `local`, `docker`, `aws`, `azure`, or another provider's name."""
+    """The provider: `local`, `docker`, `aws`, `azure`, or one that is installed."""
     contract: str
-    """Whose environment the job finds: `plain`, `sagemaker` or `azureml`."""
+    """The environment that the job finds: `plain`, `sagemaker` or `azureml`."""
     nodes: int
-    """How many machines, or stand-ins for them."""
+    """The number of machines, or of local nodes in their place."""
     processes: int
-    """Ranks on each node."""
+    """Ranks per node."""
     adopted: bool = False
-    """Whether another machine submitted it, and this one has found it in the cloud."""
+    """Whether it was submitted from another machine, and this one has found it in the cloud."""
     owner: str = ""
-    """Who did, as far as the cloud tells."""
+    """Who submitted it, if the cloud says so."""
 
 
 class Image(Event, type="image", writer=CLIENT):
-    """The image of the run is known, built and pushed where it had to be."""
+    """The run's image is available: built and pushed, if that was needed."""
 
     address: str
-    """Where the job's machines find it."""
+    """The reference by which the job's machines pull it."""
     planned: str = ""
-    """What the plan says, which is not the address yet where it was built."""
+    """What the plan says; differs from the address if the image was built for this run."""
     digest: str = ""
-    """The digest of its contents, `sha256:…`."""
+    """Its digest, `sha256:…`."""
 
 
 class Creating(Event, type="creating", writer=CLIENT, requires="time"):
@@ -269,101 +269,101 @@ class Submitted(Event, type="submitted", writer=CLIENT):
     """The job exists."""
 
     ref: Object
-    """What finds it again, in the provider's own way."""
+    """The provider's reference to the job."""
 
 
 class Phase(Event, type="phase", writer=CLIENT, requires="time"):
-    """What a cloud is doing with the job."""
+    """The cloud's phase of the job has changed."""
 
     phase: str
-    """In words: `launching machines`."""
+    """The phase in words: `launching machines`."""
     since: Timestamp = 0.0
-    """Since when, as the cloud says; 0: it does not."""
+    """When it began, according to the cloud; 0: unknown."""
     running: bool = False
-    """Whether the job's containers run."""
+    """Whether the job's containers are running."""
     instance: str = ""
-    """The type of machine it runs on, once the cloud has chosen it."""
+    """The machine type, once the cloud has chosen one."""
 
 
 class LogUnread(Event, type="log_unread", writer=CLIENT, requires="time"):
-    """The job's log cannot be read; or, without a reason, it can be read again."""
+    """The job's log cannot be read or, without a reason, can be read again."""
 
     reason: str
-    """Why, in words; empty: it can be."""
+    """Why not, in words; empty: it can be read."""
     hint: str = ""
     """What to do about it."""
     code: str = ""
-    """The cloud's own code for it."""
+    """The cloud's error code."""
     transient: bool = False
-    """Whether it may pass by itself."""
+    """Whether the problem may pass by itself."""
 
 
 class Kept(Event, type="kept", writer=CLIENT, requires="time"):
-    """Machines are kept after the end of the run, and billed; or are not any more."""
+    """Machines are kept after the end of the run and billed, or no longer."""
 
     status: str
-    """As the cloud says it: `Available` and `InUse` cost, `Reused` and `Terminated` do not."""
+    """The cloud's status: `Available` and `InUse` are billed, `Reused` and `Terminated` are not."""
     until: Timestamp = 0.0
-    """When they will go; 0: not known."""
+    """When they will be released; 0: unknown."""
     seconds: Optional[Seconds] = None
-    """How long they have been billed for so far."""
+    """For how long they have been billed so far."""
     by: str = ""
-    """The job that uses them now, or has."""
+    """The job that uses them, or has used them."""
     billing: Optional[Object] = None
-    """What the run and its machines have cost so far: as in [ended](#ended)."""
+    """The cost of the run and its machines so far, as in [ended](#ended)."""
 
 
 class StopRequested(Event, type="stop_requested", writer=CLIENT, requires="time"):
-    """Somebody has asked for the run to stop."""
+    """A stop of the run has been requested."""
 
     reason: str = ""
-    """Who or what, in words."""
+    """By whom or what, in words."""
 
 
 class StopUntold(Event, type="stop_untold", writer=CLIENT, requires="time"):
-    """A stop was asked for and could not be told to the job, which goes on: asked once more, it is cancelled."""
+    """A requested stop could not be passed on to the job, which continues; a second request cancels it."""
 
     reason: str = ""
     """Why, in words."""
 
 
 class Cursor(Event, type="cursor", writer=CLIENT):
-    """How far a cloud's logs have been read; what they hold is in the run folder."""
+    """How far the cloud's logs have been read into the run folder."""
 
     streams: Optional[Object] = None
-    """The position in each log, by its name, in the cloud's own way."""
+    """The position in each log stream by its name, as the cloud counts it."""
     sizes: Optional[Object] = None
-    """The bytes of each node's log file that this accounts for; what is beyond them is read again."""
+    """Bytes of each node's log file up to this position; what follows is read again."""
 
 
 class Ended(Event, type="ended", writer=CLIENT, requires="time"):
     """The run has ended. The first such event counts."""
 
     state: Literal["succeeded", "failed", "stopped"]
-    """How."""
+    """How it ended."""
     reason: str = ""
-    """Why, in words, where it did not simply succeed."""
+    """Why, in words, unless it simply succeeded."""
     error: Optional[Cause] = None
-    """The first cause of a failure, where a node has told it."""
+    """The first cause of a failure, if a node has reported it."""
     platform_reason: str = ""
-    """What the cloud says of the failure, where a node says more."""
+    """The cloud's reason for the failure, if a node has given a better one."""
     billing: Optional[Object] = None
-    """What it cost: `billable_seconds` or `training_seconds`, and `usd` where the price is known."""
+    """What it cost: `billable_seconds` or `training_seconds`, and `usd` if the price is known."""
     left: Optional[Names] = None
-    """What of model, output and checkpoints is there; missing: nobody has looked."""
+    """Which of model, output and checkpoints exist; missing: not checked."""
 
 
 class ProgramEvent(Event):
-    """An event of a kind that is not listed here: of a program's own, or of a newer version. `extra` has its fields."""
+    """An event of another type: a program's own, or a newer version's. Its fields are in `extra`."""
 
     @property
     def type(self) -> str:
-        """Its kind, as JSON has it."""
+        """The `type` in JSON."""
         return str(vars(self)["_type"])
 
 
 def parse(line: bytes) -> Optional[Event]:
-    """The event in a line of JSON; None when it is none, or none of the kind that it says."""
+    """The event in a line of JSON; None if it is not a valid event of its type."""
     try:
         return from_json(json.loads(line))
     except (ValueError, RecursionError):
@@ -371,18 +371,18 @@ def parse(line: bytes) -> Optional[Event]:
 
 
 def from_json(value: Any) -> Optional[Event]:
-    """The event in a JSON object; None when it is none, or none of the kind that it says.
+    """The event in a JSON object; None if it is not a valid event of its type.
 
-    A field that the kind does not need is left out where it is wrong; numbers beyond all measure become infinite.
+    An optional field that is invalid is left out. Measured numbers too large for a float become infinite.
     """
-    kind = value.get("type") if isinstance(value, dict) else None
-    if not isinstance(kind, str) or not 0 < len(kind) <= MAX_TYPE_CHARS:
+    type_name = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(type_name, str) or not 0 < len(type_name) <= MAX_TYPE_CHARS:
         return None
     try:
-        if kind in EVENT_TYPES:
-            return EVENT_TYPES[kind].read(value)
+        if type_name in EVENT_TYPES:
+            return EVENT_TYPES[type_name].read(value)
         event = ProgramEvent.read(value)
-        vars(event)["_type"] = kind
+        vars(event)["_type"] = type_name
         return event
     except InvalidValue:
         return None

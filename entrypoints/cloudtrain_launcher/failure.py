@@ -1,4 +1,4 @@
-"""Which of many errors was the first cause, and how to say it. Standard library only."""
+"""Which of many errors is the first cause, and how to describe it. Standard library only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PEER_LOST = re.compile(
     r"|failed to pass monitoredBarrier",
     re.IGNORECASE,
 )
-"""What gloo, NCCL and c10d say of a peer that is gone."""
+"""Messages of gloo, NCCL and c10d about a peer that is gone."""
 
 _C10D_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError", "DistError")
 """torch.distributed's own exceptions (torch 2.1 and later)."""
@@ -28,16 +28,17 @@ _C10D_MESSAGE = re.compile(
     r"gloo/[\w/]+\.(cc|h):\d+\]|Gloo connectFullMesh|NCCL error|\[c10d\]|csrc/distributed/c10d|NCCL communicator"
     r"|monitoredBarrier"
 )
-"""Where gloo and c10d say that they speak, in a plain RuntimeError."""
+"""How a message in a plain RuntimeError shows that it comes from gloo or c10d."""
 
 _TORCH_FILE = re.compile(r"[/\\]torch[/\\](distributed|autograd|_tensor|nn[/\\]parallel|utils)")
 
 
 def is_consequence(exception: str, message: str, file: str = "") -> bool:
-    """Whether an error only says that a peer is gone: such a rank is a victim, not the cause.
+    """Whether an error only says that a peer is gone: then its rank is a victim, not the cause.
 
-    Only gloo's, NCCL's and c10d's own words count: a program has connections of its own, say to a data server, and
-    one that is refused may well be the cause. `file`: where it was raised, for an older torch, whose words are plain.
+    Only messages of gloo, NCCL and c10d count: a program has connections of its own, say to a data server, and if one
+    is refused that may well be the cause. `file`: where it was raised, for an older torch, whose messages do not name
+    their origin.
     """
     if not _PEER_LOST.search(message):
         return False
@@ -47,18 +48,19 @@ def is_consequence(exception: str, message: str, file: str = "") -> bool:
 
 
 def root_cause(errors: Sequence[C]) -> Optional[C]:
-    """The earliest error that is no mere consequence of another one, of the last attempt."""
+    """The earliest error of the last attempt, preferably one that is not a consequence; None without errors."""
     last = max((error.attempt for error in errors), default=0)
-    ours = [error for error in errors if error.attempt == last]
-    return min(ours, key=lambda error: (error.consequence, error.time), default=None)
+    of_last_attempt = [error for error in errors if error.attempt == last]
+    return min(of_last_attempt, key=lambda error: (error.consequence, error.time), default=None)
 
 
-def early_exit(cause: Cause, left: Mapping[int, float], node: int) -> Optional[Error]:
-    """The error of the rank that ended well while others still waited for it; None when `cause` says nothing of it.
+def early_exit(cause: Cause, finished: Mapping[int, float], node: int) -> Optional[Error]:
+    """The error of the first rank that exited with code 0 while others still waited for it.
 
-    `left`: ranks of this node that ended with 0, and when.
+    None unless `cause` is a consequence, later than such an exit. `finished`: ranks of this node that exited with code
+    0 -> when, as a Unix timestamp.
     """
-    early = [(when, rank) for rank, when in left.items() if when <= cause.time and rank != cause.rank]
+    early = [(when, rank) for rank, when in finished.items() if when <= cause.time and rank != cause.rank]
     if not early or not cause.consequence or cause.exception == "SIGTERM":
         return None
     when, rank = min(early)
@@ -67,10 +69,10 @@ def early_exit(cause: Cause, left: Mapping[int, float], node: int) -> Optional[E
 
 
 def exit_error(rank: int, exitcode: int, time: float, *, finished: bool, reason: str = "") -> Error:
-    """The error of a rank that left no exception behind: a signal, or an exit with a code.
+    """The error of a rank that reported no exception: it was killed by a signal, or exited with a code.
 
-    `done`: its script had already ended well; the interpreter died afterwards (pytorch/pytorch#190489).
-    `why`: what the rank itself printed of the reason.
+    `exitcode`: below 0 minus the signal's number. `time`: a Unix timestamp. `finished`: the script had already ended
+    with code 0, and the interpreter crashed afterwards (pytorch/pytorch#190489). `reason`: what the rank printed of it.
     """
     if exitcode < 0:
         name = _signal_name(-exitcode)
@@ -95,7 +97,7 @@ def _signal_name(number: int) -> str:
 
 
 def one_line(error: Cause) -> str:
-    """`rank 3 (node 1) raised ValueError: the dog ate shard 3`; `node 0: …` for what no rank did."""
+    """`rank 3 (node 1) raised ValueError: the dog ate shard 3`; `node 0: …` for an error that no rank raised."""
     if error.rank < 0:
         return f"node {error.node}: {error.message}"
     who = f"rank {error.rank} (node {error.node})"
@@ -105,10 +107,13 @@ def one_line(error: Cause) -> str:
 
 
 def write_failure_file(path: str, error: Cause, limit: int = 1024) -> None:
-    """The reason where the platform shows it: our line first, then the traceback's end, as far as they are shown."""
+    """Write the cause where the platform reads it, in at most `limit` characters; OSError if that is not possible.
+
+    The summary comes first, then as much of the traceback's end as fits.
+    """
     text = one_line(error)
     traceback = error.traceback or error.stack
-    room = limit - len(text) - 1
-    whole = text + ("\n" + traceback[-room:] if traceback and room > 80 else "")
+    left = limit - len(text) - 1
+    text += "\n" + traceback[-left:] if traceback and left > 80 else ""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(whole[:limit], encoding="utf-8", errors="replace")
+    Path(path).write_text(text[:limit], encoding="utf-8", errors="replace")

@@ -1,7 +1,7 @@
-"""Keeps secret values out of what a node tells: its log, its events, the failure file. Standard library only.
+"""Masks secret values in a node's log, its events and the failure file. Standard library only.
 
-What is masked are the values themselves, line by line where a value has several. A value that is shorter than
-`SHORTEST`, or that a program has changed (base64, reversed, cut in two by itself), is not recognised.
+The values themselves are masked, line by line if a value has several lines. A value that is shorter than
+`MIN_SECRET_CHARS`, or that a program has transformed (base64, reversed, split), is not recognised.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from typing import Any, Iterable
 
 MASK = "***"
 MIN_SECRET_CHARS = 6
-"""Characters; shorter values stand in too many harmless words."""
+"""Shorter values occur in too many harmless words."""
 
 
 class SecretMasker:
-    """The values to hide. `add` them before anything is told that may hold them."""
+    """Replaces secret values by `***`. `add` them before anything is written that may contain them."""
 
     def __init__(self) -> None:
         self._values: list[bytes] = []
 
     def add(self, values: Iterable[str]) -> None:
-        """Hide these from now on, each line of theirs and each as JSON writes it."""
-        found = set(self._values)
+        """Mask these values from now on, each of their lines and each as JSON writes it."""
+        known = set(self._values)
         for value in values:
-            for line in (value, *value.splitlines()):
-                if len(line.strip()) >= MIN_SECRET_CHARS:
-                    found.add(line.strip().encode("utf-8", "surrogateescape"))
-                    found.add(json.dumps(line.strip())[1:-1].encode())
-                    found.add(json.dumps(line.strip(), ensure_ascii=False)[1:-1].encode("utf-8", "surrogateescape"))
-        self._values = sorted(found, key=len, reverse=True)  # a value that holds another one goes first
+            for line in map(str.strip, (value, *value.splitlines())):
+                if len(line) >= MIN_SECRET_CHARS:
+                    known.add(line.encode("utf-8", "surrogateescape"))
+                    known.add(json.dumps(line)[1:-1].encode())
+                    known.add(json.dumps(line, ensure_ascii=False)[1:-1].encode("utf-8", "surrogateescape"))
+        self._values = sorted(known, key=len, reverse=True)  # a value that contains another one comes first
 
     def mask(self, line: bytes) -> bytes:
-        """The line with each of the values masked."""
+        """The line with every secret value masked."""
         for value in self._values:
             if value in line:
                 line = line.replace(value, MASK.encode())
         return line
 
     def mask_json(self, value: Any) -> Any:
-        """The same for every text in a JSON value."""
+        """A JSON value with every string in it masked, keys included."""
         if not self._values:
             return value
         if isinstance(value, str):
@@ -49,7 +49,7 @@ class SecretMasker:
         return [self.mask_json(item) for item in value] if isinstance(value, list) else value
 
     def partial_match_length(self, text: bytes) -> int:
-        """How many bytes at the text's end may be the beginning of a value whose rest is still to come."""
+        """How many bytes at the end of the text may be the beginning of a secret value; 0 if none."""
         return max(
             (
                 length
@@ -62,4 +62,4 @@ class SecretMasker:
 
 
 masker = SecretMasker()
-"""Those of this node."""
+"""The masker of this process."""

@@ -1,7 +1,7 @@
-"""How a process of ours leaves by `os._exit` without losing what its program left open. Standard library only.
+"""Exiting by `os._exit` without losing what the program left open. Standard library only.
 
-CPython closes what is still open when it tears a process down (Py_FinalizeEx): the program's objects are collected,
-and a file writes its buffer when it is collected. A process that skips the teardown does the same here.
+CPython closes open files when it tears a process down (Py_FinalizeEx): the program's objects are collected, and a file
+writes its buffer when it is collected. A process that skips the teardown does the same here.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from types import ModuleType
 from typing import Any
 
 STALL_SECONDS = 60
-"""A file that cannot be closed for so long (a pipe that nobody reads, a mount that hangs) is given up."""
+"""After this time, a file that cannot be closed (a pipe that nobody reads, a mount that hangs) is given up."""
 
 _STANDARD_FDS = (0, 1, 2)
 _BUFFERED_CLASSES = ("TextIOWrapper", "BufferedWriter", "BufferedRandom", "BufferedRWPair")
-"""The classes of `_io` that buffer what is written."""
+"""Classes of `_io` that buffer what is written."""
 
 
 class Watchdog:
-    """Leaves with `code` when nothing has moved for `seconds`; each `step` is a move."""
+    """Exits the process with `code` when `reset` has not been called for `seconds`."""
 
     def __init__(self, code: int, seconds: float = STALL_SECONDS) -> None:
-        self._moved = threading.Event()
+        self._was_reset = threading.Event()
         self._code, self._seconds = code, seconds
         threading.Thread(target=self._watch, daemon=True, name="closing files").start()
 
-    def step(self) -> None:
-        """Something was done."""
-        self._moved.set()
+    def reset(self) -> None:
+        """Start the time again: something was done."""
+        self._was_reset.set()
 
     def _watch(self) -> None:
-        while self._moved.wait(self._seconds):
-            self._moved.clear()
-        _print_error(f"what was still open could not be closed within {self._seconds:g} s: left as it is")
+        while self._was_reset.wait(self._seconds):
+            self._was_reset.clear()
+        _print_error(f"open files could not be closed within {self._seconds:g} s: they may lack their end")
         os._exit(self._code)
 
 
 def open_files(known: Iterable[object] = ()) -> list[Any]:
-    """The files that are open in this process, without `known` ones and those that only live in memory."""
-    gc.unfreeze()  # what a program has frozen is not listed
+    """The files that are open in this process, without `known` ones and those in memory (StringIO, BytesIO)."""
+    gc.unfreeze()  # get_objects() does not list what a program has frozen
     skipped = {id(item) for item in known}
     zip_file = getattr(sys.modules.get("zipfile"), "ZipFile", _io.FileIO)
     wanted: dict[type, bool] = {_io.BytesIO: False, _io.StringIO: False}
     found = []
     for item in gc.get_objects():
-        kind = type(item)  # never isinstance: a proxy would answer for what it stands for, or raise
+        kind = type(item)  # not isinstance: a proxy would answer for its target, or raise
         if kind not in wanted:
             wanted[kind] = any(base is _io._IOBase or base is zip_file for base in kind.__mro__)
         if wanted[kind] and id(item) not in skipped and not _is_closed(item):
@@ -60,19 +60,19 @@ def open_files(known: Iterable[object] = ()) -> list[Any]:
 
 
 def flush(files: Iterable[Any]) -> None:
-    """Write the buffers of plain files; an error is left to their closing, which meets it again."""
+    """Write the buffers of ordinary files. Errors are ignored: `close` meets them again and prints them."""
     for file in sorted(files, key=_close_order):
-        if _is_plain(file):
+        if _is_buffered(file):
             try:
                 file.flush()
             except Exception:  # noqa: BLE001  (opened for reading, or a disk that is full)
                 continue
 
 
-def close(files: Iterable[Any], step: Callable[[], None] = lambda: None) -> None:
-    """Close files, the outer ones before those that they write into. What cannot be written is said."""
+def close(files: Iterable[Any], on_progress: Callable[[], None] = lambda: None) -> None:
+    """Close files, each before those that it writes into; an error is printed. `on_progress` is called before each."""
     for file in sorted(files, key=_close_order):
-        step()
+        on_progress()
         try:
             if _fileno(file) in _STANDARD_FDS:
                 file.flush()
@@ -86,10 +86,10 @@ def close(files: Iterable[Any], step: Callable[[], None] = lambda: None) -> None
 
 
 def clear_modules(names: Iterable[str]) -> None:
-    """Let go of modules of the program's own and collect its objects, as the interpreter does at its end.
+    """Drop modules of the program by their names and collect its objects, as the interpreter does at its end.
 
-    First by reference alone, so that a `__del__` still sees its globals; a namespace that something holds on to is
-    emptied.
+    At first only the references go, so that a `__del__` still sees its globals; then namespaces that something still
+    refers to are emptied.
     """
     dropped = {}
     for name in names:
@@ -98,22 +98,23 @@ def clear_modules(names: Iterable[str]) -> None:
             dropped[id(module.__dict__)] = name
     module = None
     gc.collect()
-    left = [
+    alive = [
         item for item in gc.get_objects() if type(item) is dict and item.get("__name__") == dropped.get(id(item), 0)
     ]
-    for namespace in left:
-        for key in [key for key in reversed(list(namespace)) if key != "__builtins__"]:  # the last made goes first
-            namespace[key] = None
-    if left:
+    for namespace in alive:
+        for key in reversed(list(namespace)):  # last defined, first cleared
+            if key != "__builtins__":
+                namespace[key] = None
+    if alive:
         gc.collect()
 
 
-def _is_plain(file: Any) -> bool:
+def _is_buffered(file: Any) -> bool:
     return any(base.__module__ == "_io" and base.__name__ in _BUFFERED_CLASSES for base in type(file).__mro__)
 
 
 def _is_closed(file: Any) -> bool:
-    """A ZipFile that is closed has no file any more."""
+    """Also true for a ZipFile that has no file any more."""
     try:
         return bool(file.closed) if hasattr(file, "closed") else file.fp is None
     except Exception:  # noqa: BLE001  (a wrapper whose buffer was taken away)
@@ -121,7 +122,7 @@ def _is_closed(file: Any) -> bool:
 
 
 def _close_order(file: Any) -> int:
-    """What writes into others comes first: text, then archives, compressors, buffers, and bare files last."""
+    """Files that write into others come first: text, archives, compressors, buffers, and raw files last."""
     bases = type(file).__mro__
     names = {base.__name__ for base in bases}
     for depth, name in enumerate(("TextIOWrapper", "_ZipWriteFile", "ZipFile")):

@@ -1,7 +1,7 @@
-"""What the ranks print, gathered: one named pipe per rank in, one stream of whole, marked lines out.
+"""The output of a node's ranks: read from one named pipe per rank, written as one stream of whole lines.
 
-A line of a rank leaves as `[rank 3] text`, one of the launcher as `[node 0] text`, an event as it is. Each is
-written in one go, so that ranks never tear each other's lines. Secret values leave masked.
+A line of a rank is written as `[rank 3] text`, one of the launcher as `[node 0] text`, an event as it is. Each is
+written at once, so that the lines of ranks never mix. Secret values are masked.
 """
 
 from __future__ import annotations
@@ -21,30 +21,33 @@ from cloudtrain_launcher.masking import masker
 _MARKER = MARKER.encode()
 
 MAX_UNFINISHED_BYTES = 64 * 1024
-"""Bytes after which an unfinished line is passed on as it is."""
+"""An unfinished line that is longer is written as it is."""
 
 UNFINISHED_SECONDS = 10.0
-"""How often the state of a line that is still being written is passed on, such as a progress bar's."""
+"""How often an unfinished line is written if it has changed, such as a progress bar."""
 
 
 @dataclass
 class _Pipe:
-    """One pipe and the line that is being written into it."""
+    """One pipe and its unfinished line."""
 
     label: str
     local_rank: int
-    """-1: torchrun's own."""
+    """-1: torchrun."""
     buffer: bytes = b""
+    """The unfinished line."""
     last_shown: bytes = b""
-    """Of the unfinished line, what was passed on last."""
+    """What was last written of the unfinished line."""
     shown_at: float = 0.0
+    """When it was last compared, by `time.monotonic()`."""
 
 
 class Streams:
-    """The pipes of one node's ranks. `on_event` sees every event that passes through, `on_text` each rank's lines.
+    """The pipes of one node's ranks, created in `folder`.
 
-    `key`: what the processes are known by that may tell how a rank fares. The same line without it is text: a program
-    may print anything, the log of another job included.
+    `on_event` is called for every event, `on_line` with the local rank and the text of every other line. `key`: by
+    which the launcher recognises the processes that may report a rank's start, end and errors. The same line without
+    the key is text: a program may print anything, the log of another job included.
     """
 
     def __init__(
@@ -63,20 +66,20 @@ class Streams:
         for local_rank in range(processes):
             path = folder / f"rank-{local_rank}"
             os.mkfifo(path, 0o600)
-            # Read and write: so the pipe never reports its end while ranks come and go.
+            # Opened for writing too, so that the pipe does not reach its end when a rank exits.
             self._add(os.open(path, os.O_RDWR | os.O_NONBLOCK), _Pipe(f"local rank {local_rank}", local_rank))
 
     def add_torchrun(self, fd: int) -> None:
-        """Gather what torchrun itself prints as well."""
+        """Read torchrun's own output, too, from a file descriptor."""
         os.set_blocking(fd, False)
         self._add(fd, _Pipe("torchrun", -1))
 
     def add_wakeup(self, fd: int) -> None:
-        """A descriptor that only ends the waiting."""
+        """A file descriptor that ends the wait of `pump` when it is readable."""
         self._selector.register(fd, selectors.EVENT_READ, None)
 
     def pump(self, timeout: float) -> None:
-        """Pass on what has arrived; wait at most `timeout` seconds for something to arrive."""
+        """Write the lines that have arrived; wait at most `timeout` seconds for the first."""
         for key, _ in self._selector.select(timeout):
             if key.data is None:
                 os.read(key.fd, 4096)
@@ -85,7 +88,7 @@ class Streams:
         self._show_unfinished(time.monotonic())
 
     def drain(self) -> None:
-        """Pass on all that is left, unfinished lines included."""
+        """Write everything that is left, unfinished lines included."""
         for fd, pipe in self._pipes.items():
             while self._read(fd):
                 pass
@@ -107,43 +110,46 @@ class Streams:
             if fd in self._selector.get_map():
                 self._selector.unregister(fd)
             return False
-        begins = not pipe.buffer
+        was_empty = not pipe.buffer
         *lines, pipe.buffer = (pipe.buffer + chunk).split(b"\n")
         for line in lines:
             self._handle_line(pipe, line)
-        if lines or begins:
+        if lines or was_empty:
             pipe.last_shown, pipe.shown_at = b"", time.monotonic()
         if len(pipe.buffer) > MAX_UNFINISHED_BYTES:
             pipe.buffer = self._flush_long_line(pipe)
         return True
 
     def _flush_long_line(self, pipe: _Pipe) -> bytes:
-        """What stays of a line that is too long to wait for its end: of a progress bar, all that one still sees."""
-        state = _visible_text(pipe.buffer)
-        if len(state) <= MAX_UNFINISHED_BYTES:
-            return b"\r" + state
-        split = len(pipe.buffer) - masker.partial_match_length(pipe.buffer)  # a secret is not cut in two
+        """Write a line that is too long to wait for its end; returns what stays in the buffer.
+
+        Of a progress bar, that is its visible text, and nothing is written.
+        """
+        visible = _visible_text(pipe.buffer)
+        if len(visible) <= MAX_UNFINISHED_BYTES:
+            return b"\r" + visible
+        split = len(pipe.buffer) - masker.partial_match_length(pipe.buffer)  # do not split a secret value
         self._handle_line(pipe, pipe.buffer[:split])
         return pipe.buffer[split:]
 
     def _show_unfinished(self, now: float) -> None:
-        """Pass on what a line shows that has no end yet, if it is another than the last time."""
+        """Write unfinished lines whose visible text has changed since `UNFINISHED_SECONDS` ago."""
         for pipe in self._pipes.values():
             if not pipe.buffer or now - pipe.shown_at < UNFINISHED_SECONDS:
                 continue
-            pipe.shown_at, state = now, _visible_text(pipe.buffer)
-            state = state[: len(state) - masker.partial_match_length(state)]
-            if state.strip() and state != pipe.last_shown and _MARKER[:12] not in state:
-                pipe.last_shown = state
-                self._write_line(pipe, state)
+            pipe.shown_at, visible = now, _visible_text(pipe.buffer)
+            visible = visible[: len(visible) - masker.partial_match_length(visible)]
+            if visible.strip() and visible != pipe.last_shown and _MARKER[:12] not in visible:
+                pipe.last_shown = visible
+                self._write_line(pipe, visible)
 
     def _handle_line(self, pipe: _Pipe, line: bytes) -> None:
-        # An event may follow text that had no newline yet: the line is both.
+        # An event may follow text without a newline: then the line is both.
         for marker, is_signed in ((self._signed, True), (_MARKER, False)):
-            before, found, buffer = line.partition(marker)
+            before, found, rest = line.partition(marker)
             if not found:
                 continue
-            event = _accepted_event(buffer, is_signed)
+            event = _accepted_event(rest, is_signed)
             if event is not None:
                 if isinstance(event, RankStarted):
                     pipe.label = f"rank {event.rank}"
@@ -152,10 +158,10 @@ class Streams:
                 self._on_event(event)
                 write_line(_MARKER + _encode(event))
                 return
-            line = before + _MARKER + buffer
-        state = _visible_text(line)
-        self._on_line(pipe.local_rank, state.decode("utf-8", "replace"))
-        self._write_line(pipe, state)
+            line = before + _MARKER + rest
+        visible = _visible_text(line)
+        self._on_line(pipe.local_rank, visible.decode("utf-8", "replace"))
+        self._write_line(pipe, visible)
 
     @staticmethod
     def _write_line(pipe: _Pipe, text: bytes) -> None:
@@ -163,12 +169,12 @@ class Streams:
 
 
 def write_text(line: bytes) -> None:
-    """One line of text, its secrets masked."""
+    """Write one line of text, with secret values masked."""
     write_line(masker.mask(line))
 
 
 def write_line(line: bytes) -> None:
-    """One whole line on standard output; a reader that is gone is no reason to stop training."""
+    """Write one whole line to standard output; if the reader is gone, the line is lost and training goes on."""
     data = memoryview(line + b"\n")
     try:
         while data:
@@ -178,12 +184,12 @@ def write_line(line: bytes) -> None:
 
 
 def _visible_text(line: bytes) -> bytes:
-    """A progress bar redraws its line by carriage returns: what stands there at the end is what one saw."""
+    """What a terminal shows of a line: a progress bar overwrites it by carriage returns."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def _accepted_event(line: bytes, is_signed: bool) -> Optional[Event]:
-    """The event in a line, its secrets masked; None when it is none, or none that a process of that kind may tell."""
+    """The event in a line, masked; None if it is not an event, or one that its process may not write."""
     event = parse(line)
     if event is None or not (event.WRITER == PROGRAM or (is_signed and event.WRITER == RANK)):
         return None

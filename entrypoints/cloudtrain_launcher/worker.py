@@ -1,6 +1,6 @@
-"""One rank: runs the user's program as `python program` would, and tells how it began and how it ended.
+"""One rank: runs the user's program as `python program` would, and reports its start, its error and its end.
 
-torchrun starts this file in place of the program. Standard library only: torch is the program's own business.
+torchrun starts this file in place of the program. Standard library only: whether to import torch is up to the program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-if __name__ == "__main__":  # started by its path: in place of this folder, the one that the package is in
+if __name__ == "__main__":  # started by its path: import from the folder of the package, not from this one
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from cloudtrain_launcher import shutdown
@@ -30,7 +30,7 @@ from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, safe_
 from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted
 from cloudtrain_launcher.host import set_parent_death_signal
 
-if find_spec("cloudtrain_job") is None:  # the launcher has put it last on the path
+if find_spec("cloudtrain_job") is None:  # a job has this folder at the end of PYTHONPATH already
     sys.path.append(str(PAYLOAD_DIR / "job"))
 
 import cloudtrain_job
@@ -39,14 +39,14 @@ WORKING_DIR = Path.cwd()
 """The job's working folder, whatever folder the program changes to."""
 
 RANK_PID = os.getpid()
-"""A process that the program forks comes back here when it ends; it is not the rank, and tells nothing."""
+"""A process that the program forks returns to this module when it ends; it is not the rank and reports nothing."""
 
 EXIT_DEADLINE_SECONDS = 5
-"""A failed rank leaves within this time: its peers wait in a collective until it is gone."""
+"""A failed rank exits within this time: its peers wait in a collective until it is gone."""
 
 
 def main() -> NoReturn:
-    """Run the job's program as this rank and leave with its exit code."""
+    """Run the job's program as this rank and exit with its code: 1 after an uncaught exception."""
     set_parent_death_signal(os.getppid())
     job = read_job(os.environ[JOB_FILE])
     job = replace(job, argv=expand_placeholders(job.argv, os.environ))
@@ -73,13 +73,13 @@ def main() -> NoReturn:
 
 
 def emit(event: Event) -> None:
-    """Tell the launcher of this rank."""
+    """Send an event of this rank to the launcher; does nothing in a process that the program has forked."""
     if os.getpid() == RANK_PID:
         cloudtrain_job.emit_event(event)
 
 
 def run(job: Job) -> None:
-    """Run the program in this process, as its `__main__`."""
+    """Run the program in this process, as its `__main__`; whatever exception it raises passes through."""
     if job.kind == "module":
         sys.argv, sys.path[0] = [job.target, *job.argv], str(WORKING_DIR)
         runpy.run_module(job.target, run_name="__main__", alter_sys=True)
@@ -88,20 +88,20 @@ def run(job: Job) -> None:
     sys.argv, sys.path[0] = [job.target or str(path), *job.argv], str(path.parent)
     program = types.ModuleType("__main__")
     program.__dict__.update(__file__=str(path), __builtins__=__builtins__)
-    # For good, not for the time of the call: threads and processes it leaves behind look it up by this name.
+    # It stays: threads and processes that the program leaves behind look up `__main__`.
     sys.modules["__main__"] = program
     if job.kind == "notebook":
         run_notebook(path, program.__dict__)
     else:
-        # A program inherits no `from __future__` of ours: its annotations are what it says they are.
+        # dont_inherit: the `from __future__` of this file must not apply to the program.
         exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), program.__dict__)  # noqa: S102
 
 
 def run_notebook(path: Path, namespace: dict[str, Any]) -> None:
-    """Execute every code cell in one namespace; a traceback names the cell and shows its line.
+    """Execute every code cell of a notebook in `namespace`; a traceback names the cell and shows its line.
 
-    Lines that only an interactive session understands (`%magic`, `!command`, `%%cell magic`) are left out, and
-    the log says which.
+    Lines that only an interactive session understands (`%magic`, `!command`, `%%cell magic`) are left out and printed
+    to standard error. ValueError or LookupError if the file is not a notebook.
     """
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     codes = (cell for cell in cells if cell.get("cell_type") == "code")
@@ -130,7 +130,7 @@ def _print_skipped(name: str, line: str, what: str) -> None:
 
 
 def _redirect_output(folder: str, local_rank: int, key: str) -> None:
-    """Print into this rank's own pipe to the launcher from now on, C++ libraries and child processes included.
+    """Redirect the output into this rank's pipe to the launcher, that of C++ libraries and child processes included.
 
     A crash below Python (SIGSEGV, SIGABRT, ...) prints the Python stack there, too.
     """
@@ -142,7 +142,7 @@ def _redirect_output(folder: str, local_rank: int, key: str) -> None:
 
 
 def _check_world(job: Job) -> None:
-    """A world of its own on every node trains as many models, and nobody notices: refuse it."""
+    """A wrong world size means that each node would train a model of its own, and nobody would notice: refuse it."""
     expected, world = job.nodes * job.processes, int(os.environ["WORLD_SIZE"])
     if world != expected:
         raise RuntimeError(
@@ -174,14 +174,14 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _report_error(error: BaseException, attempt: int) -> None:
-    """Send the error as an event, then let it be shown as Python would show it, without our own frames."""
+    """Send the error as an event, then print it as Python would, without the launcher's frames."""
     frames = error.__traceback__
     while frames is not None and _is_launcher_frame(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     error = error.with_traceback(frames)
     emit(describe(error, frames, WORKING_DIR, PAYLOAD_DIR).replace(attempt=attempt))
     try:
-        sys.excepthook(type(error), error, frames)  # the program's own, if it has set one: crash reporters live there
+        sys.excepthook(type(error), error, frames)  # the program's own, if it has set one: crash reporters do
     except Exception:  # noqa: BLE001  (a hook that is broken must not hide the error)
         sys.__excepthook__(type(error), error, frames)
 
@@ -191,17 +191,18 @@ def _is_launcher_frame(filename: str) -> bool:
 
 
 def _exit(code: int) -> NoReturn:
-    """End as the interpreter would (threads joined, exit handlers run, objects collected, files closed), but skip
-    the teardown of C++ statics.
+    """Exit as the interpreter would (threads joined, exit handlers run, objects collected, files closed), but skip the
+    teardown of C++ statics.
 
-    There a rank that did all its work dies now and then by SIGABRT (pytorch/pytorch#190489), and the job with it.
+    That teardown sometimes ends a rank that has done all its work by SIGABRT (pytorch/pytorch#190489), and with it the
+    job.
     """
     if code:
         watch = threading.Timer(EXIT_DEADLINE_SECONDS, os._exit, [code])
         watch.daemon = True
         watch.start()
     for step in (threading._shutdown, atexit._run_exitfuncs, _flush_output):  # type: ignore[attr-defined]
-        with suppress(BaseException):  # each says itself what went wrong; the next is due all the same
+        with suppress(BaseException):  # each prints its own error; the next step must run all the same
             step()
     emit(RankEnded(exitcode=code, group=_group_size()))
     with suppress(BaseException):
@@ -210,27 +211,27 @@ def _exit(code: int) -> NoReturn:
 
 
 def _finalize(code: int) -> None:
-    """Collect the program's objects and close what it left open; first of all, write what is buffered."""
-    threading.excepthook = lambda _: None  # a daemon thread that still runs finds its globals and files gone
+    """Write what is buffered, collect the program's objects and close the files that it left open."""
+    threading.excepthook = lambda _: None  # a daemon thread that still runs loses its globals and files
     watchdog = shutdown.Watchdog(code)
     files = shutdown.open_files()
     shutdown.flush(files)
-    watchdog.step()
+    watchdog.reset()
     shutdown.clear_modules(_program_modules())
-    watchdog.step()
-    shutdown.close({id(file): file for file in (*files, *shutdown.open_files())}.values(), watchdog.step)
+    watchdog.reset()
+    shutdown.close({id(file): file for file in (*files, *shutdown.open_files())}.values(), watchdog.reset)
 
 
 def _program_modules() -> list[str]:
-    """The names of the modules that lie in the job's folder; `__main__` too, unless it is this file."""
-    found = []
+    """The names of the modules from the working folder; `__main__` too, unless it is this file."""
+    names = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        inside = isinstance(file, str) and str(WORKING_DIR / file).startswith(f"{WORKING_DIR}{os.sep}")
-        foreign = "site-packages" in str(file) or str(file).startswith(f"{PAYLOAD_DIR}{os.sep}")
-        if inside and not foreign and module.__dict__ is not globals():
-            found.append(name)
-    return found
+        is_below = isinstance(file, str) and str(WORKING_DIR / file).startswith(f"{WORKING_DIR}{os.sep}")
+        is_foreign = "site-packages" in str(file) or str(file).startswith(f"{PAYLOAD_DIR}{os.sep}")
+        if is_below and not is_foreign and module.__dict__ is not globals():
+            names.append(name)
+    return names
 
 
 def _flush_output() -> None:

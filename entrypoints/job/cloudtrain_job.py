@@ -1,11 +1,11 @@
-"""What a training script may use inside a job: events, metrics and the result. Standard library only.
+"""What a training script can use inside a job: events, metrics and the result. Standard library only.
 
     from cloudtrain_job import log_metrics
     log_metrics(step=100, loss=0.25, val_accuracy=0.93)
 
-An event is one marked line on standard output, so that it passes through every platform's log unchanged:
+An event is one line of standard output with a marker, so that it passes through every platform's log unchanged:
 `::cloudtrain:: {"type": "metrics", "time": 1795213216.1, "node": 0, "rank": 0, "seq": 17952…, …}`.
-(node, rank, seq) names an event: a reader that meets it twice counts it once.
+(node, rank, seq) identifies an event: a reader that sees it twice counts it once.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from typing import Any, Protocol
 
 MARKER = "::cloudtrain:: "
 MAX_LINE_BYTES = 4000
-"""Below PIPE_BUF (4096 on Linux), up to which one write to a pipe is never torn (POSIX write(2))."""
+"""Below PIPE_BUF (4096 on Linux), up to which a write to a pipe is atomic (POSIX write(2))."""
 
 SIGNED_EVENTS = ("rank_started", "rank_ended", "rank_failed", "error", "warning")
-"""Events that say how a rank fares. The launcher believes them only from the process that it started for the rank:
-a line that a program prints, say the log of another job, is text."""
+"""Events about the rank itself. The launcher accepts them only from the process that it started for the rank: a line
+that looks like one and that a program prints, say the log of another job, is text."""
 
 MAX_VALUES_BYTES = MAX_LINE_BYTES - 600
-"""For the numbers of a metrics event, beside what every event has."""
+"""For the values of a metrics event, beside the fields that every event has."""
 MAX_NAME_BYTES = MAX_VALUES_BYTES - 40
-"""Of one of them, as JSON writes it."""
+"""Of one value's name, as JSON writes it."""
 
 
 class _Event(Protocol):
-    """An event as a value: this module stands alone, and does not know the launcher's classes."""
+    """An event of the launcher's classes, which this module does not import: it can be used alone."""
 
     @property
     def type(self) -> str: ...
@@ -50,7 +50,11 @@ _key = ""
 
 
 def emit(kind: str, /, **fields: Any) -> None:
-    """Write one event line whole, in a single write. Values must be JSON; long strings are shortened."""
+    """Write an event as one line of output, in a single write of at most `MAX_LINE_BYTES`.
+
+    Fields must be JSON values; the longest strings are shortened to fit. ValueError if the line is still too long;
+    TypeError for a value that JSON cannot hold.
+    """
     line = event_line(kind, **fields)
     if kind in SIGNED_EVENTS and _key:
         line = signed_marker(_key).encode() + line[len(MARKER) :]
@@ -66,21 +70,24 @@ def emit_event(event: _Event, /) -> None:
 
 
 def set_output(descriptor: int, key: str = "") -> None:
-    """Send events through another descriptor than standard output, which a program may close.
+    """Write events to a file descriptor other than standard output, which a program may close.
 
-    `key`: what the launcher knows this process by.
+    `key`: the secret by which the launcher recognises this process.
     """
     global _output_fd, _key
     _output_fd, _key = descriptor, key
 
 
 def signed_marker(key: str) -> str:
-    """What stands before an event of `SIGNED`, from a process that was given the key, instead of `MARKER`."""
+    """The marker of `SIGNED_EVENTS` from a process that has the key; all other events begin with `MARKER`."""
     return f"{MARKER.rstrip(': ')}:{key}:: "
 
 
 def event_line(kind: str, /, **fields: Any) -> bytes:
-    """The event as its line, at most `MAX_LINE_BYTES` long: the longest strings give way first."""
+    """The line of an event with its newline, at most `MAX_LINE_BYTES` long; ValueError if it cannot be made to fit.
+
+    The longest strings are shortened first, from their beginning.
+    """
     event: dict[str, Any] = {
         "type": kind,
         "time": round(time.time(), 3),
@@ -101,10 +108,10 @@ def event_line(kind: str, /, **fields: Any) -> bytes:
 
 
 def log_metrics(step: int | None = None, epoch: int | None = None, **values: float) -> None:
-    """Report named numbers, from rank 0 only: SageMaker and Azure ML count what several ranks report twice.
+    """Report named numbers; does nothing on ranks other than 0, since the clouds would count them twice.
 
-    Any number of them: what one line cannot hold goes out in several events of the same step. What is not a finite
-    number is sent as null. Raises ValueError for a name that no line can hold.
+    Values that one line cannot hold are sent as several events of the same step. NaN and infinity are sent as null.
+    Raises ValueError for a name too long for a line, and ValueError or TypeError for a value that is not a number.
     """
     if int(os.environ.get("RANK", "0")) != 0:
         return
@@ -119,12 +126,12 @@ def log_metrics(step: int | None = None, epoch: int | None = None, **values: flo
 def _number(value: Any) -> float:
     try:
         return float(value)
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # an integer of hundreds of digits
         return math.inf
 
 
 def to_json(value: Any, **options: Any) -> str:
-    """JSON as the standard has it (RFC 8259): it knows no NaN and no infinity, which become null."""
+    """JSON text as RFC 8259 defines it: NaN and infinity become null. `options`: those of `json.dumps`."""
     try:
         return json.dumps(value, allow_nan=False, **options)
     except ValueError:
@@ -134,8 +141,9 @@ def to_json(value: Any, **options: Any) -> str:
 def write_result(outcome: str, **fields: Any) -> None:
     """Tell the node's launcher how training ended: "succeeded" or "stopped". Call it on all ranks.
 
-    The word of each node's first rank counts: a node whose ranks stopped because others were told to has not succeeded.
-    torchrun exits 1 after every SIGTERM, however well its workers ended; the launcher believes this file instead.
+    Each node's first rank writes the file for its node: a node whose ranks stopped because other nodes were asked to
+    has not succeeded. torchrun exits with 1 after every SIGTERM, however well its workers ended; the launcher reads
+    this file instead. Does nothing outside a job.
     """
     path = os.environ.get("CLOUDTRAIN_RESULT_FILE")
     if path and int(os.environ.get("LOCAL_RANK", "0")) == 0:
@@ -149,7 +157,7 @@ def _encode(event: dict[str, Any]) -> bytes:
 
 
 def _replace_non_finite(value: Any) -> Any:
-    """The same, with None for every float that is not a finite number."""
+    """The value with None in place of every float that is not finite."""
     if isinstance(value, dict):
         return {key: _replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -158,7 +166,7 @@ def _replace_non_finite(value: Any) -> Any:
 
 
 def _split_values(numbers: dict[str, float]) -> Iterator[dict[str, float]]:
-    """In their order, as many at a time as one line has room for."""
+    """The numbers in their order, in parts that each fit into one line."""
     part: dict[str, float] = {}
     left = MAX_VALUES_BYTES
     for name, number in numbers.items():
@@ -172,8 +180,8 @@ def _split_values(numbers: dict[str, float]) -> Iterator[dict[str, float]]:
 
 
 def _next_seq() -> int:
-    """Strictly growing, also across restarts of the process: the clock in nanoseconds, nudged."""
+    """A number that always increases, also across restarts of the process: the clock in nanoseconds, or one more."""
     global _last_seq
-    with _seq_lock:  # threads tell of things, too
+    with _seq_lock:  # threads emit events, too
         _last_seq = max(_last_seq + 1, time.time_ns())
         return _last_seq

@@ -176,11 +176,11 @@ def test_fresh_processes_run_an_imported_function_and_say_what_a_cells_own_needs
         """
         import mine
         from cloudtrain.api import notebook
-        cell = notebook._module("local_spawn")
+        local_spawn = notebook._module("local_spawn")
         def own():
             pass
         def launch(function, *args):
-            return cell.run(function, args, {}, 2, enter=notebook._enter, fresh=True, flush=notebook._flush)
+            return local_spawn.run(function, args, {}, 2, entry=notebook._enter, spawn=True, flush=notebook._flush)
         if __name__ == "__main__":
             print([outcome.value for outcome in launch(mine.train, 5)])
             sys.modules["cloudpickle"] = None

@@ -130,7 +130,7 @@ def test_a_rank_that_ended_well_gives_a_stuck_file_up_after_a_while_and_says_so(
         "import os, sys\nfrom cloudtrain_launcher import shutdown\n"
         "reader, writer = os.pipe()\nstuck = open(writer, 'w', 1 << 20)\n"
         "stuck.write('x' * 900_000)\nwatchdog = shutdown.Watchdog(0, seconds=0.2)\n"
-        "shutdown.close([stuck], watchdog.step)\n"
+        "shutdown.close([stuck], watchdog.reset)\n"
     )
     environ = {**os.environ, "PYTHONPATH": str(Path(shutdown.__file__).parents[1])}
     done = subprocess.run(

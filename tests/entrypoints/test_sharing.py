@@ -55,7 +55,7 @@ class Nodes:
     def close(self) -> None:
         """No thread is left."""
         for one in self.shared:
-            one.end()
+            one.stop()
 
     def write(self, node: int, name: str, text: str, when: int = 0) -> Path:
         path = self.folders[node] / name
