@@ -1,4 +1,4 @@
-"""The launcher: on every node it starts torchrun, watches the ranks, and tells truly how they ended.
+"""The launcher: on every node it runs torchrun, watches the ranks, and reports how they ended.
 
-A package of its own name, so that a user's modules may have any other. Standard library only.
+Standard library only.
 """

@@ -1,8 +1,4 @@
-"""What a job may rely on, on every platform: the job document that comes in, the variables that go out.
-
-The one place in the job that reads the job document and that names the `CLOUDTRAIN_*` and `PET_*` variables.
-Standard library only.
-"""
+"""What a job can rely on, on every platform: the job document, and the context of a node. Standard library only."""
 
 from __future__ import annotations
 
@@ -17,10 +13,10 @@ RESUME_DIR = "CLOUDTRAIN_RESUME_DIR"
 STREAM_DIR, STREAM_KEY = "CLOUDTRAIN_STREAM_DIR", "CLOUDTRAIN_STREAM_KEY"
 LAUNCHER_PID = "CLOUDTRAIN_LAUNCHER_PID"
 ARGV_REFERENCE = "$argv"
-"""In the values of a job document: the place in `argv` of a text that is too long to be said twice."""
+"""In the values of a job document, `{"$argv": 3}` refers to an argument that is too long to be repeated."""
 
 PAYLOAD_DIR = Path(__file__).resolve().parents[1]
-"""The folder that the launcher, the worker and the shared trainer lie in, wherever the source was unpacked."""
+"""The folder of the launcher and the shared trainer, wherever the source was extracted."""
 
 
 @dataclass(frozen=True)
@@ -32,35 +28,37 @@ class Job:
     kind: str
     """script, module, notebook or trainer."""
     target: str
-    """The script's or notebook's path below the working folder, or the module's name; empty for the trainer."""
+    """The script's or notebook's path relative to the working folder, or the module's name; empty for the trainer."""
     argv: list[str]
     values: Any
-    """The arguments with their types kept: a mapping, or a list where the spec gave a list."""
+    """The arguments with their types kept: a mapping, or a list if the spec has a list."""
     nodes: int
     processes: int
     """Per node."""
     gpus: int
     """Per node; 0 on CPU."""
     restarts: int
+    """How many times torchrun may restart the ranks after a failure."""
     grace_seconds: int
     """From the platform's SIGTERM to its SIGKILL."""
     checkpoint_every_seconds: int
     checkpoint_keep: int
+    """How many checkpoints the trainer keeps."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Where the platform brings inputs as channels: name -> its `channel`, and the one `file` that is meant in it."""
+    """For platforms with channels: input -> its `channel`, and the `file` in it if the input is a file."""
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Variables whose values the job itself looks up: name -> where it is kept, such as `secretsmanager:hf-token`."""
+    """Variables whose values the job looks up itself -> where they are stored, such as `secretsmanager:hf-token`."""
     stop_after_seconds: int = 0
-    """From the launcher's start to a stop of its own, where the platform ends a job without a word; 0: never."""
+    """When the launcher stops the job by itself, since the platform ends it without a signal; 0: never."""
     masked: list[str] = field(default_factory=list)
-    """Variables whose values are secret, beside those of `secrets`: the log shows `***` instead."""
+    """More variables whose values are secret, beside those of `secrets`: they are masked in the log."""
     require_group: bool = False
-    """Whether processes that never join one torch.distributed group are a failure, not only worth a warning."""
+    """Whether it is a failure, not only a warning, if the processes never join one torch.distributed group."""
 
 
 @dataclass(frozen=True)
 class NodeContext:
-    """Where this node stands in the job, as its platform tells."""
+    """This node's part of the job, as its platform describes it."""
 
     platform: str
     node_rank: int
@@ -68,53 +66,53 @@ class NodeContext:
     master_addr: str
     master_port: int
     address: str
-    """This node's own address, as its peers reach it."""
+    """This node's own address, by which its peers reach it; empty if unknown."""
     interface: str
-    """Network interface between the nodes; empty: let the libraries choose."""
+    """The network interface between the nodes; empty: let the libraries choose."""
     output_dir: str
     model_dir: str
     checkpoint_dir: str
     inputs: Mapping[str, str]
-    """Inputs, or the platform's channels, by name: the folder or file that each of them is."""
+    """Inputs, or the platform's channels -> the path of the folder or file."""
     failure_file: str
-    """Where the platform looks for the reason of a failure; empty: nowhere."""
+    """The file in which the platform reads the reason for a failure; empty: none."""
     job_file: str
-    """The job document; empty: `job_document` is it."""
+    """The path of the job document; empty: `job_document` has its content."""
     channel_dir: str = ""
-    """The folder of the channels that the job document speaks of; empty: `inputs` says it all."""
+    """The folder of the channels that `Job.inputs` names; empty: `inputs` has the inputs themselves."""
     resume_dir: str = ""
-    """An earlier run's checkpoints, to be restored before the start, if it is there."""
+    """The checkpoints of an earlier run, to be restored before the start if the folder exists; empty: none."""
     synced_dirs: Mapping[str, str] = field(default_factory=dict)
-    """Folders on this node's disk whose content is kept in the job's storage: folder -> where that is mounted."""
+    """Folders on this node's disk -> the mounted folder of the job's storage to which their files are copied."""
     linked_dirs: Mapping[str, str] = field(default_factory=dict)
-    """Folders that the platform looks for elsewhere on this disk: folder -> where it takes files to storage from."""
+    """Folders -> another folder of this disk from which the platform itself uploads, and to which files are linked."""
     stopped_exit_code: int = 5
-    """What the launcher leaves with after a stop that the job was asked for; with 5 after any other."""
+    """The launcher's exit code after a stop that the job was asked for; after any other stop it is 5."""
     scheduled_events_url: str = ""
-    """Where the platform announces that it takes this machine away; empty: nowhere."""
+    """Where Azure announces that it is about to end this machine; empty: nowhere."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What libraries must be told here. What the user says counts more."""
+    """Variables that libraries need on this platform; those that the user has set take precedence."""
     library_dirs: tuple[str, ...] = ()
-    """Folders of libraries that only machines of this kind are to load, such as NCCL's plug-in for their network."""
+    """Folders of libraries for this kind of machine only, such as NCCL's plug-in for its network."""
     job_document: str = ""
-    """The job document itself, where the platform brings it in a variable."""
+    """The content of the job document, if the platform passes it in a variable."""
     stop_file: str = ""
-    """A file whose appearance asks for a stop, where the platform promises no SIGTERM; empty: none."""
+    """A file whose appearance requests a stop, if the platform does not send SIGTERM; empty: none."""
 
 
 def with_job_file(context: NodeContext, folder: Path) -> NodeContext:
-    """The place with its job document in a file; in `folder`, if the platform has brought none."""
+    """The context with its job document in a file: `job.json` in `folder`, unless the platform provides one already."""
     if not context.job_document:
         return context
     path = folder / "job.json"
-    path.write_bytes(os.fsencode(context.job_document))  # as it stood in the variable, whatever the locale
+    path.write_bytes(os.fsencode(context.job_document))  # the bytes of the variable, whatever the locale
     return replace(context, job_file=str(path), job_document="")
 
 
 def read_job(path: str | os.PathLike[str]) -> Job:
-    """The job document at `path`; RuntimeError if it is none.
+    """The job document at `path`; RuntimeError if it cannot be read or is not a valid one.
 
-    Unknown fields are ignored, so that an older launcher reads a newer document.
+    Unknown fields are ignored, so that an older launcher can read a newer document.
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -122,11 +120,11 @@ def read_job(path: str | os.PathLike[str]) -> Job:
         why = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
         raise RuntimeError(f"the job document {path} cannot be read: {why}") from None
     if not isinstance(document, dict):
-        raise RuntimeError(f"the job document {path} is no JSON object")
+        raise RuntimeError(f"the job document {path} is not a JSON object")
     values = {item.name: document[item.name] for item in fields(Job) if item.name in document}
     for item in fields(Job):
         if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
-            raise RuntimeError(f"the job document {path} does not say {item.name}")
+            raise RuntimeError(f"the job document {path} has no field {item.name}")
         kind = _FIELD_TYPES.get(str(item.type).partition("[")[0], object)
         if not isinstance(values.get(item.name, kind()), kind):
             raise RuntimeError(f"the job document {path}: {item.name} is {values[item.name]!r}: expected {item.type}")
@@ -134,10 +132,12 @@ def read_job(path: str | os.PathLike[str]) -> Job:
 
 
 def _expand_references(value: Any, argv: list[str]) -> Any:
-    """The values with long texts put back that the document holds once, in `argv`: `{"$argv": 3}` stands for each."""
+    """The values with each reference `{"$argv": 3}` replaced by that argument."""
 
     def expand(item: Any) -> Any:
-        if isinstance(item, dict) and isinstance(item.get(ARGV_REFERENCE), int):  # an argument itself is no mapping
+        if isinstance(item, dict) and isinstance(
+            item.get(ARGV_REFERENCE), int
+        ):  # arguments are never mappings themselves
             return argv[item[ARGV_REFERENCE]]
         return [expand(part) for part in item] if isinstance(item, list) else item
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cloudtrain.bundle import payload_files
 from cloudtrain.source import pack, scan
-from tests.entrypoints.containers import resources
+from tests.entrypoints.sagemaker_containers import resources
 from tests.entrypoints.test_launcher import document
 
 TRAINER: dict[str, Any] = {"kind": "trainer", "target": "", "processes": 2}

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.entrypoints.azure_nodes import folders, start_node
+from tests.entrypoints.key_vaults import SECRET, TOKEN, serving
 from tests.entrypoints.test_launcher import events, finish, free_port
-from tests.entrypoints.vaults import SECRET, TOKEN, serving
 from tests.fakes.azure.metadata import metadata
 from tests.support.limits import HANG_SECONDS
 

@@ -20,7 +20,7 @@ import pytest
 
 from cloudtrain_launcher import launch
 from tests.entrypoints.conftest import SECRET
-from tests.entrypoints.containers import clean, container, put_source
+from tests.entrypoints.sagemaker_containers import clean, container, put_source
 from tests.entrypoints.test_launcher import ENTRYPOINTS, events
 from tests.support.limits import HANG_SECONDS
 

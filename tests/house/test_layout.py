@@ -20,7 +20,7 @@ from cloudtrain.providers.local import supervisor_status as liveness
 from cloudtrain.runs import logs
 from cloudtrain.source import PAYLOAD_FOLDER
 from cloudtrain_launcher import events
-from cloudtrain_launcher.platforms import sagemaker as sagemaker_place
+from cloudtrain_launcher.platforms import sagemaker as sagemaker_context
 from tests.house.tools import ROOT
 
 FOLDERS = ("cloudtrain", "docs", "entrypoints", "examples", "tests")
@@ -71,9 +71,9 @@ def test_client_and_job_agree_on_the_words_they_share() -> None:
 
 
 def test_request_and_container_agree_on_where_things_are() -> None:
-    assert (request.SOURCE, request.JOB, request.RESUME) == sagemaker_place.RESERVED
+    assert (request.SOURCE, request.JOB, request.RESUME) == sagemaker_context.RESERVED
     assert PAYLOAD_FOLDER in request.BOOT
     assert len(request.BOOT) <= 256
-    assert sagemaker_place.base_dir({}) == sagemaker.ROOT == enter.TREE
-    assert sagemaker_place.failure_file({}) == f"{sagemaker.ROOT}/{sagemaker.FAILURE_FILE}"
-    assert sagemaker_place.BASE_DIR in request.BOOT
+    assert sagemaker_context.base_dir({}) == sagemaker.ROOT == enter.TREE
+    assert sagemaker_context.failure_file({}) == f"{sagemaker.ROOT}/{sagemaker.FAILURE_FILE}"
+    assert sagemaker_context.BASE_DIR in request.BOOT

@@ -1,4 +1,4 @@
-"""One mapping per platform: from what it gives a node to the node's `Place`. Standard library only."""
+"""One mapping per platform, from what it provides on a node to a `NodeContext`. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,41 +8,47 @@ from typing import Callable, Mapping
 
 from cloudtrain_launcher.contract import JOB_FILE, NodeContext
 from cloudtrain_launcher.environment import job_folders, require_number, require_text
-from cloudtrain_launcher.platforms.azureml import azureml as azureml_node
-from cloudtrain_launcher.platforms.sagemaker import failure_file
-from cloudtrain_launcher.platforms.sagemaker import sagemaker as sagemaker_node
+from cloudtrain_launcher.platforms.azureml import azureml_context
+from cloudtrain_launcher.platforms.sagemaker import failure_file, sagemaker_context
 
 PLATFORM = "CLOUDTRAIN_PLATFORM"
 
 
 def plain_context(environ: Mapping[str, str]) -> NodeContext:
-    """Any machine: everything is said by variables, as the provider that starts the launcher sets them."""
+    """Any machine, described by our own variables, as the provider that starts the launcher sets them.
+
+    RuntimeError if one is not set, or not a number where it must be.
+    """
+    node_rank, nodes = (require_number(environ, name) for name in ("CLOUDTRAIN_NODE_RANK", "CLOUDTRAIN_NODES"))
+    folders = job_folders(environ)
     return NodeContext(
         platform="plain",
-        node_rank=require_number(environ, "CLOUDTRAIN_NODE_RANK"),
-        nodes=require_number(environ, "CLOUDTRAIN_NODES"),
+        node_rank=node_rank,
+        nodes=nodes,
         master_addr=require_text(environ, "CLOUDTRAIN_MASTER_ADDR"),
         master_port=require_number(environ, "CLOUDTRAIN_MASTER_PORT"),
         address=environ.get("CLOUDTRAIN_NODE_ADDR", ""),
         interface=environ.get("CLOUDTRAIN_INTERFACE", ""),
-        **job_folders(environ),
+        output_dir=folders.output_dir,
+        model_dir=folders.model_dir,
+        checkpoint_dir=folders.checkpoint_dir,
+        inputs=folders.inputs,
         failure_file="",
         job_file=require_text(environ, JOB_FILE),
-        stop_file=environ.get("CLOUDTRAIN_STOP_FILE", ""),
     )
 
 
 PLATFORMS: dict[str, Callable[[Mapping[str, str]], NodeContext]] = {
     "plain": plain_context,
-    "sagemaker": sagemaker_node,
-    "azureml": azureml_node,
+    "sagemaker": sagemaker_context,
+    "azureml": azureml_context,
 }
 FAILURE_FILES: dict[str, Callable[[Mapping[str, str]], str]] = {"sagemaker": failure_file}
-"""Where a platform reads the reason of a failure: known even where the node's place is not."""
+"""The file in which a platform reads the reason for a failure; known even if there is no node context."""
 
 
 def find_node_context(environ: Mapping[str, str]) -> NodeContext:
-    """This node's place, by the platform that the job was rendered for; RuntimeError if it cannot be told."""
+    """This node's context, by the platform that CLOUDTRAIN_PLATFORM names; RuntimeError if it cannot be determined."""
     name = environ.get(PLATFORM, "plain")
     if name not in PLATFORMS:
         raise RuntimeError(f"{PLATFORM} is {name!r}; known: {', '.join(PLATFORMS)}")
@@ -50,18 +56,18 @@ def find_node_context(environ: Mapping[str, str]) -> NodeContext:
 
 
 def find_failure_file(environ: Mapping[str, str]) -> str:
-    """Where this platform reads the reason of a failure; empty: nowhere."""
+    """The file in which this platform reads the reason for a failure; empty: none."""
     find = FAILURE_FILES.get(environ.get(PLATFORM, "plain"))
     return find(environ) if find else ""
 
 
 def wait_for_dns(host: str, timeout_seconds: float = 900, cancelled: Callable[[], bool] = lambda: False) -> None:
-    """Wait until a peer's name resolves; on SageMaker it may lag by minutes. TimeoutError after the deadline.
+    """Wait until a host name resolves, which may take minutes on SageMaker; TimeoutError after `timeout_seconds`.
 
-    `until`: a reason to wait no longer, such as a stop.
+    Returns early when `cancelled()` is true.
     """
     deadline = time.monotonic() + timeout_seconds
-    delay = 0.2
+    delay = 0.2  # seconds
     while not cancelled():
         try:
             socket.getaddrinfo(host, None)

@@ -1,9 +1,9 @@
-"""Azure ML's mapping: from the variables of a PyTorch distribution to the node's `Place`. Standard library only.
+"""Azure ML's mapping: from the variables of a PyTorch distribution to a `NodeContext`. Standard library only.
 
 The variables are those of "Distributed GPU training guide" in the documentation of Azure Machine Learning. Azure ML
-counts its own processes, one per node: its WORLD_SIZE is the number of nodes. Output, model and checkpoints are mounts
-that all nodes share; where each of them is only the job's command knows, which says so in variables of ours. Programs
-write beside the code instead, on the node's own disk, and the launcher keeps what they write in the mounts.
+starts one process per node, and its WORLD_SIZE is the number of nodes. Output, model and checkpoints are mounts that
+all nodes share; the job's command passes their paths in our own variables. Programs write to the node's own disk
+instead, beside the code, and the launcher copies what they write to the mounts.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ import sys
 from pathlib import Path
 from typing import Mapping
 
-from cloudtrain_launcher import environment
 from cloudtrain_launcher.contract import JOB, RESUME_DIR, NodeContext
+from cloudtrain_launcher.environment import job_folders, require_number, require_text
 from cloudtrain_launcher.stop_sources import scheduled_events_url
 
 DISTRIBUTION = "distribution: {type: pytorch, process_count_per_instance: 1}"
 
 STOP_FILE = ".cloudtrain-stop"
-"""In the output folder: asks all nodes for a stop. Azure ML promises no signal before it ends a job."""
+"""A file in the output folder that asks all nodes to stop: Azure ML may end a job without a signal."""
 
-KEPT_BY_AZURE = ("outputs", "logs")
-"""Folders of the job's working folder that Azure ML itself stores with the job ("Save and log files" in its
-documentation). Programs run one folder below that."""
+UPLOADED_BY_AZURE = ("outputs", "logs")
+"""Subfolders of the job's folder that Azure ML itself uploads ("Save and log files" in its documentation).
+Programs run one folder below it."""
 
 _SIOCGIFADDR = 0x8915
 
 
-def azureml(environ: Mapping[str, str]) -> NodeContext:
-    """One node of a command job. RuntimeError if its variables make no sense."""
+def azureml_context(environ: Mapping[str, str]) -> NodeContext:
+    """One node of a command job; RuntimeError if a variable is missing or not valid."""
     rank, nodes = _position(environ)
     master = environ["MASTER_ADDR"]
-    ours = "CLOUDTRAIN_MASTER_PORT"
-    port = environment.require_number(environ, ours if environ.get(ours) else "MASTER_PORT")
+    own_port = "CLOUDTRAIN_MASTER_PORT"
+    port = require_number(environ, own_port if environ.get(own_port) else "MASTER_PORT")
     address = environ.get("CLOUDTRAIN_NODE_ADDR") or own_address(master, port)
-    job_folders = environment.job_folders(environ)
-    mounts = {name: job_folders[name] for name in ("output_dir", "model_dir", "checkpoint_dir")}
-    local = {name: str(Path.cwd().parent / "kept" / name.partition("_")[0]) for name in mounts}
+    mounts = job_folders(environ)
+    parent = Path.cwd().parent
+    output, model, checkpoints = (str(parent / "kept" / name) for name in ("output", "model", "checkpoint"))
     return NodeContext(
         platform="azureml",
         node_rank=rank,
@@ -49,28 +49,31 @@ def azureml(environ: Mapping[str, str]) -> NodeContext:
         master_port=port,
         address=address,
         interface=interface_of(address),
-        **{**job_folders, **local},
+        output_dir=output,
+        model_dir=model,
+        checkpoint_dir=checkpoints,
+        inputs=mounts.inputs,
         failure_file="",
         job_file="",
-        job_document=environment.require_text(environ, JOB),
+        job_document=require_text(environ, JOB),
         resume_dir=environ.get(RESUME_DIR, ""),
-        stop_file=f"{mounts['output_dir']}/{STOP_FILE}",
-        stopped_exit_code=0,  # any other ends the job for the peers too, who may still be saving
+        stop_file=f"{mounts.output_dir}/{STOP_FILE}",
+        stopped_exit_code=0,  # with any other code Azure ML ends the peers, too, which may still be saving
         scheduled_events_url=scheduled_events_url(environ),
-        linked_dirs={str(Path.cwd() / name): str(Path.cwd().parent / name) for name in KEPT_BY_AZURE},
-        synced_dirs={local[name]: mount for name, mount in mounts.items()},
+        linked_dirs={str(Path.cwd() / name): str(parent / name) for name in UPLOADED_BY_AZURE},
+        synced_dirs={output: mounts.output_dir, model: mounts.model_dir, checkpoints: mounts.checkpoint_dir},
     )
 
 
 def _position(environ: Mapping[str, str]) -> tuple[int, int]:
-    """This node's rank, and how many nodes there are."""
+    """This node's rank, and the number of nodes."""
     missing = [name for name in ("MASTER_ADDR", "NODE_RANK", "WORLD_SIZE") if not environ.get(name)]
     if missing:
         raise RuntimeError(
             f"Azure ML has not set {', '.join(missing)}: the job was submitted without {DISTRIBUTION}, "
             "so its nodes do not know each other"
         )
-    rank, nodes = environment.require_number(environ, "NODE_RANK"), environment.require_number(environ, "WORLD_SIZE")
+    rank, nodes = require_number(environ, "NODE_RANK"), require_number(environ, "WORLD_SIZE")
     local = environ.get("LOCAL_RANK") or "0"
     if local != "0":
         raise RuntimeError(
@@ -86,30 +89,30 @@ def _position(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def own_address(master: str, port: int) -> str:
-    """This node's address as seen on the way to the first node; empty if it cannot be told. Nothing is sent."""
+    """This node's IPv4 address on the route to the first node; empty if unknown. Nothing is sent."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((master, port))
             found = str(probe.getsockname()[0])
     except (OSError, OverflowError, UnicodeError):
         return ""
-    # A hosts file may say that a node's own name is 127.0.1.1: its peers do not reach it there.
+    # A hosts file may map a node's own name to 127.0.1.1, where its peers cannot reach it.
     return "" if found.startswith("127.") and not master.startswith("127.") else found
 
 
 def interface_of(address: str) -> str:
-    """The network interface that carries the address; empty if that is unknown."""
+    """The name of the network interface that has an IPv4 address; empty if unknown."""
     try:
         names = [name for _, name in socket.if_nameindex()]
     except OSError:
         return ""
-    if address.startswith("127."):  # all of them are the loopback's, which names the first one only
+    if address.startswith("127."):  # the loopback interface has all of them, and shows only the first
         return next((name for name in ("lo", "lo0") if name in names), "")
     return next((name for name in names if address and _address_of(name) == address), "")
 
 
 def _address_of(interface: str) -> str:
-    """An interface's IPv4 address (netdevice(7), Linux)."""
+    """The IPv4 address of an interface (netdevice(7), Linux); empty if it has none."""
     if sys.platform != "linux":
         return ""
     request = struct.pack("16s24x", interface.encode()[:15])

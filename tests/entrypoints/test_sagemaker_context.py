@@ -13,8 +13,8 @@ import pytest
 from cloudtrain.catalog import instances
 from cloudtrain.providers.aws.request import body_of
 from cloudtrain_launcher import contract, environment, host, platforms
-from cloudtrain_launcher.platforms.sagemaker import sagemaker
-from tests.entrypoints.containers import clean, container, resources
+from cloudtrain_launcher.platforms.sagemaker import sagemaker_context
+from tests.entrypoints.sagemaker_containers import clean, container, resources
 from tests.entrypoints.test_launcher import ENTRYPOINTS, document, events
 from tests.entrypoints.test_launcher_parts import JOB
 from tests.golden.cases import FULL, plan_of
@@ -24,7 +24,7 @@ NODES = tuple(f"algo-{number}" for number in range(1, 12))
 
 
 def context(base: Path, efa: bool = False, folders: tuple[str, ...] = (), **environ: str) -> contract.NodeContext:
-    return sagemaker({"SAGEMAKER_BASE_DIR": str(base), **environ}, lambda: efa, lambda: folders)
+    return sagemaker_context({"SAGEMAKER_BASE_DIR": str(base), **environ}, lambda: efa, lambda: folders)
 
 
 def job(**changes: Any) -> contract.Job:
@@ -187,11 +187,11 @@ def test_the_loader_is_told_of_efas_libraries_only_where_the_adapter_is_and_afte
     ("changes", "message"),
     [
         ("", "cannot be read: not JSON"),
-        ("[]", "no JSON object"),
+        ("[]", "is not a JSON object"),
         ({"processes": None}, "processes is None: expected int"),
         ({"argv": "x"}, "argv is 'x': expected list[str]"),
         ({"secrets": ["HF_TOKEN"]}, "secrets is ['HF_TOKEN']"),
-        ({"target": ...}, "does not say target"),
+        ({"target": ...}, "has no field target"),
     ],
 )
 def test_a_job_document_that_is_none_is_told(tmp_path: Path, changes: Any, message: str) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from cloudtrain.providers.azure.request import SERVICES
 from cloudtrain_launcher import contract, environment, platforms
-from cloudtrain_launcher.platforms import azureml as azureml_place
-from cloudtrain_launcher.platforms.azureml import azureml
+from cloudtrain_launcher.platforms import azureml
+from cloudtrain_launcher.platforms.azureml import azureml_context
 from tests.entrypoints.azure_nodes import MASTER, folders, variables
-from tests.entrypoints.containers import clean
+from tests.entrypoints.sagemaker_containers import clean
 from tests.entrypoints.test_launcher import ENTRYPOINTS, document, events
 from tests.entrypoints.test_launcher_parts import JOB
 from tests.support.limits import HANG_SECONDS
@@ -24,8 +24,8 @@ HERE = {"CLOUDTRAIN_NODE_ADDR": "127.0.0.102"}
 
 
 def test_a_node_is_what_its_variables_say(tmp_path: Path) -> None:
-    places, beside = folders(tmp_path), Path.cwd().parent / "kept"
-    found = platforms.find_node_context(variables(1, 2, CLOUDTRAIN_JOB='{"é": 1}') | places | HERE)
+    paths, parent = folders(tmp_path), Path.cwd().parent / "kept"
+    found = platforms.find_node_context(variables(1, 2, CLOUDTRAIN_JOB='{"é": 1}') | paths | HERE)
     assert found == contract.NodeContext(
         platform="azureml",
         node_rank=1,
@@ -34,9 +34,9 @@ def test_a_node_is_what_its_variables_say(tmp_path: Path) -> None:
         master_port=6105,
         address="127.0.0.102",
         interface="lo" if sys.platform == "linux" else "lo0",
-        output_dir=f"{beside}/output",
-        model_dir=f"{beside}/model",
-        checkpoint_dir=f"{beside}/checkpoint",
+        output_dir=f"{parent}/output",
+        model_dir=f"{parent}/model",
+        checkpoint_dir=f"{parent}/checkpoint",
         inputs={"TRAIN": f"{tmp_path}/in a mount/train"},
         failure_file="",
         job_file="",
@@ -47,19 +47,19 @@ def test_a_node_is_what_its_variables_say(tmp_path: Path) -> None:
         scheduled_events_url="",
         linked_dirs={str(Path.cwd() / name): str(Path.cwd().parent / name) for name in ("outputs", "logs")},
         synced_dirs={
-            f"{beside}/output": f"{tmp_path}/output",
-            f"{beside}/model": f"{tmp_path}/model",
-            f"{beside}/checkpoint": f"{tmp_path}/checkpoints",
+            f"{parent}/output": f"{tmp_path}/output",
+            f"{parent}/model": f"{tmp_path}/model",
+            f"{parent}/checkpoint": f"{tmp_path}/checkpoints",
         },
     )
-    del places["CLOUDTRAIN_RESUME_DIR"]
-    found = azureml(variables() | places | HERE | {"CLOUDTRAIN_MASTER_PORT": "4711"})
+    del paths["CLOUDTRAIN_RESUME_DIR"]
+    found = azureml_context(variables() | paths | HERE | {"CLOUDTRAIN_MASTER_PORT": "4711"})
     assert (found.node_rank, found.nodes, found.master_port, found.resume_dir) == (0, 1, 4711, "")
 
 
 def test_what_only_the_launcher_needs_does_not_reach_the_ranks(tmp_path: Path) -> None:
     environ = variables(1, 2, CLOUDTRAIN_JOB=json.dumps(document(nodes=2))) | folders(tmp_path) | HERE
-    context = contract.with_job_file(azureml(environ), tmp_path)
+    context = contract.with_job_file(azureml_context(environ), tmp_path)
     assert contract.read_job(context.job_file).nodes == 2
     found = environment.job_environment(JOB, context, tmp_path, environ)
     assert found["CLOUDTRAIN_JOB_FILE"] == context.job_file == f"{tmp_path}/job.json"
@@ -107,21 +107,21 @@ def test_variables_that_make_no_sense_are_told_with_the_remedy(
     tmp_path: Path, changes: dict[str, str], message: str
 ) -> None:
     with pytest.raises(RuntimeError) as caught:
-        azureml(variables() | folders(tmp_path) | HERE | changes)
+        azureml_context(variables() | folders(tmp_path) | HERE | changes)
     assert message in str(caught.value)
 
 
 def test_an_address_leads_to_its_interface() -> None:
-    carried = {name: azureml_place._address_of(name) for _, name in socket.if_nameindex()}
+    carried = {name: azureml._address_of(name) for _, name in socket.if_nameindex()}
     for name, address in carried.items():
-        assert azureml_place.interface_of(address) == ("" if not address else name)
-    assert azureml_place.interface_of("127.0.0.102").startswith("lo")
-    assert azureml_place.interface_of("192.0.2.250") == ""
-    assert azureml_place.interface_of("node-0.example") == ""
+        assert azureml.interface_of(address) == ("" if not address else name)
+    assert azureml.interface_of("127.0.0.102").startswith("lo")
+    assert azureml.interface_of("192.0.2.250") == ""
+    assert azureml.interface_of("node-0.example") == ""
 
 
 def test_a_nodes_own_address_is_the_one_on_the_way_to_the_first_node() -> None:
-    mine = [a for _, name in socket.if_nameindex() if (a := azureml_place._address_of(name)) and a != "127.0.0.1"]
+    mine = [a for _, name in socket.if_nameindex() if (a := azureml._address_of(name)) and a != "127.0.0.1"]
     expected = [(address, 6105, address) for address in mine]
     expected += [("localhost", 6105, ""), ("no-such-host.invalid", 6105, ""), ("a..b", 1, ""), ("127.0.0.1", 99999, "")]
     # In a process of its own, which may look for names and ways.
@@ -130,7 +130,7 @@ def test_a_nodes_own_address_is_the_one_on_the_way_to_the_first_node() -> None:
     argv = [sys.executable, "-c", script, repr(expected)]
     done = subprocess.run(argv, cwd=ENTRYPOINTS, text=True, capture_output=True, check=True, timeout=HANG_SECONDS)
     assert done.stdout.strip() == str([address for _, _, address in expected])
-    assert azureml_place.own_address("127.0.0.1", 6105).startswith("127.")
+    assert azureml.own_address("127.0.0.1", 6105).startswith("127.")
 
 
 @pytest.mark.parametrize(
