@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, JobFailed, StorageError, UsageError
 from cloudtrain.providers import Note, Progress, Provider, get_provider
+from cloudtrain.runs.events import Cursor, Event
+from cloudtrain.runs.failure import explain
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run
 from cloudtrain.runs.logs import SOME_LINES, LogLine, LogReader
 from cloudtrain.runs.observation import Observation
 from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.state import RunState, who
+from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder, RunStore, storing
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class Update:
     """What is new about a run."""
 
     state: RunState
-    events: list[dict[str, Any]]
+    events: list[Event]
     lines: list[LogLine]
     trouble: str = ""
     """What the cloud does not tell this time, and why; it will be asked again."""
@@ -306,9 +308,9 @@ class Run:
 
     def _refuse_unread(self, *, patient: bool = True) -> None:
         """CloudError when the log cannot be read; `patient`: only when asking again cannot help."""
-        trouble = self._state.log_trouble
-        if trouble and not (patient and trouble.get("transient") and not self._state.has_ended):
-            raise CloudError(self._state.log_error, hint=trouble.get("hint") or None, code=trouble.get("code", ""))
+        unread = self._state.log_unread
+        if unread and not (patient and unread.transient and not self._state.has_ended):
+            raise CloudError(self._state.log_error, hint=unread.hint or None, code=unread.code)
 
     def _backfill_logs(self, *, again: bool = False) -> None:
         """Lines and events of an ended run that are not here: of a run of another machine, the first time; of one
@@ -317,8 +319,8 @@ class Run:
         state = self._history.read()
         if not state.has_ended:
             return
-        late = state.adopted and not state.log_trouble and self.folder.last_event("cursor") is None
-        if not late and not (again and state.log_trouble):
+        late = state.adopted and not state.log_unread and self.folder.last_event(Cursor) is None
+        if not late and not (again and state.log_unread):
             return
         self._history.take(self._provider().backfill_logs(self.folder, state))
 
@@ -365,14 +367,3 @@ class Run:
                 return False
         self._observed = now
         return True
-
-
-def explain(state: RunState) -> str:
-    """Why a run ended as it did, in one line: the first failing rank and what it raised."""
-    error = state.error
-    if not error:
-        return state.reason
-    if error["rank"] < 0:
-        return f"{who(error)}: {error['message']}"
-    verb = f"raised {error['exception']}: " if error.get("traceback") else ""
-    return f"{who(error)} {verb}{error['message']}"

@@ -6,18 +6,19 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
-from cloudtrain.api.run import Run, Update, explain
+from cloudtrain.api.run import Run, Update
 from cloudtrain.cli import github
 from cloudtrain.cli.output import command, home, learning_curves, number, paint, print_json, say
 from cloudtrain.cli.terminal import bar, indented, one_line, redraw, write_log
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.errors import CloudError
-from cloudtrain.runs.failure_hints import hint_for
+from cloudtrain.runs.events import Cause, Error, Metrics, Phase, Restarted, Resumed, StopRequested
+from cloudtrain.runs.failure import explain
+from cloudtrain.runs.failure_hints import hint_for, hint_for_message
 from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import format_duration
@@ -64,20 +65,21 @@ class _View:
             if self.trouble:
                 self._line(f"{self.trouble}; the job goes on, asking again")
         for event in update.events:
-            if event["type"] == "error":
-                self.error_time = self.error_time or float(event.get("time", 0))
-                if not event.get("consequence"):
-                    self.erring.add(event.get("rank", -1))
-            elif event["type"] == "restarted":
-                self._restarted(event)
-            elif event["type"] == "resumed":
-                self._line(f"resumed from the checkpoint of step {event.get('step')}")
-            elif event["type"] == "phase" and event.get("phase") and not self.live:
-                self._line(str(event["phase"]))
-            elif event["type"] == "stop_requested":
-                self._line(f"stopping: {event.get('reason', '')}")
-            elif event["type"] == "metrics" and not self.live:
-                self._line(_metrics(event))
+            match event:
+                case Error():
+                    self.error_time = self.error_time or event.time
+                    if not event.consequence:
+                        self.erring.add(event.rank)
+                case Restarted():
+                    self._restarted(event)
+                case Resumed():
+                    self._line(f"resumed from the checkpoint of step {event.step}")
+                case Phase() if event.phase and not self.live:
+                    self._line(event.phase)
+                case StopRequested():
+                    self._line(f"stopping: {event.reason}")
+                case Metrics() if not self.live:
+                    self._line(_metrics(event))
         for line in update.lines:
             self._log(line)
         if self.live and not update.state.has_ended:
@@ -90,13 +92,13 @@ class _View:
             lines = "1 more line" if self.others == 1 else f"{self.others} more lines"
             say(f"  ({lines} from other ranks: {command('logs', self.run.id)})")
 
-    def _restarted(self, event: dict[str, Any]) -> None:
+    def _restarted(self, event: Restarted) -> None:
         """Said once per attempt, though every node tells of it."""
         self.error_time = 0.0
         self.erring.clear()
-        if event.get("attempt", 0) > self.attempt:
-            self.attempt = event["attempt"]
-            self._line(f"restart {self.attempt}: {event.get('why', '')}")
+        if event.attempt > self.attempt:
+            self.attempt = event.attempt
+            self._line(f"restart {self.attempt}: {event.why}")
 
     def clear(self) -> None:
         """Take the progress line away."""
@@ -133,28 +135,31 @@ def _progress(state: RunState, now: float) -> str:
             since = format_duration(max(0.0, now - state.phase_since)) if state.phase else elapsed
             return f"{state.phase or state.state}  {since}"
         return f"{len(state.ranks)} of {total} ranks up  {elapsed}"
-    if "epoch" in progress:
-        parts.append(f"epoch {progress['epoch']}/{progress.get('epochs', '?')}")
-    if "step" in progress:
-        parts.append(f"step {progress['step']}/{progress.get('steps', '?')}")
-    for name, value in {"loss": progress.get("loss"), **_validation(state)}.items():
+    if progress.epoch is not None:
+        parts.append(f"epoch {progress.epoch}/{_or_unknown(progress.epochs)}")
+    if progress.step is not None:
+        parts.append(f"step {progress.step}/{_or_unknown(progress.steps)}")
+    for name, value in {"loss": progress.loss, **_validation(state)}.items():
         if value is not None:
             parts.append(f"{name} {number(value)}")
-    if "samples_per_s" in progress:
-        parts.append(f"{number(progress['samples_per_s'])} samples/s")
-    if isinstance(progress.get("steps"), int) and progress["steps"]:
-        parts.append(bar(progress.get("step", 0), progress["steps"]))
+    if progress.samples_per_s is not None:
+        parts.append(f"{number(progress.samples_per_s)} samples/s")
+    if isinstance(progress.steps, int) and progress.steps:
+        parts.append(bar(progress.step or 0, progress.steps))
     return "  ".join([*parts, elapsed])
 
 
-def _validation(state: RunState) -> dict[str, Any]:
+def _or_unknown(total: float | None) -> str:
+    return "?" if total is None else str(total)
+
+
+def _validation(state: RunState) -> dict[str, float]:
     return {name: value for name, value in state.metrics.items() if name.startswith("val_acc")}
 
 
-def _metrics(event: dict[str, Any]) -> str:
-    where = [f"{key} {event[key]}" for key in ("epoch", "step") if event.get(key) is not None]
-    values = event.get("values") if isinstance(event.get("values"), dict) else {}
-    return "  ".join([*where, *(f"{name} {number(value)}" for name, value in (values or {}).items())])
+def _metrics(event: Metrics) -> str:
+    where = [f"{name} {value}" for name, value in (("epoch", event.epoch), ("step", event.step)) if value is not None]
+    return "  ".join([*where, *(f"{name} {number(value)}" for name, value in event.values.items())])
 
 
 def report(run: Run, state: RunState) -> None:
@@ -175,10 +180,10 @@ def report(run: Run, state: RunState) -> None:
     rows = [(name, shown(place)) for name, place in left.items()]
     if money(state):
         rows.append(("cost", money(state)))
-    if state.log_trouble:
-        rows.append(("note", f"its log could not be read: {state.log_trouble.get('reason', '')}"))
+    if state.log_unread:
+        rows.append(("note", f"its log could not be read: {state.log_unread.reason}"))
     if state.checkpoint and state.state == "stopped":
-        rows.append(("at step", str(state.checkpoint["step"])))
+        rows.append(("at step", str(state.checkpoint.step)))
     rows.append(("logs", command("logs", run.id)))
     if state.state == "stopped":
         rows.append(
@@ -197,27 +202,27 @@ def report(run: Run, state: RunState) -> None:
 
 
 def _report_failure(run: Run, state: RunState, took: str) -> None:
-    error = state.error or {}
+    cause = state.error
     say(f"{run.id} {paint('failed')} after {took}: {indented(explain(state), 4)}")
-    if error.get("file"):
-        say(f"  {one_line(source_line(error))}")
-    hint = hint_for(error or {"message": state.reason})
+    if cause and cause.file:
+        say(f"  {one_line(source_line(cause))}")
+    hint = hint_for(cause) if cause else hint_for_message(state.reason)
     if hint:
         say(f"  hint: {indented(hint, 8)}")
-    if state.log_trouble:
-        say(f"  {'note':<11} its log could not be read: {one_line(str(state.log_trouble.get('reason', '')))}")
-    where = ("--rank", str(error["rank"])) if error.get("rank", -1) >= 0 else ()
+    if state.log_unread:
+        say(f"  {'note':<11} its log could not be read: {one_line(state.log_unread.reason)}")
+    where = ("--rank", str(cause.rank)) if cause and cause.rank >= 0 else ()
     say(f"  {'logs':<11} {command('logs', run.id, *where)}")
     if money(state):
         say(f"  {'cost':<11} {money(state)}")
     if state.checkpoint:
-        step = state.checkpoint["step"]
-        say(f"  {'next':<11} {command('rerun', run.id)}   goes on from the checkpoint of step {step}")
+        from_step = f"goes on from the checkpoint of step {state.checkpoint.step}"
+        say(f"  {'next':<11} {command('rerun', run.id)}   {from_step}")
 
 
-def source_line(error: Mapping[str, Any]) -> str:
-    """`train.py:6  raise ValueError(…)`: where it went wrong."""
-    return f"{error['file']}:{error.get('line')}  {error.get('code', '')}"
+def source_line(cause: Cause) -> str:
+    """`train.py:6  raise ValueError(…)`: the line of the program that failed."""
+    return f"{cause.file}:{cause.line}  {cause.code}"
 
 
 def shown(place: str) -> str:

@@ -33,13 +33,13 @@ def annotate_failure(run: Run, state: RunState) -> None:
     """The line of the program at which a job failed; nothing for one that did not fail."""
     if not _on_github():
         return
-    from cloudtrain.api.run import explain
+    from cloudtrain.runs.failure import explain
     from cloudtrain.runs.record import RunRecord
 
-    error = state.error or {}
-    if state.state == "failed" and error.get("file") and error.get("line"):
+    cause = state.error
+    if state.state == "failed" and cause and cause.file and cause.line:
         root = RunRecord(run.folder).source_root
-        annotate("error", [f"{Path(root) / str(error['file'])}:{error['line']}: {explain(state)}"])
+        annotate("error", [f"{Path(root) / cause.file}:{cause.line}: {explain(state)}"])
 
 
 def annotate(level: str, texts: Iterable[str]) -> None:

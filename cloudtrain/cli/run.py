@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cloudtrain.api.lookup import adopt, find_run, list_runs
-from cloudtrain.api.run import MAX_NAMED, Run, explain
+from cloudtrain.api.run import MAX_NAMED, Run
 from cloudtrain.cli.follow import conclude, money, shown, source_line
 from cloudtrain.cli.options import (
     data_dir,
@@ -34,6 +34,7 @@ from cloudtrain.cli.output import (
 from cloudtrain.cli.terminal import indented, one_line, progress_bar, write_json, write_log
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.errors import CloudError, UsageError
+from cloudtrain.runs.failure import explain
 from cloudtrain.runs.state import STATES, RunState
 from cloudtrain.units import format_duration, parse_duration
 
@@ -149,17 +150,17 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     why = explain(state)
     if why:
         rows.append(("because", why))
-    if state.log_trouble:
-        rows.append(("log", f"cannot be read: {state.log_trouble.get('reason', '')}"))
+    if state.log_unread:
+        rows.append(("log", f"cannot be read: {state.log_unread.reason}"))
     if state.kept_until > time.time():
         rows.append(("kept", _kept(run.id, state.kept_until - time.time())))
-    if state.error and state.error.get("file"):
+    if state.error and state.error.file:
         rows.append(("at", one_line(source_line(state.error))))
     rows += [("warning", warning) for warning in state.warnings]
     if run.damaged_lines:
         rows.append(("damaged", f"{count(run.damaged_lines, 'line')} of its events cannot be read"))
     if state.progress and not state.has_ended:
-        rows.append(("step", f"{state.progress.get('step')}/{state.progress.get('steps', '?')}"))
+        rows.append(("step", f"{state.progress.step}/{'?' if state.progress.steps is None else state.progress.steps}"))
     if state.metrics:
         latest = "  ".join(f"{name} {number(value)}" for name, value in state.metrics.items())
         rows.append(("metrics", one_line(latest)))
@@ -167,7 +168,7 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     if state.restarts:
         rows.append(("restarts", str(state.restarts)))
     if state.checkpoint:
-        rows.append(("checkpoint", f"step {state.checkpoint['step']}"))
+        rows.append(("checkpoint", f"step {state.checkpoint.step}"))
     if money(state):
         rows.append(("cost", money(state)))
     rows += [(name, shown(place)) for name, place in run.places().items()]

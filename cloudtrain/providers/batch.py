@@ -188,7 +188,7 @@ def program_output(
 
 def _outcome(state: RunState, status: JobStatus) -> tuple[str, str]:
     """The state in which a run has ended, and why: by its nodes' last words, else by what was asked and seen."""
-    outcomes = {node["outcome"] for node in state.nodes_ended.values()}
+    outcomes = {node.outcome for node in state.nodes_ended.values()}
     is_told = all_nodes_reported(state, state.nodes)
     if "failed" in outcomes:
         return "failed", status.phase

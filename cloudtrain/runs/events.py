@@ -6,11 +6,11 @@ version: here they are loaded from beside this package, under a name of their ow
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cloudtrain_launcher.events import *  # noqa: F403
-    from cloudtrain_launcher.events import CLIENT, EVENT_TYPES, from_json, parse
+    from cloudtrain_launcher.events import CLIENT, EVENT_TYPES
 else:
     import sys
     from importlib import import_module
@@ -26,17 +26,5 @@ else:
     globals().update({name: value for name, value in vars(_events).items() if not name.startswith("_")})
 
 
-CLIENTS: tuple[str, ...] = tuple(kind for kind, event in EVENT_TYPES.items() if event.WRITER == CLIENT)
-"""Events that only we may write; a job that prints one is not believed."""
-
-
-def checked(event: object) -> dict[str, Any] | None:
-    """The event as it may be used, None when it is none of the kind that it says."""
-    found = from_json(event)
-    return None if found is None else found.to_json()
-
-
-def parsed(line: bytes) -> dict[str, Any] | None:
-    """The event in a line of JSON; None when it is none of the kind that it says."""
-    found = parse(line)
-    return None if found is None else found.to_json()
+RESERVED_EVENTS: tuple[str, ...] = tuple(name for name, event in EVENT_TYPES.items() if event.WRITER == CLIENT)
+"""The types of events that only this package may write; a job that prints one is not believed."""

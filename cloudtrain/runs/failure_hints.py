@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+
+from cloudtrain.runs.events import Cause
 
 SAGEMAKER_TRUST = "the role (aws.role) must trust sagemaker.amazonaws.com: look at its trust policy"
 
@@ -133,10 +134,12 @@ _HINTS: tuple[tuple[str, str | Callable[[str], str]], ...] = (
 )
 
 
-def hint_for(error: Mapping[str, Any]) -> str | None:
-    """The next step for a root cause, None when we know none. Whoever told of it may have known it already."""
-    if error.get("hint"):
-        return str(error["hint"])
-    text = f"{error.get('exception')}: {error.get('message')}"
-    hint = next((hint for pattern, hint in _HINTS if re.search(pattern, text)), None)
-    return hint(text) if callable(hint) else hint
+def hint_for(cause: Cause) -> str | None:
+    """What to do about a root cause, None when nothing is known. Whoever reported it may have said it already."""
+    return cause.hint or hint_for_message(f"{cause.exception}: {cause.message}")
+
+
+def hint_for_message(message: str) -> str | None:
+    """What to do about a failure of which only a message is known; None when nothing is known."""
+    hint = next((hint for pattern, hint in _HINTS if re.search(pattern, message)), None)
+    return hint(message) if callable(hint) else hint

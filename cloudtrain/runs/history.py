@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
+from cloudtrain.runs.events import Event
+from cloudtrain.runs.fold import fold
 from cloudtrain.runs.log_sync import sync_logs
 from cloudtrain.runs.observation import Observation
-from cloudtrain.runs.state import RunState, fold
+from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder
 
 
@@ -45,7 +46,7 @@ class History:
         """Write one observation down, on disk before this returns: see `Record`."""
         self.take([seen], durable=True)
 
-    def _new_events(self) -> Iterator[dict[str, Any]]:
+    def _new_events(self) -> Iterator[Event]:
         for event, offset in self.folder.events_from(self._offset):
             self._offset = offset
             if event is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cloudtrain.runs.events import Cursor, Event
 from cloudtrain.runs.locks import take
 from cloudtrain.runs.logs import log_file, split_events, stamp
 from cloudtrain.runs.observation import LogPart, Positions
@@ -34,20 +35,22 @@ class LogSync:
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run
-        last = run.last_event("cursor") or {}
-        self.positions: dict[str, dict[str, Any]] = {name: dict(at) for name, at in last.get("streams", {}).items()}
+        last = run.last_event(Cursor)
+        self.positions: dict[str, dict[str, Any]] = {
+            name: dict(at) for name, at in ((last and last.streams) or {}).items()
+        }
         """How far each log was read, by its name."""
-        self._sizes: dict[str, int] = dict(last.get("sizes", {}))
+        self._sizes: dict[str, int] = dict((last and last.sizes) or {})
 
     def add(self, part: LogPart) -> None:
         """Add lines of a node, and remember how far their log was read."""
-        events: list[dict[str, Any]] = []
+        events: list[Event] = []
         text = bytearray()
         for when, line in part.lines:
             found, output = split_events([line], part.node)
             events += found
-            for words in output:
-                text += stamp(when).encode() + b" " + words + b"\n"
+            for output_line in output:
+                text += stamp(when).encode() + b" " + output_line + b"\n"
         path, size = log_file(self._run.path, part.node), self._sizes.get(str(part.node), 0)
         with storing(path), open(os.open(path, os.O_RDWR | os.O_CREAT, FILE), "r+b") as file:
             file.truncate(size)
@@ -55,7 +58,7 @@ class LogSync:
             file.write(text)
         self._sizes[str(part.node)] = size + len(text)
         self.positions[part.stream] = dict(part.position)
-        cursor = {"type": "cursor", "time": time.time(), "streams": self.positions, "sizes": self._sizes}
+        cursor = Cursor(time=time.time(), streams=self.positions, sizes=self._sizes)
         self._run.append(*events, cursor)
 
 

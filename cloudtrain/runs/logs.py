@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.blocks import end_of_lines, lines_back, lines_from, open_file
-from cloudtrain.runs.events import CLIENTS, parsed
+from cloudtrain.runs.events import RESERVED_EVENTS, Event, parse
 from cloudtrain.runs.store import RunFolder
 
 EVENT_MARK = b"::cloudtrain:: "
@@ -47,16 +47,16 @@ def log_line(time: float, node: int, raw: str) -> LogLine:
     return LogLine(time, node, match[1], raw[match.end() :]) if match else LogLine(time, node, "", raw)
 
 
-def split_events(lines: Sequence[bytes], node: int) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """The job's events among a node's lines, and the lines that are text: those too that only look like an event."""
-    events, said = [], []
+def split_events(lines: Sequence[bytes], node: int) -> tuple[list[Event], list[bytes]]:
+    """The job's events among a node's lines, and its output: also the lines that only look like an event."""
+    events, output = [], []
     for line in lines:
-        event = parsed(line[len(EVENT_MARK) :]) if line.startswith(EVENT_MARK) else None
-        if event is None or event["type"] in CLIENTS:
-            said.append(line)
+        event = parse(line[len(EVENT_MARK) :]) if line.startswith(EVENT_MARK) else None
+        if event is None or event.type in RESERVED_EVENTS:
+            output.append(line)
         else:
-            events.append({**event, "node": node})
-    return events, said
+            events.append(event.replace(node=node))
+    return events, output
 
 
 def log_file(run: Path, node: int) -> Path:

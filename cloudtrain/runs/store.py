@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cloudtrain.errors import CloudtrainError, RunExists, RunNotFound, StorageError
 from cloudtrain.issues import did_you_mean
 from cloudtrain.runs.blocks import end_of_lines, lines_back, lines_from, open_file, read_file
-from cloudtrain.runs.events import Event, parsed
+from cloudtrain.runs.events import Event, parse
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.locks import is_held, take
 from cloudtrain.runs.private import FILE, private, private_folder, tighten
@@ -38,6 +38,8 @@ LEFTOVERS = "leftovers"
 
 MAX_EVENT_BYTES = 1 << 24
 """No event of ours is longer."""
+
+E = TypeVar("E", bound=Event)
 
 _MISSING = object()
 _DAMAGED_HINT = "the run's folder was changed by hand, or its disk failed"
@@ -245,26 +247,26 @@ class RunFolder:
             finally:
                 os.close(file)
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[Event]:
         """All events so far, in the order they were appended."""
         return list(self.each_event())
 
-    def each_event(self) -> Iterator[dict[str, Any]]:
+    def each_event(self) -> Iterator[Event]:
         """The same one by one: a history of any length needs no more memory than its longest event."""
         return (event for event, _ in self.events_from(0) if event is not None)
 
-    def events_since(self, offset: int, most: int | None = None) -> tuple[list[dict[str, Any]], int]:
-        """The events appended after a byte offset, about `most` bytes of them, and the next offset."""
+    def events_since(self, offset: int, max_bytes: int | None = None) -> tuple[list[Event], int]:
+        """The events appended after a byte offset, about `max_bytes` of them, and the next offset."""
         found = []
         begin = offset
         for event, offset in self.events_from(begin):
             if event is not None:
                 found.append(event)
-            if most is not None and offset - begin >= most:
+            if max_bytes is not None and offset - begin >= max_bytes:
                 break
         return found, offset
 
-    def events_from(self, offset: int) -> Iterator[tuple[dict[str, Any] | None, int]]:
+    def events_from(self, offset: int) -> Iterator[tuple[Event | None, int]]:
         """The events appended after a byte offset, each with the offset behind it; None for a line that is none.
 
         StorageError when they cannot be read.
@@ -272,26 +274,28 @@ class RunFolder:
         try:
             with open_file(self.events_file) as file:
                 for line, behind in lines_from(file, offset, MAX_EVENT_BYTES):
-                    yield parsed(line) if line else None, behind
+                    yield parse(line) if line else None, behind
         except FileNotFoundError:
             return
         except OSError as error:
-            raise StorageError(
-                f"{self.events_file}: cannot be read: {error.strerror or error}", hint=_DAMAGED_HINT
-            ) from None
+            raise self._unreadable(error) from None
 
-    def last_event(self, kind: str) -> dict[str, Any] | None:
-        """The latest event of a kind; looked for from the end, so that a long history costs nothing."""
+    def last_event(self, kind: type[E]) -> E | None:
+        """The latest event of a class, None where there is none; looked for from the end of the file.
+
+        StorageError when they cannot be read.
+        """
         try:
             with open_file(self.events_file) as file:
-                found = map(parsed, lines_back(file, end_of_lines(file), MAX_EVENT_BYTES))
-                return next((event for event in found if event is not None and event["type"] == kind), None)
+                found = map(parse, lines_back(file, end_of_lines(file), MAX_EVENT_BYTES))
+                return next((event for event in found if isinstance(event, kind)), None)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StorageError(
-                f"{self.events_file}: cannot be read: {error.strerror or error}", hint=_DAMAGED_HINT
-            ) from None
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: OSError) -> StorageError:
+        return StorageError(f"{self.events_file}: cannot be read: {error.strerror or error}", hint=_DAMAGED_HINT)
 
 
 def strict_json(value: object, **options: Any) -> str:

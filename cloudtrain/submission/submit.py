@@ -20,6 +20,7 @@ from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, make_plan
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Note, get_provider
+from cloudtrain.runs.events import Ended, Image, Submitted, Submitting
 from cloudtrain.runs.history import History
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.store import RunFolder, RunStore, as_text, storing
@@ -102,29 +103,28 @@ def submit(
         "request.json": as_text(dict(request.document)),
         "job.json": as_text(dict(request.job)),
     }
-    submitting = {
-        "type": "submitting",
-        "time": time.time(),
-        "name": plan.spec.name,
-        "provider": plan.provider,
-        "contract": plan.target.contract,
-        "nodes": plan.spec.resources.nodes,
-        "processes": plan.processes,
-    }
+    submitting = Submitting(
+        time=time.time(),
+        name=plan.spec.name,
+        provider=plan.provider,
+        contract=plan.target.contract,
+        nodes=plan.spec.resources.nodes,
+        processes=plan.processes,
+    )
     held: list[int] = []
     try:
         folder = store.create(plan.run_id, documents, submitting, held)
         if image is not None:
-            folder.append({"type": "image", "time": time.time(), **asdict(image)})
+            folder.append(Image(time=time.time(), **asdict(image)))
         try:
             ref = get_provider(plan.provider).start(plan, request, folder, archive, sending, History(folder).record)
         except CloudtrainError as error:
             if error.outcome is Outcome.UNKNOWN:  # left open: the next look at the run asks what became of it
                 raise
             error.outcome = Outcome.NOT_STARTED
-            folder.append({"type": "ended", "time": time.time(), "state": "failed", "reason": error.message})
+            folder.append(Ended(time=time.time(), state="failed", reason=error.message))
             raise
-        folder.append({"type": "submitted", "time": time.time(), "ref": ref})
+        folder.append(Submitted(time=time.time(), ref=ref))
     finally:
         for file in held:
             os.close(file)

@@ -1,13 +1,27 @@
-"""Events as JSON objects, in which most tests state what they expect."""
+"""Events as JSON objects, in which most tests state them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cloudtrain.runs import events
+from cloudtrain.runs.fold import fold
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.store import RunFolder
 
 
 def as_json(event: events.Event | Mapping[str, Any]) -> dict[str, Any]:
     """An event as it is written to a run's events.jsonl."""
     return event.to_json() if isinstance(event, events.Event) else dict(event)
+
+
+def events_of(run: RunFolder) -> list[dict[str, Any]]:
+    """All events of a run."""
+    return [event.to_json() for event in run.events()]
+
+
+def fold_json(run_id: str, documents: Iterable[Any], state: RunState | None = None) -> RunState:
+    """The state that JSON objects add up to when they are read back as events; what is none is passed over."""
+    found = (events.from_json(document) for document in documents)
+    return fold(run_id, (event for event in found if event is not None), state)

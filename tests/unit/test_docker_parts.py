@@ -37,7 +37,7 @@ from cloudtrain.providers.docker.output import NodeWords
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.checks import place_checks
-from cloudtrain.runs.failure_hints import hint_for
+from cloudtrain.runs.failure_hints import hint_for_message
 from cloudtrain.settings import Settings
 from tests.golden.cases import plan_of
 
@@ -328,7 +328,7 @@ HINTS = {
 @pytest.mark.parametrize("number", range(len(HINTS)))
 def test_what_an_image_or_its_container_lacks_is_told_with_the_setting(number: int) -> None:
     said = list(HINTS)[number]
-    assert HINTS[said] in (hint_for({"exception": "RuntimeError", "message": said}) or "")
+    assert HINTS[said] in (hint_for_message(f"RuntimeError: {said}") or "")
 
 
 def test_a_place_for_all_providers_is_one_for_rehearsals_too() -> None:

@@ -21,7 +21,7 @@ def test_they_are_listed_and_read(data: str) -> None:
     assert {run["run"]: run["state"] for run in cloudtrain.list_runs(data_dir=data)} == ENDS
     failed = cloudtrain.find_run("old-failed", data_dir=data).status()
     assert failed.error is not None
-    assert (failed.error["exception"], failed.error["message"]) == ("ValueError", "the dog ate it")
+    assert (failed.error.exception, failed.error.message) == ("ValueError", "the dog ate it")
 
 
 @pytest.mark.parametrize("run_id", ENDS)

@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.api.run import explain
 from cloudtrain.cli.output import learning_curves, print_json
 from cloudtrain.providers.cloud.outcome import ended_event
 from cloudtrain.providers.local.node import Node
 from cloudtrain.providers.local.supervisor import Supervisor
+from cloudtrain.runs.events import Cause
+from cloudtrain.runs.failure import explain, first_cause
 from cloudtrain.runs.logs import EVENT_MARK, split_events
-from cloudtrain.runs.state import RunState, first_cause, fold
+from cloudtrain.runs.state import RunState
 from tests.entrypoints.test_streams import fuzzed
+from tests.support.events import events_of, fold_json
 from tests.support.samples import BORN
 
 ERROR = {"rank": 1, "node": 0, "time": 5.0, "exception": "ValueError", "message": "m", "consequence": False}
@@ -48,7 +50,7 @@ def test_no_line_whatever_breaks_the_supervisor_and_what_it_keeps_can_be_shown(
     supervisor.nodes[0].code = 1
     supervisor.first_failed = supervisor.nodes[0]
     assert supervisor._verdict()["state"] in ("failed", "stopped")
-    state = fold("x", [BORN, *supervisor.folder.events()])
+    state = fold_json("x", [BORN, *events_of(supervisor.folder)])
     assert state.metrics, "some of the lines were good ones"
     show(state)
     assert json.loads(capsys.readouterr().out)["run"] == "x"
@@ -71,10 +73,10 @@ def test_a_metric_of_four_hundred_digits_and_one_that_is_no_number_can_be_shown(
     lines = [line(type="metrics", step=10**400, values={"loss": value, "fine": 1}) for value in values]
     events, said = split_events([*lines, line(type="progress", step=10**400, steps=3, loss=10**400)], 0)
     assert said == []
-    state = fold("x", [BORN, *events])
+    state = fold_json("x", [BORN, *(event.to_json() for event in events)])
     assert state.curves["loss"].values[:1] == [math.inf]
     assert len(state.curves["loss"].values) == 7, "null is how JSON says what is no number"
-    assert state.progress == {"steps": 3, "loss": math.inf}
+    assert state.to_json()["progress"] == {"steps": 3, "loss": math.inf}
     show(state)
     assert json.loads(capsys.readouterr().out)["metrics"] == {"loss": 0.5, "fine": 1}
 
@@ -98,7 +100,7 @@ def test_what_does_not_keep_to_the_schema_is_text(event: dict[str, Any]) -> None
 
 def test_a_cause_that_lacks_what_it_needs_is_left_out_of_the_end() -> None:
     told = {"type": "ended", "time": 9.0, "state": "failed", "reason": "the log says", "error": {"message": "x"}}
-    state = fold("x", [BORN, told])
+    state = fold_json("x", [BORN, told])
     assert (state.state, state.error, explain(state)) == ("failed", None, "the log says")
 
 
@@ -108,20 +110,21 @@ def test_a_rank_that_left_while_another_nodes_rank_waited_is_the_cause() -> None
         {"type": "node_ended", "time": 6.0, "node": 0, "outcome": "failed", "error": LOST, "seq": 2},
         {"type": "node_ended", "time": 6.0, "node": 1, "outcome": "succeeded", "seq": 3},
     ]
-    event = ended_event(fold("x", [BORN, *events]), ("failed", "exit code 1"), 9.0, {})
+    event = ended_event(fold_json("x", [BORN, *events]), ("failed", "exit code 1"), 9.0, {})
     assert event["reason"] == "rank 3 (node 1) failed"
     assert event["error"]["message"] == "ended with exit code 0 while rank 0 (node 0) still waited for it"
     again = [events[0], {"type": "restarted", "time": 4.5, "node": 0, "attempt": 1}, *events[1:]]
-    assert ended_event(fold("x", [BORN, *again]), ("failed", ""), 9.0, {})["error"]["rank"] == 0
+    assert ended_event(fold_json("x", [BORN, *again]), ("failed", ""), 9.0, {})["error"]["rank"] == 0
 
 
 def test_a_cause_of_its_own_counts_more_than_a_rank_that_left() -> None:
-    assert first_cause([LOST, ERROR], {3: (1, 4.0)}) == ERROR
-    assert first_cause([LOST], {3: (1, 5.5)}) == LOST
+    lost, error = Cause.read(LOST), Cause.read(ERROR)
+    assert first_cause([lost, error], {3: (1, 4.0)}) == error
+    assert first_cause([lost], {3: (1, 5.5)}) == lost
 
 
 def test_a_warning_of_several_nodes_is_kept_once() -> None:
     warnings = [{"type": "warning", "time": 1.0, "node": node, "message": "apart"} for node in (0, 1)]
-    state = fold("x", [BORN, *warnings])
+    state = fold_json("x", [BORN, *warnings])
     assert state.warnings == ["apart"]
     assert state.to_json()["warnings"] == ["apart"]

@@ -18,10 +18,12 @@ import pytest
 from cloudtrain.errors import StorageError
 from cloudtrain.providers.local.provider import LocalProvider
 from cloudtrain.providers.local.supervisor_status import MARK, Life, end_orphans, introduce, life_of, tell_to_stop
+from cloudtrain.runs.fold import fold
 from cloudtrain.runs.history import History
 from cloudtrain.runs.identity import ProcessIdentity
-from cloudtrain.runs.state import RunState, fold
+from cloudtrain.runs.state import RunState
 from cloudtrain.runs.store import RunFolder, RunStore
+from tests.support.events import events_of
 from tests.support.samples import born
 
 NOT_OFFERED = {"ENOLCK": errno.ENOLCK, "EOPNOTSUPP": errno.EOPNOTSUPP, "ENOSYS": errno.ENOSYS}
@@ -105,7 +107,7 @@ def test_a_silent_supervisor_of_another_machine_is_told_and_not_given_up_by_a_lo
     state = look(run)
     assert (state.state, state.phase) == ("running", "no sign of life of its supervisor on elsewhere")
     assert time.time() - state.phase_since == pytest.approx(600, abs=60)
-    assert len(run.events()) == len((look(run), run.events())[1]), "it is said once"
+    assert len(events_of(run)) == len((look(run), events_of(run))[1]), "it is said once"
     is_supervised_by(run, ELSEWHERE)
     assert look(run).phase == ""
     assert sleeper.poll() is None
@@ -265,7 +267,7 @@ def test_events_are_added_and_runs_are_made_on_a_disk_without_locks(store: RunSt
     folder = store.create("b-1", {"plan.json": "{}"}, {"type": "x"}, held)
     folder.append({"type": "y"})
     os.close(held[0])
-    assert [event["type"] for event in folder.events()] == ["x", "y"]
+    assert [event["type"] for event in events_of(folder)] == ["x", "y"]
 
 
 def test_a_submission_of_another_machine_is_not_called_dead_while_it_may_be_under_way(store: RunStore) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from cloudtrain.api.run import Run
 from cloudtrain.runs.blocks import BLOCK_BYTES, end_of_lines, lines_back, lines_from
+from cloudtrain.runs.events import Ended
 from cloudtrain.runs.logs import LogReader, stamp
-from cloudtrain.runs.seen import Seen
+from cloudtrain.runs.state import SeenEvents
 from cloudtrain.runs.store import RunFolder, RunStore
 from tests.support.samples import born
 
@@ -75,7 +76,7 @@ def test_a_long_history_of_events_is_folded_as_it_is_read(run: RunFolder) -> Non
     found = Run(run)
     assert peak(found.status) < size / 3
     assert found.recorded().metrics == {"loss": LINES - 0.5}
-    assert peak(lambda: run.last_event("ended")) < size / 5
+    assert peak(lambda: run.last_event(Ended)) < size / 5
 
 
 def test_watching_hands_on_every_line_and_event_once_in_parts(run: RunFolder) -> None:
@@ -147,12 +148,12 @@ def test_a_line_without_an_end_in_sight_is_not_held_whole() -> None:
 
 
 def test_an_event_met_twice_is_known_whatever_came_between() -> None:
-    seen, chance = Seen(), random.Random(3)
+    seen, chance = SeenEvents(), random.Random(3)
     keys = [(chance.randrange(2), chance.randrange(2), chance.randrange(300)) for _ in range(2000)]
-    told = [seen.is_new(*key) for key in keys]
+    told = [seen.add(*key) for key in keys]
     assert told == [key not in keys[:at] for at, key in enumerate(keys)]
 
 
 def test_what_has_been_met_costs_a_few_bytes_each() -> None:
-    seen = Seen()
-    assert peak(lambda: [seen.is_new(0, 0, 1_700_000_000_000_000_000 + i) and None for i in range(100_000)]) < 3_000_000
+    seen = SeenEvents()
+    assert peak(lambda: [seen.add(0, 0, 1_700_000_000_000_000_000 + i) and None for i in range(100_000)]) < 3_000_000

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.runs import state as module
-from cloudtrain.runs.state import KEPT_POINTS, RunState, fold
+from cloudtrain.runs.events import EVENT_TYPES
+from cloudtrain.runs.state import KEPT_POINTS, RunState
+from tests.support.events import fold_json
 from tests.support.samples import BORN
 
 SUBMITTED = {"type": "submitted", "time": 101.0, "ref": {"pid": 7}}
@@ -24,11 +25,11 @@ def ended(state: str, **more: Any) -> dict[str, Any]:
 
 
 def state_of(*events: dict[str, Any]) -> RunState:
-    return fold("x", [BORN, *events])
+    return fold_json("x", [BORN, *events])
 
 
 def test_before_any_event_a_run_is_being_submitted() -> None:
-    assert fold("x", []).state == "submitting"
+    assert fold_json("x", []).state == "submitting"
 
 
 def test_what_was_submitted_is_remembered() -> None:
@@ -83,7 +84,7 @@ def test_the_same_number_from_another_rank_is_another_event() -> None:
 def test_folding_in_two_parts_is_folding_in_one() -> None:
     events = [BORN, SUBMITTED, STARTED, {"type": "metrics", "step": 1, "values": {"a": 1}}, STARTED, ended("failed")]
     for cut in range(len(events)):
-        assert fold("x", events[cut:], fold("x", events[:cut])) == fold("x", events)
+        assert fold_json("x", events[cut:], fold_json("x", events[:cut])) == fold_json("x", events)
 
 
 def test_the_first_start_is_the_start() -> None:
@@ -120,7 +121,8 @@ def test_the_latest_checkpoint_and_progress_are_kept() -> None:
         {"type": "checkpoint", "step": 20, "path": "b", "time": 2},
         {"type": "progress", "epoch": 1, "step": 20, "loss": 0.5, "note": "x"},
     )
-    assert (state.checkpoint, state.progress) == (
+    shown = state.to_json()
+    assert (shown["checkpoint"], shown["progress"]) == (
         {"step": 20, "path": "b", "time": 2},
         {"epoch": 1, "step": 20, "loss": 0.5},
     )
@@ -129,13 +131,13 @@ def test_the_latest_checkpoint_and_progress_are_kept() -> None:
 def test_the_cause_of_a_failure_brings_its_traceback() -> None:
     error = {"node": 0, "rank": 3, "time": 5.0, "exception": "ValueError", "message": "the dog ate shard 3"}
     state = state_of({"type": "error", **error, "traceback": "File …"}, ended("failed", error=error))
-    assert state.error == {**error, "traceback": "File …"}
+    assert state.to_json()["error"] == {**error, "traceback": "File …"}
 
 
 def test_a_stray_error_does_not_hide_the_cause() -> None:
     error = {"node": 0, "rank": 3, "time": 5.0, "exception": "ValueError", "message": "the dog ate shard 3"}
     state = state_of({"type": "error"}, ended("failed", error=error))
-    assert state.error == {**error, "traceback": ""}
+    assert state.to_json()["error"] == {**error, "traceback": ""}
 
 
 @pytest.mark.parametrize(
@@ -195,14 +197,14 @@ FIELDS = (
     st.lists(
         st.builds(
             lambda kind, fields: {"type": kind, **fields},
-            st.sampled_from(sorted(module._APPLY)),
+            st.sampled_from(sorted(EVENT_TYPES)),
             st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6),
         ),
         max_size=8,
     )
 )
 def test_no_event_whatever_breaks_the_fold(events: list[dict[str, Any]]) -> None:
-    assert isinstance(fold("x", events).seconds(200.0), float)
+    assert isinstance(fold_json("x", events).seconds(200.0), float)
 
 
 def test_how_long_a_run_has_run_counts_from_its_start() -> None:

@@ -21,6 +21,7 @@ from cloudtrain.providers.local.provider import LocalProvider
 from cloudtrain.providers.local.supervisor_status import end_orphans
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunFolder, RunStore
+from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 from tests.support.samples import BORN
 from tests.support.waiting import eventually
@@ -60,7 +61,7 @@ def supervise(run: RunFolder, *before: str, code: str = "") -> subprocess.Popen[
 
     def begun() -> bool:
         assert process.poll() is None, "it ended before its node ran"
-        return any(event["type"] == "node_started" for event in run.events())
+        return any(event["type"] == "node_started" for event in events_of(run))
 
     eventually(begun, PATIENCE_SECONDS)
     return process
@@ -103,14 +104,14 @@ def test_what_takes_the_place_of_a_removed_folder_stays_as_it_is(run: RunFolder,
         shutil.rmtree(run.path.with_name(".gone"))
         again = store.create("a-1", {"plan.json": "{}"}, BORN)
         assert supervisor.wait(PATIENCE_SECONDS) == 0
-    assert again.events() == [BORN]
+    assert events_of(again) == [BORN]
 
 
 def test_a_stop_is_a_file_that_the_supervisor_reads(run: RunFolder) -> None:
     with supervise(run) as supervisor:
         (run.path / "stop").touch()
         assert supervisor.wait(PATIENCE_SECONDS) == 0
-    assert run.events()[-1]["state"] == "stopped"
+    assert events_of(run)[-1]["state"] == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -129,14 +130,14 @@ def test_a_second_supervisor_leaves_the_run_to_the_first(run: RunFolder, code: s
         finally:
             first.send_signal(signal.SIGTERM)
         first.wait(PATIENCE_SECONDS)
-    assert [event["type"] for event in run.events()].count("node_started") == 1
+    assert [event["type"] for event in events_of(run)].count("node_started") == 1
 
 
 def test_a_supervisor_that_comes_after_it_was_given_up_starts_nothing(run: RunFolder) -> None:
     run.append({"type": "ended", "time": 2.0, "state": "failed", "reason": "submit was interrupted"})
     argv = [*run_module("local.supervisor"), str(run.path), str(run.path.parents[2] / "source.tar.gz")]
     assert subprocess.run(argv, timeout=HANG_SECONDS, check=False).returncode == 1
-    assert [event["type"] for event in run.events()] == ["submitting", "ended"]
+    assert [event["type"] for event in events_of(run)] == ["submitting", "ended"]
 
 
 def test_a_stop_reaches_a_supervisor_in_another_pid_namespace_and_signals_nobody_here(

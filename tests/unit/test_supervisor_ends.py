@@ -17,10 +17,10 @@ from cloudtrain.contracts.launch import Launch
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.provider import LocalProvider
+from cloudtrain.runs.fold import fold
 from cloudtrain.runs.logs import EVENT_MARK
-from cloudtrain.runs.state import fold
 from cloudtrain.runs.store import RunFolder
-from tests.support.events import as_json
+from tests.support.events import as_json, events_of
 from tests.support.limits import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,7 +132,7 @@ def test_an_end_that_a_full_disk_would_not_take_is_told_when_there_is_room_again
     (path / "supervisor.lock").write_text("4711")
     fill = "head -c 1000000 /dev/zero > filler 2>/dev/null; "
     run = supervised(path, fill + failed(0, time.time()) + "exit 1")
-    assert [event for event in run.events() if event["type"] == "ended"] == []
+    assert [event for event in events_of(run) if event["type"] == "ended"] == []
     (path / "filler").unlink()
     (seen,) = LocalProvider().observe(run, fold("run-1", run.events()))
     (told,) = map(as_json, seen.events)

@@ -89,7 +89,7 @@ def kept(cloud: Aws, run: RunFolder, state: RunState) -> Observation:
 
 
 def _as_known(state: RunState) -> tuple[Any, Any]:
-    return state.kept.get("status"), state.kept.get("until")
+    return (state.kept.status, state.kept.until or None) if state.kept else (None, None)
 
 
 def release(cloud: Aws, run: RunFolder, state: RunState) -> Observation:

@@ -81,8 +81,8 @@ def _ended(details: Mapping[str, Any], state: RunState, over: tuple[str, str], r
     """The end by Azure ML's word, unless the nodes know better: a stop of ours ends with checkpoints, not by force."""
     final, reason = over
     whole = all_nodes_reported(state, state.nodes)
-    outcomes = {node["outcome"] for node in state.nodes_ended.values()}
-    causes = {node["why"] for node in state.nodes_ended.values() if node["outcome"] == "stopped"}
+    outcomes = {node.outcome for node in state.nodes_ended.values()}
+    causes = {node.why for node in state.nodes_ended.values() if node.outcome == "stopped"}
     # An eviction ends them too: only a stop by us, or by themselves, is none of Azure ML's failures.
     by_us = bool(state.stop_requested) or bool(causes & {"time", "stop_file"})
     if whole and outcomes == {"succeeded"}:
@@ -104,8 +104,8 @@ def _ended(details: Mapping[str, Any], state: RunState, over: tuple[str, str], r
 def _taken_away(state: RunState) -> str:
     """Which node its platform has told to end, if it did; empty: none."""
     for node, told in sorted(state.nodes_ended.items()):
-        if told["outcome"] == "stopped" and told["why"] in ("sigterm", "preempted"):
-            how = "its machine was taken away" if told["why"] == "preempted" else "its platform ended it (SIGTERM)"
+        if told.outcome == "stopped" and told.why in ("sigterm", "preempted"):
+            how = "its machine was taken away" if told.why == "preempted" else "its platform ended it (SIGTERM)"
             return f"node {node} stopped before it was done: {how}"
     return ""
 

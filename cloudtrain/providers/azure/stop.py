@@ -18,6 +18,7 @@ from cloudtrain.providers.azure.results import parts
 from cloudtrain.providers.azure.status import observe
 from cloudtrain.providers.azure.submit import gone, reconcile
 from cloudtrain.providers.cloud.outcome import all_nodes_reported
+from cloudtrain.runs.events import StopUntold
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
@@ -33,7 +34,6 @@ FINISHING_SECONDS = 15
 HEARING_SECONDS = 15
 """How long its nodes may take to see that they are to stop: their grace period begins then."""
 
-UNTOLD = "stop_untold"
 """The event of a stop that could not be told to the job, which therefore goes on."""
 
 
@@ -53,8 +53,8 @@ def stop(cloud: Workspace, run: RunFolder, state: RunState, pause: float, record
     except (CloudError, StorageError) as error:
         reason = f"{reason}; it could not be told to save, so what came after its last checkpoint is lost: "
         reason += error.message
-        if run.last_event(UNTOLD) is None:
-            record(Observation(events=[{"type": UNTOLD, "time": time.time(), "reason": error.message}]))
+        if run.last_event(StopUntold) is None:
+            record(Observation(events=[StopUntold(time=time.time(), reason=error.message)]))
             raise _untold(run.run_id, error) from error
         told = False
     record(_requested(reason))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container
 from typing import Any
 
 from cloudtrain.errors import NOTHING_STARTED, CloudError, Outcome, RunExists
+from cloudtrain.runs.events import Creating
 from cloudtrain.runs.store import RunFolder
 
 ARRIVAL_SECONDS = 60
@@ -49,7 +50,7 @@ def reconcile(run: RunFolder, now: float, find: Find, service: str) -> list[dict
     """What became of a submission that nobody has seen the end of. Nothing, while it may still be under way."""
     if run.is_being_submitted():
         return []
-    creating = run.last_event("creating")
+    creating = run.last_event(Creating)
     if creating is None:  # the request was never sent: there is nothing to ask for
         return [_never(now, f"submit was interrupted before the job was created; {NOTHING_STARTED}")]
     try:
@@ -58,7 +59,7 @@ def reconcile(run: RunFolder, now: float, find: Find, service: str) -> list[dict
         return [_never(now, f"another job of the name {run.run_id} exists; {NOTHING_STARTED}")]
     if ref is not None:
         return [{"type": "submitted", "time": now, "ref": ref}]
-    if now - creating["time"] < ARRIVAL_SECONDS:
+    if now - creating.time < ARRIVAL_SECONDS:
         return []
     return [_never(now, f"submit was interrupted, and {service} knows no job {run.run_id}; {NOTHING_STARTED}")]
 

@@ -68,10 +68,10 @@ def backfill(read: Read, state: RunState) -> Iterator[Observation]:
 
 def _note(state: RunState, error: CloudError | None) -> list[Event]:
     """The event that says that the log cannot be read, or can be again; none where that is known already."""
-    known, now = state.log_trouble, time.time()
+    known, now = state.log_unread, time.time()
     if error is None:
         return [{"type": "log_unread", "time": now, "reason": ""}] if known else []
-    if known and known.get("code") == error.code:
+    if known and known.code == error.code:
         return []
     about = {"reason": error.message, "hint": error.hint or "", "code": error.code, "transient": error.transient}
     return [{"type": "log_unread", "time": now, **about}]

@@ -10,7 +10,7 @@ from typing import Any
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.docker.container import LOG_BYTES, ContainerSpec
-from cloudtrain.runs.events import parsed
+from cloudtrain.runs.events import NodeEnded, parse
 from cloudtrain.runs.failure_hints import ENGINE_STOPPED, KILLED_FROM_OUTSIDE
 from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.units import format_size
@@ -146,9 +146,9 @@ class NodeWords:
         return self._write(b"".join(line + b"\n" for line in lines))
 
     def _note(self, text: bytes) -> None:
-        event = parsed(text)
-        if event is not None and event["type"] == "node_ended":
-            self.told = {key: event[key] for key in _TOLD if key in event}
+        event = parse(text)
+        if isinstance(event, NodeEnded):
+            self.told = {name: value for name, value in event.to_json().items() if name in _TOLD}
 
     def _say(self, kind: str, **fields: Any) -> None:
         origin = {"node": self.node, "rank": -1, "seq": time.time_ns()}

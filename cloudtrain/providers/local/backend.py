@@ -28,6 +28,7 @@ from cloudtrain.providers.local.supervisor_status import (
     life_of,
     tell_to_stop,
 )
+from cloudtrain.runs.events import Ended
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.observation import Event, Observation, Record
 from cloudtrain.runs.private import private
@@ -129,7 +130,7 @@ class LocalBackend(Provider):
             return [_phase(now, "")] if state.phase else []
         given_up = life is Life.UNKNOWN and _ignores_a_stop(run.path)
         # It may have written its last word and gone between the reading of the events and this look.
-        if run.last_event("ended"):
+        if run.last_event(Ended):
             return []
         if told := end_on_full_disk.read(RunPaths(run.path).end_on_full_disk):
             self.end_orphans(run.path)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass, field
-from typing import IO, Any
+from dataclasses import dataclass
+from typing import IO
+
+from cloudtrain.runs.events import Cause
 
 
 @dataclass(kw_only=True)
@@ -16,7 +18,7 @@ class Node:
     log: IO[bytes]
     rest: bytes = b""
     code: int | None = None
-    error: dict[str, Any] | None = field(default=None)
+    error: Cause | None = None
     """The root cause by its launcher's own account."""
     stopped: bool = False
     """Whether its launcher says so; where its exit code would end the job for its peers, it leaves with 0."""

@@ -40,12 +40,13 @@ from cloudtrain.providers.local.supervisor_status import (
     identity_of,
     introduce,
 )
+from cloudtrain.runs.events import Ended, Event, NodeEnded, NodeStarted, RankEnded, Restarted
+from cloudtrain.runs.failure import failed_process, first_cause
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run
 from cloudtrain.runs.locks import take
 from cloudtrain.runs.logs import log_file, split_events, stamp
 from cloudtrain.runs.private import FILE, OTHERS
-from cloudtrain.runs.state import first_cause, who
 from cloudtrain.runs.store import RunFolder, storing
 
 PEERS_SECONDS = 8
@@ -234,16 +235,16 @@ class Supervisor:
             lines, node.rest = [node.rest], b""
         events, said = split_events(lines, node.rank)
         for event in events:
-            if event["type"] == "node_started":
-                node.scratch = event.get("scratch", "")
-            elif event["type"] == "rank_ended" and event["exitcode"] == 0:
-                self.left[event["rank"]] = (node.rank, event["time"])
-            elif event["type"] == "restarted":
-                self.left.clear()
-            elif event["type"] == "node_ended":
-                node.error, node.forced = event.get("error"), bool(event.get("forced"))
-                node.stopped = event["outcome"] == "stopped"
-                node.stop_asked, node.stopped_by = event.get("stop_asked", 0.0), event.get("stopped_by", "")
+            match event:
+                case NodeStarted():
+                    node.scratch = event.scratch
+                case RankEnded(exitcode=0):
+                    self.left[event.rank] = (node.rank, event.time)
+                case Restarted():
+                    self.left.clear()
+                case NodeEnded():
+                    node.error, node.forced, node.stopped = event.error, event.forced, event.outcome == "stopped"
+                    node.stop_asked, node.stopped_by = event.stop_asked, event.stopped_by
         if events:
             self._append(*events)
         # After the events: a reader that knows a line then knows of the error that it tells of.
@@ -265,11 +266,12 @@ class Supervisor:
                 return {"state": "succeeded"}
             return {"state": "stopped", "reason": self.stop_reason or stopped(left)}
         first = self._stopped_from_outside()
-        if first and not self.stop_reason and all(error["time"] > first.stop_asked for error in errors):
+        if first and not self.stop_reason and all(error.time > first.stop_asked for error in errors):
             return {"state": "stopped", "reason": stopped(first)}
         if errors:
-            error = first_cause(errors, self.left)
-            return {"state": "failed", "reason": f"{who(error)} failed" if error else "", "error": error}
+            cause = first_cause(errors, self.left)
+            reason = f"{failed_process(cause)} failed" if cause else ""
+            return {"state": "failed", "reason": reason, "error": cause and cause.to_json()}
         if self.stop_reason:
             forced = any(node.forced or node.code == -signal.SIGKILL for node in self.nodes)
             how = " (by force, after the grace period)" if forced else ""
@@ -337,7 +339,7 @@ class Supervisor:
             if node.process.poll() is None:
                 node.process.send_signal(signum)
 
-    def _append(self, *events: dict[str, Any], durable: bool = False) -> bool:
+    def _append(self, *events: Event | dict[str, Any], durable: bool = False) -> bool:
         if self._is_removed():  # nothing is begun anew where a folder was
             return True
         try:
@@ -363,7 +365,7 @@ def main(argv: list[str]) -> int:
         signal.signal(signum, lambda *_: None)
     introduce(run)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
-    if RunFolder(run).last_event("ended"):  # whoever looked had given us up, so late have we come
+    if RunFolder(run).last_event(Ended):  # whoever looked had given us up, so late have we come
         return 1
     threading.Thread(target=_beat, args=(run,), daemon=True, name="heartbeat").start()
     Supervisor(run, archive, asked, umask).run()

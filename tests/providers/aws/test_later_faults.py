@@ -14,9 +14,11 @@ import pytest
 import cloudtrain
 from cloudtrain.api.lookup import adopt, find_run
 from cloudtrain.errors import CloudError, StorageError
+from cloudtrain.runs.events import Cursor
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import Kind
 from tests.providers.aws.jobs import JOB, LASTING, PASSING, exists, submitted
+from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 from tests.support.workbench import Bench
 
@@ -169,7 +171,7 @@ def test_log_lines_and_events_are_read_once_whatever_call_goes_wrong(cloud: Clou
         while len(said) < 2 * (part + 1) and time.monotonic() < deadline:
             said += [line.text for line in next(updates).lines]
     assert sorted(said) == sorted([*(f"zero {part}" for part in range(3)), *(f"one {part}" for part in range(3))])
-    assert [e["seq"] for e in run.folder.events() if e["type"] == "metrics"] == [0, 1, 2]
+    assert [e["seq"] for e in events_of(run.folder) if e["type"] == "metrics"] == [0, 1, 2]
     assert len(list(run.logs())) == 6
 
 
@@ -188,9 +190,10 @@ def test_reading_goes_on_when_the_token_has_expired(cloud: Cloud) -> None:
     run = submitted("token-1")
     lines_of(cloud, run.id, 0, "[rank 0] first", "[rank 0] second")
     run.status()
-    cursor = run.folder.last_event("cursor")
+    cursor = run.folder.last_event(Cursor)
     assert cursor is not None
-    for place in cursor["streams"].values():
+    assert cursor.streams is not None
+    for place in cursor.streams.values():
         place["token"] = "a token that nobody knows any more"
     run.folder.append(cursor)
     lines_of(cloud, run.id, 0, "[rank 0] third")

@@ -210,7 +210,8 @@ def test_kept_machines_of_which_the_time_is_over_are_not_shown(
     assert run.wait(30).kept_until > 0
     job.learn(TrainingEndTime=job["LastModifiedTime"] - 7200)
     state = run.status()
-    assert (state.kept["status"], state.kept_until) == ("Terminated", 0.0)
+    assert state.kept is not None
+    assert (state.kept.status, state.kept_until) == ("Terminated", 0.0)
     assert state.billing["kept_seconds"] == 1800
 
 

@@ -15,6 +15,7 @@ from cloudtrain.errors import CloudError
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import Kind
 from tests.providers.aws.jobs import CALLS, JOB, LASTING, PASSING, SUBMIT_CALLS, exists, submitted
+from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 from tests.support.workbench import Bench
 
@@ -34,7 +35,7 @@ def test_a_submit_outlives_what_passes(cloud: Cloud, kind: Kind, index: int) -> 
     run = submitted(run_id)
     assert exists(cloud, run_id)
     assert run.status().state == "pending"
-    assert [event["type"] for event in run.folder.events()].count("submitted") == 1
+    assert [event["type"] for event in events_of(run.folder)].count("submitted") == 1
 
 
 @pytest.mark.parametrize("index", SUBMIT_CALLS)

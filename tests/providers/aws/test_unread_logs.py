@@ -14,6 +14,7 @@ from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import Kind
 from tests.providers.aws.jobs import submitted
 from tests.providers.aws.test_later_faults import archive, lines_of
+from tests.support.events import events_of
 
 EVER = 500
 """More often than anybody asks."""
@@ -43,7 +44,7 @@ def test_without_the_right_to_read_logs_a_job_ends_and_is_fetched_and_repeated(
     lines_of(cloud, run.id, 0, "[rank 0] hello")
     cloud.account.lacking |= lacking
     assert run.status().state == "pending"
-    assert "not authorized to perform: logs:" in run.status().log_trouble["reason"]
+    assert "not authorized to perform: logs:" in run.status().log_error
     trained(cloud, run.id)
     assert run.wait(30).state == "succeeded"
     assert (run.fetch(tmp_path / "result") / "model" / "weights").read_text() == "w"
@@ -60,7 +61,7 @@ def test_lines_that_could_not_be_read_come_when_the_right_is_there(cloud: Cloud)
     assert "permission" in str(refused.value.hint)
     cloud.account.lacking.clear()
     assert [line.text for line in run.logs()] == ["hello"]
-    assert run.status().log_trouble == {}
+    assert run.status().log_unread is None
 
 
 def test_the_note_is_written_once_and_taken_back_once(cloud: Cloud) -> None:
@@ -69,7 +70,7 @@ def test_the_note_is_written_once_and_taken_back_once(cloud: Cloud) -> None:
     for lacking in (True, True, False, False):
         cloud.account.lacking = {"logs:*"} if lacking else set()
         find_run(run.id).status()
-    notes = [event["reason"] != "" for event in run.folder.events() if event["type"] == "log_unread"]
+    notes = [event["reason"] != "" for event in events_of(run.folder) if event["type"] == "log_unread"]
     assert notes == [True, False]
 
 

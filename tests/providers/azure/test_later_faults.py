@@ -29,6 +29,7 @@ from tests.providers.azure.jobs import (
     run_id_of,
     submitted,
 )
+from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 
 OBSERVING = [("history", "GetDiscovery"), ("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "GetBlob")]
@@ -90,7 +91,7 @@ def test_a_log_that_cannot_be_read_keeps_no_job_from_its_end(
     cloud.front.reset()
     assert (run.fetch(tmp_path / "result") / "model" / "weights").read_bytes() == b"w"
     assert [line.text for line in run.logs()] == ["hello"]
-    assert run.status().log_trouble == {}
+    assert run.status().log_unread is None
 
 
 def test_list_asks_a_cloud_only_when_told_to_and_shows_what_it_knows(cloud: AzureCloud) -> None:
@@ -218,7 +219,7 @@ def test_who_follows_a_job_with_credentials_that_expire_is_told_that_it_goes_on(
 
 def test_a_submission_of_which_nothing_was_sent_is_settled_without_asking(cloud: AzureCloud) -> None:
     run = submitted("unsent-1")
-    kept = [event for event in run.folder.events() if event["type"] == "submitting"]
+    kept = [event for event in events_of(run.folder) if event["type"] == "submitting"]
     run.folder.events_file.write_text("".join(json.dumps(event) + "\n" for event in kept))
     cloud.front.reset()
     from cloudtrain.providers.azure.client import workspace

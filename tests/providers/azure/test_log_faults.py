@@ -13,6 +13,7 @@ from cloudtrain.api.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import Kind
 from tests.providers.azure.jobs import PASSING, log_of, prints, run_id_of, submitted
+from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 
 
@@ -40,7 +41,7 @@ def test_log_lines_and_events_are_read_once_whatever_call_goes_wrong(cloud: Azur
         while len(said) < 2 * (part + 1) and time.monotonic() < deadline:
             said += [line.text for line in next(updates).lines]
     assert sorted(said) == sorted([*(f"zero {part}" for part in range(3)), *(f"one {part}" for part in range(3))])
-    assert [e["seq"] for e in run.folder.events() if e["type"] == "metrics"] == [0, 1, 2]
+    assert [e["seq"] for e in events_of(run.folder) if e["type"] == "metrics"] == [0, 1, 2]
     assert (texts(run, 0), texts(run, 1)) == (["zero 0", "zero 1", "zero 2"], ["one 0", "one 1", "one 2"])
 
 
@@ -80,7 +81,7 @@ def test_a_log_that_was_replaced_is_read_from_its_beginning_after_what_was_there
     find_run(run.id).status()
     assert texts(run, 0) == ["before", "after, and this is longer than what had been there"]
     assert texts(run, 1) == ["stays"]
-    assert [e["seq"] for e in run.folder.events() if e["type"] == "metrics"] == [0, 1]
+    assert [e["seq"] for e in events_of(run.folder) if e["type"] == "metrics"] == [0, 1]
 
 
 @pytest.mark.parametrize("line", ["[rank 0] short", f"[rank 0] long {'x' * 500}"], ids=["shorter", "longer"])

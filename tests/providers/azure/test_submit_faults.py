@@ -25,6 +25,7 @@ from tests.providers.azure.jobs import (
     run_id_of,
     submitted,
 )
+from tests.support.events import events_of
 
 
 def test_these_are_the_calls_of_a_submit(cloud: AzureCloud) -> None:
@@ -45,7 +46,7 @@ def test_a_first_submit_outlives_what_passes(cloud: AzureCloud, kind: Kind, call
     run = submitted(run_id)
     assert exists(cloud, run_id)
     assert run.status().state == "pending"
-    assert [event["type"] for event in run.folder.events()].count("submitted") == 1
+    assert [event["type"] for event in events_of(run.folder)].count("submitted") == 1
 
 
 @pytest.mark.parametrize("call", AGAIN, ids=name_of)

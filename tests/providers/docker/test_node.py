@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudtrain.providers.docker.container import ROOT_CAPABILITIES, ULIMITS, Bind
+from cloudtrain.runs.events import Cause
 from cloudtrain.runs.failure_hints import hint_for
 from tests.providers.docker.conftest import Begin, MakeSpec
 from tests.support.limits import HANG_SECONDS
@@ -218,7 +219,7 @@ def test_a_killed_container_is_told_by_the_signal(make_spec: MakeSpec, begin: Be
     docker.containers.get(spec.name).kill("SIGKILL")
     code, _, events = finished(process)
     assert (code, events[0]["message"]) == (137, "its container was killed by SIGKILL")
-    told = hint_for(events[0]) or ""
+    told = hint_for(Cause.read(events[0])) or ""
     assert "ran out of memory" not in told, "the engine knows that it did not"
     assert "docker kill" in told
 
@@ -231,7 +232,7 @@ def test_a_rank_that_was_killed_by_hand_had_memory_enough(make_spec: MakeSpec, b
         begin(make_spec(f"print('::cloudtrain:: ' + {json.dumps(event)!r}); raise SystemExit(1)"))
     )
     assert (code, events[-1]["error"]["message"]) == (1, "was killed by SIGKILL")
-    assert "docker kill" in (hint_for(events[-1]["error"]) or "")
+    assert "docker kill" in (hint_for(Cause.read(events[-1]["error"])) or "")
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -260,7 +261,7 @@ def test_a_shell_without_python_and_a_foreign_processor_are_told_with_the_way_ou
 ) -> None:
     _, _, events = finished(begin(make_spec("", argv=("/bin/sh", "-c", "PATH=; exec python3"))))
     assert events[0]["message"] == "its container exited with code 127: /bin/sh: 1: exec: python3: not found"
-    assert hint_for(events[0]) == "an image needs python3 with torch on its PATH"
+    assert hint_for(Cause.read(events[0])) == "an image needs python3 with torch on its PATH"
     foreign = f"{image}-foreign"
     docker.api.import_image_from_data(_foreign_program(), repository=foreign.split(":")[0], tag=foreign.split(":")[1])
     try:
@@ -268,7 +269,7 @@ def test_a_shell_without_python_and_a_foreign_processor_are_told_with_the_way_ou
     finally:
         docker.images.remove(foreign, force=True)
     assert "exec format error" in events[0]["message"]
-    assert "another kind of processor" in (hint_for(events[0]) or "")
+    assert "another kind of processor" in (hint_for(Cause.read(events[0])) or "")
 
 
 def _foreign_program() -> bytes:

@@ -1,0 +1,44 @@
+"""Why a run failed: the first cause among what its nodes say, and how it is told in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from cloudtrain.runs.events import Cause
+from cloudtrain.runs.state import RunState
+
+
+def first_cause(
+    causes: Iterable[Cause], finished_ranks: Mapping[int, tuple[int, float]] = MappingProxyType({})
+) -> Cause | None:
+    """Of several nodes' own root causes the earliest that is no mere consequence of another; None where there is none.
+
+    `finished_ranks`: the ranks that ended with 0, their node and when (a Unix timestamp). Where all that is known is
+    that a peer was gone, the rank that had ended while others still waited for it is the cause.
+    """
+    cause = min(causes, key=lambda cause: (cause.consequence, cause.time), default=None)
+    if cause is None or not cause.consequence or cause.exception == "SIGTERM":
+        return cause
+    early = [(when, rank, node) for rank, (node, when) in finished_ranks.items() if when <= cause.time]
+    if not early:
+        return cause
+    when, rank, node = min(early)
+    message = f"ended with exit code 0 while {failed_process(cause)} still waited for it"
+    return Cause(rank=rank, node=node, time=when, exception="exit", message=message)
+
+
+def failed_process(cause: Cause) -> str:
+    """`rank 3 (node 1)`, or `node 0` for what no rank did."""
+    return f"rank {cause.rank} (node {cause.node})" if cause.rank >= 0 else f"node {cause.node}"
+
+
+def explain(state: RunState) -> str:
+    """Why a run ended as it did, in one line: the first failing rank and what it raised. Empty when it succeeded."""
+    cause = state.error
+    if cause is None:
+        return state.reason
+    if cause.rank < 0:
+        return f"{failed_process(cause)}: {cause.message}"
+    verb = f"raised {cause.exception}: " if cause.traceback else ""
+    return f"{failed_process(cause)} {verb}{cause.message}"

@@ -1,0 +1,169 @@
+"""fold(events) -> state: what a run's events add up to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from cloudtrain.runs import events
+from cloudtrain.runs.events import Event
+from cloudtrain.runs.state import Curve, RunState
+
+MAX_WARNINGS = 20
+
+
+def fold(run_id: str, new_events: Iterable[Event], state: RunState | None = None) -> RunState:
+    """Apply events, in order, to a state, which is changed in place (a new one by default), and return it.
+
+    An event that comes twice, as one that was read from a log again, counts once: (node, rank, seq) names it.
+    """
+    state = state or RunState(run_id=run_id)
+    for event in new_events:
+        if event.seq is not None and not state.seen.add(event.node, event.rank, event.seq):
+            continue
+        apply = _APPLY.get(type(event))
+        if apply is not None:
+            apply(state, event)
+    return state
+
+
+def _submitting(state: RunState, event: events.Submitting) -> None:
+    state.created = event.time
+    state.name, state.provider, state.contract = event.name, event.provider, event.contract
+    state.nodes, state.processes = event.nodes, event.processes
+    state.adopted = event.adopted
+    state.owner = event.owner or ("another machine" if event.adopted else "")
+
+
+def _image(state: RunState, event: events.Image) -> None:
+    state.image, state.image_digest = event.address, event.digest
+
+
+def _submitted(state: RunState, event: events.Submitted) -> None:
+    state.ref = event.ref
+    _advance(state, "pending")
+
+
+def _phase(state: RunState, event: events.Phase) -> None:
+    state.phase, state.phase_seen = event.phase, event.time
+    state.phase_since = event.since or event.time
+    state.instance = event.instance or state.instance
+    if event.running:
+        state.started = state.started or state.phase_since
+        _advance(state, "running")
+
+
+def _node_started(state: RunState, event: events.NodeStarted) -> None:
+    state.started = state.started or event.time
+    state.nodes_ended.pop(event.node, None)
+    _advance(state, "running")
+
+
+def _node_ended(state: RunState, event: events.NodeEnded) -> None:
+    state.nodes_ended[event.node] = event
+
+
+def _rank_started(state: RunState, event: events.RankStarted) -> None:
+    state.ranks.add(event.rank)
+
+
+def _rank_ended(state: RunState, event: events.RankEnded) -> None:
+    if event.exitcode == 0:
+        state.finished_ranks[event.rank] = (event.node, event.time)
+
+
+def _restarted(state: RunState, event: events.Restarted) -> None:
+    if event.attempt > state.restarts:
+        state.restarts = event.attempt
+        state.finished_ranks.clear()
+
+
+def _error(state: RunState, event: events.Error) -> None:
+    state.errors.append(event)
+
+
+def _warned(state: RunState, event: events.Warned) -> None:
+    if event.message not in state.warnings and len(state.warnings) < MAX_WARNINGS:
+        state.warnings.append(event.message)
+
+
+def _metrics(state: RunState, event: events.Metrics) -> None:
+    state.metrics |= event.values
+    for name, value in event.values.items():
+        state.curves.setdefault(name, Curve()).add(value)
+
+
+def _progress(state: RunState, event: events.Progress) -> None:
+    state.progress = event
+
+
+def _checkpoint(state: RunState, event: events.Checkpoint) -> None:
+    if event.step is not None:
+        state.checkpoint = event
+
+
+def _resumed(state: RunState, event: events.Resumed) -> None:
+    if event.step is not None:
+        state.resumed = event
+
+
+def _result(state: RunState, event: events.Result) -> None:
+    state.result = event
+
+
+def _log_unread(state: RunState, event: events.LogUnread) -> None:
+    state.log_unread = event if event.reason else None
+
+
+def _kept(state: RunState, event: events.Kept) -> None:
+    state.kept = event
+    state.billing = event.billing or state.billing
+
+
+def _stop_requested(state: RunState, event: events.StopRequested) -> None:
+    state.stop_requested = state.stop_requested or event.time
+    if not state.has_ended:
+        state.state, state.reason = "stopping", event.reason
+
+
+def _ended(state: RunState, event: events.Ended) -> None:
+    if state.has_ended:  # the first end counts
+        return
+    state.state, state.ended, state.reason = event.state, event.time, event.reason
+    state.billing = event.billing or {}
+    state.results = event.left
+    cause = event.error
+    if cause is not None:  # its traceback is in the event of the error itself
+        where = (cause.node, cause.rank, cause.time)
+        same = (error for error in state.errors if (error.node, error.rank, error.time) == where)
+        state.error = cause.replace(traceback=next((error.traceback for error in same), ""))
+
+
+def _advance(state: RunState, to: str) -> None:
+    order = ("submitting", "pending", "running")
+    if state.state in order and order.index(to) > order.index(state.state):
+        state.state = to
+
+
+_APPLY: dict[type[Event], Callable[[RunState, Any], None]] = {
+    events.Submitting: _submitting,
+    events.Image: _image,
+    events.Submitted: _submitted,
+    events.Phase: _phase,
+    events.NodeStarted: _node_started,
+    events.NodeEnded: _node_ended,
+    events.RankStarted: _rank_started,
+    events.RankEnded: _rank_ended,
+    events.Restarted: _restarted,
+    events.Error: _error,
+    events.Warned: _warned,
+    events.Metrics: _metrics,
+    events.Progress: _progress,
+    events.Checkpoint: _checkpoint,
+    events.Resumed: _resumed,
+    events.Result: _result,
+    events.LogUnread: _log_unread,
+    events.Kept: _kept,
+    events.StopRequested: _stop_requested,
+    events.Ended: _ended,
+}
