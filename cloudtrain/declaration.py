@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cloudtrain.errors import UsageError
 
@@ -25,6 +25,22 @@ if TYPE_CHECKING:
 
 GROUP = "cloudtrain.providers"
 """The entry point group in which third parties name their providers."""
+
+
+SettingKind = Literal["text", "texts", "arguments", "path", "size", "grace", "seconds", "boolean"]
+"""How a setting is written. `size`: bytes, such as 8 GiB; `grace`: a duration of at least 5 s; `seconds`: 0.05 to 3600;
+`texts`: several, separated by commas in the environment; `arguments`: texts of the form NAME=VALUE.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: a key of cloudtrain.toml, and a variable `CLOUDTRAIN_*`."""
+
+    meaning: str
+    kind: SettingKind = "text"
+    default: Any = None
+    """As it is read: bytes, seconds; None for no default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +69,8 @@ class Declaration:
     """Providers whose inputs and secrets are this one's too: what `local` finds, a container here finds."""
     request_name: str = ""
     """What its cloud calls a request: `CreateTrainingJob`; empty where there is no such word."""
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    """Its settings, by their key within its own table: `region` for `[aws] region` and `CLOUDTRAIN_AWS_REGION`."""
     section: Callable[[], type[Section]] | None = None
     """Imports the model of its section in job.yaml; None where it has none."""
 
@@ -83,14 +101,14 @@ def declaration_of(name: str) -> Declaration:
     return declared
 
 
-def declarations() -> Iterator[Declaration]:
+def declarations(*, third_parties: bool = True) -> Iterator[Declaration]:
     """Those of all providers, ours first: others' packages are searched only if the caller reads on.
 
     A third party's that cannot be loaded is skipped with a warning: the command may not be about it.
     """
     for name in _our_names():
         yield declaration_of(name)
-    for name in sorted({*third_party()} - {*_our_names()}):
+    for name in sorted({*third_party()} - {*_our_names()}) if third_parties else ():
         try:
             yield declaration_of(name)
         except UsageError as error:

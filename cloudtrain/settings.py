@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.declaration import Setting, SettingKind, declarations
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue, did_you_mean
 from cloudtrain.units import parse_duration, parse_size
@@ -39,10 +40,6 @@ def _path(value: Any) -> str:
         return path
     except RuntimeError:
         raise ValueError(f"there is no such user: {value}") from None
-
-
-def _quantity(parse: Callable[[str], int]) -> Callable[[Any], int]:
-    return lambda value: parse(_text(value))
 
 
 def _grace(value: Any) -> int:
@@ -84,50 +81,45 @@ def _boolean(value: Any) -> bool:
     return str(value).lower() in ("1", "true", "yes")
 
 
-KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "provider": (_text, "the provider when --provider is not given"),
-    "data_dir": (_path, "where runs are kept"),
-    "python": (_path, "the Python that local runs use; it must have torch"),
-    "source_warn": (_quantity(parse_size), "warn when the source folder is larger"),
-    "source_limit": (_quantity(parse_size), "refuse when the source folder is larger"),
-    "stop_grace": (_grace, "local runs: time from the stop signal to the kill"),
-    "image.args": (_arguments, "arguments of our own image, such as BASE_IMAGE=debian:12-slim"),
-    "image.build_args": (_arguments, "arguments of a Dockerfile of your own"),
-    "docker.memory": (_quantity(parse_size), "the most memory that one container may use, such as 8 GiB"),
-    "docker.share_gpus": (_boolean, "containers may use GPUs that another run has"),
-    "prices": (_path, "your own table of prices: CSV, instance_type,usd_per_hour,region,as_of"),
-    "aws.region": (_text, "AWS region"),
-    "aws.role": (_text, "execution role of SageMaker jobs"),
-    "aws.bucket": (_text, "bucket for source, checkpoints and models"),
-    "aws.repository": (_text, "where images that are built are pushed: ECR's name or address of it"),
-    "aws.subnets": (_texts, "subnets of the job's network"),
-    "aws.security_groups": (_texts, "security groups of the job's network"),
-    "aws.kms_key": (_text, "key that encrypts what the job writes"),
-    "aws.poll": (_seconds, "seconds between two looks at a job"),
-    "azure.subscription": (_text, "Azure subscription"),
-    "azure.resource_group": (_text, "resource group"),
-    "azure.workspace": (_text, "Azure ML workspace"),
-    "azure.location": (_text, "where the workspace is, such as eastus: prices depend on it"),
-    "azure.compute": (_text, "compute cluster; none: serverless"),
-    "azure.datastore": (_text, "where checkpoints, model and output are kept"),
-    "azure.repository": (_text, "where images that are built are pushed: myregistry.azurecr.io/train"),
-    "azure.poll": (_seconds, "seconds between two looks at a job"),
-    "azure.stop_grace": (_grace, "how long a job that is stopped may take to save and to store what it saved"),
+_READERS: Mapping[SettingKind, Callable[[Any], Any]] = {
+    "text": _text,
+    "texts": _texts,
+    "arguments": _arguments,
+    "path": _path,
+    "size": lambda value: parse_size(_text(value)),
+    "grace": _grace,
+    "seconds": _seconds,
+    "boolean": _boolean,
 }
-"""Every setting: its reader and its meaning."""
+DEFAULT_PROVIDER = "local"
+GENERAL: Mapping[str, Setting] = {
+    "provider": Setting("the provider when --provider is not given", default=DEFAULT_PROVIDER),
+    "data_dir": Setting("where runs are kept", "path"),
+    "python": Setting("the Python that local runs use; it must have torch", "path"),
+    "source_warn": Setting("warn when the source folder is larger", "size", 100_000_000),
+    "source_limit": Setting("refuse when the source folder is larger", "size", 1_000_000_000),
+    "stop_grace": Setting("local runs: time from the stop signal to the kill", "grace", 30),
+    "image.args": Setting("arguments of our own image, such as BASE_IMAGE=debian:12-slim", "arguments"),
+    "image.build_args": Setting("arguments of a Dockerfile of your own", "arguments"),
+    "prices": Setting("your own table of prices: CSV, instance_type,usd_per_hour,region,as_of", "path"),
+}
+"""Settings that belong to no provider, by key. Those of a provider are in its declaration."""
 
 FILE_NAME = "cloudtrain.toml"
+PREFIX = "CLOUDTRAIN_"
 
-DEFAULTS: dict[str, Any] = {
-    "provider": "local",
-    "source_warn": 100_000_000,
-    "source_limit": 1_000_000_000,
-    "stop_grace": 30,
-    "aws.poll": 10.0,
-    "azure.datastore": "workspaceblobstore",
-    "azure.poll": 10.0,
-    "azure.stop_grace": 60,
-}
+
+def known_settings(*, third_parties: bool = True) -> dict[str, Setting]:
+    """Every setting by its dotted key, `aws.region`; `third_parties`: those of other packages' providers, too."""
+    found = dict(GENERAL)
+    for each in declarations(third_parties=third_parties):
+        found |= {f"{each.name}.{key}": setting for key, setting in each.settings.items()}
+    return found
+
+
+def variable_of(key: str) -> str:
+    """The environment variable of a setting: `CLOUDTRAIN_AWS_REGION` for `aws.region`."""
+    return PREFIX + key.upper().replace(".", "_").replace("-", "_")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,35 +149,37 @@ def load_settings(
 ) -> Settings:
     """The settings for a job in `folder`. SpecError lists every mistake with its file or variable."""
     environ = os.environ if environ is None else environ
-    values: dict[str, Any] = {**DEFAULTS, "data_dir": str(_xdg(environ, "XDG_DATA_HOME", ".local/share"))}
-    origins = dict.fromkeys(values, "default")
     issues: list[Issue] = []
-    for given in (
-        _file(_xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml", issues),
-        _file(folder / FILE_NAME, issues),
-        _environment(environ),
-        {key: (value, f"--{key.replace('_', '-')}") for key, value in (flags or {}).items() if value is not None},
-    ):
+    files = (_xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml", folder / FILE_NAME)
+    tables = [_file(file, issues) for file in files]
+    known = _settings_for({key for table in tables for key in table}, environ)
+    values = {key: setting.default for key, setting in known.items() if setting.default is not None}
+    values["data_dir"] = str(_xdg(environ, "XDG_DATA_HOME", ".local/share"))
+    origins = dict.fromkeys(values, "default")
+    variables = {key: (environ.get(variable_of(key)), f"environment {variable_of(key)}") for key in known}
+    command_line = {key: (value, f"--{key.replace('_', '-')}") for key, value in (flags or {}).items()}
+    for given in (*tables, {key: pair for key, pair in variables.items() if pair[0]}, command_line):
         for key, (value, origin) in given.items():
-            if key not in KEYS:
-                issues.append(Issue((key,), f"unknown setting{did_you_mean(key, KEYS)}", origin=origin))
+            if value is None:
+                continue
+            if key not in known:
+                issues.append(Issue((key,), f"unknown setting{did_you_mean(key, known)}", origin=origin))
                 continue
             try:
-                values[key], origins[key] = KEYS[key][0](value), origin
+                values[key], origins[key] = _READERS[known[key].kind](value), origin
             except ValueError as error:
-                issues.append(Issue((key,), str(error), KEYS[key][1], origin=origin))
+                issues.append(Issue((key,), str(error), known[key].meaning, origin=origin))
     if issues:
         raise SpecError(issues)
     return Settings(values=values, origins=origins, folder=folder)
 
 
-def _environment(environ: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
-    given = {}
-    for key in KEYS:
-        variable = f"CLOUDTRAIN_{key.upper().replace('.', '_')}"
-        if environ.get(variable):
-            given[key] = (environ[variable], f"environment {variable}")
-    return given
+def _settings_for(keys: Set[str], environ: Mapping[str, str]) -> dict[str, Setting]:
+    """The settings that these keys and variables may mean; other packages are searched only if they may be theirs."""
+    ours = known_settings(third_parties=False)
+    variables = {variable_of(key) for key in ours}
+    are_ours = keys <= ours.keys() and all(name in variables for name in environ if name.startswith(PREFIX))
+    return ours if are_ours else known_settings()
 
 
 def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:

@@ -19,7 +19,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan, make_plan
 from cloudtrain.providers import Request, get_provider
-from cloudtrain.settings import DEFAULTS, load_settings
+from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec import JobSpec, load_spec, spec_from_values
 from cloudtrain.spec.yaml_document import Document
 from cloudtrain.submission.submit import Progress, read_context, targets
@@ -28,7 +28,7 @@ from cloudtrain.submission.submit import submit as start
 if TYPE_CHECKING:
     from cloudtrain.api.run import Run
 
-REHEARSED_BY = DEFAULTS["provider"]
+REHEARSED_BY = DEFAULT_PROVIDER
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

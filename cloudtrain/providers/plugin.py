@@ -10,7 +10,7 @@ from pydantic import Field
 from cloudtrain.contracts.launch import Launch
 from cloudtrain.contracts.plain import CLOUD_FIELDS, Layout, launches, plain_job
 from cloudtrain.contracts.shell import shell_script
-from cloudtrain.declaration import Declaration
+from cloudtrain.declaration import Declaration, Setting
 from cloudtrain.errors import CloudError, Outcome, RunExists, StorageError, UsageError
 from cloudtrain.images.reference import ResolvedImage
 from cloudtrain.images.selection import PlannedImage, select_image
@@ -65,6 +65,7 @@ __all__ = [
     "RunRecord",
     "RunState",
     "Section",
+    "Setting",
     "Settings",
     "Size",
     "StorageError",

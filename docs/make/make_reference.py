@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cloudtrain import errors, settings
+from cloudtrain.declaration import Setting
 from cloudtrain.units import format_duration, format_size
 from reference_commands import commands, job_yaml
 from reference_events import events_page
@@ -84,8 +85,8 @@ JOB_CODES = {
 def settings_page() -> str:
     """Every setting: its key, its variable, what it means."""
     rows = [
-        (f"`{key}`", f"`CLOUDTRAIN_{key.upper().replace('.', '_')}`", meaning, _shown(key))
-        for key, (_, meaning) in settings.KEYS.items()
+        (f"`{key}`", f"`{settings.variable_of(key)}`", setting.meaning, _shown(key, setting))
+        for key, setting in settings.known_settings(third_parties=False).items()
     ]
     text = (
         "A flag wins over the environment, that over `cloudtrain.toml` beside the job, that over"
@@ -95,13 +96,13 @@ def settings_page() -> str:
     return page("Settings", text + table(("key", "variable", "meaning", "default"), rows))
 
 
-def _shown(key: str) -> str:
-    value = settings.DEFAULTS.get(key, {"data_dir": "~/.local/share/cloudtrain"}.get(key))
+def _shown(key: str, setting: Setting) -> str:
+    value = setting.default
     if value is None:
-        return "the one that runs cloudtrain" if key == "python" else ""
-    if key.startswith("source_"):
+        return {"data_dir": "`~/.local/share/cloudtrain`", "python": "the one that runs cloudtrain"}.get(key, "")
+    if setting.kind == "size":
         return format_size(value)
-    return format_duration(value) if key.endswith(("_grace", ".poll")) else f"`{value}`"
+    return format_duration(value) if setting.kind in ("grace", "seconds") else f"`{value}`"
 
 
 def environment() -> str:

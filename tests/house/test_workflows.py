@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cloudtrain.settings import KEYS
+from cloudtrain.settings import known_settings, variable_of
 from tests.house.tools import ROOT, tool
 from tests.support.limits import HANG_SECONDS
 
@@ -81,7 +81,7 @@ def test_scripts_are_shell_that_shellcheck_likes(workflow: dict[str, Any], tmp_p
 
 
 def test_what_they_set_are_settings() -> None:
-    names = {f"CLOUDTRAIN_{key.upper().replace('.', '_')}" for key in KEYS}
+    names = {variable_of(key) for key in known_settings()}
     for path in STARTING_JOBS:
         said = set(re.findall(r"\b(CLOUDTRAIN_\w+):", path.read_text()))
         assert said

@@ -10,12 +10,13 @@ import cloudtrain
 from cloudtrain.declaration import declaration_of, is_provider, provider_names
 from cloudtrain.errors import SpecError, UsageError
 from cloudtrain.providers import get_provider
+from cloudtrain.settings import load_settings
 from cloudtrain.spec import json_schema
 from tests.support.in_process import call
 
 MODULE = '''
 from dataclasses import dataclass
-from cloudtrain.declaration import Declaration
+from cloudtrain.declaration import Declaration, Setting
 from cloudtrain.providers import Request
 from cloudtrain.spec.section import Section, Strings
 from cloudtrain.planning.target import ProviderConfig, Target
@@ -35,6 +36,7 @@ class Slurm:
         name="slurm", label="Slurm", is_remote=True, contract="slurm",
         input_schemes=("lustre",), input_example="lustre://scratch/data", secret_stores={"pass": "PATH"},
         section=lambda: SlurmSection, request_name="sbatch script",
+        settings={"account": Setting("who is billed"), "poll": Setting("seconds between looks", "seconds", 5.0)},
     )
     contracts = ("slurm",)
 
@@ -103,6 +105,20 @@ def test_its_section_is_checked_at_its_line_as_ours_are(slurm: Path) -> None:
         "job.yaml:3:3: slurm.partitoin: unknown key (did you mean 'partition'?)",
         "job.yaml:4:3: slurm.constraints: expected a text or a list of texts, got 3",
     ]
+
+
+def test_its_settings_are_read_from_file_and_environment_and_checked_at_their_line(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (slurm / "cloudtrain.toml").write_text("[slurm]\naccount = 'physics'\n")
+    assert load_settings(slurm).get("slurm.account") == "physics"
+    assert load_settings(slurm).get("slurm.poll") == 5.0
+    (slurm / "cloudtrain.toml").write_text("[slurm]\nacount = 'physics'\n")
+    with pytest.raises(SpecError, match=r"cloudtrain\.toml:2: slurm\.acount: unknown setting .*'slurm\.account'"):
+        load_settings(slurm)
+    (slurm / "cloudtrain.toml").unlink()
+    monkeypatch.setenv("CLOUDTRAIN_SLURM_POLL", "20")
+    assert load_settings(slurm).get("slurm.poll") == 20.0
 
 
 def test_its_secrets_and_inputs_are_held_against_what_it_declares(slurm: Path) -> None:

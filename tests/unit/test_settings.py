@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import SpecError
-from cloudtrain.settings import DEFAULTS, KEYS, Settings, load_settings
+from cloudtrain.settings import Settings, known_settings, load_settings
 
 
 @pytest.fixture
@@ -48,7 +48,8 @@ def mistakes(home: Path, job: Path, flags: dict[str, str] | None = None, **envir
 
 def test_without_any_setting_the_defaults_hold(home: Path, job: Path) -> None:
     found = load(home, job)
-    assert found.values == {**DEFAULTS, "data_dir": str(home / ".local/share/cloudtrain")}
+    defaults = {key: setting.default for key, setting in known_settings().items() if setting.default is not None}
+    assert found.values == {**defaults, "data_dir": str(home / ".local/share/cloudtrain")}
 
 
 def test_a_default_says_that_it_is_one(home: Path, job: Path) -> None:
@@ -187,7 +188,7 @@ def test_a_file_that_cannot_be_read_is_told(home: Path, job: Path, make: object,
 
 
 def test_every_setting_says_what_it_means() -> None:
-    assert all(meaning for _, meaning in KEYS.values())
+    assert all(setting.meaning for setting in known_settings().values())
 
 
 def test_settings_are_frozen(home: Path, job: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudtrain.declaration import Declaration
+from cloudtrain.declaration import Declaration, Setting
 
 if TYPE_CHECKING:
     from cloudtrain.spec.section import Section
@@ -27,4 +27,14 @@ DECLARATION = Declaration(
     secret_stores={"secretsmanager": "NAME", "ssm": "NAME"},
     request_name="CreateTrainingJob",
     section=_section,
+    settings={
+        "region": Setting("AWS region"),
+        "role": Setting("execution role of SageMaker jobs"),
+        "bucket": Setting("bucket for source, checkpoints and models"),
+        "repository": Setting("where images that are built are pushed: ECR's name or address of it"),
+        "subnets": Setting("subnets of the job's network", "texts"),
+        "security_groups": Setting("security groups of the job's network", "texts"),
+        "kms_key": Setting("key that encrypts what the job writes"),
+        "poll": Setting("seconds between two looks at a job", "seconds", 10.0),
+    },
 )

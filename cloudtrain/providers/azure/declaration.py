@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloudtrain.declaration import Declaration
+from cloudtrain.declaration import Declaration, Setting
 
 if TYPE_CHECKING:
     from cloudtrain.spec.section import Section
@@ -28,4 +28,17 @@ DECLARATION = Declaration(
     no_local_secrets="a Key Vault is asked by the job's identity, and this machine has none",
     request_name="command job",
     section=_section,
+    settings={
+        "subscription": Setting("Azure subscription"),
+        "resource_group": Setting("resource group"),
+        "workspace": Setting("Azure ML workspace"),
+        "location": Setting("where the workspace is, such as eastus: prices depend on it"),
+        "compute": Setting("compute cluster; none: serverless"),
+        "datastore": Setting("where checkpoints, model and output are kept", default="workspaceblobstore"),
+        "repository": Setting("where images that are built are pushed: myregistry.azurecr.io/train"),
+        "poll": Setting("seconds between two looks at a job", "seconds", 10.0),
+        "stop_grace": Setting(
+            "how long a job that is stopped may take to save and to store what it saved", "grace", 60
+        ),
+    },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.declaration import Declaration
+from cloudtrain.declaration import Declaration, Setting
 from cloudtrain.providers.local.declaration import DECLARATION as LOCAL
 
 DECLARATION = Declaration(
@@ -13,4 +13,8 @@ DECLARATION = Declaration(
     input_example=LOCAL.input_example,
     secret_stores=LOCAL.secret_stores,
     fallback_providers=(LOCAL.name,),
+    settings={
+        "memory": Setting("the most memory that one container may use, such as 8 GiB", "size"),
+        "share_gpus": Setting("containers may use GPUs that another run has", "boolean"),
+    },
 )
