@@ -1,14 +1,47 @@
-"""Fixtures of the launcher's tests: an AWS of this machine that keeps some secrets."""
+"""Fixtures: ranks of the trainer, forked by one server; for the launcher an AWS of this machine with some secrets."""
 
 from __future__ import annotations
 
 import json
+import sysconfig
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.entrypoints.groups import TRAIN, ForkServer, Group, StartGroup
+
 SECRET = "value-that-nobody-may-print"
 REGION = "eu-west-1"
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """The process whose forks are the ranks of the trainer."""
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def group(fork_server: ForkServer, tmp_path: Path) -> StartGroup:
+    """Starts ranks of the trainer in the test's folder, or in one below it."""
+
+    def start(
+        ranks: int, flags: str = "", *, folder: str = "", program: str = TRAIN, before: str = "", **env: str
+    ) -> Group:
+        return Group(fork_server, tmp_path / folder, ranks, flags, program=program, before=before, **env)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def short_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 160 KiB of text, for --task gpt: a sixth of what it reads otherwise."""
+    folder = tmp_path_factory.mktemp("text")
+    sources = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    (folder / "text.txt").write_bytes(b"".join(path.read_bytes() for path in sources)[: 160 << 10])
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -1,31 +1,37 @@
-"""`--compile`: how many graphs a training of one process becomes, and that it learns the same."""
+"""`--compile`: the number of graphs of a training, and the same losses as without."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch._dynamo.backends.debugging import aot_eager
 
 from cloudtrain_trainer import hardware
-from tests.entrypoints.strategy_checks import OWN, TOLERANCE, alone, begin, learn, off, quiet
+from tests.entrypoints.compile_checks import GraphCounter
+from tests.entrypoints.groups import StartGroup
+from tests.entrypoints.loss_curves import (
+    TOLERANCE,
+    begin,
+    one_process,
+    relative_difference,
+    small_task,
+    task_flags,
+    train,
+)
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist", "gpt", "resnet50"])
 def test_model_and_loss_are_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs: list[int] = []
-
-    def count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
-        graphs.append(len(graph.graph.nodes))
-        made: Callable[..., object] = aot_eager(graph, inputs)
-        return made
-
     torch.set_num_threads(1)
-    argv = ["--task", name, "--batch-size", "32", *(f"--{key}={value}" for key, value in OWN.get(name, {}).items())]
-    right, _ = learn(begin(quiet(name), argv, alone()))
+    expected = train(begin(small_task(name), task_flags(name), one_process()))
     torch._dynamo.reset()
-    monkeypatch.setattr(hardware, "COMPILE_BACKEND", count)
-    found, _ = learn(begin(quiet(name), [*argv, "--compile"], alone()))
-    assert len(graphs) == 1
-    assert off(found, right) < TOLERANCE
+    counter = GraphCounter()
+    monkeypatch.setattr(hardware, "COMPILE_BACKEND", counter)
+    found = train(begin(small_task(name), [*task_flags(name), "--compile"], one_process()))
+    assert len(counter.graphs) == 1
+    assert relative_difference(found.losses, expected.losses) < TOLERANCE
+
+
+def test_ddp_compiles_a_graph_per_bucket_and_fsdp_one_per_kind_of_layer(group: StartGroup) -> None:
+    ranks = group(2, program="tests.entrypoints.compile_checks:graphs")
+    assert ranks.wait() == [0, 0], ranks.output()
+    assert [log.read_text().count("all checks passed on rank") for log in ranks.logs] == [1, 1]

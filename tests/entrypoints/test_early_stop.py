@@ -1,16 +1,17 @@
-"""--patience: training ends where it no longer helps, keeps the best model, and a resume forgets none of this."""
+"""--patience: training ends without improvement, the best model is exported, and a resume continues the count."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.entrypoints.test_training import TRAIN, Launch, exported, only
+from tests.entrypoints.groups import Group, StartGroup
+from tests.entrypoints.launching import exported
 
-HILL = """
+TASK = """
 import torch
 from torch import nn
 from cloudtrain_trainer.tasks import Task
@@ -35,25 +36,30 @@ def build():
     return Task(model=model, loss=nn.MSELoss(), correct=right, train=Ones(2.0), validation=Ones(1.0),
                 epochs=12, batch_size=4, lr=0.25, weight_decay=0.0)
 """
-"""One weight that goes from 0 to 2, a step per epoch, and fits the validation data at 1: past that it only gets worse
-for a while, as a model does that learns its training data by heart."""
+"""A task with one weight, which moves from 0 to 2 and fits the validation data best at 1, as an overfitting model does.
+Each epoch has one step."""
 
-FLAGS = ("--model", "hill:build", "--lr-schedule", "constant", "--warm-up", "0")
+FLAGS = "--model overfitting:build --lr-schedule constant --warm-up 0"
 PATIENCE = 3
 
 
-def train(folder: Path, *flags: str) -> list[dict[str, Any]]:
-    """The events of a training that ends well."""
-    folder.mkdir(exist_ok=True)
-    (folder / "hill.py").write_text(HILL)
-    launch = Launch(folder, str(TRAIN), *FLAGS, *flags)
-    events = launch.finish()
-    assert launch.process.returncode == 0, "".join(launch.lines)
-    return events
+@pytest.fixture
+def train(group: StartGroup, tmp_path: Path) -> Callable[..., Group]:
+    """Trains the task in one process, in a folder below the test's."""
+
+    def start(flags: str = "", folder: str = "") -> Group:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "overfitting.py").write_text(TASK)
+        ranks = group(1, f"{FLAGS} {flags}", folder=folder)
+        ranks.succeed()
+        return ranks
+
+    return start
 
 
-def losses(events: list[dict[str, Any]]) -> list[float]:
-    return [event["values"]["val_loss"] for event in only(events, "metrics")]
+def val_losses(ranks: Group) -> list[float]:
+    """Of each evaluation."""
+    return [event["values"]["val_loss"] for event in ranks.events("metrics")]
 
 
 def model_loss(folder: Path) -> float:
@@ -62,40 +68,44 @@ def model_loss(folder: Path) -> float:
     return (weight - 1.0) ** 2
 
 
-def lowest(values: list[float]) -> int:
-    """The epoch of the best evaluation, from 1 on; it must be one that others come before and after."""
+def best_epoch(values: list[float]) -> int:
+    """The epoch of the best evaluation, from 1; there must be others before and after it."""
     best = values.index(min(values)) + 1
     assert 2 < best < len(values)
     return best
 
 
-def test_training_ends_after_so_many_evaluations_without_a_lower_loss_and_exports_the_best(tmp_path: Path) -> None:
-    events = train(tmp_path, "--patience", str(PATIENCE))
-    found = losses(events)
-    assert len(found) == lowest(found) + PATIENCE < 12
+def test_training_ends_after_evaluations_without_a_lower_loss_and_exports_the_best_model(
+    train: Callable[..., Group], tmp_path: Path
+) -> None:
+    found = val_losses(train(f"--patience {PATIENCE}"))
+    assert len(found) == best_epoch(found) + PATIENCE < 12
     numbers = json.loads((tmp_path / "cloudtrain-output/output/metrics.json").read_text())
     assert (numbers["outcome"], numbers["step"]) == ("succeeded", len(found))
-    assert (numbers["best_step"], numbers["best_val_loss"]) == (lowest(found), min(found))
+    assert (numbers["best_step"], numbers["best_val_loss"]) == (best_epoch(found), min(found))
     assert model_loss(tmp_path) == pytest.approx(min(found), abs=1e-7)
     assert min(found) < found[-1] / 4, "the last model is another one"
 
 
-def test_without_patience_all_epochs_are_trained_and_the_best_model_is_still_the_one_exported(tmp_path: Path) -> None:
-    found = losses(train(tmp_path))
+def test_without_patience_all_epochs_are_trained_and_the_best_model_is_exported(
+    train: Callable[..., Group], tmp_path: Path
+) -> None:
+    found = val_losses(train())
     assert len(found) == 12
     assert model_loss(tmp_path) == pytest.approx(min(found), abs=1e-7)
 
 
-def test_a_resume_counts_on_and_remembers_the_best(tmp_path: Path) -> None:
-    """Cut one evaluation after the best: a count that began anew would let it train longer."""
-    whole = train(tmp_path / "whole", "--patience", str(PATIENCE))
-    best = lowest(losses(whole))
-    first = train(tmp_path / "cut", "--patience", str(PATIENCE), "--max-steps", str(best + 1))
-    again = train(tmp_path / "cut", "--patience", str(PATIENCE))
-    assert [event["step"] for event in only(again, "resumed")] == [best + 1]
-    assert losses(first) + losses(again) == losses(whole)
-    assert model_loss(tmp_path / "cut") == model_loss(tmp_path / "whole")
+def test_a_resume_continues_the_count_and_keeps_the_best_model(train: Callable[..., Group], tmp_path: Path) -> None:
+    """Interrupted one evaluation after the best: a count from zero would train longer."""
+    flags = f"--patience {PATIENCE}"
+    whole = val_losses(train(flags, "whole"))
+    best = best_epoch(whole)
+    first = val_losses(train(f"{flags} --max-steps {best + 1}", "interrupted"))
+    resumed = train(flags, "interrupted")
+    assert [event["step"] for event in resumed.events("resumed")] == [best + 1]
+    assert first + val_losses(resumed) == whole
+    assert model_loss(tmp_path / "interrupted") == model_loss(tmp_path / "whole")
 
-    done = train(tmp_path / "cut", "--patience", str(PATIENCE))
-    assert losses(done) == []
-    assert [event["step"] for event in only(done, "result")] == [best + PATIENCE], "what has ended stays ended"
+    finished = train(flags, "interrupted")
+    assert val_losses(finished) == []
+    assert [event["step"] for event in finished.events("result")] == [best + PATIENCE], "it is not trained further"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.strategies.model_parallel import Chain
-from tests.entrypoints.test_training import TRAIN, Launch, only
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -96,16 +93,3 @@ def test_the_trial_goes_through_all_devices(make_loop: Callable[..., Loop], monk
     monkeypatch.setattr(Chain, "forward", counted)
     memory.fit_micro_batch(loop, memory.MicroBatchCache(loop.checkpointer.checkpoints.folder, loop.ranks, "digits"))
     assert passed == [32]
-
-
-def test_a_stop_that_reaches_the_loaders_processes_too_leaves_a_checkpoint(tmp_path: Path) -> None:
-    """torchrun tells the whole process group of a rank."""
-    launch = Launch(tmp_path, str(TRAIN), "--workers", "1", "--epochs", "500")
-    for event in launch.events():
-        if event["type"] == "progress":
-            os.killpg(launch.process.pid, signal.SIGTERM)
-            break
-    events = launch.finish()
-    assert launch.process.returncode == 0, "".join(launch.lines)
-    (result,), (checkpoint,) = only(events, "result"), only(events, "checkpoint")
-    assert (result["outcome"], result["step"]) == ("stopped", checkpoint["step"])

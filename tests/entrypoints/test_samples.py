@@ -20,7 +20,8 @@ from cloudtrain_trainer.models import partition
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.samples import Samples, adapt
 from cloudtrain_trainer.tasks import Draw
-from tests.entrypoints.test_training import TRAIN, Launch, exported, only
+from tests.entrypoints.groups import StartGroup
+from tests.entrypoints.launching import exported
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own-dataset"
 
@@ -132,13 +133,12 @@ def test_what_was_written_for_this_trainer_is_left_alone() -> None:
     assert adapt(wrapped, 0, "train") is wrapped
 
 
-def test_the_example_learns_from_its_own_data_set(tmp_path: Path) -> None:
+def test_the_example_learns_from_its_own_data_set(tmp_path: Path, group: StartGroup) -> None:
     shutil.copy(EXAMPLE / "iris.py", tmp_path)
     args = yaml.safe_load((EXAMPLE / "job.yaml").read_text())["args"]
-    launch = Launch(tmp_path, str(TRAIN), *(f"--{name}={value}" for name, value in args.items()))
-    events = launch.finish()
-    assert launch.process.returncode == 0, "".join(launch.lines)
-    assert only(events, "metrics")[-1]["values"]["val_accuracy"] >= 0.9
+    ranks = group(1, " ".join(f"--{name}={value}" for name, value in args.items()))
+    ranks.succeed()
+    assert ranks.events("metrics")[-1]["values"]["val_accuracy"] >= 0.9
     assert exported(tmp_path / "cloudtrain-output/model")["0.weight"].shape == (32, 4)
 
 

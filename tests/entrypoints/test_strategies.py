@@ -1,8 +1,7 @@
-"""Every strategy on two and four ranks learns what one process learns, and survives what may happen to it."""
+"""Every strategy has the losses of one process; and what strategies do with devices, precision and generators."""
 
 from __future__ import annotations
 
-import re
 import threading
 from pathlib import Path
 
@@ -10,20 +9,16 @@ import pytest
 import torch
 
 from cloudtrain_trainer import state
-from tests.entrypoints.strategy_checks import OWN, TOLERANCE, alone, begin, curve, quiet
-from tests.entrypoints.test_training import Launch, torchrun
-
-HERE = Path(__file__).parent
+from tests.entrypoints.groups import StartGroup
+from tests.entrypoints.loss_curves import TOLERANCE, begin, one_process, small_task, task_flags, train
 
 
-@pytest.mark.torchrun
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_the_loss_curve_is_that_of_one_process(tmp_path: Path, ranks: int) -> None:
-    launch = torchrun(tmp_path, ranks, HERE / "strategy_checks.py")
-    launch.finish()
-    output = "".join(launch.lines)
-    assert launch.process.returncode == 0, output
-    assert len(re.findall(r"^all checks passed on rank \d$", output, re.MULTILINE)) == ranks
+@pytest.mark.parametrize(("ranks", "program"), [(2, "curves"), (4, "curves"), (2, "details")])
+def test_losses_and_gradients_are_those_of_one_process(group: StartGroup, ranks: int, program: str) -> None:
+    """The tables and checks of strategy_checks.py, those for each number of ranks in one group."""
+    checks = group(ranks, program=f"tests.entrypoints.strategy_checks:{program}")
+    assert checks.wait() == [0] * ranks, checks.output()
+    assert [log.read_text().count("all checks passed on rank") for log in checks.logs] == [1] * ranks
 
 
 @pytest.mark.parametrize(
@@ -34,55 +29,49 @@ def test_the_loss_curve_is_that_of_one_process(tmp_path: Path, ranks: int) -> No
         ("gpt", "--strategy model-parallel --stages 4"),
         ("resnet50", "--strategy model-parallel"),
     ],
+    ids=["digits, stages, clipped", "digits, dp", "gpt, stages", "resnet50, stages"],
 )
-def test_so_it_is_when_one_process_drives_several_devices(name: str, flags: str) -> None:
-    """Here all of them are the CPU: values are checked, not placement."""
+def test_losses_are_the_same_when_one_process_uses_several_devices(name: str, flags: str) -> None:
+    """Here all devices are the CPU: values are checked, not placement."""
     torch.set_num_threads(1)
-    task, own = quiet(name), [f"--{key}={value}" for key, value in OWN.get(name, {}).items()]
-    argv = ["--task", name, "--batch-size", "32", *own]
     clip = ["--clip-norm", "0.5"] if "--clip-norm" in flags else []
-    found, wanted = curve(task, [*argv, *flags.split()], alone()), curve(task, [*argv, *clip], alone())
-    assert found == pytest.approx(wanted, rel=TOLERANCE)
+    found = train(begin(small_task(name), [*task_flags(name), *flags.split()], one_process()))
+    expected = train(begin(small_task(name), [*task_flags(name), *clip], one_process()))
+    assert found.losses == pytest.approx(expected.losses, rel=TOLERANCE)
 
 
-def test_replicas_of_dp_compute_in_the_precision_that_was_asked_for() -> None:
+def test_replicas_of_dp_compute_in_the_requested_precision() -> None:
     """torch runs each in a new thread under `autocast(enabled=True)`, which on a GPU means fp16 there."""
-    loop = begin(quiet("digits"), ["--strategy", "dp", "--amp", "bf16"], alone())
+    loop = begin(small_task("digits"), ["--strategy", "dp", "--amp", "bf16"], one_process())
     assert isinstance(loop.step.wrapped, torch.nn.DataParallel)
     replica = loop.step.wrapped.module._replicate_for_data_parallel()
     inputs, _ = next(loop.batches.load(0, 0))
-    seen: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
 
     def run() -> None:
         with torch.autocast("cpu", dtype=torch.float16):
-            seen.append(replica(inputs).dtype)
+            dtypes.append(replica(inputs).dtype)
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert seen == [torch.bfloat16]
+    assert dtypes == [torch.bfloat16]
 
 
 @pytest.mark.parametrize("strategy", ["dp", "model-parallel"])
-def test_the_generator_of_every_gpu_is_kept(strategy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Two GPUs, of which only the generators are there: what is saved for each comes back to it."""
-    loop, gpus = begin(quiet("digits"), ["--strategy", strategy], alone()), [torch.device("cuda", n) for n in (0, 1)]
+def test_the_generator_of_every_gpu_is_saved_and_restored(
+    strategy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two simulated GPUs, of which only the generators exist: each gets its own state back."""
+    loop = begin(small_task("digits"), ["--strategy", strategy], one_process())
+    gpus = [torch.device("cuda", n) for n in (0, 1)]
     states = {device: torch.tensor([10 + device.index], dtype=torch.uint8) for device in gpus}
     monkeypatch.setattr(torch.cuda, "get_rng_state", states.__getitem__)
     monkeypatch.setattr(type(loop.strategy), "devices", gpus)
     torch.save(state.generator_states(loop.strategy.devices), tmp_path / "own.pt")
-    wanted = dict(states)
+    expected = dict(states)
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda one, device: states.update({device: one}))
     states.clear()
     state.restore_generators(torch.load(tmp_path / "own.pt", weights_only=True), loop.strategy.devices)
-    assert states == wanted
-    assert loop.checkpointer._layout()["devices"] == 2, "with other GPUs the noise is drawn anew, and it is said"
-
-
-@pytest.mark.torchrun
-@pytest.mark.parametrize("check", ["killed", "resharded", "probed", "ran_out"])
-def test_a_training_survives(tmp_path: Path, check: str) -> None:
-    """killed: resumed to the bit. resharded: goes on elsewhere. probed, ran_out: too little memory, same result."""
-    launch = Launch(tmp_path, str(HERE / "forked.py"), check, str(tmp_path))
-    launch.finish()
-    assert launch.process.returncode == 0, "".join(launch.lines)
+    assert states == expected
+    assert loop.checkpointer._layout()["devices"] == 2, "a resume with another number of GPUs seeds the generators anew"

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a training is what the training told: read back from the files of the real package."""
+"""TensorBoard shows the numbers of the run's events, read back from the files of the real package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.entrypoints.test_training import TRAIN, Launch, only
+from tests.entrypoints.groups import Group, StartGroup
 
 pytestmark = pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
 
@@ -25,28 +25,29 @@ def read_back(folder: Path) -> Curves:
     return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def told(events: list[dict[str, Any]]) -> Curves:
-    """From the events of the run."""
+def from_events(runs: list[dict[str, list[dict[str, Any]]]]) -> Curves:
+    """From the events of several starts of one run, by kind."""
     curves: Curves = defaultdict(list)
     about = {"type", "time", "node", "rank", "seq", "epoch", "epochs", "step", "steps", "unit"}
-    for event in only(events, "metrics"):
-        for name, value in event["values"].items():
-            curves[name].append((event["step"], pytest.approx(value, rel=1e-6)))  # its files hold float32
-    for event in only(events, "progress"):
-        for name in event.keys() - about:
-            curves[f"train/{name}"].append((event["step"], pytest.approx(event[name], rel=1e-6)))
+    for events in runs:
+        for event in events["metrics"]:
+            for name, value in event["values"].items():
+                curves[name].append((event["step"], pytest.approx(value, rel=1e-6)))  # its files hold float32
+        for event in events["progress"]:
+            for name in event.keys() - about:
+                curves[f"train/{name}"].append((event["step"], pytest.approx(event[name], rel=1e-6)))
     return dict(curves)
 
 
-def test_tensorboard_shows_the_numbers_that_were_told_and_goes_on_after_a_resume(tmp_path: Path) -> None:
-    argv = (str(TRAIN), "--batch-size", "256", "--lr-schedule", "constant", "--epochs")
-    first = Launch(tmp_path, *argv, "2")
-    events = first.finish()
-    again = Launch(tmp_path, *argv, "3")
-    events += again.finish()
-    output = "".join(first.lines + again.lines)
-    assert (first.process.returncode, again.process.returncode) == (0, 0), output
-    assert "TensorBoard is turned off" not in output
+def test_tensorboard_shows_the_numbers_of_the_events_and_continues_after_a_resume(
+    tmp_path: Path, group: StartGroup
+) -> None:
+    runs = []
+    for epochs in (2, 3):
+        ranks: Group = group(1, f"--batch-size 256 --lr-schedule constant --epochs {epochs}")
+        ranks.succeed()
+        assert "TensorBoard is turned off" not in ranks.output()
+        runs.append({kind: ranks.events(kind) for kind in ("metrics", "progress")})
     found = read_back(tmp_path / "cloudtrain-output/output/tensorboard")
     assert [step for step, _ in found["val_loss"]] == [5, 10, 15]
-    assert found == told(events)
+    assert found == from_events(runs)

@@ -1,0 +1,77 @@
+"""The graphs that `--compile` makes: counted by a backend that compiles nothing, for one process and for two ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch._dynamo.backends.debugging import aot_eager
+
+from cloudtrain_trainer import hardware
+from cloudtrain_trainer.loop import Loop
+from cloudtrain_trainer.ranks import Ranks
+from tests.entrypoints.loss_curves import TOLERANCE, begin, relative_difference, small_task, task_flags, train
+from tests.entrypoints.strategy_checks import curve_of_one_process, shared_process_group
+
+FIRST_BUCKET = "_DEFAULT_FIRST_BUCKET_BYTES"
+"""The name of torch's setting for the size of DDP's first bucket."""
+
+
+class GraphCounter:
+    """A backend of torch.compile that records how many operations each graph has."""
+
+    def __init__(self) -> None:
+        self.graphs: list[int] = []
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+        self.graphs.append(len(graph.graph.nodes))
+        compiled: Callable[..., object] = aot_eager(graph, inputs)
+        return compiled
+
+
+def compiled(name: str, argv: list[str], ranks: Ranks, before: Callable[[Loop], None]) -> tuple[list[int], list[float]]:
+    """(number of operations of each graph, losses) of a training. `before`: called with the loop before it trains."""
+    counter = GraphCounter()
+    torch._dynamo.reset()
+    hardware.COMPILE_BACKEND, first = counter, getattr(dist, FIRST_BUCKET)
+    try:
+        loop = begin(small_task(name), [*argv, "--compile"], ranks)
+        before(loop)
+        assert not counter.graphs, "a trial before training must leave no graph behind"
+        return counter.graphs, train(loop).losses
+    finally:
+        hardware.COMPILE_BACKEND = "inductor"
+        setattr(dist, FIRST_BUCKET, first)
+
+
+def try_one_batch(loop: Loop) -> None:
+    """As `--probe-memory` does."""
+    loop.strategy.forward_backward_alone(loop.step, *next(loop.batches.load(0, 0)))
+    loop.step.optimizer.zero_grad()
+    loop.step.loss.restore((0.0, 0))
+
+
+def try_with_small_buckets(loop: Loop) -> None:
+    """The same, and DDP gets several buckets."""
+    try_one_batch(loop)
+    setattr(dist, FIRST_BUCKET, 1 << 12)
+    loop.step.wrapped.bucket_bytes_cap = 1 << 12  # type: ignore[assignment]
+
+
+def graphs() -> None:
+    """ddp: one graph, or one per bucket if there are several. fsdp: one per kind of layer, and one for the loss."""
+    with shared_process_group() as ranks:
+        for name, kinds_of_layers in (("digits", 4), ("gpt", 1)):
+            argv = [*task_flags(name), "--accumulate", "2"]
+            expected = curve_of_one_process(name, ranks, "--accumulate", "2").losses
+            one, found = compiled(name, [*argv, "--strategy", "ddp"], ranks, try_one_batch)
+            assert len(one) == 1, f"{name} under ddp: graphs of {one} operations"
+            assert relative_difference(found, expected) < TOLERANCE
+            by_bucket, found = compiled(name, [*argv, "--strategy", "ddp"], ranks, try_with_small_buckets)
+            assert len(by_bucket) > 1, f"{name}: still one graph of {by_bucket} operations with several buckets"
+            assert relative_difference(found, expected) < TOLERANCE
+            by_layer, found = compiled(name, [*argv, "--strategy", "fsdp"], ranks, lambda _: None)
+            assert relative_difference(found, expected) < TOLERANCE
+            ranks.log(f"{name} compiled: ddp {one}, by buckets {by_bucket}, fsdp {by_layer}")
+            assert len(by_layer) == kinds_of_layers + 1, f"{name} under fsdp: graphs of {by_layer} operations"

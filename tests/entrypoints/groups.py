@@ -1,0 +1,173 @@
+"""Groups of ranks that train together in tests, started by a fork server; and what their logs and events say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.support.limits import HANG_SECONDS
+from tests.support.waiting import eventually
+
+PROGRAM = Path(__file__).with_name("fork_server.py")
+TRAIN = "train:main"
+HANGING = -99
+"""Stands for the exit code of a rank that had not ended at the deadline."""
+OUTER = ("CLOUDTRAIN_", "PET_", "TORCHELASTIC_")
+"""Variables of a job around the tests, which ranks must not see."""
+
+
+class ForkServer:
+    """The process whose forks are ranks. `modules`: imported before it forks, besides the trainer's."""
+
+    def __init__(self, *modules: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), *modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        self._received = b""
+        self._codes: dict[int, int] = {}
+        """Exit code by process id; a signal counts negative."""
+
+    def start(self, request: dict[str, Any]) -> list[int]:
+        """Fork a group; returns the process ids by rank."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        deadline = time.monotonic() + HANG_SECONDS
+        while time.monotonic() < deadline:
+            for message in self._messages(deadline):
+                if "started" in message:
+                    pids: list[int] = message["started"]
+                    return pids
+        raise TimeoutError(f"the fork server has not answered for {HANG_SECONDS} s")
+
+    def code(self, pid: int, deadline: float) -> int | None:
+        """The exit code of a rank; None if it still runs at the deadline (of the monotonic clock)."""
+        while pid not in self._codes:
+            if time.monotonic() > deadline:
+                return None
+            self._messages(deadline)
+        return self._codes[pid]
+
+    def _messages(self, deadline: float) -> list[dict[str, Any]]:
+        """The answers that have come, after waiting for one; empty if none came in time."""
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return []
+        chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+        assert chunk, "the fork server has ended"
+        *lines, self._received = (self._received + chunk).split(b"\n")
+        messages = [json.loads(line) for line in lines]
+        for message in messages:
+            for pid in message.get("started", ()):
+                self._codes.pop(pid, None)  # the system may use a number again
+            if "ended" in message:
+                self._codes[message["ended"]] = message["code"]
+        return messages
+
+    def close(self) -> None:
+        """End the server and every rank that is left."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._process.wait(HANG_SECONDS)
+
+
+class StartGroup(Protocol):
+    """The fixture `group`: starts ranks in `folder`, below the test's own."""
+
+    def __call__(
+        self, ranks: int, flags: str = "", *, folder: str = "", program: str = ..., before: str = "", **env: str
+    ) -> Group: ...
+
+
+class Group:
+    """Ranks that train together, each with its output in a file of `folder`.
+
+    `program`: `module:function`, the main program of a rank. `before`: called in each rank with its number, first.
+    """
+
+    def __init__(
+        self,
+        server: ForkServer,
+        folder: Path,
+        ranks: int,
+        flags: str = "",
+        *,
+        program: str = TRAIN,
+        before: str = "",
+        **env: str,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self._server = folder, server
+        self.logs = [folder / f"rank-{rank}.log" for rank in range(ranks)]
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(OUTER)}
+        world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+        world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "CLOUDTRAIN_RESULT_FILE": "result.json"}
+        request = {"folder": str(folder), "logs": list(map(str, self.logs)), "argv": ["train.py", *flags.split()]}
+        self.pids = server.start(request | {"program": program, "before": before, "env": clean | world | env})
+
+    def events(self, kind: str, rank: int = 0) -> list[dict[str, Any]]:
+        """The events of a kind that a rank has sent so far."""
+        lines = self.logs[rank].read_text().splitlines() if self.logs[rank].exists() else []
+        marked = [line.removeprefix("::cloudtrain:: ") for line in lines if line.startswith("::cloudtrain:: {")]
+        found = [json.loads(line) for line in marked if line.endswith("}")]
+        return [event for event in found if event["type"] == kind]
+
+    def await_event(self, kind: str) -> None:
+        """Wait for the first event of a kind from rank 0."""
+        assert eventually(lambda: self.events(kind)), self.output()
+
+    def send_signal(self, number: signal.Signals, *ranks: int) -> None:
+        """Send a signal to some ranks; to all of them if none is named."""
+        for rank in ranks or range(len(self.pids)):
+            os.kill(self.pids[rank], number)
+
+    def terminate_process_groups(self) -> None:
+        """Send SIGTERM to each rank and to the processes that it has started."""
+        for pid in self.pids:
+            os.killpg(pid, signal.SIGTERM)
+
+    def wait(self) -> list[int]:
+        """The exit codes by rank; a signal counts negative. Ranks that hang are killed at the deadline."""
+        deadline, codes = time.monotonic() + HANG_SECONDS, []
+        for pid in self.pids:
+            if (code := self._server.code(pid, deadline)) is None:
+                os.kill(pid, signal.SIGKILL)
+            codes.append(HANGING if code is None else code)
+        return codes
+
+    def succeed(self) -> dict[str, Any]:
+        """Wait for the group, which must end with exit codes 0; returns its result event."""
+        assert self.wait() == [0] * len(self.pids), self.output()
+        (result,) = self.events("result")
+        return result
+
+    def output(self) -> str:
+        """The last part of each rank's log."""
+        return "\n".join(f"--- {log}\n{log.read_text()[-3000:]}" for log in self.logs if log.exists())
+
+    def fingerprints(self) -> set[str]:
+        """Of the weights, as the ranks have printed them."""
+        text = "\n".join(log.read_text() for log in self.logs)
+        return set(re.findall(r"^parameters sha256 ([0-9a-f]{16}) ", text, re.MULTILINE))
+
+
+def free_port() -> int:
+    """A TCP port of this machine on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

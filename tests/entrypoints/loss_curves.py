@@ -1,0 +1,132 @@
+"""Loss curves of short trainings without noise, which must be equal under every strategy."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from cloudtrain_trainer import strategies, tasks
+from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.checkpoint import CheckpointStore
+from cloudtrain_trainer.loop import Loop
+from cloudtrain_trainer.metrics import evaluate
+from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.sigterm import Stop
+from cloudtrain_trainer.tasks import Task
+
+STEPS = 6
+TOLERANCE = 5e-6
+"""Relative, of a loss; the largest difference seen is 1.1e-7. A float32 sum in another order differs by as much, and
+AdamW, which divides each gradient by its own size, may carry that into weights whose gradient is near zero."""
+
+NORM_TOLERANCE = 1e-4
+"""Relative, of the norm of all gradients before clipping: AdamW and clipping both hide gradients of the wrong size."""
+
+NOISY = (nn.BatchNorm2d, nn.Dropout)
+"""Layers whose outputs depend on the other samples of a micro-batch, or on random numbers."""
+
+TASK_OPTIONS = {"mnist": {"data": "digits"}, "resnet50": {"size": "tiny", "data": "synthetic"}}
+"""Options with which tasks are small and download nothing."""
+
+
+class Curve(NamedTuple):
+    """The numbers of a training."""
+
+    losses: list[float]
+    """Of each step over the global batch; then val_loss and val_accuracy."""
+    norms: list[float]
+    """Of all gradients before clipping, for each step."""
+
+
+class FirstSamples:
+    """The first 61 samples of a data set, which no number of ranks divides evenly."""
+
+    def __init__(self, data: tasks.Data) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return 61
+
+    def __getitem__(self, draw: tasks.Draw) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.data[draw]
+
+
+def task_flags(name: str) -> list[str]:
+    """The command line of a small task with a global batch of 32."""
+    return ["--task", name, "--batch-size", "32", *(f"--{k}={v}" for k, v in TASK_OPTIONS.get(name, {}).items())]
+
+
+def small_task(name: str, without: tuple[type[nn.Module], ...] = NOISY) -> Task:
+    """The task without noisy layers, whose results do not depend on how the batch is split; little to evaluate."""
+    task = tasks.build(name, 0, **TASK_OPTIONS.get(name, {}))
+
+    def model() -> nn.Module:
+        whole = task.model()
+        for module in list(whole.modules()):
+            for child, layer in list(module.named_children()):
+                if isinstance(layer, without):
+                    setattr(module, child, nn.Identity())
+        return whole
+
+    return replace(task, model=model, validation=FirstSamples(task.validation))
+
+
+def begin(task: Task, argv: list[str], ranks: Ranks) -> Loop:
+    """A training before its first step."""
+    options = parse(argv)
+    strategy = strategies.build(ranks, options)
+    strategy.start()
+    with tempfile.TemporaryDirectory() as folder:
+        shared = Path(ranks.all_gather(folder)[0])
+        return Loop(task, strategy, options, CheckpointStore(shared, 1, ranks, strategy.shard_group_size), Stop())
+
+
+def train(loop: Loop) -> Curve:
+    """Train some steps and evaluate. Called by all ranks."""
+    norms, clip = [], loop.step._clip
+
+    def clip_and_record() -> torch.Tensor:
+        norms.append(float(loop.step.gradient_norm()))
+        return clip()
+
+    loop.step._clip = clip_and_record  # type: ignore[method-assign]
+    loop.step.wrapped.train()
+    batches, before, losses = loop.batches.load(0, 0), loop.step.loss.state(), []
+    for number in range(STEPS):
+        loop.step.train_step(batches, number, 100)
+        after = loop.step.loss.state()
+        loss, samples = loop.ranks.all_reduce_sum(after[0] - before[0], after[1] - before[1])
+        before = after
+        assert samples == loop.batches.batch_size, f"{samples} samples counted in one step"
+        losses.append(loss / samples)
+    values = evaluate(loop.step, 16, 0, lambda: False)
+    assert values is not None
+    return Curve([*losses, values["val_loss"], values["val_accuracy"]], norms)
+
+
+def one_process() -> Ranks:
+    """This process as a world of one rank."""
+    ranks = Ranks()
+    ranks.rank = ranks.local_rank = 0
+    ranks.size = ranks.local_size = 1
+    return ranks
+
+
+def begin_in_one_process(task: Task, argv: list[str]) -> Loop:
+    """The same training in a world of one rank, whatever world this process is in."""
+    size = os.environ.pop("WORLD_SIZE", "1")
+    try:
+        return begin(task, argv, one_process())
+    finally:
+        os.environ["WORLD_SIZE"] = size
+
+
+def relative_difference(found: list[float], expected: list[float]) -> float:
+    """The largest one of these numbers."""
+    return max(abs(a - b) / max(abs(b), 1e-3) for a, b in zip(found, expected, strict=True))

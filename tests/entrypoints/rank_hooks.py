@@ -1,0 +1,100 @@
+"""Functions that a test has called in each rank before it trains: limits of memory, and checks of what a rank does."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import weakref
+from pathlib import Path
+from typing import Any
+
+MICRO_BATCH_MB = 220
+"""At least what 128 sequences of the tiny gpt need on a rank, forward and backward; 32 need a quarter."""
+
+
+def return_freed_memory() -> None:
+    """Make the allocator take memory as tensors need it, and no more.
+
+    Else glibc reserves 64 MB of address space for each new thread (M_ARENA_MAX), and keeps the memory of large tensors
+    (M_MMAP_THRESHOLD): how much is left within a limit would depend on chance.
+    """
+    libc = ctypes.CDLL(None)
+    libc.mallopt(-8, 1)
+    libc.mallopt(-3, 1 << 20)
+
+
+def limit_memory(more_mb: int) -> None:
+    """Let this process have so many MB of address space more than it has now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + (more_mb << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def limit_rank_1_before_probing(rank: int) -> None:
+    """Rank 1 has memory for half a micro-batch when the largest one that fits is looked for."""
+    from cloudtrain_trainer import memory
+
+    fit_micro_batch = memory.fit_micro_batch
+    return_freed_memory()
+
+    def fit_limited(*args: Any) -> None:
+        if rank == 1:
+            limit_memory(64 + MICRO_BATCH_MB // 2)
+        fit_micro_batch(*args)
+
+    setattr(memory, "fit_micro_batch", fit_limited)  # noqa: B010
+
+
+def limit_rank_1_in_step_3(rank: int) -> None:
+    """Rank 1 runs out of memory in the fourth step, unless its batch is split into micro-batches."""
+    from cloudtrain_trainer.step import Step
+
+    train_step = Step.train_step
+    return_freed_memory()
+
+    def train_step_limited(step: Step, batches: Any, number: int, steps: int) -> None:
+        if number == 3 and rank == 1 and step.accumulation_steps == 1:
+            limit_memory(MICRO_BATCH_MB // 2)
+        train_step(step, batches, number, steps)
+
+    setattr(Step, "train_step", train_step_limited)  # noqa: B010
+
+
+def check_gathered_weights(rank: int) -> None:
+    """Print a line when weights are copied for a checkpoint; compare `full_state_dict` with the initial weights."""
+    from cloudtrain_trainer import sharded, state, strategies
+    from cloudtrain_trainer.loop import Loop
+
+    copy_to_host, full_tensor, resume = sharded.copy_to_host, strategies.full_tensor, Loop.resume
+    gathered: list[weakref.ref[Any]] = []
+
+    def copy_printed(tensors: dict[str, Any]) -> dict[str, Any]:
+        print("copied to host memory", flush=True)
+        return copy_to_host(tensors)
+
+    def gather_one_by_one(value: Any) -> Any:
+        if rank != 0:
+            assert [ref for ref in gathered if ref() is not None] == [], "the previous full tensor is still in memory"
+        full = full_tensor(value)
+        if full is not value:
+            gathered.append(weakref.ref(full))
+        return full
+
+    def compare_and_resume(loop: Loop) -> None:
+        found = loop.strategy.full_state_dict(loop.step.model)
+        state.seed_generators(loop.options.seed)
+        initial = loop.task.model().state_dict()
+        if rank == 0 or loop.options.strategy == "ddp":
+            assert list(found) == list(initial)
+            assert {name for name in initial if not found[name].equal(initial[name])} == set()
+        else:
+            assert found == {}
+        loop.seed_this_rank()
+        resume(loop)
+
+    for owner, name, replacement in (
+        (sharded, "copy_to_host", copy_printed),
+        (strategies, "full_tensor", gather_one_by_one),
+        (Loop, "resume", compare_and_resume),
+    ):
+        setattr(owner, name, replacement)
