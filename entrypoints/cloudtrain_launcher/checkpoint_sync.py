@@ -1,259 +1,186 @@
-"""Makes the checkpoint folder one folder of all nodes whenever their programs are about to start again.
+"""Makes the checkpoint folders of all nodes equal whenever their programs are about to be started again.
 
-Ordinary programs know one disk: rank 0 saves and all ranks load; what rank 0 deletes is gone. On SageMaker and Azure ML
-each node has a checkpoint folder of its own. The platform brings all nodes' files to every node when it starts them;
-before a restart in place, which it does not see, it is done here: each node gets from its peers what they saved since
-the last start, and loses what any of them deleted (see `deleting` for what goes while programs run). Where nodes share
-a disk they find nothing to do. Standard library only: the store is torchrun's, and is handed in.
+Ordinary programs assume one disk: rank 0 saves and all ranks load; what rank 0 deletes is gone. On SageMaker and Azure
+ML each node has a checkpoint folder of its own. The platform restores the files of all nodes on every node when it
+starts them. Before a restart in place, which the platform does not notice, it is done here: each node fetches from its
+peers what they have saved since the previous start, and deletes what any of them has deleted. Nodes that share a disk
+find nothing to do. What is deleted while programs run: see `checkpoint_deletions`.
+
+Standard library only: torchrun's store is passed in.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
 import secrets
-import socket
-import socketserver
-import threading
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
-from io import BufferedRWPair
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, NamedTuple
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from cloudtrain_launcher.checkpoint_deletions import DeletionSync
-from cloudtrain_launcher.storage_sync import UNFINISHED_SUFFIXES
+from cloudtrain_launcher.checkpoint_files import Entry, fetch_files, list_files, serve_files
 
 LOCAL_ONLY_MARKER = ".own"
-"""A file by which a folder among the checkpoints says that only the node that wrote it needs it before a restart."""
+"""A file in a folder among the checkpoints: only the node that wrote that folder needs it before a restart."""
 
 PEER_TIMEOUT = timedelta(hours=2)
-"""How long nodes wait for a peer that still copies; one that has failed says so."""
-
-BLOCK_BYTES = 1 << 22
-
-
-class Entry(NamedTuple):
-    """One file, or one link inside the folder (`link` is its target)."""
-
-    size: int
-    modified: int
-    """Nanoseconds."""
-    link: str = ""
+"""How long nodes wait for a peer that is still copying; one that has failed reports it."""
 
 
 class NodeReport(NamedTuple):
     """What a node tells its peers before a start."""
 
     address: tuple[str, int]
+    """The host and port at which it serves its files."""
     token: str
+    """The secret for that."""
     files: Mapping[str, Entry]
+    """Its files, by their paths relative to the checkpoint folder."""
     changed: frozenset[str]
-    """Of these files those that it has written since the last start."""
-    gone: frozenset[str]
-    """Files that it had, and has deleted since."""
-    went: Mapping[str, int] = {}
-    """Files and folders that went while its programs ran, and when, in nanoseconds since 1970: see `Deletions`."""
+    """Those of them that it has written since the previous start."""
+    deleted: frozenset[str]
+    """Files that it had at the previous start and has deleted since."""
+    deletion_times: Mapping[str, int] = {}
+    """Files and folders deleted while its programs ran -> when, in nanoseconds since 1970: see `DeletionSync`."""
+
+    def to_json(self) -> str:
+        """The report as a JSON array, for the store."""
+        changed, deleted = sorted(self.changed), sorted(self.deleted)
+        return json.dumps([self.address, self.token, self.files, changed, deleted, self.deletion_times])
+
+    @classmethod
+    def from_json(cls, text: bytes) -> NodeReport:
+        """The report that `to_json` has written."""
+        (host, port), token, files, changed, deleted, deletion_times = json.loads(text)
+        entries = {path: Entry(*entry) for path, entry in files.items()}
+        return cls((host, port), token, entries, frozenset(changed), frozenset(deleted), deletion_times)
 
 
 class CheckpointSync:
-    """One node's checkpoint folder. `address`: by which peers reach this node. `journal`: see `StorageSync`."""
+    """Keeps one node's checkpoint folder equal to those of its peers.
+
+    `address`: the host name or address by which peers reach this node. `journal`: a file for `StorageSync`, to which
+    every file that is fetched or deleted on behalf of a peer is appended beforehand.
+    """
 
     def __init__(self, folder: Path, address: str, journal: Path, log: Callable[[str], None]) -> None:
         self._folder, self._address, self._journal, self._log = folder, address, journal, log
-        self._before: dict[str, Entry] | None = None
+        self._files: dict[str, Entry] | None = None
+        """The files at the previous start; None before the first one."""
         self._deletions = DeletionSync(folder, self._record)
 
     def before_start(self, store: Any, node: int, nodes: int) -> None:
-        """Called on all nodes when no program runs and all are about to start. RuntimeError if a peer failed at it."""
+        """Make the folders equal; to be called on all nodes, before programs start and while none runs.
+
+        RuntimeError on all nodes if one of them fails.
+        """
         if nodes == 1:
             return
-        if self._before is not None:
-            self._deletions.end()
-            self._sync(store, node, nodes)
-        self._before = entries(self._folder)
-        self._deletions.begin(store, node)
+        if self._files is not None:
+            self._deletions.stop()
+            self._exchange(store, node, nodes)
+        self._files = list_files(self._folder)
+        self._deletions.start(store, node)
 
     def stop(self) -> None:
-        """Torchrun is about to leave."""
-        if self._before is not None:
-            self._deletions.end()
+        """End the threads; torchrun is about to exit."""
+        if self._files is not None:
+            self._deletions.stop()
 
-    def _sync(self, store: Any, node: int, nodes: int) -> None:
-        before, files = self._before or {}, entries(self._folder)
+    def _exchange(self, store: Any, node: int, nodes: int) -> None:
+        before, files = self._files or {}, list_files(self._folder)
         changed = frozenset(path for path, entry in files.items() if before.get(path) != entry)
+        deleted = frozenset(before.keys() - files.keys())
         token = secrets.token_hex(16)
-        with _serve_files(self._folder, files, token) as port:
-            gone = frozenset(before.keys() - files.keys())
-            mine = NodeReport((self._address, port), token, files, changed, gone, self._deletions.gone)
-            store.set(f"checkpoints/{node}", _encode(mine))
-            told = [_decode(_wait_for(store, f"checkpoints/{peer}")) for peer in range(nodes)]
-            trouble = ""
+        with serve_files(self._folder, files, token) as port:
+            own = NodeReport((self._address, port), token, files, changed, deleted, self._deletions.deleted)
+            store.set(f"checkpoints/{node}", own.to_json())
+            reports = [NodeReport.from_json(_wait_for(store, f"checkpoints/{peer}")) for peer in range(nodes)]
+            error = ""
             try:
-                self._apply(told, node)
-            except OSError as error:
-                trouble = f"node {node} cannot take over what other nodes saved: {error.strerror or error}"
-            store.set(f"checkpoints/done/{node}", trouble or "ok")
-            for peer in range(nodes):  # whoever leaves earlier takes its files along
-                said = _wait_for(store, f"checkpoints/done/{peer}").decode()
-                if said != "ok":
-                    raise RuntimeError(said)
+                self._apply(reports, node)
+            except OSError as failed:
+                error = f"node {node} cannot copy the checkpoints of other nodes: {failed.strerror or failed}"
+            store.set(f"checkpoints/done/{node}", error or "ok")
+            for peer in range(nodes):  # serve files until all peers have finished
+                result = _wait_for(store, f"checkpoints/done/{peer}").decode()
+                if result != "ok":
+                    raise RuntimeError(result)
 
-    def _apply(self, told: list[NodeReport], node: int) -> None:
-        mine = told[node].files
-        removed = [path for path in sorted(deleted_paths(told)) if path in mine]
-        for path in removed:
+    def _apply(self, reports: Sequence[NodeReport], node: int) -> None:
+        """Delete and fetch files of this node, as the reports of all nodes require."""
+        obsolete = sorted(deleted_paths(reports) & reports[node].files.keys())
+        for path in obsolete:
             self._record(path, None)
             (self._folder / path).unlink(missing_ok=True)
-            _remove_empty(self._folder, path)
-        wanted = files_to_fetch(told, node)
-        for peer, paths in sorted(wanted.items()):
-            self._fetch(told[peer], paths)
-        count = sum(len(paths) for paths in wanted.values())
-        size = sum(told[peer].files[path].size for peer, paths in wanted.items() for path in paths)
-        if count:
-            self._log(f"brought {count} checkpoint files from other nodes, {size / 1e6:.1f} MB")
-        if removed:
-            self._log(f"removed {len(removed)} checkpoint files that other nodes have deleted")
-
-    def _fetch(self, peer: NodeReport, paths: list[str]) -> None:
-        with socket.create_connection(peer.address, timeout=60) as connection, connection.makefile("rwb") as stream:
-            for path in paths:
-                entry, goal = peer.files[path], _safe_join(self._folder, path)
-                goal.parent.mkdir(parents=True, exist_ok=True)
-                draft = goal.with_name(f".{goal.name[:200]}{UNFINISHED_SUFFIXES[1]}")
-                try:
-                    if entry.link:
-                        draft.unlink(missing_ok=True)
-                        draft.symlink_to(entry.link)
-                    else:
-                        stream.write(json.dumps([peer.token, path]).encode() + b"\n")
-                        stream.flush()
-                        _receive(stream, draft, entry)
-                    self._record(path, entry)
-                    draft.replace(goal)
-                finally:
-                    draft.unlink(missing_ok=True)
+            _remove_empty_parents(self._folder, path)
+        wanted = files_to_fetch(reports, node)
+        for peer, files in sorted(wanted.items()):
+            fetch_files(reports[peer].address, reports[peer].token, files, self._folder, self._record)
+        sizes = [entry.size for files in wanted.values() for entry in files.values()]
+        if sizes:
+            self._log(f"fetched {len(sizes)} checkpoint files from other nodes, {sum(sizes) / 1e6:.1f} MB")
+        if obsolete:
+            self._log(f"deleted {len(obsolete)} checkpoint files that other nodes have deleted")
 
     def _record(self, path: str, entry: Entry | None) -> None:
-        """Before it is done: whoever keeps this folder is to take it for another node's doing."""
+        """Append to the journal what is about to be done, so that `StorageSync` does not take it for a program's."""
         with self._journal.open("a", encoding="utf-8") as journal:
             journal.write(json.dumps([str(self._folder / path), entry]) + "\n")
 
 
-def entries(folder: Path) -> dict[str, Entry]:
-    """All finished files below a folder, by their paths; a link that leads out is the file that it leads to."""
-    found = {}
-    for top, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.endswith(UNFINISHED_SUFFIXES)]
-        for name in names + [name for name in folders if Path(top, name).is_symlink()]:
-            path = Path(top, name)
-            if not name.endswith(UNFINISHED_SUFFIXES):
-                with suppress(OSError):
-                    entry = _entry(path)
-                    if entry is not None:
-                        found[str(path.relative_to(folder))] = entry
-    return found
+def deleted_paths(reports: Sequence[NodeReport]) -> set[str]:
+    """Paths that any node has deleted, unless a node has written the file again."""
+    changed = {path for report in reports for path in report.changed}
+    deleted = {path for report in reports for path in report.deleted} - changed
+    for path in {path for report in reports for path in report.files}:
+        parents = set(map(str, Path(path).parents))  # a deleted folder includes what other nodes wrote into it
+        times = [
+            report.deletion_times[parent] for report in reports for parent in parents & report.deletion_times.keys()
+        ]
+        if times and all(report.files[path].modified < max(times) for report in reports if path in report.files):
+            deleted.add(path)
+    return deleted
 
 
-def _entry(path: Path) -> Entry | None:
-    if path.is_symlink():
-        target = path.readlink()
-        if not target.is_absolute():
-            return Entry(0, 0, str(target))
-    about = path.stat()
-    return Entry(about.st_size, about.st_mtime_ns) if path.is_file() else None
-
-
-def deleted_paths(told: list[NodeReport]) -> set[str]:
-    """What any node has deleted, unless another has written it anew."""
-    gone = {path for one in told for path in one.gone}
-    gone = {path for path in gone if not any(path in one.changed for one in told)}
-    for path in {path for one in told for path in one.files}:
-        tops = set(map(str, Path(path).parents))  # folders, which take along what others wrote into them
-        when = max((one.went[top] for one in told for top in tops & one.went.keys()), default=0)
-        if when and all(one.files[path].modified < when for one in told if path in one.files):
-            gone.add(path)
-    return gone
-
-
-def files_to_fetch(told: list[NodeReport], node: int) -> dict[int, list[str]]:
-    """What a node lacks, or has an older one of, by the peer that has the newest."""
-    mine, gone, found = told[node].files, deleted_paths(told), dict[int, list[str]]()
-    own = {
-        str(Path(path).parent) + os.sep for one in told for path in one.files if Path(path).name == LOCAL_ONLY_MARKER
-    }
-    for path in sorted({path for one in told for path in one.files} - gone):
-        if path.startswith(tuple(own)) and path not in mine:
+def files_to_fetch(reports: Sequence[NodeReport], node: int) -> dict[int, dict[str, Entry]]:
+    """Peer -> the files that this node must fetch from it: those that it lacks, or has in an older version."""
+    own, deleted = reports[node].files, deleted_paths(reports)
+    paths = {path for report in reports for path in report.files}
+    local_only = tuple(f"{Path(path).parent}{os.sep}" for path in paths if Path(path).name == LOCAL_ONLY_MARKER)
+    wanted: dict[int, dict[str, Entry]] = {}
+    for path in sorted(paths - deleted):
+        if path.startswith(local_only) and path not in own:
             continue
-        holders = [peer for peer, one in enumerate(told) if path in one.files]
-        best = max(holders, key=lambda peer: (path in told[peer].changed, told[peer].files[path].modified, -peer))
-        newer = path in told[best].changed and mine.get(path) != told[best].files[path]
-        if best != node and (path not in mine or newer):
-            found.setdefault(best, []).append(path)
-    return found
+        newest = _newest(reports, path)
+        entry = reports[newest].files[path]
+        is_newer = path in reports[newest].changed and own.get(path) != entry
+        if newest != node and (path not in own or is_newer):
+            wanted.setdefault(newest, {})[path] = entry
+    return wanted
 
 
-def sync_before_each_start(agent: Any, shared: CheckpointSync) -> None:
-    """Have torchrun's agent (its class) make this node's folder like all others' before it starts the ranks."""
+def _newest(reports: Sequence[NodeReport], path: str) -> int:
+    """The node with the newest version of a file; of equal ones the first node."""
+    peers = [peer for peer, report in enumerate(reports) if path in report.files]
+    return max(peers, key=lambda peer: (path in reports[peer].changed, reports[peer].files[path].modified, -peer))
+
+
+def sync_before_each_start(agent: Any, sync: CheckpointSync) -> None:
+    """Patch the class of torchrun's agent to make the checkpoint folders equal before it starts the ranks."""
     start = agent._start_workers
 
-    def level_and_start(self: Any, group: Any) -> Any:
-        shared.before_start(group.store, group.group_rank, group.group_world_size)
+    def sync_and_start(self: Any, group: Any) -> Any:
+        sync.before_start(group.store, group.group_rank, group.group_world_size)
         return start(self, group)
 
-    def end_and_leave(self: Any) -> Any:
-        shared.stop()  # the store goes with the first node that leaves
+    def stop_and_leave(self: Any) -> Any:
+        sync.stop()  # the store ends with the first node that leaves
         return super(agent, self)._exit_barrier()
 
-    agent._start_workers, agent._exit_barrier = level_and_start, end_and_leave
-
-
-class _Sender(socketserver.StreamRequestHandler):
-    def handle(self) -> None:
-        """Send one file after the other, as long as the peer asks."""
-        server: Any = self.server
-        for line in self.rfile:
-            token, path = json.loads(line)
-            if not hmac.compare_digest(token, server.token) or path not in server.files:
-                return
-            with (server.folder / path).open("rb") as file:
-                self.connection.settimeout(600)
-                self.connection.sendfile(file, count=server.files[path].size or None)
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads, allow_reuse_address, request_queue_size = True, True, 128
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """The peer tells of it: it is the one that lacks something."""
-
-
-@contextmanager
-def _serve_files(folder: Path, files: Mapping[str, Entry], token: str) -> Iterator[int]:
-    """The port at which these files can be had by whoever knows the token."""
-    with _Server(("", 0), _Sender) as server:
-        server.folder, server.files, server.token = folder, files, token  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def _receive(stream: BufferedRWPair, draft: Path, entry: Entry) -> None:
-    left = entry.size
-    with draft.open("wb") as file:
-        while left:
-            block = stream.read(min(left, BLOCK_BYTES))
-            if not block:
-                raise ConnectionError("the connection to another node was lost")
-            file.write(block)
-            left -= len(block)
-    os.utime(draft, ns=(entry.modified, entry.modified))  # programs look for the newest
+    agent._start_workers, agent._exit_barrier = sync_and_start, stop_and_leave
 
 
 def _wait_for(store: Any, key: str) -> bytes:
@@ -262,24 +189,7 @@ def _wait_for(store: Any, key: str) -> bytes:
     return value
 
 
-def _encode(told: NodeReport) -> str:
-    return json.dumps([told.address, told.token, told.files, sorted(told.changed), sorted(told.gone), told.went])
-
-
-def _decode(text: bytes) -> NodeReport:
-    (host, port), token, files, changed, gone, went = json.loads(text)
-    entries = {path: Entry(*entry) for path, entry in files.items()}
-    return NodeReport((host, port), token, entries, frozenset(changed), frozenset(gone), went)
-
-
-def _safe_join(folder: Path, path: str) -> Path:
-    if Path(path).is_absolute() or ".." in Path(path).parts:
-        raise OSError(f"a peer offers {path!r}, which is no path inside the checkpoint folder")
-    return folder / path
-
-
-def _remove_empty(folder: Path, path: str) -> None:
-    """Take away the folders that have lost their last file."""
-    with suppress(OSError):
+def _remove_empty_parents(folder: Path, path: str) -> None:
+    with suppress(OSError):  # not empty
         for parent in Path(path).parents[:-1]:
             (folder / parent).rmdir()

@@ -1,4 +1,4 @@
-"""Brings back the checkpoints of an earlier run, file by file, before training starts. Standard library only."""
+"""Restores the checkpoints of an earlier run, file by file, before training starts. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cloudtrain_launcher.storage_sync import LINK_SUFFIX
 BLOCK_BYTES = 1 << 20
 MAX_LINK_BYTES = 4096
 TEMPORARY_SUFFIX = ".restoring"
-"""Of a file that is being written; an interrupted run may have left one among its checkpoints."""
+"""Suffix of a file that is being written; an interrupted run may have left one among its checkpoints."""
 
 
 LINK_MIN_BYTES = 16 << 20
-"""From here on a file of a mount is not copied but led to: a node reads what it needs, not everybody's shards."""
+"""A file on a mount from this size on can become a link: a node reads the shards that it needs, not those of all."""
 
 
 def restore(
@@ -29,54 +29,54 @@ def restore(
     *,
     link_large_files: bool = False,
 ) -> None:
-    """Copy each regular file below `source` that is missing below `target`: whole, or not at all.
+    """Copy each regular file below `source` that is missing below `target`, whole or not at all.
 
-    What is there is never overwritten, so that it may run again after any interruption. Links are not followed, and
-    none is made but for a file that stands for one (see `storage_sync.LINK`) and stays inside. A file that cannot be
-    read is passed over with a line in the log; OSError if one cannot be written. Nodes that share a folder do not meet:
-    `node` is part of the temporary name. `until`: a reason to stop early. `leads`: large files become links to
-    `source`, which stays where it is.
+    Existing files are never overwritten, so that it can run again after any interruption. Links are not followed; only
+    a file that stands for a link (see `storage_sync.LINK_SUFFIX`) becomes one, if it stays inside `target`. A file that
+    cannot be read is skipped with a line in the log; OSError if one cannot be written. `node` is part of the temporary
+    name, so that nodes can share a folder. Returns early when `cancelled()` is true. `link_large_files`: files of
+    `LINK_MIN_BYTES` become links to `source`, which must stay there.
     """
-    count = size = led = 0
+    count = size = linked = 0
     target.mkdir(parents=True, exist_ok=True)
     for path in _files(source, log):
         if cancelled():
             return
-        goal = target / path.with_name(path.name.removesuffix(LINK_SUFFIX))
+        destination = target / path.with_name(path.name.removesuffix(LINK_SUFFIX))
         try:
             _make_folders(target, path.parent)
-            if os.path.lexists(goal):
+            if os.path.lexists(destination):
                 continue
             if path.name.endswith(LINK_SUFFIX):
-                _make_link(source / path, goal, len(path.parents) - 1)
+                _make_link(source / path, destination, len(path.parents) - 1)
                 continue
-            about = (source / path).lstat()
-            if link_large_files and stat.S_ISREG(about.st_mode) and about.st_size >= LINK_MIN_BYTES:
-                goal.symlink_to(source / path)
-                led += 1
+            info = (source / path).lstat()
+            if link_large_files and stat.S_ISREG(info.st_mode) and info.st_size >= LINK_MIN_BYTES:
+                destination.symlink_to(source / path)
+                linked += 1
                 continue
             with _open(source / path) as content:
-                if _write(content, goal, goal.with_name(f".{node}{TEMPORARY_SUFFIX}"), cancelled):
-                    count, size = count + 1, size + goal.stat().st_size
-        except _SkipFile as why:
-            log(f"not restored: {path}: {why}")
+                if _write(content, destination, destination.with_name(f".{node}{TEMPORARY_SUFFIX}"), cancelled):
+                    count, size = count + 1, size + destination.stat().st_size
+        except _SkipFile as reason:
+            log(f"not restored: {path}: {reason}")
     if count:
         log(f"restored {count} files of an earlier run's checkpoints, {size / 1e6:.1f} MB")
-    if led:
-        log(f"{led} large files of earlier checkpoints are read from storage as they are needed")
+    if linked:
+        log(f"{linked} large files of earlier checkpoints are read from storage when they are needed")
 
 
 class _SkipFile(Exception):
-    """Why one file is passed over."""
+    """Why a file is skipped."""
 
 
 def _files(source: Path, log: Callable[[str], None]) -> Iterator[Path]:
-    """The paths of all but folders below `source`, relative to it, in a fixed order."""
+    """The paths of everything but folders below `source`, relative to it, in a fixed order."""
 
-    def tell(error: OSError) -> None:
+    def report(error: OSError) -> None:
         log(f"not restored: {error.filename}: {error.strerror}")
 
-    for folder, folders, names in os.walk(source, onerror=tell):
+    for folder, folders, names in os.walk(source, onerror=report):
         folders.sort()
         links = [name for name in folders if Path(folder, name).is_symlink()]
         for name in sorted(names + links):
@@ -85,13 +85,13 @@ def _files(source: Path, log: Callable[[str], None]) -> Iterator[Path]:
 
 
 def _make_folders(target: Path, below: Path) -> None:
-    """Make the folders of `below` in `target`, none of them through a link."""
+    """Create the folders of the relative path `below` in `target`, none of them through a link."""
     for name in below.parts:
         target = target / name
         with suppress(FileExistsError):
             target.mkdir()
         if not stat.S_ISDIR(target.lstat().st_mode):
-            raise _SkipFile(f"{target} is in the way: it is no folder")
+            raise _SkipFile(f"{target} is in the way: it is not a folder")
 
 
 def _open(path: Path) -> BinaryIO:
@@ -104,20 +104,23 @@ def _open(path: Path) -> BinaryIO:
         raise _SkipFile(error.strerror) from None
 
 
-def _make_link(path: Path, goal: Path, depth: int) -> None:
-    """The link that a file stands for, `depth` folders below the top. Behind a name `..` leads nobody knows where."""
+def _make_link(path: Path, destination: Path, depth: int) -> None:
+    """Create the link that a file stands for, `depth` folders below the top, unless it could point outside.
+
+    A `..` that follows a name is refused: that name may be a link itself.
+    """
     with _open(path) as content:
         link = os.fsdecode(content.read(MAX_LINK_BYTES))
     parts = [part for part in link.split("/") if part not in ("", ".")]
     up = next((count for count, part in enumerate(parts) if part != ".."), len(parts))
     if not link or link.startswith("/") or "\0" in link or up > depth or ".." in parts[up:]:
-        raise _SkipFile(f"a link that leads out ({link})")
-    goal.symlink_to(link)
+        raise _SkipFile(f"a link to outside ({link})")
+    destination.symlink_to(link)
 
 
-def _write(content: BinaryIO, goal: Path, temporary: Path, cancelled: Callable[[], bool]) -> bool:
-    """Write the whole of `content` to `goal`; False if it was given up because of `until`."""
-    temporary.unlink(missing_ok=True)  # an interrupted attempt's
+def _write(content: BinaryIO, destination: Path, temporary: Path, cancelled: Callable[[], bool]) -> bool:
+    """Write `content` to `destination`; returns False if it was cancelled, and leaves no part of it."""
+    temporary.unlink(missing_ok=True)  # left by an interrupted attempt
     try:
         with temporary.open("xb") as file:
             while block := _read(content):
@@ -127,9 +130,9 @@ def _write(content: BinaryIO, goal: Path, temporary: Path, cancelled: Callable[[
             file.flush()
             os.fsync(file.fileno())
         info = os.fstat(content.fileno())
-        with suppress(OSError):  # a mount of a cloud's storage may keep no times
-            os.utime(temporary, ns=(info.st_atime_ns, info.st_mtime_ns))  # programs look for the newest
-        temporary.replace(goal)
+        with suppress(OSError):  # a mount of cloud storage may not store times
+            os.utime(temporary, ns=(info.st_atime_ns, info.st_mtime_ns))  # programs look for the newest checkpoint
+        temporary.replace(destination)
         return True
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Keeps what a node writes: its folders are on its own disk, and are copied to the job's storage while it runs.
+"""Copies what a node writes to the job's storage while the job runs.
 
-For platforms that mount storage into a node: what such a mount makes of renames, of half-written files and of other
-nodes' files is its own affair, so programs write to the disk, and only whole files are written to the mount. Standard
-library only.
+For platforms that mount storage into a node. How such a mount treats renames, half-written files and files of other
+nodes depends on the mount; so programs write to the node's own disk, and only finished files are written to the mount.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -17,222 +17,246 @@ from pathlib import Path
 from typing import Callable, Iterator, Mapping, NamedTuple
 
 POLL_SECONDS = 1.0
-"""Between two looks."""
 
 UNFINISHED_SUFFIXES = (".partial", ".restoring")
-"""How folders and files end that are not yet what they will be."""
-
+"""Suffixes of files and folders that are still being written."""
 
 SYNCED_TYPES = (stat.S_IFREG, stat.S_IFLNK)
-"""What is kept."""
+"""Regular files and symbolic links."""
 
 LINK_SUFFIX = ".cloudtrain-link"
-"""How the file in storage ends that holds the target of a symbolic link: a datastore has no links."""
-
+"""Suffix of a file in storage that holds the target of a symbolic link: a datastore has no links."""
 
 JOURNAL_NAME = "levelled"
-"""In the launcher's scratch folder: what a node took over from its peers, and deleted as they did, line by line."""
+"""A file in the launcher's scratch folder, to which the agent appends what it does in the checkpoint folder for
+peers: a JSON line `[path, [size, modified, link]]` for a file that it fetches, `[path, null]` for one it deletes."""
 
 
 class FileState(NamedTuple):
-    """What tells a file from what it was."""
+    """What shows that a file has changed."""
 
     size: int
+    """Bytes."""
     modified: int
-    """Nanoseconds."""
+    """Nanoseconds since 1970."""
 
 
 IN_STORAGE = FileState(-1, -1)
-"""Of a link that leads to its own place in storage: see `restore`."""
+"""The state of a link to the file's own place in storage: see `restore`."""
+
+
+class _LocalFile(NamedTuple):
+    """A finished file in one of the synchronised folders."""
+
+    path: Path
+    folder: Path
+    """The local folder that is synchronised."""
+    copy: Path
+    """Its place in storage."""
+    state: FileState
 
 
 class StorageSync:
-    """One node's folders on their way to storage. `pairs`: folder on this node's disk -> folder in storage.
+    """Copies a node's folders to storage, in a thread.
 
-    A file is copied once it is the same at two looks, those written first first; one that goes here goes there too, if
-    it was this node that brought it. A link becomes a small file that holds its target. `shown`: likewise, but to a
-    folder of this disk, which somebody else takes to storage: a file there is the same file (a hard link), as soon as
-    it is begun.
+    `synced_dirs`: local folder -> folder in storage. A file is copied when two polls have found it unchanged, in the
+    order in which files were written. A file that is deleted locally is deleted in storage, if this node had copied it.
+    A symbolic link becomes a small file that holds its target.
+
+    `linked_dirs`: local folder -> another local folder, which somebody else uploads. A file becomes a hard link there
+    as soon as it exists. `journal`: the file named `JOURNAL_NAME`.
     """
 
     def __init__(
         self,
-        pairs: Mapping[str, str],
+        synced_dirs: Mapping[str, str],
         log: Callable[[str], None],
-        shown: Mapping[str, str] | None = None,
+        linked_dirs: Mapping[str, str] | None = None,
         journal: Path | None = None,
     ) -> None:
-        self._shown = {Path(here) for here in shown or {}}
-        self._pairs = [(Path(here), Path(there)) for here, there in {**pairs, **(shown or {})}.items()]
+        linked_dirs = linked_dirs or {}
+        self._linked = {Path(local) for local in linked_dirs}
+        self._pairs = [(Path(local), Path(storage)) for local, storage in {**synced_dirs, **linked_dirs}.items()]
         self._log = log
-        self._journal, self._read_bytes = journal, 0
-        self._kept: dict[Path, FileState] = {}
-        self._seen: dict[Path, FileState] = {}
-        self._gone: set[Path] = set()
-        self._woken, self._hurry, self._ended = threading.Event(), False, False
+        self._journal, self._journal_bytes_read = journal, 0
+        self._synced: dict[Path, FileState] = {}
+        """Local files as they are in storage, if this node is responsible for them."""
+        self._last_poll: dict[Path, FileState] = {}
+        self._deleted: set[Path] = set()
+        """Files that the last poll found deleted."""
+        self._wakeup, self._sync_now, self._finished = threading.Event(), False, False
         self._thread: threading.Thread | None = None
 
     def mark_synced(self) -> None:
-        """What is there now is in storage already."""
-        self._kept = {path: sign for _, path, _, sign in self._files()}
-        self._seen = dict(self._kept)
+        """Treat all files that exist now as copied already."""
+        self._synced = {file.path: file.state for file in self._files()}
+        self._last_poll = dict(self._synced)
 
     def start(self) -> None:
-        """From now on look again and again."""
+        """Start the thread, which polls every `POLL_SECONDS`."""
         if self._pairs:
-            self._thread = threading.Thread(target=self._work, name="keeping", daemon=True)
+            self._thread = threading.Thread(target=self._work, name="storage sync", daemon=True)
             self._thread.start()
 
     def finish(self) -> str:
-        """Keep all that is not kept yet; why something could not be, or nothing."""
-        self._ended = True
-        self._woken.set()
+        """Stop the thread and copy everything that is left; returns what could not be copied and why, or ''."""
+        self._finished = True
+        self._wakeup.set()
         if self._thread is not None:
             self._thread.join()
-        return self._sync(last=True)
+        return self._sync(everything=True)
 
     def sync_soon(self) -> None:
-        """Something has just been finished that is worth keeping at once."""
-        self._hurry = True
-        self._woken.set()
+        """Copy all files at once, without waiting for the next poll: a checkpoint has been completed."""
+        self._sync_now = True
+        self._wakeup.set()
 
     def _work(self) -> None:
-        told = ""
-        while not self._ended:
-            self._woken.wait(POLL_SECONDS)
-            self._woken.clear()
-            sync_soon, self._hurry = self._hurry, False
-            error = self._sync(last=sync_soon)
-            if error != told:  # once, and again when it is another
-                told = error
-                self._log(f"not kept for now: {error}" if error else "kept again")
+        last_error = ""
+        while not self._finished:
+            self._wakeup.wait(POLL_SECONDS)
+            self._wakeup.clear()
+            everything, self._sync_now = self._sync_now, False
+            error = self._sync(everything=everything)
+            if error != last_error:
+                last_error = error
+                self._log(f"not saved to storage yet: {error}" if error else "saved to storage")
 
-    def _sync(self, *, last: bool) -> str:
+    def _sync(self, *, everything: bool) -> str:
+        """One poll; returns what could not be copied and why, or ''. `everything`: also files that may still change."""
         self._read_journal()
-        problem = self._localize_links()
-        if problem:  # until then nothing is changed in storage
-            return problem
-        found = sorted(self._files(), key=lambda item: item[3].modified)
-        for here, path, there, sign in found:
-            if sign == IN_STORAGE:
-                self._kept[path] = sign
-            settled = last or here in self._shown or self._seen.get(path) == sign
-            if self._kept.get(path) != sign and settled:
+        error = self._copy_moved_links()
+        if error:  # until then nothing is changed in storage
+            return error
+        files = sorted(self._files(), key=lambda file: file.state.modified)
+        for file in files:
+            if file.state == IN_STORAGE:
+                self._synced[file.path] = file.state
+            is_settled = everything or file.folder in self._linked or self._last_poll.get(file.path) == file.state
+            if self._synced.get(file.path) != file.state and is_settled:
                 try:
-                    if here in self._shown:
-                        _hard_link(path, there / path.relative_to(here))
-                    else:
-                        _store(path, here, there / path.relative_to(here))
-                    self._kept[path] = sign
+                    self._store(file)
+                    self._synced[file.path] = file.state
                 except FileNotFoundError:
-                    continue  # gone in this moment
-                except OSError as error:
-                    problem = f"{path.name}: {error.strerror or error}"
+                    continue  # deleted since
+                except OSError as failed:
+                    error = f"{file.path.name}: {failed.strerror or failed}"
         self._read_journal()
-        before, self._seen = self._seen, {path: sign for _, path, _, sign in found}
-        gone = (self._gone | before.keys()) - self._seen.keys()
-        # What replaces it is stored first: what is new takes two looks.
-        ready = set() if problem else gone if last else gone & self._gone
-        self._delete_from_storage(ready)
-        self._gone = gone - ready
-        return problem
+        self._delete_in_storage({file.path: file.state for file in files}, everything=everything, failed=bool(error))
+        return error
 
-    def _localize_links(self) -> str:
-        """What was restored as a link into storage and has been moved since becomes a file of this disk."""
-        for here, there in self._pairs:
-            for folder, _, names in os.walk(here):
+    def _store(self, file: _LocalFile) -> None:
+        if file.folder in self._linked:
+            _hard_link(file.path, file.copy)
+        else:
+            _store(file.path, file.folder, file.copy)
+
+    def _delete_in_storage(self, files: dict[Path, FileState], *, everything: bool, failed: bool) -> None:
+        """Delete in storage what has been deleted locally, one poll later: what replaces it is copied first."""
+        before, self._last_poll = self._last_poll, files
+        deleted = (self._deleted | before.keys()) - files.keys()
+        due = set() if failed else deleted if everything else deleted & self._deleted
+        for path in [path for path in due if path in self._synced]:
+            del self._synced[path]
+            for local, storage in self._pairs:
+                if local in path.parents:
+                    _delete(storage, path.relative_to(local))
+        self._deleted = deleted - due
+
+    def _copy_moved_links(self) -> str:
+        """Replace links into storage that a program has moved by copies; returns what failed and why, or ''."""
+        for local, storage in self._pairs:
+            for folder, _, names in os.walk(local):
                 for path in (Path(folder, name) for name in names):
                     draft = path.with_name(f".{path.name[:200]}{UNFINISHED_SUFFIXES[1]}")
                     try:
-                        if self._is_storage_link(path) and path.readlink() != there / path.relative_to(here):
+                        if self._is_storage_link(path) and path.readlink() != storage / path.relative_to(local):
                             shutil.copyfile(path, draft)
                             draft.replace(path)
                     except FileNotFoundError:
-                        continue  # gone in this moment
+                        continue  # deleted since
                     except OSError as error:
                         return f"{path.name}: {error.strerror or error}"
         return ""
 
     def _is_storage_link(self, path: Path) -> bool:
-        """Whether it is a link into storage: see `restore`."""
-        return path.is_symlink() and any(there in path.readlink().parents for _, there in self._pairs)
+        """Whether a path is a link into storage: see `restore`."""
+        return path.is_symlink() and any(storage in path.readlink().parents for _, storage in self._pairs)
 
     def _read_journal(self) -> None:
-        """What peers have brought here they keep themselves; what was deleted after their example they take away."""
+        """Peers copy to storage what they have saved themselves, and delete there what they have deleted."""
         if self._journal is None or not self._journal.exists():
             return
         with self._journal.open("rb") as journal:
-            journal.seek(self._read_bytes)
-            lines = journal.read()
-        whole = lines[: lines.rfind(b"\n") + 1]
-        self._read_bytes += len(whole)
-        for path, entry in map(json.loads, whole.splitlines()):
+            journal.seek(self._journal_bytes_read)
+            content = journal.read()
+        lines = content[: content.rfind(b"\n") + 1]
+        self._journal_bytes_read += len(lines)
+        for path, entry in map(json.loads, lines.splitlines()):
             if entry is None:
-                self._kept.pop(Path(path), None)
+                self._synced.pop(Path(path), None)
             else:
-                self._kept[Path(path)] = FileState(entry[0], entry[1])
+                self._synced[Path(path)] = FileState(entry[0], entry[1])
 
-    def _delete_from_storage(self, gone: set[Path]) -> None:
-        """Take away in storage what this node had brought and has deleted."""
-        for path in [path for path in gone if path in self._kept]:
-            del self._kept[path]
-            for here, there in self._pairs:
-                if here in path.parents:
-                    copy = there / path.relative_to(here)
-                    for each in (copy, _link_file(copy)):
-                        with suppress(OSError):
-                            each.unlink()
-                    with suppress(OSError):  # the last file of its folder, and that folder the last of its own
-                        for folder in copy.parents[: len(path.relative_to(here).parents) - 1]:
-                            folder.rmdir()
-
-    def _files(self) -> Iterator[tuple[Path, Path, Path, FileState]]:
-        """All finished files: their pair's folder, their path, the pair's storage, their sign."""
-        for here, there in self._pairs:
-            for folder, folders, names in os.walk(here):
+    def _files(self) -> Iterator[_LocalFile]:
+        """All finished files and links of the synchronised folders."""
+        for local, storage in self._pairs:
+            for folder, folders, names in os.walk(local):
                 folders[:] = [name for name in folders if not name.endswith(UNFINISHED_SUFFIXES)]
                 links = [name for name in folders if Path(folder, name).is_symlink()]
                 for name in names + links:
                     path = Path(folder, name)
+                    copy = storage / path.relative_to(local)
                     with suppress(OSError):
-                        about = path.lstat()
-                        if stat.S_ISLNK(about.st_mode) and path.readlink() == there / path.relative_to(here):
-                            yield here, path, there, IN_STORAGE
-                        elif not name.endswith(UNFINISHED_SUFFIXES) and stat.S_IFMT(about.st_mode) in SYNCED_TYPES:
-                            yield here, path, there, FileState(about.st_size, about.st_mtime_ns)
+                        info = path.lstat()
+                        if stat.S_ISLNK(info.st_mode) and path.readlink() == copy:
+                            yield _LocalFile(path, local, copy, IN_STORAGE)
+                        elif not name.endswith(UNFINISHED_SUFFIXES) and stat.S_IFMT(info.st_mode) in SYNCED_TYPES:
+                            yield _LocalFile(path, local, copy, FileState(info.st_size, info.st_mtime_ns))
 
 
-def _store(path: Path, here: Path, target: Path) -> None:
-    """Store a file, or what stands for a link, below `here`."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    instead = _link_file(target)
+def _store(path: Path, folder: Path, copy: Path) -> None:
+    """Copy a file of the local `folder` to storage, or write the file that stands for a link."""
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    obsolete = _link_file(copy)
     if path.is_symlink():
-        instead.write_bytes(os.fsencode(_link_target(path, here)))
-        instead = target
+        obsolete.write_bytes(os.fsencode(_link_target(path, folder)))
+        obsolete = copy
     else:
-        _copy(path, target)
-    with suppress(OSError):  # of an earlier time, when it was the other
-        instead.unlink()
+        _copy(path, copy)
+    with suppress(OSError):  # from an earlier time at which it was a link and is now a file, or the reverse
+        obsolete.unlink()
 
 
-def _copy(path: Path, target: Path) -> None:
-    """Written in place: closing the file is what stores it, as a whole."""
-    with path.open("rb") as source, target.open("wb") as file:
-        shutil.copyfileobj(source, file, 1 << 22)
+def _copy(path: Path, copy: Path) -> None:
+    """Write the file in place: closing it is what stores it, as a whole."""
+    with path.open("rb") as source, copy.open("wb") as target:
+        shutil.copyfileobj(source, target, 1 << 22)
 
 
-def _link_file(target: Path) -> Path:
-    return target.with_name(target.name + LINK_SUFFIX)
+def _delete(storage: Path, relative: Path) -> None:
+    """Delete a file below a folder in storage, and the folders that become empty by it."""
+    copy = storage / relative
+    for path in (copy, _link_file(copy)):
+        with suppress(OSError):
+            path.unlink()
+    with suppress(OSError):  # not empty
+        for folder in relative.parents[:-1]:
+            (storage / folder).rmdir()
 
 
-def _link_target(path: Path, here: Path) -> str:
-    """A link's target; relative where it leads to a place in the folder that is kept."""
+def _link_file(copy: Path) -> Path:
+    return copy.with_name(copy.name + LINK_SUFFIX)
+
+
+def _link_target(path: Path, folder: Path) -> str:
+    """A link's target, as a relative path if it is inside the local folder."""
     target = Path(os.path.normpath(path.readlink()))
-    return os.path.relpath(target, path.parent) if here in (target, *target.parents) else str(path.readlink())
+    return os.path.relpath(target, path.parent) if folder in (target, *target.parents) else str(path.readlink())
 
 
 def _hard_link(path: Path, target: Path) -> None:
-    """The same file under another name, where the disk can do that: what is written to it later is there at once."""
+    """Make a file available under another path: by a hard link, or by a copy if the disk does not support that."""
     if path.is_symlink() and not path.is_file():
         return
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from cloudtrain_launcher.checkpoint_deletions import DeletionSync, FileId, Snapshot
-from cloudtrain_launcher.checkpoint_sync import CheckpointSync, entries
+from cloudtrain_launcher.checkpoint_files import Entry, list_files
+from cloudtrain_launcher.checkpoint_sync import CheckpointSync
 from tests.support.limits import HANG_SECONDS
 from tests.support.waiting import eventually
 
@@ -91,7 +92,7 @@ def test_what_one_rank_saves_all_ranks_load(nodes: Nodes) -> None:
     assert nodes.start() == []
     assert nodes.contents() == [{"step-4/model.pt": "weights"}] * 2
     assert (nodes.folders[1] / "step-4/model.pt").stat().st_mtime_ns == saved.stat().st_mtime_ns
-    assert nodes.said == [[], ["brought 1 checkpoint files from other nodes, 0.0 MB"]]
+    assert nodes.said == [[], ["fetched 1 checkpoint files from other nodes, 0.0 MB"]]
     assert nodes.start() == []
     assert nodes.said[0] == [], "nothing goes back and forth"
 
@@ -182,7 +183,7 @@ def test_whoever_keeps_the_folder_learns_what_is_another_nodes_doing(nodes: Node
     (nodes.folders[0] / "old.pt").unlink()
     nodes.start()
     told = [json.loads(line) for line in nodes.journals[1].read_text().splitlines()]
-    new = list(entries(nodes.folders[1])["new.pt"])
+    new = list(list_files(nodes.folders[1])["new.pt"])
     assert told[1:] == [[str(nodes.folders[1] / "old.pt"), None], [str(nodes.folders[1] / "new.pt"), new]]
     assert not nodes.journals[0].exists()
 
@@ -191,11 +192,11 @@ def test_a_node_whose_disk_is_full_ends_the_start_on_all_nodes(nodes: Nodes, mon
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cloudtrain_launcher.checkpoint_sync._receive", full)
+    monkeypatch.setattr("cloudtrain_launcher.checkpoint_files._receive", full)
     nodes.write(0, "step-1", "weights")
     troubles = nodes.start()
     assert [str(trouble) for trouble in troubles] == [
-        "node 1 cannot take over what other nodes saved: No space left on device"
+        "node 1 cannot copy the checkpoints of other nodes: No space left on device"
     ] * 2
     assert nodes.contents()[1] == {}
 
@@ -313,11 +314,9 @@ def test_what_went_just_before_a_restart_takes_the_other_nodes_parts_along(tmp_p
 
 @pytest.mark.parametrize("path", ["../outside", "/outside"], ids=["upwards", "absolute"])
 def test_a_path_that_leads_out_is_refused(nodes: Nodes, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cloudtrain_launcher.checkpoint_sync import Entry
-
     monkeypatch.setattr(
-        "cloudtrain_launcher.checkpoint_sync.entries",
+        "cloudtrain_launcher.checkpoint_sync.list_files",
         lambda folder: {path: Entry(1, 1)} if folder == nodes.folders[0] else {},
     )
-    assert all("which is no path inside the checkpoint folder" in str(trouble) for trouble in nodes.start())
+    assert all("which is not a path inside the checkpoint folder" in str(trouble) for trouble in nodes.start())
     assert not (nodes.folders[1].parent / "outside").exists()

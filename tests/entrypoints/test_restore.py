@@ -75,7 +75,7 @@ def test_links_are_neither_followed_nor_made(earlier: Path, tmp_path: Path) -> N
         "not restored: file-link: a link",
         "not restored: folder-link: a link",
         "not restored: pipe: not a file",
-        f"not restored: step-1/shared.pt: {new / 'step-1'} is in the way: it is no folder",
+        f"not restored: step-1/shared.pt: {new / 'step-1'} is in the way: it is not a folder",
     ]
 
 
@@ -133,10 +133,10 @@ def test_a_file_that_stands_for_a_link_becomes_one_if_it_stays_inside(earlier: P
     }
     assert links == {"latest": "step-2", "step-2/up": "../last"}
     assert said[:-1] == [
-        "not restored: absolute.cloudtrain-link: a link that leads out (/etc/passwd)",
-        "not restored: empty.cloudtrain-link: a link that leads out ()",
-        "not restored: out.cloudtrain-link: a link that leads out (../x)",
-        "not restored: sly.cloudtrain-link: a link that leads out (step-1/../../x)",
+        "not restored: absolute.cloudtrain-link: a link to outside (/etc/passwd)",
+        "not restored: empty.cloudtrain-link: a link to outside ()",
+        "not restored: out.cloudtrain-link: a link to outside (../x)",
+        "not restored: sly.cloudtrain-link: a link to outside (step-1/../../x)",
     ]
     restore(earlier, tmp_path / "new", 0, said.append)
     assert (tmp_path / "new" / "latest").readlink() == Path("step-2")
@@ -150,4 +150,4 @@ def test_large_files_of_a_mount_are_led_to(earlier: Path, tmp_path: Path, monkey
     assert (new / "step-1/shared.pt").readlink() == earlier / "step-1/shared.pt"
     assert not (new / "last").is_symlink(), "what a program may append to is on this disk"
     assert tree(new) == tree(earlier)
-    assert said[-1] == "2 large files of earlier checkpoints are read from storage as they are needed"
+    assert said[-1] == "2 large files of earlier checkpoints are read from storage when they are needed"

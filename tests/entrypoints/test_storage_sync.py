@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain_launcher import storage_sync as keeping
+from cloudtrain_launcher import storage_sync
 from cloudtrain_launcher.storage_sync import StorageSync
 from tests.support.waiting import eventually
 
@@ -64,7 +64,7 @@ def test_links_are_kept_as_files_that_hold_their_target(here: Path, there: Path)
 def test_files_come_while_the_job_runs_once_they_no_longer_change(
     here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(storage_sync, "POLL_SECONDS", 0.02)
     kept = keeper(here, there)
     kept.start()
     (here / "model").write_text("weights")
@@ -75,7 +75,7 @@ def test_files_come_while_the_job_runs_once_they_no_longer_change(
 
 
 def test_a_checkpoint_that_is_told_of_is_kept_at_once(here: Path, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "POLL_SECONDS", 1000)
+    monkeypatch.setattr(storage_sync, "POLL_SECONDS", 1000)
     kept = keeper(here, there)
     kept.start()
     (here / "step-1").mkdir()
@@ -87,7 +87,7 @@ def test_a_checkpoint_that_is_told_of_is_kept_at_once(here: Path, there: Path, m
 
 def test_what_was_written_first_is_kept_first(here: Path, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
-    monkeypatch.setattr(keeping, "_copy", lambda path, _: copied.append(path.name))
+    monkeypatch.setattr(storage_sync, "_copy", lambda path, _: copied.append(path.name))
     for number, name in enumerate(["z-rank", "a-manifest"]):
         (here / name).write_text(name)
         os.utime(here / name, ns=(number, number))
@@ -119,7 +119,7 @@ def test_what_a_program_deletes_goes_only_when_what_replaces_it_is_stored(here: 
     (here / "step-1").unlink()
     seen = []
     for _ in range(3):
-        kept._sync(last=False)
+        kept._sync(everything=False)
         seen.append(content(there))
     assert seen == [{"step-1": "old"}, {"step-2": "new"}, {"step-2": "new"}]
 
@@ -134,18 +134,18 @@ def test_what_came_from_storage_is_not_sent_back(here: Path, there: Path) -> Non
 
 
 def test_what_cannot_be_kept_is_said_and_tried_again(here: Path, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(storage_sync, "POLL_SECONDS", 0.02)
     there.write_text("a file is in the way")
     said: list[str] = []
     kept = keeper(here, there, said)
     kept.start()
     (here / "model").write_text("weights")
     eventually(lambda: said)
-    assert "not kept for now: model: " in said[0]
+    assert "not saved to storage yet: model: " in said[0]
     there.unlink()
     eventually(lambda: content(there) == {"model": "weights"})
     assert kept.finish() == ""
-    assert said[1:] == ["kept again"]
+    assert said[1:] == ["saved to storage"]
 
 
 def test_what_cannot_be_kept_at_the_end_is_an_error(here: Path, there: Path) -> None:
@@ -204,7 +204,7 @@ def test_what_peers_brought_or_took_away_is_theirs_to_keep(here: Path, there: Pa
 def test_what_somebody_else_stores_is_there_as_it_is_written(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(storage_sync, "POLL_SECONDS", 0.02)
     shown = tmp_path / "shown"
     kept = StorageSync({}, print, {str(here): str(shown)})
     kept.start()
