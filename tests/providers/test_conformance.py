@@ -1,89 +1,55 @@
-"""The same questions to every provider that is found: pure until `start`, frozen, and plain JSON."""
+"""Our providers pass the public conformance suite, and so does the one of the guide, installed from its package."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-import cloudtrain
-from cloudtrain import providers
-from cloudtrain.declaration import provider_names
-from cloudtrain.errors import SpecError, UsageError
-from cloudtrain.planning.plan import Plan
-from cloudtrain.settings import load_settings
+from cloudtrain.testing.conformance import Platform, ProviderConformance
+from tests.house.tools import ROOT
+from tests.providers import platforms
 
-NAMES = provider_names()
+pytestmark = [pytest.mark.torchrun, pytest.mark.linux("the machine on which these jobs run")]
 
 
-@pytest.fixture(autouse=True)
-def an_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a cloud must be told before anything can be planned there."""
-    monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", "us-east-1")
-    monkeypatch.setenv("CLOUDTRAIN_AWS_ROLE", "arn:aws:iam::123456789012:role/train")
-    monkeypatch.setenv("CLOUDTRAIN_AWS_BUCKET", "my-bucket")
-    monkeypatch.setenv("CLOUDTRAIN_AZURE_SUBSCRIPTION", "12345678-1234-1234-1234-123456789abc")
-    monkeypatch.setenv("CLOUDTRAIN_AZURE_RESOURCE_GROUP", "my-group")
-    monkeypatch.setenv("CLOUDTRAIN_AZURE_WORKSPACE", "my-workspace")
-    monkeypatch.setenv("CLOUDTRAIN_AZURE_LOCATION", "eastus")
+class TestLocal(ProviderConformance):
+    """Processes of this machine."""
+
+    platform = staticmethod(platforms.local)
 
 
-def plan_for(name: str, folder: Path, text: str = "resources: {nodes: 2, processes: 2}\n") -> Plan:
-    (folder / "job").mkdir()
-    (folder / "job" / "job.yaml").write_text(text)
-    return cloudtrain.plan(cloudtrain.load(folder / "job" / "job.yaml"), name, data_dir=str(folder / "data"))
+@pytest.mark.docker
+class TestDocker(ProviderConformance):
+    """Containers of this machine."""
+
+    platform = staticmethod(platforms.docker)
 
 
-def test_local_is_among_them() -> None:
-    assert "local" in NAMES
+class TestSageMaker(ProviderConformance):
+    """SageMaker, imitated on loopback."""
+
+    platform = staticmethod(platforms.aws)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_provider_is_called_like_its_file(name: str, tmp_path: Path) -> None:
-    found = providers.get_provider(name)
-    assert found.declaration.name == name
-    spec = cloudtrain.load({"name": "digits"}).spec
-    assert found.target(load_settings(tmp_path), spec).provider == name
+class TestAzureML(ProviderConformance):
+    """Azure ML, imitated on loopback."""
+
+    platform = staticmethod(platforms.azure)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_rendering_is_pure_and_plain_json(name: str, tmp_path: Path) -> None:
-    plan = plan_for(name, tmp_path)
-    before = json.dumps(plan.to_json())
-    first, second = (providers.get_provider(name).render(plan) for _ in range(2))
-    assert first == second
-    assert json.loads(json.dumps(first.document)) == first.document
-    assert json.dumps(plan.to_json()) == before
-    assert not (tmp_path / "data" / "runs").exists()
+class TestSsh(ProviderConformance):
+    """The worked example, as anybody would install it."""
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_plan_cannot_be_changed(name: str, tmp_path: Path) -> None:
-    plan = plan_for(name, tmp_path)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        plan.run_id = "other"  # type: ignore[misc]
-    with pytest.raises(ValueError, match="frozen"):
-        plan.spec.resources.nodes = 9  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_a_provider_cannot_do_is_refused_at_its_line(name: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError) as refused:
-        plan_for(name, tmp_path, "resources:\n  nodes: 1000\n")
-    assert f"{tmp_path / 'job' / 'job.yaml'}:2:3: resources.nodes: " in str(refused.value)
-
-
-def test_what_a_provider_has_no_use_for_is_said_not_dropped(tmp_path: Path) -> None:
-    plan = plan_for("local", tmp_path, "resources: {spot: true, disk: 1 TB}\nimage: some/image:1\n")
-    assert plan.unused == ("image", "resources.spot", "resources.disk")
-
-
-def test_an_unknown_provider_is_answered_with_those_at_hand() -> None:
-    with pytest.raises(UsageError, match="no provider 'slurm'") as refused:
-        providers.get_provider("slurm")
-    assert "local" in (refused.value.hint or "")
-    for hostile in ("../errors", "__init__", "os.path"):
-        with pytest.raises(UsageError):
-            providers.get_provider(hostile)
+    @classmethod
+    @contextmanager
+    def platform(cls, folder: Path) -> Iterator[Platform]:
+        platforms.installed(ROOT / "examples" / "provider", folder / "site")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(str(folder / "site"))
+            with platforms.ssh(folder) as platform:
+                yield platform
+        sys.modules.pop("cloudtrain_ssh", None)

@@ -1,0 +1,188 @@
+"""What holds of every provider before anything is started: its declaration, its section, plans and requests."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.api.jobs import plan as make_plan
+from cloudtrain.api.jobs import render
+from cloudtrain.declaration import Declaration, declaration_of
+from cloudtrain.errors import SpecError
+from cloudtrain.issues import Issue
+from cloudtrain.providers import Provider, Request
+from cloudtrain.spec import json_schema
+from cloudtrain.spec.section import Section
+from cloudtrain.submission.preflight import offline_issues
+from cloudtrain.testing.bench import SECRET, Bench, Platform, make_bench
+from cloudtrain.testing.effects import Effects, recorded
+
+
+def must(holds: bool, found: str, promise: str) -> None:
+    """Fail with what the provider did and what the protocol says, unless it holds."""
+    if not holds:
+        pytest.fail(f"{found}\nthe protocol: {promise}", pytrace=False)
+
+
+class PlanningChecks:
+    """A provider's values. `platform` is what its author says."""
+
+    @classmethod
+    @contextmanager
+    def platform(cls, folder: Path) -> Iterator[Platform]:  # noqa: ARG003
+        """Where the suite's jobs run; `folder` is an empty one of this class of tests. To be overridden."""
+        raise NotImplementedError(f"{cls.__name__} does not say where its jobs run: it needs a method `platform`")
+        yield
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def bench(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+        """The job folder of all tests of the class."""
+        folder = tmp_path_factory.mktemp("conformance")
+        (folder / "platform").mkdir()
+        with cls.platform(folder / "platform") as platform:
+            yield make_bench(platform, folder)
+
+    @pytest.fixture(autouse=True)
+    def _client(self, bench: Bench) -> Iterator[None]:
+        with bench.client():
+            yield
+
+    def test_its_declaration_is_complete(self, bench: Bench) -> None:
+        declared = declaration_of(bench.name)
+        must(
+            isinstance(bench.provider.declaration, Declaration) and bench.provider.declaration.name == bench.name,
+            f"its declaration names it {bench.provider.declaration.name!r}, and it is found as {bench.name!r}",
+            "declaration.name is the name of the entry point, the value of --provider, the key in job.yaml",
+        )
+        must(bool(declared.label), "its label is empty", "declaration.label is what people call it")
+        must(
+            _scheme(declared.input_example) in declared.input_schemes,
+            f"its input_example {declared.input_example!r} has none of the input_schemes {declared.input_schemes}",
+            "declaration.input_example is an input that it can read",
+        )
+
+    def test_it_has_the_whole_protocol(self, bench: Bench) -> None:
+        for name, method in inspect.getmembers(Provider, inspect.isfunction):
+            own = getattr(bench.provider, name, None)
+            must(callable(own), f"it has no method {name}", "a provider is a cloudtrain.providers.Provider")
+            wanted, found = list(inspect.signature(method).parameters)[1:], list(inspect.signature(own).parameters)  # type: ignore[arg-type]
+            must(found[: len(wanted)] == wanted, f"{name} takes {found}", f"{name} takes {wanted}, by these names")
+
+    def test_what_its_declaration_shows_can_be_written_in_a_job(self, bench: Bench) -> None:
+        declared = declaration_of(bench.name)
+        places = [f"{store}:{form}" for store, form in declared.secret_stores.items()]
+        parts: dict[str, Any] = {"secrets": {f"S{n}": {bench.name: place} for n, place in enumerate(places)}}
+        parts["inputs"] = {"data": {bench.name: declared.input_example}}
+        problems = _problems(bench, {**bench.platform.job, **parts})
+        promise = "declaration.input_example and secret_stores are what messages tell users to write"
+        must(not problems, f"a job with its own examples is refused: {_lines(problems)}", promise)
+
+    def test_an_unknown_key_of_its_section_is_refused_at_its_line(self, bench: Bench) -> None:
+        problems = _problems(bench, {bench.name: {"no_such_key": 1}})
+        has_section = declaration_of(bench.name).section is not None
+        path, place = ((bench.name, "no_such_key"), "job.yaml:3:3") if has_section else ((bench.name,), "job.yaml:2:1")
+        must(
+            any(issue.path == path and issue.origin.endswith(place) for issue in problems),
+            f"a key that it does not know is answered with: {_lines(problems) or 'nothing'}",
+            f"an unknown key of its section is refused, at {place}",
+        )
+
+    def test_its_section_says_what_each_field_means(self, bench: Bench) -> None:
+        declared = declaration_of(bench.name)
+        section = declared.section() if declared.section else None
+        if section is None:
+            return
+        must(issubclass(section, Section), f"its section is a {section.__mro__[1]}", "declaration.section is a Section")
+        silent = [name for name, field in section.model_fields.items() if not field.description]
+        must(not silent, f"no description of {', '.join(silent)}", "editors show what a field of job.yaml means")
+        must(bench.name in json_schema()["properties"], "its section is not in the schema", "the schema knows it")
+
+    def test_planning_starts_no_process_and_opens_no_connection(self, bench: Bench) -> None:
+        with recorded(is_forbidden=True) as effects:
+            plan = bench.plan("succeed")
+            request = render(plan)
+            issues = offline_issues(plan)
+        must(
+            not effects.processes + effects.connections,
+            f"target, render or rules did more than compute: {_shown(effects)}",
+            "up to `render` all is pure; `rules` may read the disk; what takes a process or a network is in `checks`",
+        )
+        must(
+            not any(issue.is_error for issue in issues),
+            f"its own job is refused: {_lines(issues)}",
+            "it can be planned",
+        )
+        must(isinstance(request, Request), f"render returned {request!r}", "render returns a Request")
+        must(not bench.data_dir.joinpath("runs").exists(), "planning wrote a run", "a plan is a value")
+
+    def test_one_plan_makes_one_request_of_plain_json(self, bench: Bench) -> None:
+        plan = bench.plan("succeed")
+        before, first, second = json.dumps(plan.to_json()), render(plan), bench.provider.render(plan)
+        must(first == second, "two renders of one plan differ", "render is a function of the plan alone")
+        must(json.dumps(plan.to_json()) == before, "render changed the plan", "nothing changes a plan")
+        must(first.provider == bench.name, f"the request is of {first.provider!r}", "Request.provider is its name")
+        for what, document in (("document", first.document), ("job", first.job)):
+            must(
+                json.loads(json.dumps(document)) == document,
+                f"Request.{what} is another thing when it is read back",
+                "a request is plain JSON: text, numbers, lists, mappings",
+            )
+
+    def test_a_plan_keeps_its_config_when_it_is_stored(self, bench: Bench) -> None:
+        config = bench.plan("succeed").target.config
+        must(dataclasses.is_dataclass(config), f"its config is {config!r}", "a ProviderConfig is a frozen dataclass")
+        stored = json.loads(json.dumps(config.to_json()))
+        must(
+            type(config).from_json(stored) == config,
+            f"its config is {config!r}, and from plan.json {type(config).from_json(stored)!r}",
+            "ProviderConfig.from_json reads what to_json gave: later looks at a run go by it",
+        )
+
+    def test_neither_plan_nor_request_holds_the_value_of_a_secret(self, bench: Bench) -> None:
+        plan = bench.plan("succeed")
+        request = render(plan)
+        for what, document in (("plan", plan.to_json()), ("request", [request.document, request.job])):
+            must(
+                SECRET not in json.dumps(document),
+                f"its {what} holds the value of a secret",
+                "a spec names where a secret is kept; its value is looked up when the job starts, on its machine",
+            )
+
+    def test_more_nodes_than_it_runs_are_refused_at_their_line(self, bench: Bench) -> None:
+        if bench.plan("succeed").target.max_nodes >= 1000:
+            return
+        problems = _problems(bench, {"resources": {"nodes": 1000}, **bench.platform.job})
+        must(
+            any(issue.path == ("resources", "nodes") and "job.yaml:3:3" in issue.origin for issue in problems),
+            f"1000 nodes are answered with: {_lines(problems) or 'nothing'}",
+            "target.max_nodes is how many it runs at once; more are refused at the line that says so",
+        )
+
+
+def _problems(bench: Bench, document: Mapping[str, Any]) -> list[Issue]:
+    """What loading and planning a job refuses."""
+    try:
+        make_plan(bench.load(document), bench.name)
+    except SpecError as error:
+        return list(error.issues)
+    return []
+
+
+def _lines(issues: list[Issue]) -> str:
+    return "; ".join(issue.line() for issue in issues)
+
+
+def _shown(effects: Effects) -> str:
+    return "; ".join([*effects.processes, *effects.connections])[:1000]
+
+
+def _scheme(place: str) -> str:
+    return place.partition("://")[0] if "://" in place else ""

@@ -1,0 +1,207 @@
+"""What holds of every provider's runs: one job for one run id, each line once, the end and its cause, a stop, results.
+
+Three jobs run for all checks of a class: one that succeeds, one that fails, and one that is stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from cloudtrain.api.jobs import submit
+from cloudtrain.api.lookup import find_run
+from cloudtrain.api.run import Run
+from cloudtrain.errors import JobFailed, RunExists
+from cloudtrain.providers import Request
+from cloudtrain.runs.history import History
+from cloudtrain.submission.submit import archive_of
+from cloudtrain.testing.bench import ARGUMENTS, GREETING, LINES, SECRET, VARIABLE, Bench
+from cloudtrain.testing.effects import Effects, recorded
+from cloudtrain.testing.planning_checks import PlanningChecks, must
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 0.2
+"""Between two looks at a run, whatever pause the provider asks for."""
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The runs, by what they are to do, and what this process did to submit them."""
+
+    runs: dict[str, Run]
+    effects: Effects
+
+    def ended(self, wish: str, seconds: float) -> Run:
+        """The run when it has ended: each look is that of a new process, which knows what is on disk."""
+        run_id = self.runs[wish].id
+        _eventually(lambda: find_run(run_id).status().has_ended, f"{run_id} has not ended", seconds)
+        return find_run(run_id)
+
+
+class RunChecks(PlanningChecks):
+    """A provider's effects."""
+
+    timeout_seconds = 300.0
+    """How long one job of the suite may take, its wait for a machine included."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def jobs(cls, bench: Bench) -> Jobs:
+        """The jobs, submitted; that which succeeds is started a second time at once."""
+        runs = {}
+        with bench.client(), recorded() as effects:
+            for wish in ("succeed", "fail", "wait"):
+                runs[wish] = submit(bench.plan(wish))
+            _start_again(bench, runs["succeed"])
+        return Jobs(runs, effects)
+
+    def test_a_run_id_is_submitted_once(self, bench: Bench, jobs: Jobs) -> None:
+        with pytest.raises(RunExists):
+            submit(bench.plan("succeed"))
+        run = jobs.ended("succeed", self.timeout_seconds)
+        begun = [event for event in run.folder.events() if event.type == "node_started"]
+        must(
+            len(begun) == 1,
+            f"started twice with the same request, {len(begun)} launchers have begun",
+            "start is idempotent: the remote name is the run id, and a name that is taken by this very run is no error",
+        )
+
+    def test_a_job_that_ends_well_has_succeeded(self, jobs: Jobs) -> None:
+        state = jobs.ended("succeed", self.timeout_seconds).status()
+        must(
+            state.state == "succeeded",
+            f"a job whose program left with 0 has {state.state}: {state.reason}",
+            "the last observation of a run says how it ended, once all that its nodes have said is read",
+        )
+        must(state.started > 0 < state.ended, "it does not say when", "times are Unix timestamps")
+
+    def test_the_job_sees_what_the_spec_says(self, bench: Bench, jobs: Jobs) -> None:
+        run = jobs.ended("succeed", self.timeout_seconds)
+        seen = next((dict(event.extra) for event in run.folder.events() if event.type == "seen"), {})
+        wanted: dict[str, Any] = {"argv": list(ARGUMENTS), "variable": VARIABLE}
+        if bench.platform.input:
+            wanted["greeting"] = GREETING
+        if bench.platform.secret:
+            wanted["secret"] = hashlib.sha256(SECRET.encode()).hexdigest()
+        for name, value in wanted.items():
+            must(
+                seen.get(name) == value,
+                f"the job's {name} is {seen.get(name)!r}, not {value!r}",
+                "arguments, variables, inputs and secrets reach the program as they are: no shell changes them",
+            )
+
+    def test_each_line_and_event_comes_once_and_in_order(self, jobs: Jobs) -> None:
+        run = jobs.ended("succeed", self.timeout_seconds)
+        lines = [line.text for line in run.logs() if line.text.startswith("line ")]
+        numbers = [event.extra["number"] for event in run.folder.events() if event.type == "numbered"]
+        for what, found, wanted in (
+            ("lines", lines, [f"line {number}" for number in range(LINES)]),
+            ("events", numbers, list(range(LINES))),
+        ):
+            must(
+                found == wanted,
+                f"of {LINES} {what} there are {len(found)}: {_difference(found, wanted)}",
+                "observe gives what the run folder does not hold yet; LogPart.position says how far a log was read",
+            )
+
+    def test_an_ended_run_has_no_news(self, bench: Bench, jobs: Jobs) -> None:
+        run = jobs.ended("succeed", self.timeout_seconds)
+        before = run.folder.events_file.read_bytes()
+        history = History(run.folder)
+        history.take(bench.provider.observe(run.folder, history.read()))
+        must(
+            run.folder.events_file.read_bytes() == before,
+            "a look at a run that has ended wrote more events",
+            "observe gives nothing new of a run that has ended and is known to have",
+        )
+
+    def test_a_job_that_fails_names_its_cause(self, jobs: Jobs) -> None:
+        run = jobs.ended("fail", self.timeout_seconds)
+        state, promise = run.status(), "the first error that a node tells is the cause, not the platform's exit code"
+        must(state.state == "failed", f"a job whose program raised has {state.state}: {state.reason}", promise)
+        told = (state.error.rank, state.error.exception, state.error.message) if state.error else None
+        must(told == (0, "ValueError", "the dog ate shard 3"), f"its cause is {told}: {state.reason}", promise)
+        with pytest.raises(JobFailed):
+            run.result()
+
+    def test_a_running_job_stops_when_it_is_asked_and_asking_again_does_no_harm(self, bench: Bench, jobs: Jobs) -> None:
+        run = find_run(jobs.runs["wait"].id)
+        seconds, folder = self.timeout_seconds, run.folder
+        _eventually(lambda: any(line.text == "waiting" for line in run.logs()), "it prints no `waiting`", seconds)
+        must(SECRET not in _command_lines(), "a process's arguments hold a secret", "secrets are never arguments")
+        history = History(folder)
+        is_told = bench.provider.stop(folder, history.read(), history.record)
+        must(is_told, "stop returned False for a job that runs", "False: it cannot be asked yet")
+        state = find_run(run.id).stop()
+        must(
+            state.state == "stopped",
+            f"a job that was asked to stop has {state.state}: {state.reason}",
+            "stop asks the launcher with SIGTERM, or by its stop file; it then leaves as stopped",
+        )
+        before = folder.events_file.read_bytes()
+        must(find_run(run.id).stop().state == "stopped", "a second stop changed its end", "asking twice does no harm")
+        must(folder.events_file.read_bytes() == before, "a second stop wrote events", "what has ended stays as it is")
+
+    def test_fetch_brings_what_the_job_left(self, jobs: Jobs, tmp_path: Path) -> None:
+        folder = jobs.ended("succeed", self.timeout_seconds).fetch(tmp_path / "result")
+        for name, text in (("model/model.txt", "weights"), ("output/output.txt", "notes")):
+            must(
+                (folder / name).is_file() and (folder / name).read_text() == text,
+                f"there is no {name} with what the job wrote: {sorted(path.name for path in folder.rglob('*'))}",
+                "fetch fills folder/model and folder/output with what the job left in its folders",
+            )
+
+    def test_no_secret_is_in_a_command_or_in_the_run_folder(self, jobs: Jobs) -> None:
+        promise = "secrets are never arguments, in no file of this machine, and *** in logs"
+        told = [words for words in jobs.effects.processes if SECRET in words]
+        must(not told, f"a command was given a secret: {[words.replace(SECRET, '…')[:200] for words in told]}", promise)
+        for wish in jobs.runs:
+            for path in jobs.ended(wish, self.timeout_seconds).folder.path.rglob("*"):
+                is_clean = not path.is_file() or SECRET.encode() not in path.read_bytes()
+                must(is_clean, f"{path.name} of the run folder holds a secret", promise)
+
+
+def _start_again(bench: Bench, run: Run) -> None:
+    """The very same submission once more, as if its answer had been lost."""
+    plan = bench.plan("succeed")
+    request = Request(provider=bench.name, document=run.folder.document("request.json"), job=render_job(run))
+    bench.provider.start(plan, request, run.folder, archive_of(plan), None, History(run.folder).record)
+
+
+def render_job(run: Run) -> dict[str, Any]:
+    """The job document as it was sent."""
+    return run.folder.document("job.json")
+
+
+def _eventually(look: Callable[[], T], complaint: str, seconds: float) -> T:
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"{complaint} after {seconds:g} s", pytrace=False)
+        time.sleep(LOOK_SECONDS)
+    return found
+
+
+def _command_lines() -> str:
+    """Those of all processes of this machine, where the system shows them."""
+    return "\n".join(text for text in map(_text, Path("/proc").glob("[0-9]*/cmdline")) if text)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # it has ended
+        return ""
+
+
+def _difference(found: list[Any], wanted: list[Any]) -> str:
+    pairs: Iterator[tuple[Any, Any]] = zip(found, wanted, strict=False)
+    first = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    return f"{first[0]!r} where {first[1]!r} belongs" if first else f"the last is {found[-1] if found else None!r}"

@@ -1,0 +1,129 @@
+"""Where the conformance suite runs jobs of each provider: imitated clouds, this machine, and a stand-in for ssh."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.testing.conformance import GREETING, GREETING_FILE, SECRET, Platform
+from tests.fakes.aws.cloud import Cloud
+from tests.fakes.azure.cloud import IMAGE, AzureCloud
+from tests.support.engine import engine_and_image
+
+SSH = """#!/bin/sh
+# Stands for ssh: past its options and the host, the words are one command of a shell, here as there.
+while [ "$1" != -- ]; do shift; done
+shift 2
+cd / && exec sh -c "$*"
+"""
+
+
+def greeting(folder: Path) -> Path:
+    """A folder with the suite's input."""
+    data = folder / "input data"
+    data.mkdir()
+    (data / GREETING_FILE).write_text(GREETING)
+    return data
+
+
+@contextmanager
+def without(*prefixes: str) -> Iterator[None]:
+    """Inside, there are none of a person's own variables that begin so."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(prefixes)]:
+            patch.delenv(name)
+        yield
+
+
+@contextmanager
+def local(folder: Path) -> Iterator[Platform]:
+    """This machine."""
+    yield Platform(provider="local", input=str(greeting(folder)), secret="env:MY_SECRET", env={"MY_SECRET": SECRET})
+
+
+@contextmanager
+def docker(folder: Path) -> Iterator[Platform]:
+    """The Docker engine of this machine; skipped where none answers."""
+    with engine_and_image() as (_, image):
+        yield Platform(
+            provider="docker",
+            job={"image": {"docker": image}},
+            input=str(greeting(folder)),
+            secret="env:MY_SECRET",
+            env={"MY_SECRET": SECRET},
+        )
+
+
+@contextmanager
+def aws(folder: Path) -> Iterator[Platform]:
+    """SageMaker, imitated on loopback."""
+    from cloudtrain.providers.aws.client import aws as connect
+
+    connect.cache_clear()
+    with without("AWS_"), Cloud() as cloud:
+        cloud.client("s3").put_object(Bucket=cloud.bucket, Key=f"input/{GREETING_FILE}", Body=GREETING.encode())
+        cloud.client("secretsmanager").create_secret(Name="token", SecretString=SECRET)
+        yield Platform(
+            provider="aws",
+            env=cloud.environment(),
+            input=f"s3://{cloud.bucket}/input/",
+            secret="secretsmanager:token",
+        )
+    assert not cloud.account.troubles, "\n".join(cloud.account.troubles)
+    connect.cache_clear()
+
+
+@contextmanager
+def azure(folder: Path) -> Iterator[Platform]:
+    """Azure ML, imitated on loopback."""
+    from tests.providers.azure.jobs import forget
+
+    forget()
+    with without("AZURE_", "ARM_", "AZUREML_", "MSI_", "IDENTITY_"), AzureCloud() as cloud:
+        cloud.put(f"input/{GREETING_FILE}", GREETING.encode())
+        cloud.account.secrets["token"] = SECRET
+        yield Platform(
+            provider="azure",
+            job={"image": IMAGE},
+            env=cloud.environment(),
+            input="azureml://datastores/workspaceblobstore/paths/input/",
+            secret=f"keyvault:{cloud.vault}/secrets/token",
+        )
+    assert not cloud.account.troubles, "\n".join(cloud.account.troubles)
+    forget()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@contextmanager
+def ssh(folder: Path) -> Iterator[Platform]:
+    """The provider of the guide, which must be installed: the machine that it reaches is this one."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "ssh").write_text(SSH)
+    (folder / "bin" / "ssh").chmod(0o755)
+    (folder / "token").write_text(f"{SECRET}\n")
+    yield Platform(
+        provider="ssh",
+        job={"ssh": {"host": "gpu-box", "folder": str(folder / "runs of ssh")}, "image": {"ssh": sys.prefix}},
+        env={"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"},
+        input=f"ssh://{greeting(folder)}",
+        secret=f"file:{folder / 'token'}",
+    )
+
+
+def installed(package: Path, site: Path) -> None:
+    """Install a package into a folder, as pip does for everybody, without any index."""
+    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    argv += ["--disable-pip-version-check", "--target", str(site), str(package)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.fail(done.stderr)
