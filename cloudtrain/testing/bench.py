@@ -54,7 +54,7 @@ if sys.argv[1] == "fail":
     raise ValueError("the dog ate shard 3")
 if sys.argv[1] == "wait":
     print("waiting", flush=True)
-    time.sleep(600)
+    time.sleep(400)
 '''.replace("LINES", str(LINES))
 
 

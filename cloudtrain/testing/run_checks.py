@@ -139,7 +139,8 @@ class RunChecks(PlanningChecks):
         history = History(folder)
         is_told = bench.provider.stop(folder, history.read(), history.record)
         must(is_told, "stop returned False for a job that runs", "False: it cannot be asked yet")
-        state = find_run(run.id).stop()
+        bench.provider.stop(folder, history.read(), history.record)
+        state = jobs.ended("wait", seconds).status()
         must(
             state.state == "stopped",
             f"a job that was asked to stop has {state.state}: {state.reason}",

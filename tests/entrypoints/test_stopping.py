@@ -124,7 +124,7 @@ def test_a_mount_that_remembers_that_the_file_was_not_there_is_read_anew(
 def test_who_lost_peers_that_had_been_stopped_has_stopped(
     tmp_path: Path, capfdbinary: Any, mine: dict[str, Any], outcome: str, why: str | None
 ) -> None:
-    context = contract.NodeContext(**{**vars(platforms.plain_context(ENVIRON)), "stop_file": str(tmp_path / "stop")})
+    context = platforms.plain_context({**ENVIRON, "CLOUDTRAIN_STOP_FILE": str(tmp_path / "stop")})
     launcher = launch.Launcher(JOB, context, tmp_path)
     launcher.ranks.errors.append(error(1, time.time(), **mine))
     (tmp_path / "stop").touch()

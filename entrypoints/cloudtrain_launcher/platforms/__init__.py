@@ -35,6 +35,7 @@ def plain_context(environ: Mapping[str, str]) -> NodeContext:
         inputs=folders.inputs,
         failure_file="",
         job_file=require_text(environ, JOB_FILE),
+        stop_file=environ.get("CLOUDTRAIN_STOP_FILE", ""),
     )
 
 
