@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan, make_plan
-from cloudtrain.providers import Request, get_provider
+from cloudtrain.providers import Progress, Request, get_provider
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec import JobSpec, load_spec, spec_from_values
 from cloudtrain.spec.yaml_document import Document
-from cloudtrain.submission.submit import Progress, read_context, targets
+from cloudtrain.submission.context import read_context
+from cloudtrain.submission.rerun import resolve_targets
 from cloudtrain.submission.submit import submit as start
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def plan(
     """
     provider = provider or (REHEARSED_BY if as_ is not None else None)
     settings = load_settings(job.folder, {"provider": provider, "data_dir": data_dir})
-    target, host = targets(job.spec, settings, settings["provider"], as_)
+    target, host = resolve_targets(job.spec, settings, settings["provider"], as_)
     if run_id == "last":
         raise UsageError("'last' always means the last run; choose another id")
     if run_id is not None and not re.fullmatch(r"(?=.{1,63}$)[a-zA-Z0-9](-*[a-zA-Z0-9])*", run_id):

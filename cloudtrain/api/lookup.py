@@ -12,14 +12,15 @@ from cloudtrain.api.run import Run
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import CloudError, CloudtrainError, RunExists, RunNotFound, StorageError, UsageError
 from cloudtrain.providers import DiscoveredRun, KnownRuns, get_provider
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import DAMAGED, summaries
 from cloudtrain.runs.observation import Observation
 from cloudtrain.runs.state import ENDED
-from cloudtrain.runs.store import RunFolder, RunStore
+from cloudtrain.runs.store import RunStore
 from cloudtrain.settings import load_settings
 
-_ASKED = "asked.json"
+_SYNCED_UNTIL_FILE = "asked.json"
 
 
 def find_run(name: str = "last", *, data_dir: str | None = None, provider: str | None = None) -> Run:
@@ -34,7 +35,7 @@ def find_run(name: str = "last", *, data_dir: str | None = None, provider: str |
         return Run(store.open(name))
     except RunNotFound as unknown:
         try:
-            found = adopt(provider, run_id=name, data_dir=data_dir)
+            found = import_remote_runs(provider, run_id=name, data_dir=data_dir)
         except CloudError as error:
             raise CloudError(f"{unknown.message}, and {error.message}", hint=error.hint, code=error.code) from error
         if not found:
@@ -42,13 +43,13 @@ def find_run(name: str = "last", *, data_dir: str | None = None, provider: str |
         return Run(store.open(name))
 
 
-def adopt(
-    provider: str | None, *, run_id: str | None = None, data_dir: str | None = None, whole: bool = False
+def import_remote_runs(
+    provider: str | None, *, run_id: str | None = None, data_dir: str | None = None, everything: bool = False
 ) -> list[str]:
     """Take up what is new at a provider, or the job of that id; returns the runs that are new here.
 
     Jobs that other machines have started get a run folder; of those known already, how they stand now is written
-    down. `whole`: all jobs are asked for again, also those that have not changed since the last time.
+    down. `everything`: all jobs are asked for again, also those that have not changed since the last time.
     """
     settings = load_settings(Path.cwd(), {"provider": provider, "data_dir": data_dir})
     store = _store(data_dir)
@@ -56,19 +57,19 @@ def adopt(
         return []
     name = settings["provider"]
     states = {} if run_id else {line["run"]: line["state"] for line in summaries(store) if line["provider"] == name}
-    known = KnownRuns(states=states, synced_until={} if run_id or whole else _until(store))
+    known = KnownRuns(states=states, synced_until={} if run_id or everything else _read_synced_until(store))
     new = []
     for job in get_provider(name).discover_runs(settings, run_id, known):
         if (store.runs_dir / job.run_id).is_dir():
-            _look_again(RunFolder(store.runs_dir / job.run_id), job)
+            _update_known_run(RunFolder(store.runs_dir / job.run_id), job)
         elif job.history:
-            new += _take_up(store, job)
+            new += _create_run_folder(store, job)
     if not run_id:
-        _keep_until(store, known.synced_until)
+        _write_synced_until(store, known.synced_until)
     return new
 
 
-def _take_up(store: RunStore, job: DiscoveredRun) -> list[str]:
+def _create_run_folder(store: RunStore, job: DiscoveredRun) -> list[str]:
     first, *others = job.history
     try:
         folder = store.create(job.run_id, job.documents, first)
@@ -79,10 +80,10 @@ def _take_up(store: RunStore, job: DiscoveredRun) -> list[str]:
     return [job.run_id]
 
 
-def _look_again(folder: RunFolder, job: DiscoveredRun) -> None:
+def _update_known_run(folder: RunFolder, job: DiscoveredRun) -> None:
     """What a list says of a run that is known here: of one of this machine it is a reason to look at it."""
     run = Run(folder)
-    state = run.recorded()
+    state = run.cached_status()
     if state.has_ended or not job.updates:
         return
     if not state.adopted:
@@ -93,20 +94,20 @@ def _look_again(folder: RunFolder, job: DiscoveredRun) -> None:
     run.take([Observation(events=updates)])
 
 
-def _until(store: RunStore) -> dict[str, float]:
+def _read_synced_until(store: RunStore) -> dict[str, float]:
     """Up to when each account was asked. Without the file all is asked for again."""
     try:
-        kept = json.loads((store.data_dir / _ASKED).read_text(encoding="utf-8"))
+        kept = json.loads((store.data_dir / _SYNCED_UNTIL_FILE).read_text(encoding="utf-8"))
         return {str(place): float(when) for place, when in kept.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
 
-def _keep_until(store: RunStore, until: dict[str, float]) -> None:
-    draft = store.data_dir / f".{_ASKED}.{os.urandom(4).hex()}"
+def _write_synced_until(store: RunStore, until: dict[str, float]) -> None:
+    draft = store.data_dir / f".{_SYNCED_UNTIL_FILE}.{os.urandom(4).hex()}"
     with suppress(OSError):  # then all is asked for again
-        draft.write_text(json.dumps({**_until(store), **until}), encoding="utf-8")
-        draft.replace(store.data_dir / _ASKED)
+        draft.write_text(json.dumps({**_read_synced_until(store), **until}), encoding="utf-8")
+        draft.replace(store.data_dir / _SYNCED_UNTIL_FILE)
 
 
 def list_runs(*, data_dir: str | None = None, asking: str | None = None) -> list[dict[str, Any]]:
@@ -117,7 +118,7 @@ def list_runs(*, data_dir: str | None = None, asking: str | None = None) -> list
     """
     store = _store(data_dir)
     found = []
-    left = store.with_leftovers()
+    left = store.runs_to_clean_up()
     silent: dict[str, str] = {}
     for summary in summaries(store):
         where = summary["provider"]

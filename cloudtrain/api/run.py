@@ -17,28 +17,30 @@ from cloudtrain.errors import CloudError, JobFailed, StorageError, UsageError
 from cloudtrain.providers import Note, Progress, Provider, get_provider
 from cloudtrain.runs.events import Cursor, Event
 from cloudtrain.runs.failure import explain
+from cloudtrain.runs.files import storing
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run
-from cloudtrain.runs.logs import SOME_LINES, LogLine, LogReader
+from cloudtrain.runs.logs import BATCH_LINES, LogLine, LogReader
 from cloudtrain.runs.observation import Observation
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunFolder, RunStore, storing
+from cloudtrain.runs.store import RunStore
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
 
 POLL_SECONDS = 0.05
 RETRY_SECONDS = 1.0
-MAX_NAMED = 20
+MAX_LISTED = 20
 """Of what was left out, in an error."""
 STOP_ATTEMPTS = 5
 """Of telling a job to stop, on top of an SDK's own tries of each call."""
-LONGEST_PAUSE = 16
+MAX_BACKOFF = 16
 """A cloud that does not answer is asked ever more rarely: at last after this many usual pauses."""
 
 
-SOME_BYTES = 1 << 20
+EVENT_BATCH_BYTES = 1 << 20
 """So much of the events is handed on at once."""
 
 
@@ -49,7 +51,7 @@ class Update:
     state: RunState
     events: list[Event]
     lines: list[LogLine]
-    trouble: str = ""
+    last_error: str = ""
     """What the cloud does not tell this time, and why; it will be asked again."""
 
 
@@ -61,11 +63,11 @@ class Run:
         self.id = folder.run_id
         self._history = History(folder)
         self._state = self._history.state
-        self._observed = 0.0
-        self._pause: float | None = None
-        self._patience = 1
-        self._trouble = ""
-        self._runs_at: Provider | None = None
+        self._last_poll = 0.0
+        self._poll_seconds: float | None = None
+        self._backoff = 1
+        self._last_error = ""
+        self._cached_provider: Provider | None = None
 
     def __repr__(self) -> str:
         return f"<Run {self.id}: {self._state.state}>"
@@ -78,14 +80,14 @@ class Run:
     def status(self) -> RunState:
         """The state now. CloudError when the cloud cannot be asked."""
         self._backfill_logs()
-        self._observed = 0.0
-        state = self._refresh(patient=False)
+        self._last_poll = 0.0
+        state = self._refresh(retry=False)
         if state.has_ended and state.keeps_machines:
             with suppress(CloudError):  # as last seen, then
                 self.take(self._provider().observe(self.folder, state))
         return self._state
 
-    def recorded(self) -> RunState:
+    def cached_status(self) -> RunState:
         """The state as last seen; nobody is asked."""
         return self._history.read()
 
@@ -100,19 +102,19 @@ class Run:
         self._refresh()
         while True:
             # Lines first: an error is told before the lines that tell of it, so it is never read after them.
-            lines = reader.some()
+            lines = reader.read_batch()
             state = self._refresh()
-            trouble = self._trouble or state.log_error
-            events, told = self.folder.events_since(told, SOME_BYTES)
-            while events and (following := self.folder.events_since(told, SOME_BYTES))[0]:
-                yield Update(state, events, [], trouble)
+            last_error = self._last_error or state.log_error
+            events, told = self.folder.events_since(told, EVENT_BATCH_BYTES)
+            while events and (following := self.folder.events_since(told, EVENT_BATCH_BYTES))[0]:
+                yield Update(state, events, [], last_error)
                 events, told = following
-            while state.has_ended and (rest := reader.some()):
-                if len(lines) + len(rest) > SOME_LINES:
-                    yield Update(state, events, lines, trouble)
+            while state.has_ended and (rest := reader.read_batch()):
+                if len(lines) + len(rest) > BATCH_LINES:
+                    yield Update(state, events, lines, last_error)
                     lines, events = [], []
                 lines += rest
-            yield Update(state, events, lines, trouble)
+            yield Update(state, events, lines, last_error)
             if state.has_ended:
                 return
             if not lines:
@@ -161,19 +163,19 @@ class Run:
                 and (pattern is None or pattern.search(line.text) is not None)
             )
 
-        silent = self._look_for_lines(patient=follow)
+        failure = self._sync_logs(retry=follow)
         reader = LogReader(self.folder)
         if tail is None:
-            yield from filter(wanted, reader.all())
+            yield from filter(wanted, reader.read_all())
         else:
-            latest = list(islice(filter(wanted, reader.backwards()), tail))
+            latest = list(islice(filter(wanted, reader.read_backward()), tail))
             yield from reversed(latest)
-        if silent is not None:  # what is here is shown all the same
-            raise silent
+        if failure is not None:  # what is here is shown all the same
+            raise failure
         while follow:
             ended = self._refresh().has_ended
-            self._refuse_unread()
-            yield from filter(wanted, reader.all())
+            self._raise_if_log_unread()
+            yield from filter(wanted, reader.read_all())
             if ended:
                 return
             time.sleep(POLL_SECONDS)
@@ -184,7 +186,7 @@ class Run:
         The job is told to stop also when nobody can tell how it stands.
         """
         state = self.last_known()
-        while not state.has_ended and not self._tell_to_stop(state):
+        while not state.has_ended and not self._request_stop(state):
             time.sleep(RETRY_SECONDS)  # it is just being submitted
             state = self.last_known()
         try:
@@ -195,7 +197,7 @@ class Run:
 
     def release(self) -> RunState:
         """Give back the machines that are kept after the run, and billed. UsageError where there are none."""
-        self.take([self._provider().release(self.folder, self.recorded())])
+        self.take([self._provider().release(self.folder, self.cached_status())])
         return self._state
 
     def last_known(self) -> RunState:
@@ -203,11 +205,11 @@ class Run:
         try:
             return self.status()
         except (CloudError, StorageError) as error:
-            if isinstance(error, StorageError) and self.recorded().ref is None:
+            if isinstance(error, StorageError) and self.cached_status().ref is None:
                 raise
-            return self.recorded()
+            return self.cached_status()
 
-    def _tell_to_stop(self, state: RunState) -> bool:
+    def _request_stop(self, state: RunState) -> bool:
         """Send the stop, again and again through what passes. False: the job is not there yet."""
         again = f"cloudtrain stop {self.id} asks again"
         for attempt in range(STOP_ATTEMPTS):
@@ -257,20 +259,20 @@ class Run:
             if not state.has_ended:
                 hint = f"cloudtrain wait {self.id}; --checkpoints brings what is saved already"
                 message = f"run {self.id} is still {state.state}: its model comes at the end"
-                raise StorageError("; ".join([message, *left_out[:MAX_NAMED]]), hint=hint)
+                raise StorageError("; ".join([message, *left_out[:MAX_LISTED]]), hint=hint)
             hint = f"cloudtrain logs {self.id}; a script writes to $CLOUDTRAIN_MODEL_DIR and $CLOUDTRAIN_OUTPUT_DIR"
-            raise StorageError("; ".join([f"run {self.id} left no files", *left_out[:MAX_NAMED]]), hint=hint)
+            raise StorageError("; ".join([f"run {self.id} left no files", *left_out[:MAX_LISTED]]), hint=hint)
         if note is not None:
             for text in left_out:
                 note(text)
         return target
 
-    def places(self) -> Mapping[str, str]:
+    def artifacts(self) -> Mapping[str, str]:
         """Where model, output and checkpoints lie: folders of this machine, or addresses in a cloud.
 
         Once it has been looked for, only what is there.
         """
-        state = self.recorded()
+        state = self.cached_status()
         found, left = self._provider().artifacts(self.folder, state), state.results
         return found if left is None else {name: place for name, place in found.items() if name in left}
 
@@ -280,7 +282,8 @@ class Run:
 
     def rerun(self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None) -> Run:
         """Run the same source and spec again, under a new id; what did not succeed goes on from its checkpoints."""
-        from cloudtrain.submission.submit import archive_of, submit
+        from cloudtrain.submission.context import archive_of
+        from cloudtrain.submission.submit import submit
 
         again = self.plan_again(overrides, fresh=fresh, provider=provider)
         return Run(submit(again, archive=archive_of(again)))
@@ -292,27 +295,27 @@ class Run:
             raise UsageError(f"run {self.id} is still {state.state}", hint=f"cloudtrain stop {self.id}")
         resume = not fresh and state.state != "succeeded"
         resume_from = self._provider().checkpoints(self.folder, state) if resume else ""
-        from cloudtrain.submission.submit import plan_again  # the one verb that needs spec and plan
+        from cloudtrain.submission.rerun import plan_again  # the one verb that needs spec and plan
 
         return plan_again(self.folder, provider, tuple(overrides), resume_from)
 
-    def _look_for_lines(self, *, patient: bool) -> CloudError | None:
+    def _sync_logs(self, *, retry: bool) -> CloudError | None:
         """Bring what is new of the log; the error where a cloud does not give it."""
         try:
-            self._backfill_logs(again=True)
-            self._refresh(patient=patient)
-            self._refuse_unread(patient=patient)
+            self._backfill_logs(retry_failed=True)
+            self._refresh(retry=retry)
+            self._raise_if_log_unread(retry=retry)
         except CloudError as error:
             return error
         return None
 
-    def _refuse_unread(self, *, patient: bool = True) -> None:
-        """CloudError when the log cannot be read; `patient`: only when asking again cannot help."""
+    def _raise_if_log_unread(self, *, retry: bool = True) -> None:
+        """CloudError when the log cannot be read; `retry`: only when asking again cannot help."""
         unread = self._state.log_unread
-        if unread and not (patient and unread.transient and not self._state.has_ended):
+        if unread and not (retry and unread.transient and not self._state.has_ended):
             raise CloudError(self._state.log_error, hint=unread.hint or None, code=unread.code)
 
-    def _backfill_logs(self, *, again: bool = False) -> None:
+    def _backfill_logs(self, *, retry_failed: bool = False) -> None:
         """Lines and events of an ended run that are not here: of a run of another machine, the first time; of one
         whose log could not be read, each time that somebody asks for it (`again`).
         """
@@ -320,17 +323,17 @@ class Run:
         if not state.has_ended:
             return
         late = state.adopted and not state.log_unread and self.folder.last_event(Cursor) is None
-        if not late and not (again and state.log_unread):
+        if not late and not (retry_failed and state.log_unread):
             return
         self._history.take(self._provider().backfill_logs(self.folder, state))
 
     def _provider(self) -> Provider:
-        if self._runs_at is None:
-            self._runs_at = get_provider(self._state.provider or RunRecord(self.folder).provider)
-        return self._runs_at
+        if self._cached_provider is None:
+            self._cached_provider = get_provider(self._state.provider or RunRecord(self.folder).provider)
+        return self._cached_provider
 
-    def _refresh(self, *, patient: bool = True) -> RunState:
-        """Read what is new; now and then ask the provider. `patient`: a cloud that cannot tell now is asked later.
+    def _refresh(self, *, retry: bool = True) -> RunState:
+        """Read what is new; now and then ask the provider. `retry`: a cloud that cannot tell now is asked later.
 
         StorageError when the events do not tell how the run began.
         """
@@ -338,32 +341,32 @@ class Run:
         if not self._state.created:
             hint = f"what is left of it is in {self.folder.path}"
             raise StorageError(f"run {self.id} is damaged: its events do not tell how it began", hint=hint)
-        if not self._state.has_ended and self._is_time():
+        if not self._state.has_ended and self._is_poll_due():
             try:
                 self.take(self._provider().observe(self.folder, self._state))
-                self._patience, self._trouble = 1, ""
+                self._backoff, self._last_error = 1, ""
             except CloudError as error:
-                if not (patient and error.transient):
+                if not (retry and error.transient):
                     raise
-                self._patience = min(2 * self._patience, LONGEST_PAUSE)
-                self._trouble = error.message
+                self._backoff = min(2 * self._backoff, MAX_BACKOFF)
+                self._last_error = error.message
             self._history.read()
-        elif self._state.has_ended and not self._observed:
-            self._observed = time.monotonic()
-            self._clear_up()
+        elif self._state.has_ended and not self._last_poll:
+            self._last_poll = time.monotonic()
+            self._clean_up()
         return self._state
 
-    def _clear_up(self) -> None:
+    def _clean_up(self) -> None:
         """Of a run on this machine that has ended: what could not be removed at its end."""
-        if self.id in RunStore(self.folder.path.parents[1]).with_leftovers():
+        if self.id in RunStore(self.folder.path.parents[1]).runs_to_clean_up():
             self.take(self._provider().observe(self.folder, self._state))
 
-    def _is_time(self) -> bool:
+    def _is_poll_due(self) -> bool:
         now = time.monotonic()
-        if self._observed:
-            if self._pause is None:
-                self._pause = self._provider().poll_seconds(self.folder)
-            if now - self._observed <= self._pause * self._patience:
+        if self._last_poll:
+            if self._poll_seconds is None:
+                self._poll_seconds = self._provider().poll_seconds(self.folder)
+            if now - self._last_poll <= self._poll_seconds * self._backoff:
                 return False
-        self._observed = now
+        self._last_poll = now
         return True

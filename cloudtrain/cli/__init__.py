@@ -18,8 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("job", "Report every mistake in a spec, each at its line."),
     "plan": ("job", "Show the request and what it would do; nothing is started."),
     "submit": ("job", "Start a job and follow it."),
-    "list": ("run", "List all runs."),
-    "status": ("run", "Show how a run stands."),
+    "list": ("status", "List all runs."),
+    "status": ("status", "Show how a run stands."),
     "logs": ("run", "Print a run's log lines."),
     "wait": ("run", "Wait until a run has ended."),
     "stop": ("run", "Stop a run; what it saved is kept."),
@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rerun": ("run", "Run again; a run that did not succeed goes on from its checkpoint."),
     "image": ("image", "Build the image that jobs run in, and push it."),
     "schema": ("job", "Print the JSON Schema of job.yaml."),
-    "completion": ("shell", "Print the completion script of a shell."),
+    "completion": ("job", "Print the completion script of a shell."),
 }
 """Every command: the module it lives in and the line that --help shows."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cloudtrain.cli.options import json_option
-from cloudtrain.cli.output import command, print_json, say, tell
+from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.terminal import progress_bar
 from cloudtrain.errors import UsageError
 
@@ -65,11 +65,11 @@ def build_command(
     if as_json:
         print_json({"image": name, "names": [name, *names], "inputs": f"sha256:{recipe.digest}"})
         return
-    tell(name)
+    print_output(name)
     if len(names):
-        say(f"  also called {', '.join(names)}")
+        print_message(f"  also called {', '.join(names)}")
     same = [word for arg in args for word in ("--arg", arg)] + (["--platform", platform] if platform else [])
-    say(f"  push   {command('image', 'push', what, *same, '--to', 'REPOSITORY')}")
+    print_message(f"  push   {command('image', 'push', what, *same, '--to', 'REPOSITORY')}")
 
 
 @image_command.command(
@@ -112,7 +112,7 @@ def push_command(
     if as_json:
         print_json({"image": address, "tag": tag or recipe.tag, "inputs": f"sha256:{recipe.digest}"})
     else:
-        tell(address)
+        print_output(address)
 
 
 @image_command.command(
@@ -131,7 +131,7 @@ def prune_command(age: str, dry_run: bool, as_json: bool) -> None:
 
     A name that you gave one (--tag) stays, and so does its image. What a job needs again is built again.
     """
-    from cloudtrain.submission.prune import prune
+    from cloudtrain.submission.build import prune
     from cloudtrain.units import format_size, parse_duration
 
     try:
@@ -143,10 +143,12 @@ def prune_command(age: str, dry_run: bool, as_json: bool) -> None:
         print_json([{"image": each.name, "bytes": each.size} for each in removed])
         return
     for each in removed:
-        tell(each.name)
+        print_output(each.name)
     verb = "would be" if dry_run else "are"
     total = sum({each.id: each.size for each in removed if each.goes}.values())
-    say(f"{len(removed)} names {verb} removed, images of {format_size(total)} in all (layers that others share stay)")
+    print_message(
+        f"{len(removed)} names {verb} removed, images of {format_size(total)} in all (layers that others share stay)"
+    )
 
 
 def _sorted(what: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""The commands about a job that has not run yet: init, check, plan, submit, schema."""
+"""The commands about a job that has not run yet: init, check, plan, submit; and schema and completion."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
 from cloudtrain.cli.options import (
     as_option,
@@ -16,8 +17,8 @@ from cloudtrain.cli.options import (
     provider_option,
     set_option,
 )
-from cloudtrain.cli.output import command, print_json, say, tell
-from cloudtrain.cli.terminal import indented, progress_bar
+from cloudtrain.cli.output import command, print_json, print_message, print_output
+from cloudtrain.cli.terminal import indented, progress_bar, write
 
 
 @click.command("init", epilog="Example:\n\n  cloudtrain init my-job && cd my-job && cloudtrain submit")
@@ -28,7 +29,7 @@ def init_command(folder: Path, as_json: bool) -> None:
     from importlib.resources import files
 
     from cloudtrain.errors import UsageError
-    from cloudtrain.runs.store import storing
+    from cloudtrain.runs.files import storing
 
     names = ("job.yaml", "train.py")
     taken = [str(folder / name) for name in names if os.path.exists(folder / name)]  # noqa: PTH110  (false, not an error, for what no disk can hold)
@@ -45,9 +46,9 @@ def init_command(folder: Path, as_json: bool) -> None:
     if as_json:
         print_json({"written": written})
         return
-    say(f"wrote {' and '.join(written)}")
+    print_message(f"wrote {' and '.join(written)}")
     arguments = () if folder == Path() else (str(folder / "job.yaml"),)
-    say(f"  next     {command('submit', *arguments)}")
+    print_message(f"  next     {command('submit', *arguments)}")
 
 
 @click.command("check", epilog="Example:\n\n  cloudtrain check --set resources.nodes=2")
@@ -64,20 +65,20 @@ def check_command(
     from cloudtrain.api import jobs as api
     from cloudtrain.cli import github
     from cloudtrain.cli.plan_view import place
-    from cloudtrain.submission.preflight import preflight, refuse_errors
-    from cloudtrain.submission.submit import warnings
+    from cloudtrain.submission.preflight import preflight, raise_errors
+    from cloudtrain.submission.submit import start_notes
 
     plan = api.plan(api.load(job, overrides), provider, as_=as_, data_dir=folder)
     issues = preflight(plan, starting=False)
-    refuse_errors(issues)
-    notes = warnings(plan, issues)
+    raise_errors(issues)
+    notes = start_notes(plan, issues)
     github.annotate("warning", notes)
     if as_json:
         print_json({"ok": True, "name": plan.spec.name, "provider": plan.provider, "warnings": notes})
         return
     for note in notes:
-        say(f"note: {indented(note, 6)}")
-    tell(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}")
+        print_message(f"note: {indented(note, 6)}")
+    print_output(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}")
 
 
 @click.command("plan", epilog="Example:\n\n  cloudtrain plan --json > request.json")
@@ -100,24 +101,24 @@ def plan_command(
     """Show what JOB would run, the exact request, and what a submit would refuse. Offline; nothing is started."""
     from cloudtrain.api import jobs as api
     from cloudtrain.cli.plan_view import difference, overview
-    from cloudtrain.submission.preflight import offline_issues, refuse_errors
+    from cloudtrain.submission.preflight import offline_issues, raise_errors
 
     bar = progress_bar("reading source")
     plan = api.plan(api.load(job, overrides), provider, as_=as_, data_dir=folder, progress=bar)
     issues = offline_issues(plan)
     if as_json:  # a request that would be refused is handed to no other tool
-        refuse_errors(issues)
+        raise_errors(issues)
     if against is not None:
         lines = difference(plan, against, folder)
         if as_json:
             print_json({"against": against, "same": not lines, "diff": lines})
         else:
-            tell("\n".join(lines) or f"the same request as {against}")
+            print_output("\n".join(lines) or f"the same request as {against}")
     elif as_json:
         print_json(dict(api.render(plan).document))
     else:
-        tell(overview(plan, issues))
-    refuse_errors(issues)
+        print_output(overview(plan, issues))
+    raise_errors(issues)
 
 
 @click.command("submit", epilog="Example:\n\n  cloudtrain submit --provider local --set args.epochs=1")
@@ -137,7 +138,7 @@ def submit_command(
     from cloudtrain.api import jobs as api
     from cloudtrain.cli.plan_view import overview
     from cloudtrain.cli.start import start
-    from cloudtrain.submission.preflight import preflight, refuse_errors
+    from cloudtrain.submission.preflight import preflight, raise_errors
 
     loaded = api.load(job, options["overrides"])
     bar = progress_bar("reading source")
@@ -146,8 +147,8 @@ def submit_command(
     )
     issues = preflight(plan, starting=not dry_run)
     if dry_run and not as_json:
-        tell(overview(plan, issues))
-    refuse_errors(issues)
+        print_output(overview(plan, issues))
+    raise_errors(issues)
     if dry_run:
         if as_json:
             print_json(dict(api.render(plan).document))
@@ -162,3 +163,14 @@ def schema_command(as_json: bool) -> None:  # noqa: ARG001  (it is JSON either w
     from cloudtrain.spec import json_schema
 
     print_json(json_schema())
+
+
+@click.command("completion", epilog='Example:\n\n  eval "$(cloudtrain completion bash)"')
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion_command(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of SHELL; put the line below into your shell's start-up file."""
+    completer = get_completion_class(shell)
+    if completer is None:
+        ctx.fail(f"no completion for {shell}")
+    write(completer(ctx.find_root().command, {}, "cloudtrain", "_CLOUDTRAIN_COMPLETE").source())

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from cloudtrain.cli.terminal import STATE_COLOURS, coloured, one_line, write, write_json
-from cloudtrain.runs.store import finite
+from cloudtrain.runs.files import finite
 from cloudtrain.units import format_duration
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -24,17 +24,17 @@ def print_json(value: Any) -> None:
     write_json(finite(value))
 
 
-def say(text: str = "") -> None:
+def print_message(text: str = "") -> None:
     """Talk, on stderr: stdout is for data."""
     write(text, err=True)
 
 
-def tell(text: str = "") -> None:
+def print_output(text: str = "") -> None:
     """Data for people, on stdout."""
     write(text)
 
 
-def paint(state: str) -> str:
+def colour_state(state: str) -> str:
     """A state in its colour, where colours are shown."""
     return click.style(state, fg=STATE_COLOURS[state]) if state in STATE_COLOURS and coloured(sys.stdout) else state
 
@@ -54,7 +54,7 @@ def _program() -> str:
     return called
 
 
-def home(path: str | Path) -> str:
+def abbreviate_home(path: str | Path) -> str:
     """A path with the home folder as `~`."""
     text, own = str(path), str(Path.home())
     return "~" + text[len(own) :] if text.startswith(own + os.sep) else text
@@ -79,12 +79,12 @@ def count(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}{'es' if word.endswith('s') else 's'}"
 
 
-def ago(seconds: float, now: float) -> str:
+def format_age(seconds: float, now: float) -> str:
     """`3 min ago`: the largest unit alone, nobody asks how many seconds beyond three days."""
     return f"{' '.join(format_duration(max(0.0, now - seconds)).split()[:2])} ago"
 
 
-def number(value: Any) -> str:
+def format_number(value: Any) -> str:
     """A metric, three figures or so: `0.0712`, `1.9k`."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return str(value)
@@ -112,6 +112,6 @@ def learning_curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
     rows = []
     for name, values in list(curves.items())[:6]:
         if len(values) > 1:
-            rows.append((one_line(name), number(values[0]), sparkline(values), number(values[-1])))
+            rows.append((one_line(name), format_number(values[0]), sparkline(values), format_number(values[-1])))
     width = max((len(row[0]) for row in rows), default=0)
     return [f"{name:<{width}}  {first:>6} {line} {last}" for name, first, line, last in rows]

@@ -20,7 +20,8 @@ from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.cloud.request import file_name
 from cloudtrain.spec.fields import Input
-from cloudtrain.submission.submit import is_packed, warnings
+from cloudtrain.submission.context import is_packed
+from cloudtrain.submission.submit import start_notes
 from cloudtrain.units import format_duration, format_size
 
 
@@ -87,7 +88,7 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
     lines = [f"{spec.name}  {one_line(headline(plan))}"]
     lines += [f"  {name:<8} {one_line(text)}" for name, text in rows]
     lines += [f"  {'set by':<8} {one_line(f'{path}  ← {origin}')}" for path, origin in _set_elsewhere(plan)]
-    lines += [f"  note: {indented(note, 8)}" for note in warnings(plan, issues)]
+    lines += [f"  note: {indented(note, 8)}" for note in start_notes(plan, issues)]
     errors = sum(issue.is_error for issue in issues)
     lines += [f"  refused  submit would not start it: {count(errors, 'error')}"] if errors else []
     return "\n".join(lines)

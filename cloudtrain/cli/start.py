@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cloudtrain.cli.output import command, print_json, say, tell
+from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
@@ -27,18 +27,19 @@ def start(
     `after`: the run that this one repeats.
     """
     from cloudtrain.api.run import Run
-    from cloudtrain.cli.follow import conclude, follow
+    from cloudtrain.cli.follow import follow
     from cloudtrain.cli.plan_view import cost, headline
-    from cloudtrain.submission.submit import submit, warnings
+    from cloudtrain.cli.report import report_and_exit
+    from cloudtrain.submission.submit import start_notes, submit
 
-    say(f"{plan.run_id}  {one_line(headline(plan))}")
+    print_message(f"{plan.run_id}  {one_line(headline(plan))}")
     if plan.target.cost_estimate is not None and not plan.is_rehearsal:
-        say(f"  cost: {cost(plan)[-1]}")
+        print_message(f"  cost: {cost(plan)[-1]}")
 
     def note(text: str) -> None:
-        say(f"  note: {indented(text, 8)}")
+        print_message(f"  note: {indented(text, 8)}")
 
-    for text in warnings(plan, issues):
+    for text in start_notes(plan, issues):
         note(text)
     try:
         folder = submit(
@@ -51,13 +52,13 @@ def start(
             note=note,
         )
     except KeyboardInterrupt:
-        say(f"\ninterrupted; {command('status', plan.run_id)} tells whether the job was started")
+        print_message(f"\ninterrupted; {command('status', plan.run_id)} tells whether the job was started")
         raise click.exceptions.Exit(130) from None
     run = Run(folder)
     if not detach:
-        conclude(run, follow(run), as_json)
+        report_and_exit(run, follow(run), as_json)
     if as_json:
         print_json({"run": run.id, "folder": str(run.folder.path), **({"after": after} if after else {})})
     else:
-        tell(run.id)
-        say(f"  follow   {command('logs', run.id, '-f')}\n  wait     {command('wait', run.id)}")
+        print_output(run.id)
+        print_message(f"  follow   {command('logs', run.id, '-f')}\n  wait     {command('wait', run.id)}")

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import Target
+    from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Observation, Record
     from cloudtrain.runs.state import RunState
-    from cloudtrain.runs.store import RunFolder
     from cloudtrain.settings import Settings
     from cloudtrain.spec import JobSpec
 

@@ -21,9 +21,9 @@ from cloudtrain.providers.cloud.idempotent_create import reconcile
 from cloudtrain.providers.cloud.log_attempt import LogAttempt
 from cloudtrain.providers.cloud.outcome import all_nodes_reported, cut_short, ended_event
 from cloudtrain.runs import events
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Event, LogPart, Observation, Positions, Record
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunFolder
 from cloudtrain.source.extract import extract
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic

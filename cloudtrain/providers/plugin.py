@@ -22,10 +22,10 @@ from cloudtrain.providers.batch import BatchProvider, JobStatus, program_output
 from cloudtrain.providers.cloud.idempotent_create import reconcile
 from cloudtrain.providers.cloud.log_attempt import LogAttempt
 from cloudtrain.providers.cloud.outcome import ended_event
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import LogPart, Observation, Positions, Record
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
 from cloudtrain.source.extract import extract
 from cloudtrain.spec import JobSpec

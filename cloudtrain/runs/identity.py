@@ -27,7 +27,7 @@ class ProcessIdentity:
     @staticmethod
     def of(pid: int) -> ProcessIdentity:
         """A process of this machine, by its id in our own namespace."""
-        state = _stat(pid)
+        state = _process_stat(pid)
         return ProcessIdentity(_host(), _boot(), _namespace(), pid, state[1] if state else "")
 
     @staticmethod
@@ -50,23 +50,23 @@ class ProcessIdentity:
         """The machine's name alone, for people."""
         return self.host.partition(" ")[0]
 
-    def is_near(self) -> bool:
+    def shares_pid_namespace(self) -> bool:
         """Whether process ids mean the same to it and to us: same machine, same boot, same namespace."""
         return (self.host, self.boot, self.pid_namespace) == (_host(), _boot(), _namespace())
 
-    def is_of_this_kernel(self) -> bool:
+    def shares_kernel(self) -> bool:
         """Whether it runs, or ran, under the very kernel that we run under, be it in another container."""
         return bool(self.boot) and self.boot == _boot()
 
-    def is_of_an_earlier_boot(self) -> bool:
+    def is_from_earlier_boot(self) -> bool:
         """Whether it ran on this machine before that was started anew."""
         return self.host == _host() and bool(self.boot) and self.boot != _boot()
 
-    def lives(self) -> bool | None:
-        """Whether it still runs; None when we cannot tell. Only for one that `is_near`."""
-        if not self.is_near():
+    def is_alive(self) -> bool | None:
+        """Whether it still runs; None when we cannot tell. Only for one that `shares_pid_namespace`."""
+        if not self.shares_pid_namespace():
             return None
-        state = _stat(self.pid)
+        state = _process_stat(self.pid)
         if state is None:
             try:
                 os.kill(self.pid, 0)
@@ -80,7 +80,7 @@ class ProcessIdentity:
         return state[1] == self.start if self.start else None
 
 
-def _stat(pid: int) -> tuple[str, str] | None:
+def _process_stat(pid: int) -> tuple[str, str] | None:
     """State and start of a process: the third and the 22nd field, behind a name that may hold anything.
 
     None, too, where /proc is that of another namespace, in which the same id is another process.

@@ -10,12 +10,11 @@ import os
 from typing import Any
 
 from cloudtrain.errors import StorageError
-from cloudtrain.runs.blocks import read_file
+from cloudtrain.runs.files import FILE_MODE, lock_file, read_regular_file, strict_json
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
-from cloudtrain.runs.locks import take
-from cloudtrain.runs.private import FILE
 from cloudtrain.runs.state import ENDED, RunState
-from cloudtrain.runs.store import RunFolder, RunStore, strict_json
+from cloudtrain.runs.store import RunStore
 
 _FIELDS = (
     "run",
@@ -34,7 +33,7 @@ _FIELDS = (
     "kept_until",
 )
 _TIME = (int, float)
-_KINDS: dict[str, tuple[type, ...]] = {
+_FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "nodes": (int,),
     "processes": (int,),
     "submitted": (bool,),
@@ -45,7 +44,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 """What a summary's fields are; the others are texts."""
 _MISSING = object()
-_LATEST = 253_402_300_800
+_MAX_TIMESTAMP = 253_402_300_800
 """The year 10,000, as a Unix timestamp."""
 
 DAMAGED = "damaged"
@@ -55,7 +54,7 @@ DAMAGED = "damaged"
 def summaries(store: RunStore) -> list[dict[str, Any]]:
     """A summary of every run, newest first; those that have not ended are read from their own events."""
     ids = set(store.ids())
-    known = {line["run"]: line for line in _read(store) if _is_whole(line) and line["run"] in ids}
+    known = {line["run"]: line for line in _read(store) if _is_valid(line) and line["run"] in ids}
     fresh = []
     for run_id in ids - known.keys():
         folder = RunFolder(store.runs_dir / run_id)
@@ -83,8 +82,8 @@ def index_run(history: History) -> None:
 
 def summary(state: RunState) -> dict[str, Any]:
     """What a list shows of a run."""
-    whole = state.to_json()
-    return {field: whole[field] for field in _FIELDS}
+    state_json = state.to_json()
+    return {field: state_json[field] for field in _FIELDS}
 
 
 def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
@@ -97,19 +96,19 @@ def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
     return summary(state)
 
 
-def _is_whole(line: Any) -> bool:
+def _is_valid(line: Any) -> bool:
     """Whether a line of the index is one that was written there."""
     return (
         isinstance(line, dict)
-        and all(isinstance(line.get(field, _MISSING), _KINDS.get(field, str)) for field in _FIELDS)
+        and all(isinstance(line.get(field, _MISSING), _FIELD_TYPES.get(field, str)) for field in _FIELDS)
         and line["state"] in ENDED
-        and all(0 <= (line[field] or 0) < _LATEST for field in ("created", "started", "ended", "kept_until"))
+        and all(0 <= (line[field] or 0) < _MAX_TIMESTAMP for field in ("created", "started", "ended", "kept_until"))
     )
 
 
 def _read(store: RunStore) -> list[Any]:
     try:
-        data = read_file(store.data_dir / "index.jsonl")
+        data = read_regular_file(store.data_dir / "index.jsonl")
     except OSError:
         return []
     lines = data[: data.rfind(b"\n")]
@@ -123,11 +122,13 @@ def _read(store: RunStore) -> list[Any]:
 def _append(store: RunStore, fresh: list[dict[str, Any]]) -> None:
     lines = "".join(strict_json(summary, separators=(",", ":")) + "\n" for summary in fresh)
     try:
-        file = os.open(store.data_dir / "index.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, FILE)
+        file = os.open(
+            store.data_dir / "index.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, FILE_MODE
+        )
     except OSError:
         return
     try:
-        take(file)
+        lock_file(file)
         os.write(file, lines.encode("utf-8", "backslashreplace"))  # half a character stays the escape that JSON has
     except OSError:
         pass

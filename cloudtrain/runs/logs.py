@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import IO
 
 from cloudtrain.errors import StorageError
-from cloudtrain.runs.blocks import end_of_lines, lines_back, lines_from, open_file
 from cloudtrain.runs.events import RESERVED_EVENTS, Event, parse
-from cloudtrain.runs.store import RunFolder
+from cloudtrain.runs.files import end_of_lines, open_regular_file, read_lines, read_lines_backward
+from cloudtrain.runs.folder import RunFolder
 
 EVENT_MARK = b"::cloudtrain:: "
 
@@ -71,30 +71,30 @@ class LogReader:
         self._folder = run.path / "logs"
         self._offsets: dict[Path, int] = {}
 
-    def some(self) -> list[LogLine]:
+    def read_batch(self) -> list[LogLine]:
         """The next lines, not more than fit in memory easily; none, when all that is there has been read."""
         found, size = [], 0
-        for line in self.all():
+        for line in self.read_all():
             found.append(line)
             size += len(line.text)
-            if len(found) >= SOME_LINES or size >= SOME_CHARACTERS:
+            if len(found) >= BATCH_LINES or size >= BATCH_CHARACTERS:
                 break
         return found
 
-    def all(self) -> Iterator[LogLine]:
+    def read_all(self) -> Iterator[LogLine]:
         """All lines that are there and have not been read."""
         with ExitStack() as stack:
-            parts = [self._forwards(node, path, _opened(path, stack)) for node, path in self._files()]
+            parts = [self._forwards(node, path, _open(path, stack)) for node, path in self._files()]
             for _, path, offset, line in heapq.merge(*parts, key=lambda part: part[0]):
                 self._offsets[path] = offset
                 yield line
 
-    def backwards(self) -> Iterator[LogLine]:
+    def read_backward(self) -> Iterator[LogLine]:
         """All lines that are there, the latest first; they count as read."""
         with ExitStack() as stack:
             parts = []
             for node, path in reversed(self._files()):
-                file = _opened(path, stack)
+                file = _open(path, stack)
                 self._offsets[path] = end_of_lines(file)
                 parts.append(_backwards(node, file, self._offsets[path]))
             for _, line in heapq.merge(*parts, key=lambda part: -part[0]):
@@ -112,44 +112,44 @@ class LogReader:
 
     def _forwards(self, node: int, path: Path, file: IO[bytes]) -> Iterator[tuple[float, Path, int, LogLine]]:
         at = 0.0
-        for raw, offset in lines_from(file, self._offsets.get(path, 0)):
-            line = _stamped(raw, node)
+        for raw, offset in read_lines(file, self._offsets.get(path, 0)):
+            line = _parse_line(raw, node)
             at = line.time or at  # one without a stamp stays behind the one before it
             yield at, path, offset, line
 
 
 _LOG_FILE = re.compile(r"node-(0|[1-9][0-9]{0,5})\.log")
 
-SOME_LINES, SOME_CHARACTERS = 10_000, 1 << 22
+BATCH_LINES, BATCH_CHARACTERS = 10_000, 1 << 22
 
 
 def _backwards(node: int, file: IO[bytes], end: int) -> Iterator[tuple[float, LogLine]]:
     at = float("inf")
-    for raw in lines_back(file, end):
-        line = _stamped(raw, node)
+    for raw in read_lines_backward(file, end):
+        line = _parse_line(raw, node)
         at = line.time or at
         yield at, line
 
 
-def _opened(path: Path, stack: ExitStack) -> IO[bytes]:
+def _open(path: Path, stack: ExitStack) -> IO[bytes]:
     try:
-        return stack.enter_context(open_file(path))
+        return stack.enter_context(open_regular_file(path))
     except OSError as error:
         hint = f"{path.parent.parent.name}: the run's folder was changed by hand, or its disk failed"
         raise StorageError(f"{path}: cannot be read: {error.strerror or error}", hint=hint) from None
 
 
-def _stamped(raw: bytes, node: int) -> LogLine:
+def _parse_line(raw: bytes, node: int) -> LogLine:
     text = raw.decode("utf-8", "replace")
-    return log_line(parse_stamp(text[:STAMP_CHARACTERS]), node, text[STAMP_CHARACTERS + 1 :])
+    return log_line(parse_timestamp(text[:STAMP_CHARACTERS]), node, text[STAMP_CHARACTERS + 1 :])
 
 
-def stamp(seconds: float) -> str:
+def format_timestamp(seconds: float) -> str:
     """`2026-11-21T02:04:34.447Z`, 24 characters."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:23] + "Z"
 
 
-def parse_stamp(text: str) -> float:
+def parse_timestamp(text: str) -> float:
     """Seconds since 1970 of a stamp; 0 when it is none."""
     try:
         return datetime.fromisoformat(text).timestamp()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cloudtrain.runs.store import RunFolder
+from cloudtrain.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from cloudtrain.planning.target import ProviderConfig
@@ -64,7 +64,7 @@ class RunRecord:
     @property
     def is_of_another_machine(self) -> bool:
         """Whether a list of a cloud's jobs has brought it here: it has no source then, and no spec."""
-        return self._folder.is_adopted()
+        return self._folder.is_imported()
 
     @property
     def provider(self) -> str:
@@ -91,9 +91,9 @@ class RunRecord:
         except TypeError as error:  # a field without a default is not there
             raise self._folder.damaged(f"{PLAN} cannot be read: target.facts: {error}") from None
 
-    def request(self, needed: Mapping[str, type]) -> dict[str, Any]:
-        """The request, the cloud's own document. `needed`: what it must hold, by dotted paths."""
-        return self._folder.document(REQUEST, needed)
+    def request(self, required: Mapping[str, type]) -> dict[str, Any]:
+        """The request, the cloud's own document. `required`: what it must hold, by dotted paths."""
+        return self._folder.document(REQUEST, required)
 
     def plan(self) -> PlanRecord:
         """The plan, as far as a new one is made from it."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cloudtrain.errors import SourceError, StorageError
-from cloudtrain.runs.private import FILE, FOLDER, private, private_folder
+from cloudtrain.runs.files import FILE_MODE, FOLDER_MODE, make_private_folder, private_opener
 from cloudtrain.source.hashes import read_content
 from cloudtrain.source.links import read_link
 from cloudtrain.source.tree import Progress, SourceEntry, SourceTree
@@ -39,9 +39,9 @@ def pack(tree: SourceTree, store: Path, progress: Progress | None = None) -> Pat
         return target
     temporary = store / f".{tree.digest}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
     try:
-        private_folder(store)
+        make_private_folder(store)
         try:
-            with open(temporary, "xb", opener=private) as stream:
+            with open(temporary, "xb", opener=private_opener) as stream:
                 _write(tree, stream, progress)
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -161,7 +161,7 @@ def _long_header(entry: SourceEntry) -> bytes:
 
 def _mode(entry: SourceEntry) -> int:
     """Access for its owner alone: a file that only its owner may read must not become readable to others in a copy."""
-    return FOLDER if entry.executable or entry.link is not None else FILE
+    return FOLDER_MODE if entry.executable or entry.link is not None else FILE_MODE
 
 
 def _sync_folder(folder: Path) -> None:

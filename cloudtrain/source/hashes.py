@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.runs.private import private, private_folder
+from cloudtrain.runs.files import make_private_folder, private_opener
 
 # A file that changed this shortly before it was read may change again and keep its timestamps: file systems
 # tick every few milliseconds, some of them every two seconds.
@@ -87,9 +87,9 @@ class HashCache:
         body = json.dumps(content, separators=(",", ":")).encode()
         temporary = self._file.with_name(f"{self._file.name}.{os.urandom(8).hex()}.tmp")
         try:
-            private_folder(self._file.parent)
+            make_private_folder(self._file.parent)
             try:
-                with open(temporary, "wb", opener=private) as file:
+                with open(temporary, "wb", opener=private_opener) as file:
                     file.write(_checksum_line(body) + body)
                 temporary.replace(self._file)
             finally:

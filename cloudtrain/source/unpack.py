@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from cloudtrain.errors import SourceError, StorageError
-from cloudtrain.runs.private import FILE, FOLDER, private_folder
+from cloudtrain.runs.files import FILE_MODE, FOLDER_MODE, make_private_folder
 from cloudtrain.source.links import link_problem
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def unpack(archive: Path, folder: Path, limit_bytes: int | None = None) -> None:
     from cloudtrain.source.extract import DAMAGED, Header
 
     try:
-        private_folder(folder)
+        make_private_folder(folder)
         if any(folder.iterdir()):
             raise SourceError(f"cannot unpack into {folder}: it is not empty", hint="name a new folder")
         stream = gzip.open(archive)  # noqa: SIM115 (closed below, with the other errors)
@@ -100,7 +100,7 @@ class _Extraction:
     def _parents(self, name: str) -> None:
         parent = name.rpartition("/")[0]
         if parent and parent not in self._folders:
-            private_folder(Path(self._folder, parent))
+            make_private_folder(Path(self._folder, parent))
             while parent and parent not in self._folders:
                 self._folders.add(parent)
                 parent = parent.rpartition("/")[0]
@@ -112,7 +112,7 @@ class _Extraction:
                 raise ValueError("it holds more bytes than it may")
         self._parents(name)
         self._files.add(name)
-        mode = FOLDER if member.mode & 0o100 else FILE
+        mode = FOLDER_MODE if member.mode & 0o100 else FILE_MODE
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(f"{self._folder}/{name}", flags, mode), "wb") as file:
             while content is not None and (block := content.read(_BLOCK)):

@@ -10,13 +10,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain import __version__
 from cloudtrain.errors import CloudError, SourceError
-from cloudtrain.images.recipe import LOCAL, Recipe, payload_archive, recipe_of
+from cloudtrain.images.recipe import KINDS, LOCAL, Recipe, payload_archive, recipe_of
+from cloudtrain.providers.docker.connect import docker_engine
 
 _CONTEXT = ("Dockerfile", "requirements.txt", "torch-cpu.txt", "torch-cuda.txt", "train")
 """The files of docker/ that its Dockerfile names."""
@@ -31,17 +34,17 @@ def build(recipe: Recipe, *, names: Sequence[str] = (), options: Sequence[str] =
     It has a name of no meaning until it is certain what it was built from: SourceError when that changed meanwhile.
     `options` go to `docker build` as they are.
     """
-    _refuse_changed(recipe)
-    docker, nameless = _program(), f"{LOCAL}:building-{secrets.token_hex(6)}"
+    _raise_if_changed(recipe)
+    docker, temporary_name = _program(), f"{LOCAL}:building-{secrets.token_hex(6)}"
     with _context(recipe) as folder:
         by_hand = arguments(recipe, (recipe.name, *names), options)
-        _run(docker, recipe, arguments(recipe, (nameless,), options, folder), by_hand)
+        _run(docker, recipe, arguments(recipe, (temporary_name,), options, folder), by_hand)
     try:
-        _refuse_changed(recipe)
+        _raise_if_changed(recipe)
         for name in (recipe.name, *names):
-            _call_it(docker, nameless, name)
+            _tag_image(docker, temporary_name, name)
     finally:
-        _says(docker, "rmi", nameless)  # the name alone, unless it is the last
+        _output_of(docker, "rmi", temporary_name)  # the name alone, unless it is the last
     return recipe.name
 
 
@@ -58,24 +61,24 @@ def _context(recipe: Recipe) -> Iterator[str]:
         yield folder
 
 
-def _refuse_changed(recipe: Recipe) -> None:
+def _raise_if_changed(recipe: Recipe) -> None:
     now = recipe_of(Path(recipe.dockerfile), recipe.args, recipe.platform, recipe.kind)
     if now.digest != recipe.digest:
         message = f"the image's folder {recipe.context} changed after it was planned"
         raise SourceError(message, hint="run the command again")
 
 
-def _call_it(docker: str, image: str, name: str) -> None:
+def _tag_image(docker: str, image: str, name: str) -> None:
     done = subprocess.run((docker, "tag", image, name), capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         raise CloudError(f"the image cannot be called {name}: {' '.join(done.stderr.split())}", code="build")
 
 
-def _run(docker: str, recipe: Recipe, words: Sequence[str], by_hand: Sequence[str]) -> None:
+def _run(docker: str, recipe: Recipe, argv: Sequence[str], by_hand: Sequence[str]) -> None:
     sys.stderr.flush()
     try:
         code = subprocess.run(
-            [docker, *words], env=_environment(docker), stdin=subprocess.DEVNULL, stdout=2, check=False
+            [docker, *argv], env=_environment(docker), stdin=subprocess.DEVNULL, stdout=2, check=False
         ).returncode
     except OSError as error:
         hint = "install Docker's command-line client, or name an image that is built: image: {docker: …}"
@@ -87,14 +90,14 @@ def _run(docker: str, recipe: Recipe, words: Sequence[str], by_hand: Sequence[st
 
 
 def arguments(recipe: Recipe, names: Sequence[str], options: Sequence[str] = (), folder: str = "") -> list[str]:
-    """The words after `docker`. `folder`: what the build sees, if not the recipe's own."""
-    told = {**_origin(recipe), **dict(arg.partition("=")[::2] for arg in recipe.args)}
+    """The argv after `docker`. `folder`: what the build sees, if not the recipe's own."""
+    values = {**_origin(recipe), **dict(arg.partition("=")[::2] for arg in recipe.args)}
     dockerfile = str(Path(folder, Path(recipe.dockerfile).name)) if folder else recipe.dockerfile
-    words = ["build", "--file", dockerfile, "--label", f"{INPUTS_LABEL}=sha256:{recipe.digest}"]
-    words += [word for name, value in told.items() for word in ("--build-arg", f"{name}={value}")]
-    words += [word for name in names for word in ("--tag", name)]
-    words += ["--platform", recipe.platform] if recipe.platform else []
-    return [*words, *options, folder or recipe.context]
+    argv = ["build", "--file", dockerfile, "--label", f"{INPUTS_LABEL}=sha256:{recipe.digest}"]
+    argv += [word for name, value in values.items() for word in ("--build-arg", f"{name}={value}")]
+    argv += [word for name in names for word in ("--tag", name)]
+    argv += ["--platform", recipe.platform] if recipe.platform else []
+    return [*argv, *options, folder or recipe.context]
 
 
 def _origin(recipe: Recipe) -> dict[str, str]:
@@ -102,16 +105,16 @@ def _origin(recipe: Recipe) -> dict[str, str]:
     if not recipe.kind:
         return {}
     git = ("git", "-C", recipe.context)
-    told = {"VERSION": __version__}
-    if _says(*git, "ls-files", "Dockerfile"):  # a package that was installed beside a repository is no part of it
-        changed = "-changed" if _says(*git, "status", "--porcelain", "--", ".") else ""
-        told["REVISION"] = _says(*git, "rev-parse", "HEAD").strip() + changed
-        told["CREATED"] = _says(*git, "show", "-s", "--format=%cI", "HEAD").strip()
-        told["SOURCE"] = _public(_says(*git, "config", "--get", "remote.origin.url").strip())
-    return told
+    values = {"VERSION": __version__}
+    if _output_of(*git, "ls-files", "Dockerfile"):  # a package that was installed beside a repository is no part of it
+        changed = "-changed" if _output_of(*git, "status", "--porcelain", "--", ".") else ""
+        values["REVISION"] = _output_of(*git, "rev-parse", "HEAD").strip() + changed
+        values["CREATED"] = _output_of(*git, "show", "-s", "--format=%cI", "HEAD").strip()
+        values["SOURCE"] = _public_url(_output_of(*git, "config", "--get", "remote.origin.url").strip())
+    return values
 
 
-def _public(remote: str) -> str:
+def _public_url(remote: str) -> str:
     """A remote as anybody may read it on a label: without a login in it; nothing of a path on this machine."""
     if re.match(r"(https?|ssh|git)://[^/]", remote):
         return re.sub(r"//[^/]*@", "//", remote)
@@ -127,15 +130,51 @@ def _environment(docker: str) -> Mapping[str, str]:
     """BuildKit where there is one: as buildx, or inside clients older than 23. The builder of old does as well."""
     chosen = {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}  # they make an index of an image, which not every cloud reads
     if not os.environ.get("DOCKER_BUILDKIT"):
-        old = _says(docker, "version", "--format", "{{.Client.Version}}").startswith(("18.", "19.", "20."))
-        chosen["DOCKER_BUILDKIT"] = "1" if old or _says(docker, "buildx", "version") else "0"
+        old = _output_of(docker, "version", "--format", "{{.Client.Version}}").startswith(("18.", "19.", "20."))
+        chosen["DOCKER_BUILDKIT"] = "1" if old or _output_of(docker, "buildx", "version") else "0"
     return {**os.environ, **chosen}
 
 
-def _says(*argv: str) -> str:
+def _output_of(*argv: str) -> str:
     """What a command prints; nothing if it fails."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""
+
+
+_TAG = rf"(({'|'.join(KINDS)})-)?[0-9a-f]{{12}}"
+"""Of the names that stand for a content: here, and in a registry that it was pushed to."""
+
+_OURS = re.compile(rf"{LOCAL}:({_TAG}|building-[0-9a-f]+|{'|'.join(KINDS)})|.+/.+:{_TAG}")
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """One name of an image, and whether the image itself goes with it."""
+
+    name: str
+    id: str
+    size: int
+    goes: bool
+
+
+def prune(age_seconds: float, *, dry_run: bool = False) -> list[Removed]:
+    """Remove the names that we gave to images built longer ago than that; CloudError where no engine answers.
+
+    An image that a container uses stays, and one that has a name of somebody else's keeps that.
+    """
+    found: list[Removed] = []
+    with docker_engine() as engine:
+        used = engine.images_in_use()
+        for image in engine.images_with_label(INPUTS_LABEL):
+            if image.id in used or image.created > time.time() - age_seconds:
+                continue
+            ours = [name for name in image.names if _OURS.fullmatch(name)]
+            goes = len(ours) == len(image.names)
+            found += [Removed(name, image.id, image.size, goes) for name in ours or ([image.id] if goes else [])]
+        for each in found:
+            if not dry_run:
+                engine.remove_image(each.name)
+    return found

@@ -31,9 +31,9 @@ def resolve_image(plan: Plan, pushing: Progress | None = None, note: Note | None
     if image is None or image.recipe is None:
         digest = ""
         if not plan.is_rehearsal and _is_named(plan):
-            from cloudtrain.submission.registry import refuse_missing
+            from cloudtrain.submission.registry import require_image
 
-            digest = refuse_missing(planned, architecture_of(plan.provider, plan.host.instances), note)
+            digest = require_image(planned, architecture_of(plan.provider, plan.host.instances), note)
         return ResolvedImage(address=planned, planned=planned, digest=digest)
     if planned == image.recipe.name:
         return ResolvedImage(address=ensure_local(image.recipe), planned=planned)
@@ -81,10 +81,10 @@ def _is_named(plan: Plan) -> bool:
 
 def _digest_in_registry(address: str) -> str | None:
     """None where it is not there. A registry that cannot be read may take a push, or say better why not."""
-    from cloudtrain.submission.registry import look
+    from cloudtrain.submission.registry import inspect_image
 
     try:
-        found = look(address)
+        found = inspect_image(address)
     except CloudError:
         return None
     return found.digest if found else None

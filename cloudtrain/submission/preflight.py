@@ -42,7 +42,7 @@ def _errors_first(issue: Issue) -> bool:
     return not issue.is_error
 
 
-def refuse_errors(issues: Sequence[Issue]) -> None:
+def raise_errors(issues: Sequence[Issue]) -> None:
     """Raise with every error among the issues: SpecError if the spec is to blame, else RefusedError."""
     errors = [issue for issue in issues if issue.is_error]
     if not errors:
@@ -61,7 +61,7 @@ def trainer_issues(plan: Plan) -> list[Issue]:
         "LOCAL_WORLD_SIZE": str(plan.processes),
         "RANK": "1",  # which prints nothing
     }
-    with _trainers_modules(ranks):
+    with _trainer_modules(ranks):
         arguments = import_module("cloudtrain_trainer.arguments")
         try:
             arguments.parse(list(plan.spec.args.argv))
@@ -73,18 +73,18 @@ def trainer_issues(plan: Plan) -> list[Issue]:
     return []
 
 
-_TRAINERS = ("cloudtrain_trainer", "cloudtrain_job")
+_TRAINER_PACKAGES = ("cloudtrain_trainer", "cloudtrain_job")
 _loaded: dict[str, ModuleType] = {}
 """The trainer's modules between two questions: importing them once is enough."""
 
 
 @contextmanager
-def _trainers_modules(variables: Mapping[str, str]) -> Iterator[None]:
+def _trainer_modules(variables: Mapping[str, str]) -> Iterator[None]:
     """Inside, the trainer's own modules, which need no torch for this, can be imported, and see these variables.
 
     Outside nothing is left of either: a program around us may have modules of the same names.
     """
-    folder, path, around = str(bundled("entrypoints")), list(sys.path), _taken_out()
+    folder, path, around = str(bundled("entrypoints")), list(sys.path), _pop_trainer_modules()
     before = {name: os.environ.get(name) for name in variables}
     sys.modules.update(_loaded)
     sys.path[:0] = [folder, f"{folder}/job"]
@@ -95,10 +95,10 @@ def _trainers_modules(variables: Mapping[str, str]) -> Iterator[None]:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
         sys.path[:] = path
-        _loaded.update(_taken_out())
+        _loaded.update(_pop_trainer_modules())
         sys.modules.update(around)
 
 
-def _taken_out() -> dict[str, ModuleType]:
+def _pop_trainer_modules() -> dict[str, ModuleType]:
     """The modules of the trainer's names, which are none any more."""
-    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in _TRAINERS}
+    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in _TRAINER_PACKAGES}

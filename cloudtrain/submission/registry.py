@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 15.0
 MAX_CONFIG_BYTES = 4 * 2**20
 """Of an image's configuration; the specification's own limit of a manifest."""
-_NOTHING = ("ImageNotFound", "ImageTagDoesNotMatchDigest")
+_NOT_FOUND_CODES = ("ImageNotFound", "ImageTagDoesNotMatchDigest")
 """The failures by which ECR says that there is no such image."""
 
 
-def look(image: str) -> Found | None:
+def inspect_image(image: str) -> Found | None:
     """What the registry has at an address; None for nothing. CloudError or UsageError when it cannot be asked.
 
     ECR is asked by boto3; any other registry by the Docker engine of this machine.
@@ -29,28 +29,28 @@ def look(image: str) -> Found | None:
     address = parse_address(image)
     ecr = ECR.fullmatch(image)
     if ecr is None:
-        return _look_by_engine(image, login_for(address.registry))
+        return _inspect_by_engine(image, login_for(address.registry))
     try:
-        return _look_in_ecr(ecr[1], ecr[2], address.repository, address.reference)
+        return _inspect_in_ecr(ecr[1], ecr[2], address.repository, address.reference)
     except CloudtrainError:
-        login = _stored(address.registry)
+        login = _docker_login(address.registry)
         if login is None:
             raise
-        return _look_by_engine(image, login)
+        return _inspect_by_engine(image, login)
 
 
-def _look_by_engine(image: str, login: Login | None) -> Found | None:
+def _inspect_by_engine(image: str, login: Login | None) -> Found | None:
     with docker_engine(ANSWER_SECONDS) as docker:
         return docker.look_up(image, login)
 
 
-def refuse_missing(image: str, architecture: str, note: Note | None = None) -> str:
+def require_image(image: str, architecture: str, note: Note | None = None) -> str:
     """The digest of an image. RefusedError when there is no such image, or none for the clouds' machines.
 
     Empty where a registry cannot be asked from here, and `note` is told so: the cloud may reach it all the same.
     """
     try:
-        found = look(image)
+        found = inspect_image(image)
     except (CloudError, UsageError) as error:
         if note:
             note(f"the image {image} is not looked up before the start: {error.message}")
@@ -69,18 +69,18 @@ def login_for(host: str) -> Login | None:
     """Whoever the credentials at hand are, for a cloud's own registry; else what `docker login` has kept."""
     ecr = ECR.fullmatch(f"{host}/any")
     if ecr is None and not ACR.fullmatch(host):
-        return _stored(host)
+        return _docker_login(host)
     try:
         return _ecr_login(ecr[2], ecr[1]) if ecr else _acr_login(host)
     except CloudtrainError as error:
-        login = _stored(host)
+        login = _docker_login(host)
         if login is None:
             error.hint = "; or ".join(part for part in (error.hint, f"docker login {host}") if part)
             raise
         return login
 
 
-def _stored(host: str) -> Login | None:
+def _docker_login(host: str) -> Login | None:
     try:
         from cloudtrain.providers.docker.engine import stored_login
     except ImportError:
@@ -92,7 +92,7 @@ def _aws(region: str) -> Any:
     try:
         from cloudtrain.providers.aws.client import aws
     except ImportError as error:
-        raise _missing("boto3", "aws", error) from None
+        raise _missing_package_error("boto3", "aws", error) from None
     return aws(region)
 
 
@@ -108,11 +108,11 @@ def _acr_login(host: str) -> Login:
     try:
         from cloudtrain.providers.azure.acr import registry_login
     except ImportError as error:
-        raise _missing("azure-ai-ml", "azure", error) from None
+        raise _missing_package_error("azure-ai-ml", "azure", error) from None
     return registry_login(host)
 
 
-def _look_in_ecr(account: str, region: str, repository: str, reference: str) -> Found | None:
+def _inspect_in_ecr(account: str, region: str, repository: str, reference: str) -> Found | None:
     from cloudtrain.providers.cloud import registry
 
     cloud = _aws(region)
@@ -127,7 +127,7 @@ def _look_in_ecr(account: str, region: str, repository: str, reference: str) -> 
             return None
         raise
     for failure in answer.get("failures") or ():
-        if failure.get("failureCode") not in _NOTHING:
+        if failure.get("failureCode") not in _NOT_FOUND_CODES:
             message = f"ECR does not say whether it has {repository}: {failure.get('failureReason', 'no reason given')}"
             raise CloudError(message, code=failure.get("failureCode", ""))
     if not answer.get("images"):
@@ -146,6 +146,6 @@ def _look_in_ecr(account: str, region: str, repository: str, reference: str) -> 
     return registry.Found(image["imageId"]["imageDigest"], registry.architectures(image["imageManifest"], config))
 
 
-def _missing(package: str, extra: str, error: ImportError) -> UsageError:
+def _missing_package_error(package: str, extra: str, error: ImportError) -> UsageError:
     message = f"its registry needs {package}, which is not installed: {error}"
     return UsageError(message, hint=f'pip install "cloudtrain[{extra}]"')

@@ -20,7 +20,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.errors import JobFailed, RunExists
 from cloudtrain.providers import Request
 from cloudtrain.runs.history import History
-from cloudtrain.submission.submit import archive_of
+from cloudtrain.submission.context import archive_of
 from cloudtrain.testing.bench import ARGUMENTS, GREETING, LINES, SECRET, VARIABLE, Bench
 from cloudtrain.testing.effects import Effects, recorded
 from cloudtrain.testing.planning_checks import PlanningChecks, must

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.runs.store import RunStore, as_text
+from cloudtrain.runs.files import as_text
+from cloudtrain.runs.store import RunStore
 from tests.support.in_process import Said, call
 
 SEED = 20_261

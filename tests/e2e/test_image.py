@@ -16,9 +16,9 @@ from docker.errors import APIError, NotFound
 
 import cloudtrain
 from cloudtrain.images.recipe import recipe_of
+from cloudtrain.submission.build import prune
 from cloudtrain.submission.images import ensure_pushed
-from cloudtrain.submission.prune import prune
-from cloudtrain.submission.registry import look
+from cloudtrain.submission.registry import inspect_image
 from tests.fakes.azure.cloud import AzureCloud
 from tests.support.engine import left_of
 from tests.support.limits import HANG_SECONDS
@@ -120,10 +120,10 @@ def test_what_is_built_is_pushed_once_and_known_by_its_digest(
     recipe = recipe_of(folder / "Dockerfile", platform="linux/amd64")
     told: list[tuple[int, int]] = []
     address = ensure_pushed(recipe, f"{host}/own:{recipe.tag}", lambda done, total: told.append((done, total)))
-    found = look(address)
+    found = inspect_image(address)
     assert found is not None
     assert address == f"{host}/own@{found.digest}"
-    assert found == look(f"{host}/own:{recipe.tag}")
+    assert found == inspect_image(f"{host}/own:{recipe.tag}")
     assert found.architectures == {"amd64"}
     assert here(docker, mark) == {recipe.name, f"{host}/own:{recipe.tag}"}
     done = [each for each, _ in told]
@@ -149,11 +149,11 @@ def test_a_job_on_azure_names_the_digest_and_the_next_one_builds_and_pushes_noth
             for image in docker.images.list(filters={"label": mark}):
                 docker.images.remove(image.id, force=True)  # what is not here cannot be pushed again
         tag = recipe_of(folder / "Dockerfile", platform="linux/amd64").tag
-        found = look(f"{host}/own:{tag}")
+        found = inspect_image(f"{host}/own:{tag}")
         assert found is not None
         assert all(f"{host}/own@{found.digest}" in text for text in asked)
         found_run = cloudtrain.find_run("second-1", data_dir=str(bench.data))
-        assert (found_run.recorded().image, found_run.recorded().image_digest) == (
+        assert (found_run.cached_status().image, found_run.cached_status().image_digest) == (
             f"{host}/own@{found.digest}",
             found.digest,
         )
@@ -204,7 +204,7 @@ def test_a_changed_dockerfile_has_another_name_and_the_same_one_the_same(
 def test_prune_removes_what_was_built_and_nobody_uses_or_has_named(
     bench: Bench, folder: Path, docker: DockerClient, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.submission.prune.INPUTS_LABEL", mark)  # of these images alone
+    monkeypatch.setattr("cloudtrain.submission.build.INPUTS_LABEL", mark)  # of these images alone
     build = ("image", "build", str(folder / "Dockerfile"))
     named = bench.json(*build, "--tag", "cloudtrain-test-own:2")["image"]
     (folder / "data").write_bytes(b"2")

@@ -13,7 +13,7 @@ import pytest
 
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, UsageError
 from cloudtrain.providers.cloud.registry import Found, Login
-from cloudtrain.submission.registry import login_for, look, refuse_missing
+from cloudtrain.submission.registry import inspect_image, login_for, require_image
 from tests.fakes.images import DOCKER, INDEXES, OCI, Stored
 from tests.fakes.registry import Registry
 
@@ -47,7 +47,7 @@ def log_in(kept: Path, registry: Registry, login: Login = ME) -> None:
 def test_what_docker_login_has_kept_is_shown_where_it_is_asked_for(registry: Registry, kept: Path) -> None:
     digest = registry.put("team/train", "1", "amd64", kind=DOCKER)
     log_in(kept, registry)
-    found = look(f"{registry.host}/team/train:1")
+    found = inspect_image(f"{registry.host}/team/train:1")
     assert found == Found(digest, frozenset({"amd64"}))
 
 
@@ -55,20 +55,20 @@ def test_the_wrong_password_is_told(registry: Registry, kept: Path) -> None:
     registry.put("team/train", "1", "amd64")
     log_in(kept, registry, Login("me", "wrong"))
     if registry.asks == "nothing":
-        assert look(f"{registry.host}/team/train:1")
+        assert inspect_image(f"{registry.host}/team/train:1")
         return
     with pytest.raises(
         CloudError, match=rf"could not look up {registry.host}/team/train:1: .*(unauthorized|incorrect)"
     ):
-        look(f"{registry.host}/team/train:1")
+        inspect_image(f"{registry.host}/team/train:1")
 
 
 def test_a_tag_and_a_repository_that_are_not_there_are_nothing(registry: Registry, kept: Path) -> None:
     log_in(kept, registry)
     digest = registry.put("team/train", "1", "amd64")
-    assert look(f"{registry.host}/team/train@{digest}") == look(f"{registry.host}/team/train:1")
+    assert inspect_image(f"{registry.host}/team/train@{digest}") == inspect_image(f"{registry.host}/team/train:1")
     for other in ("team/train:2", "team/other:1", f"team/train@sha256:{'0' * 64}"):
-        assert look(f"{registry.host}/{other}") is None
+        assert inspect_image(f"{registry.host}/{other}") is None
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def plain(kept: Path, docker: DockerClient) -> Iterator[Registry]:
 @pytest.mark.parametrize("architectures", [("arm64",), ("amd64", "arm64")])
 def test_the_processors_of_an_image_and_of_an_index_are_known(plain: Registry, architectures: tuple[str, ...]) -> None:
     digest = plain.put("train", "1", *architectures, kind=DOCKER)
-    found = look(f"{plain.host}/train:1")
+    found = inspect_image(f"{plain.host}/train:1")
     assert found == Found(digest, frozenset(architectures))
 
 
@@ -94,26 +94,26 @@ def nobody() -> str:
 
 def test_an_image_that_is_not_there_is_refused_in_words(plain: Registry) -> None:
     with pytest.raises(RefusedError, match=f"there is no image {plain.host}/train:1 in its registry") as refused:
-        refuse_missing(f"{plain.host}/train:1", "amd64")
+        require_image(f"{plain.host}/train:1", "amd64")
     assert "cloudtrain image push" in (refused.value.hint or "")
     assert (refused.value.hint or "").endswith("nothing was started")
 
 
 def test_an_image_for_other_machines_is_refused_in_words(plain: Registry) -> None:
     plain.put("train", "1", "arm64", kind=DOCKER)
-    refuse_missing(f"{plain.host}/train:1", "arm64")
+    require_image(f"{plain.host}/train:1", "arm64")
     with pytest.raises(RefusedError, match=r"train:1 is for arm64, the machines are amd64") as refused:
-        refuse_missing(f"{plain.host}/train:1", "amd64")
+        require_image(f"{plain.host}/train:1", "amd64")
     assert "docker build --platform linux/amd64" in (refused.value.hint or "")
     plain.put("train", "1", "arm64", "amd64")
-    refuse_missing(f"{plain.host}/train:1", "amd64")
+    require_image(f"{plain.host}/train:1", "amd64")
 
 
 def test_a_registry_that_does_not_answer_us_may_answer_the_cloud_and_that_is_told(plain: Registry) -> None:
     for image, why in ((f"{nobody()}/train:1", "refused"), (f"{plain.host}/odd:1", "index")):
         plain.put_manifest("odd", "1", Stored(INDEXES[OCI], b'{"config": 1}'))
         told: list[str] = []
-        assert refuse_missing(image, "amd64", told.append) == ""
+        assert require_image(image, "amd64", told.append) == ""
         [note] = told
         assert note.startswith(f"the image {image} is not looked up before the start: Docker could not look up")
         assert why in note
@@ -134,7 +134,7 @@ def test_without_an_engine_an_image_is_not_looked_up_and_that_is_told(
 
     monkeypatch.setattr("cloudtrain.submission.registry.docker_engine", engine)
     told: list[str] = []
-    assert refuse_missing("registry.example.com/train:1", "amd64", told.append) == ""
+    assert require_image("registry.example.com/train:1", "amd64", told.append) == ""
     [note] = told
     assert said in note
 

@@ -16,7 +16,7 @@ from cloudtrain.errors import DENIED, CloudError, RefusedError, UsageError
 from cloudtrain.providers.azure.acr import registry_login
 from cloudtrain.providers.cloud.registry import ANYBODY, Found, Login
 from cloudtrain.submission.images import resolve_image
-from cloudtrain.submission.registry import login_for, look, refuse_missing
+from cloudtrain.submission.registry import inspect_image, login_for, require_image
 from tests.fakes.aws.cloud import IMAGE, Cloud
 from tests.fakes.aws.ecr import PASSWORD
 from tests.fakes.azure.cloud import AzureCloud
@@ -60,15 +60,15 @@ def submit(image: str) -> cloudtrain.Run:
 
 def test_an_image_of_ecr_is_seen_with_the_credentials_at_hand(ecr: Cloud) -> None:
     digest = ecr.registry.shelf.put("team/own", "2", "arm64")
-    found = look(f"{HOST}/team/own:2")
+    found = inspect_image(f"{HOST}/team/own:2")
     assert found == Found(digest, frozenset({"arm64"}))
     assert calls(ecr) == ["BatchGetImage", "GetDownloadUrlForLayer"]
-    assert look(f"{HOST}/team/own@{digest}") == found
+    assert inspect_image(f"{HOST}/team/own@{digest}") == found
 
 
 def test_an_index_tells_of_its_processors_itself(ecr: Cloud) -> None:
     ecr.registry.shelf.put("own", "both", "arm64", "amd64")
-    found = look(f"{HOST}/own:both")
+    found = inspect_image(f"{HOST}/own:both")
     assert found is not None
     assert found.architectures == {"arm64", "amd64"}
     assert calls(ecr) == ["BatchGetImage"]
@@ -76,52 +76,52 @@ def test_an_index_tells_of_its_processors_itself(ecr: Cloud) -> None:
 
 @pytest.mark.parametrize("name", ["nobodys:1", "train:nothing", f"train@sha256:{'0' * 64}"])
 def test_what_ecr_has_not_is_nothing(ecr: Cloud, name: str) -> None:
-    assert look(f"{HOST}/{name}") is None
+    assert inspect_image(f"{HOST}/{name}") is None
 
 
 def test_a_thing_in_ecr_that_is_no_image_is_let_pass(ecr: Cloud) -> None:
     ecr.registry.shelf.put_manifest("own", "odd", Stored(INDEXES[OCI], b'{"config": {"digest": "sha256:00"}}'))
     ecr.registry.blobs.fault("error")
-    refuse_missing(f"{HOST}/own:odd", "amd64")
+    require_image(f"{HOST}/own:odd", "amd64")
 
 
 def test_a_configuration_that_cannot_be_fetched_is_no_reason_to_refuse(ecr: Cloud) -> None:
     ecr.registry.shelf.put("own", "3", "arm64")
     ecr.registry.blobs.fault("error")
-    refuse_missing(f"{HOST}/own:3", "amd64")
+    require_image(f"{HOST}/own:3", "amd64")
     ecr.registry.blobs.reset()
 
 
 def test_an_image_of_ecr_is_known_where_its_configuration_is_refused(ecr: Cloud) -> None:
     digest = ecr.registry.shelf.put("own", "4", "arm64")
     ecr.front.fault("denied", "ecr", "GetDownloadUrlForLayer", times=9)
-    assert look(f"{HOST}/own:4") == Found(digest, frozenset())
+    assert inspect_image(f"{HOST}/own:4") == Found(digest, frozenset())
 
 
 @pytest.mark.parametrize("code", ["UpstreamUnavailable", "KmsError", "ImageTagDoesNotMatchDigest"])
 def test_only_what_ecr_says_it_has_not_is_not_there(ecr: Cloud, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(ecr.registry, "failure", code)
     if code == "ImageTagDoesNotMatchDigest":
-        assert look(IMAGE) is None
+        assert inspect_image(IMAGE) is None
         return
     with pytest.raises(CloudError, match="ECR does not say whether it has train: because") as failed:
-        look(IMAGE)
+        inspect_image(IMAGE)
     assert failed.value.code == code
-    refuse_missing(IMAGE, "amd64")
+    require_image(IMAGE, "amd64")
 
 
 def test_who_may_not_look_into_ecr_may_submit_all_the_same(ecr: Cloud) -> None:
     ecr.front.fault("denied", "ecr", "BatchGetImage", times=9)
     with pytest.raises(CloudError):
-        look(IMAGE)
+        inspect_image(IMAGE)
     assert submit(IMAGE).status().state == "pending"
 
 
 def test_the_registry_of_another_account_is_the_cloud_s_to_ask(ecr: Cloud) -> None:
     other = f"{HOST.replace('123456789012', '999999999999')}/train:1"
     with pytest.raises(CloudError, match="not authorized"):
-        look(other)
-    refuse_missing(other, "amd64")
+        inspect_image(other)
+    require_image(other, "amd64")
 
 
 def test_a_submit_of_an_address_in_ecr_looks_and_starts(ecr: Cloud) -> None:
@@ -198,8 +198,8 @@ def test_an_image_of_ecr_is_looked_at_as_docker_login_has_where_the_credentials_
     ecr.front.fault("denied", "ecr", "BatchGetImage", times=9)
     kept.write_text(json.dumps({"auths": {HOST: ME}}))
     asked: list[tuple[str, Login | None]] = []
-    monkeypatch.setattr("cloudtrain.submission.registry._look_by_engine", lambda *what: asked.append(what))
-    look(IMAGE)
+    monkeypatch.setattr("cloudtrain.submission.registry._inspect_by_engine", lambda *what: asked.append(what))
+    inspect_image(IMAGE)
     assert asked == [(IMAGE, Login("me", "secret"))]
 
 
@@ -218,7 +218,7 @@ def test_an_image_of_acr_is_seen_by_the_engine_with_the_credentials_at_hand(
     acr: Registry, docker: DockerClient
 ) -> None:
     digest = acr.put("team/train", "1", "amd64", kind=DOCKER)
-    found = look(f"{acr.host}/team/train:1")
+    found = inspect_image(f"{acr.host}/team/train:1")
     assert found == Found(digest, frozenset({"amd64"}))
     operations = [call.operation for call in acr.calls]
     assert operations[:3] == ["Exchange", "Ping", "GetToken"]
@@ -259,7 +259,7 @@ def test_who_is_not_logged_in_to_azure_may_be_so_by_docker(
     azure_account.log_out()
     digest = acr.put("team/train", "1", "amd64")
     kept.write_text(json.dumps({"auths": {acr.host: {"auth": "bWU6c2VjcmV0OndpdGggYSBjb2xvbg=="}}}))
-    found = look(f"{acr.host}/team/train:1")
+    found = inspect_image(f"{acr.host}/team/train:1")
     assert found is not None
     assert found.digest == digest
 
@@ -267,10 +267,10 @@ def test_who_is_not_logged_in_to_azure_may_be_so_by_docker(
 def test_a_build_of_azures_own_asks_no_registry(
     azure_account: AzureCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look(image: str) -> None:
+    def inspect_image(image: str) -> None:
         raise AssertionError(image)
 
-    monkeypatch.setattr("cloudtrain.submission.registry.look", look)
+    monkeypatch.setattr("cloudtrain.submission.registry.inspect_image", inspect_image)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "image").mkdir()

@@ -7,8 +7,8 @@ from typing import Any
 
 from cloudtrain.runs import events
 from cloudtrain.runs.fold import fold
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunFolder
 
 
 def as_json(event: events.Event | Mapping[str, Any]) -> dict[str, Any]:

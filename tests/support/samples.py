@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.runs.store import RunFolder, RunStore
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.store import RunStore
 
 BORN: dict[str, Any] = {
     "type": "submitting",

@@ -11,7 +11,7 @@ import pytest
 from cloudtrain.errors import SourceError
 from cloudtrain.images.recipe import Recipe, our_recipe, recipe_of
 from cloudtrain.providers.docker.errors import refused_push
-from cloudtrain.submission.build import _public, arguments, build
+from cloudtrain.submission.build import _public_url, arguments, build
 from tests.house.tools import ROOT
 from tests.support.in_process import call
 
@@ -259,4 +259,4 @@ REMOTES = {
 
 @pytest.mark.parametrize("remote", REMOTES, ids=[str(number) for number in range(len(REMOTES))])
 def test_a_label_names_a_public_source_and_no_path_of_this_machine(remote: str) -> None:
-    assert _public(remote) == REMOTES[remote]
+    assert _public_url(remote) == REMOTES[remote]

@@ -27,7 +27,7 @@ from cloudtrain.providers.cloud.image_notes import image_notes
 from cloudtrain.providers.docker.image import image_of as docker_image
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.spec import load_spec
-from cloudtrain.submission.submit import targets
+from cloudtrain.submission.rerun import resolve_targets
 
 DIGEST = "sha256:" + "ab" * 32
 HOST = "123456789012.dkr.ecr.us-east-1.amazonaws.com"
@@ -132,7 +132,7 @@ def test_a_build_for_graces_machines_is_one_for_arm(folder: Path, monkeypatch: p
         monkeypatch.setenv(f"CLOUDTRAIN_AWS_{name}", value)
     (folder / "job.yaml").write_text("name: a\nimage: {build: image/Dockerfile}\nresources: {gpus: 4, gpu: GB200}\n")
     spec, _ = load_spec(folder / "job.yaml")
-    target, _ = targets(spec, load_settings(folder), "aws", None)
+    target, _ = resolve_targets(spec, load_settings(folder), "aws", None)
     assert (target.image and target.image.recipe and target.image.recipe.platform) == "linux/arm64"
 
 
@@ -222,7 +222,7 @@ def test_what_our_image_lacks_of_the_machines_is_said_in_the_plan(
         monkeypatch.setenv(f"CLOUDTRAIN_{name}", value)
     (folder / "job.yaml").write_text(f"name: a\nresources: {{{resources}}}\n")
     spec, _ = load_spec(folder / "job.yaml")
-    target, _ = targets(spec, load_settings(folder), provider, None)
+    target, _ = resolve_targets(spec, load_settings(folder), provider, None)
     told = image_notes(SimpleNamespace(target=target, spec=spec))  # type: ignore[arg-type]
     assert [said in note for note in told] == ([True] if said else [])
 
@@ -313,7 +313,7 @@ def test_a_rehearsal_runs_in_what_is_built_here(folder: Path, monkeypatch: pytes
     monkeypatch.setenv("CLOUDTRAIN_AWS_REPOSITORY", "team/train")
     (folder / "job.yaml").write_text("name: digits\nimage: {build: image/Dockerfile}\n")
     spec, _ = load_spec(folder / "job.yaml")
-    target, host = targets(spec, load_settings(folder), "docker", "aws")
+    target, host = resolve_targets(spec, load_settings(folder), "docker", "aws")
     assert host is not None
     assert host.image_address == recipe_of(folder / "image" / "Dockerfile").name
     assert target.image_address.startswith(f"{HOST}/team/train:")

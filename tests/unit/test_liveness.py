@@ -19,10 +19,11 @@ from cloudtrain.errors import StorageError
 from cloudtrain.providers.local.provider import LocalProvider
 from cloudtrain.providers.local.supervisor_status import MARK, Life, end_orphans, introduce, life_of, tell_to_stop
 from cloudtrain.runs.fold import fold
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunFolder, RunStore
+from cloudtrain.runs.store import RunStore
 from tests.support.events import events_of
 from tests.support.samples import born
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.api.run import Run
-from cloudtrain.runs.blocks import BLOCK_BYTES, end_of_lines, lines_back, lines_from
 from cloudtrain.runs.events import Ended
-from cloudtrain.runs.logs import LogReader, stamp
+from cloudtrain.runs.files import BLOCK_BYTES, end_of_lines, read_lines, read_lines_backward
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.logs import LogReader, format_timestamp
 from cloudtrain.runs.state import SeenEvents
-from cloudtrain.runs.store import RunFolder, RunStore
+from cloudtrain.runs.store import RunStore
 from tests.support.samples import born
 
 LINES = 20_000
@@ -27,7 +28,7 @@ def run(store: RunStore) -> RunFolder:
     """Two nodes that have printed 20,000 lines, about 3 MB, in turns; and as many events."""
     folder = born(store, "a-1")
     for node in range(2):
-        lines = (f"{stamp(1e9 + i)} [rank {node}] line {i} {'x' * 80}\n" for i in range(node, LINES, 2))
+        lines = (f"{format_timestamp(1e9 + i)} [rank {node}] line {i} {'x' * 80}\n" for i in range(node, LINES, 2))
         (folder.path / "logs" / f"node-{node}.log").write_text("".join(lines))
     with folder.events_file.open("a") as file:
         for i in range(LINES):
@@ -54,7 +55,7 @@ def test_the_last_lines_of_a_long_log_are_read_from_its_end(run: RunFolder) -> N
     size = bytes_of(run.path, "logs/node-*.log")
     found: list[str] = []
     reader = LogReader(run)
-    held = peak(lambda: found.extend(line.text for line, _ in zip(reader.backwards(), range(5), strict=False)))
+    held = peak(lambda: found.extend(line.text for line, _ in zip(reader.read_backward(), range(5), strict=False)))
     assert [text.split()[1] for text in found] == [str(LINES - 1 - i) for i in range(5)]
     assert held < size / 5
 
@@ -75,7 +76,7 @@ def test_a_long_history_of_events_is_folded_as_it_is_read(run: RunFolder) -> Non
     size = run.events_file.stat().st_size
     found = Run(run)
     assert peak(found.status) < size / 3
-    assert found.recorded().metrics == {"loss": LINES - 0.5}
+    assert found.cached_status().metrics == {"loss": LINES - 0.5}
     assert peak(lambda: run.last_event(Ended)) < size / 5
 
 
@@ -97,19 +98,22 @@ def test_lines_that_come_later_are_read_on_from_where_reading_stopped(store: Run
     told = []
     for text in ("a\nb", "c\n", "", "d\n\ne\n", "f"):
         with log.open("a") as file:
-            file.write("".join(f"{stamp(1.0)} {line}\n" for line in text.split("\n")[:-1]) + text.rpartition("\n")[2])
-        told.append([line.text for line in reader.some()])
+            file.write(
+                "".join(f"{format_timestamp(1.0)} {line}\n" for line in text.split("\n")[:-1])
+                + text.rpartition("\n")[2]
+            )
+        told.append([line.text for line in reader.read_batch()])
     assert told[0] == ["a"]
     assert [len(part) for part in told] == [1, 1, 0, 3, 0]
 
 
 def test_a_line_without_a_stamp_stays_where_it_stands(store: RunStore) -> None:
     folder = born(store, "a-1")
-    text = f"{stamp(10)} a\nno stamp at all here, of somebody else\n{stamp(30)} c\n"
+    text = f"{format_timestamp(10)} a\nno stamp at all here, of somebody else\n{format_timestamp(30)} c\n"
     (folder.path / "logs" / "node-0.log").write_text(text)
-    (folder.path / "logs" / "node-1.log").write_text(f"{stamp(20)} b\n")
-    forwards = [(line.node, line.text[:1]) for line in LogReader(folder).all()]
-    backwards = [(line.node, line.text[:1]) for line in LogReader(folder).backwards()]
+    (folder.path / "logs" / "node-1.log").write_text(f"{format_timestamp(20)} b\n")
+    forwards = [(line.node, line.text[:1]) for line in LogReader(folder).read_all()]
+    backwards = [(line.node, line.text[:1]) for line in LogReader(folder).read_backward()]
     assert [forwards[0], forwards[2], forwards[3]] == [(0, "a"), (1, "b"), (0, "c")]
     assert [backwards[0], backwards[-1]] == [(0, "c"), (0, "a")]
 
@@ -125,12 +129,12 @@ def test_lines_are_the_same_forwards_and_backwards_whatever_their_length(seed: i
     file = io.BytesIO(whole + b"not whole yet")
     longest = chance.choice([10, BLOCK_BYTES, 1 << 20])
     assert end_of_lines(file) == len(whole)
-    forwards = list(lines_from(file, 0, longest))
+    forwards = list(read_lines(file, 0, longest))
     assert [line for line, _ in forwards] == [line[:longest] for line in lines]
     assert forwards[-1][1] == len(whole)
-    assert list(lines_back(file, len(whole), longest)) == [line[:longest] for line in reversed(lines)]
+    assert list(read_lines_backward(file, len(whole), longest)) == [line[:longest] for line in reversed(lines)]
     for (_, offset), rest in zip(forwards, range(1, 10), strict=True):
-        assert [line for line, _ in lines_from(file, offset, longest)] == [line[:longest] for line in lines[rest:]]
+        assert [line for line, _ in read_lines(file, offset, longest)] == [line[:longest] for line in lines[rest:]]
 
 
 def test_a_line_without_an_end_in_sight_is_not_held_whole() -> None:
@@ -144,7 +148,7 @@ def test_a_line_without_an_end_in_sight_is_not_held_whole() -> None:
             self.left -= size
             return b"x" * size if self.left > 0 else b""
 
-    assert peak(lambda: list(lines_from(Endless(), 0))) < 8 << 20  # type: ignore[arg-type]
+    assert peak(lambda: list(read_lines(Endless(), 0))) < 8 << 20  # type: ignore[arg-type]
 
 
 def test_an_event_met_twice_is_known_whatever_came_between() -> None:

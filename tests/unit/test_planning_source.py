@@ -8,7 +8,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import SourceError
-from cloudtrain.submission.submit import warnings
+from cloudtrain.submission.submit import start_notes
 
 
 def test_runs_inside_the_source_are_refused_with_the_line_to_add(tmp_path: Path) -> None:
@@ -67,4 +67,4 @@ def test_a_large_source_is_warned_of_with_what_to_do(tmp_path: Path, monkeypatch
     (tmp_path / "job.yaml").write_text("{}")
     (tmp_path / "data.bin").write_bytes(b"x" * 5000)
     plan = cloudtrain.plan(cloudtrain.load(tmp_path / "job.yaml"), data_dir=str(tmp_path.parent / "runs"))
-    assert "data.bin (5.0 kB)" in warnings(plan, [])[0]
+    assert "data.bin (5.0 kB)" in start_notes(plan, [])[0]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.runs.files import restrict_permissions
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run, summaries
-from cloudtrain.runs.private import tighten
 from cloudtrain.runs.store import RunStore
 from cloudtrain.source import pack, scan, unpack
 from tests.support.samples import write
@@ -69,9 +69,9 @@ def test_a_link_and_what_belongs_to_somebody_else_stay_as_they_are(
         (tmp_path / name).chmod(0o755)
     (tmp_path / "data" / "runs").symlink_to(tmp_path / "elsewhere")
     monkeypatch.setattr("os.geteuid", lambda: 4242)
-    tighten(tmp_path / "data")
+    restrict_permissions(tmp_path / "data")
     assert (tmp_path / "data" / "sources").stat().st_mode & 0o777 == 0o755
     monkeypatch.undo()
-    tighten(tmp_path / "data")
+    restrict_permissions(tmp_path / "data")
     assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "data" / "sources").stat().st_mode & 0o777 == 0o700

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.providers import get_provider
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunFolder
 from tests.support.samples import write
 
 

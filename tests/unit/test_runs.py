@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import RunExists, RunNotFound, StorageError
-from cloudtrain.runs.store import RunFolder, RunStore
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.store import RunStore
 from tests.support.events import as_json, events_of
 from tests.support.samples import BORN, born
 

@@ -19,8 +19,9 @@ from cloudtrain.api.run import Run
 from cloudtrain.providers.local.processes import run_module
 from cloudtrain.providers.local.provider import LocalProvider
 from cloudtrain.providers.local.supervisor_status import end_orphans
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
-from cloudtrain.runs.store import RunFolder, RunStore
+from cloudtrain.runs.store import RunStore
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 from tests.support.samples import BORN

@@ -18,8 +18,8 @@ from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.provider import LocalProvider
 from cloudtrain.runs.fold import fold
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import EVENT_MARK
-from cloudtrain.runs.store import RunFolder
 from tests.support.events import as_json, events_of
 from tests.support.limits import HANG_SECONDS
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cli import main
-from cloudtrain.cli.output import paint, print_json, table
+from cloudtrain.cli.output import colour_state, print_json, table
 from cloudtrain.cli.terminal import indented, log_text, one_line, printable
 from cloudtrain.runs.store import RunStore
 from tests.house.tools import ROOT
@@ -97,8 +97,8 @@ def test_a_cell_cannot_break_its_table() -> None:
 def test_our_own_colours_reach_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Screen())
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert printable(paint("failed")) == click.style("failed", fg="red")
-    assert paint("damaged") == "damaged"
+    assert printable(colour_state("failed")) == click.style("failed", fg="red")
+    assert colour_state("damaged") == "damaged"
 
 
 def test_json_escapes_and_keeps_every_value(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from cloudtrain.providers.cloud.config import CloudConfig
 from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:
-    from cloudtrain.runs.store import RunFolder
+    from cloudtrain.runs.folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ from cloudtrain.providers.aws.phases import billing, ended_at, ending, kept_even
 from cloudtrain.providers.aws.request import uri_parts
 from cloudtrain.providers.aws.submit import ref_of
 from cloudtrain.providers.cloud.request import OURS, ours
-from cloudtrain.runs.store import as_text
+from cloudtrain.runs.files import as_text
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import Aws

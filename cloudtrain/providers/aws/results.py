@@ -12,7 +12,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.providers import Note, Progress
 from cloudtrain.providers.aws.request import uri_parts
 from cloudtrain.providers.cloud.paths import inside
-from cloudtrain.runs.store import storing
+from cloudtrain.runs.files import storing
 from cloudtrain.source.extract import extract
 
 if TYPE_CHECKING:

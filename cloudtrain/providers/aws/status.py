@@ -24,9 +24,9 @@ from cloudtrain.providers.aws.results import left, places
 from cloudtrain.providers.aws.submit import describe, reconcile, same_account
 from cloudtrain.providers.cloud.log_attempt import LogAttempt
 from cloudtrain.providers.cloud.outcome import all_nodes_reported, cut_short, ended_event
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Event, Observation
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunFolder
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import Aws

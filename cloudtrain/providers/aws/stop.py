@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.phases import ending
 from cloudtrain.providers.aws.submit import describe, reconcile
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunFolder
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import Aws

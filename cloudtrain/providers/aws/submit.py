@@ -13,8 +13,9 @@ from cloudtrain.providers.aws.config import request_of
 from cloudtrain.providers.aws.request import JOB, JOB_FILE, SOURCE, uri_parts
 from cloudtrain.providers.cloud import idempotent_create as arrival
 from cloudtrain.providers.cloud.request import ARCHIVE, ours, same_submission
+from cloudtrain.runs.files import as_text
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation, Record
-from cloudtrain.runs.store import RunFolder, as_text
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import Aws

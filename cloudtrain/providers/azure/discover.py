@@ -17,8 +17,8 @@ from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.phases import billing, ended_at, ending, phase_event
 from cloudtrain.providers.azure.submit import ref_of
 from cloudtrain.providers.cloud.request import OURS, ours
+from cloudtrain.runs.files import as_text
 from cloudtrain.runs.state import ENDED
-from cloudtrain.runs.store import as_text
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace

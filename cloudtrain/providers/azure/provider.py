@@ -11,9 +11,9 @@ from cloudtrain.issues import Issue
 from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, Request
 from cloudtrain.providers.azure.config import AzureConfig, config_of, request_of
 from cloudtrain.providers.azure.declaration import DECLARATION
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:

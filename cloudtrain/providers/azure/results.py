@@ -11,7 +11,7 @@ from cloudtrain.contracts.azureml import ARTIFACT_STORE, KEPT_FOLDERS, STOP_FILE
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.providers import Note, Progress
 from cloudtrain.providers.cloud.paths import inside
-from cloudtrain.runs.store import storing
+from cloudtrain.runs.files import storing
 from cloudtrain.source.results import LINK, LONGEST_TARGET, make_links
 
 if TYPE_CHECKING:

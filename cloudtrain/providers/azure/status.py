@@ -13,9 +13,9 @@ from cloudtrain.providers.azure.results import left, places
 from cloudtrain.providers.azure.submit import gone, reconcile
 from cloudtrain.providers.cloud.log_attempt import LogAttempt, backfill
 from cloudtrain.providers.cloud.outcome import all_nodes_reported, cut_short, ended_event
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Event, LogPart, Observation, Positions
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunFolder
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace

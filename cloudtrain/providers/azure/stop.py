@@ -19,10 +19,10 @@ from cloudtrain.providers.azure.status import observe
 from cloudtrain.providers.azure.submit import gone, reconcile
 from cloudtrain.providers.cloud.outcome import all_nodes_reported
 from cloudtrain.runs.events import StopUntold
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunFolder
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace

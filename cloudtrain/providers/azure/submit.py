@@ -18,9 +18,9 @@ from cloudtrain.providers.azure.inputs import with_uploaded_inputs
 from cloudtrain.providers.azure.quota import refuse_machines
 from cloudtrain.providers.cloud import idempotent_create as arrival
 from cloudtrain.providers.cloud.request import ARCHIVE, ours, same_submission
+from cloudtrain.runs.files import make_private_folder, storing
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation, Record
-from cloudtrain.runs.private import private_folder
-from cloudtrain.runs.store import RunFolder, storing
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
@@ -97,7 +97,7 @@ def _lay_out(folder: Path, archive: Path) -> None:
     """A folder with the source archive and nothing else. The SDK knows it by its content, and uploads it once."""
     target = folder / ARCHIVE
     with storing(folder):
-        private_folder(folder)
+        make_private_folder(folder)
         if target.exists():
             return
         draft = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from cloudtrain.errors import NOTHING_STARTED, CloudError, Outcome, RunExists
 from cloudtrain.runs.events import Creating
-from cloudtrain.runs.store import RunFolder
+from cloudtrain.runs.folder import RunFolder
 
 ARRIVAL_SECONDS = 60
 """A request that was sent and has made no job after this long will make none."""

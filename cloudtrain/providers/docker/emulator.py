@@ -29,7 +29,7 @@ from cloudtrain.providers.emulation.base import Emulator
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.processes import run_module
-from cloudtrain.runs.store import LEFTOVERS
+from cloudtrain.runs.store import CLEANUP_FOLDER
 
 SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
 """Before the name of a secret in the environment of the process that hands it to a container."""
@@ -171,7 +171,7 @@ def clear_containers(run: Path) -> int:
 
 def leftovers_mark(run: Path) -> Path:
     """There as long as the engine may have something of the run: also after an end in which it could not be asked."""
-    return run.parents[1] / LEFTOVERS / run.name
+    return run.parents[1] / CLEANUP_FOLDER / run.name
 
 
 def labels_of(run: Path) -> dict[str, str]:

@@ -17,9 +17,9 @@ from cloudtrain.providers.docker.container import Bind, ContainerLaunch, default
 from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import LocalBackend, resolve_path
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunFolder
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic

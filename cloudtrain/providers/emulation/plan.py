@@ -9,8 +9,8 @@ from typing import Any
 
 from cloudtrain.declaration import declaration_of
 from cloudtrain.planning.target import Config
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import PLAN
-from cloudtrain.runs.store import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,11 +29,11 @@ from cloudtrain.providers.local.supervisor_status import (
     tell_to_stop,
 )
 from cloudtrain.runs.events import Ended
+from cloudtrain.runs.files import private_opener, storing
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.observation import Event, Observation, Record
-from cloudtrain.runs.private import private
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunFolder, storing
 from cloudtrain.source.results import copy_results
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class LocalBackend(Provider):
         """Start the supervisor, in a session of its own: closing the terminal does not reach it."""
         paths = RunPaths(run.path)
         argv = [*run_module("local.supervisor"), str(run.path), str(archive)]
-        with storing(paths.supervisor_log), open(paths.supervisor_log, "wb", opener=private) as log:
+        with storing(paths.supervisor_log), open(paths.supervisor_log, "wb", opener=private_opener) as log:
             process = subprocess.Popen(
                 argv,
                 cwd=run.path,

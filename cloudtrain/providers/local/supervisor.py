@@ -42,12 +42,11 @@ from cloudtrain.providers.local.supervisor_status import (
 )
 from cloudtrain.runs.events import Ended, Event, NodeEnded, NodeStarted, RankEnded, Restarted
 from cloudtrain.runs.failure import failed_process, first_cause
+from cloudtrain.runs.files import FILE_MODE, OTHERS_MASK, lock_file, storing
+from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run
-from cloudtrain.runs.locks import take
-from cloudtrain.runs.logs import log_file, split_events, stamp
-from cloudtrain.runs.private import FILE, OTHERS
-from cloudtrain.runs.store import RunFolder, storing
+from cloudtrain.runs.logs import format_timestamp, log_file, split_events
 
 PEERS_SECONDS = 8
 """How long the other nodes may take to end after one has failed; most then sit in a collective without an end."""
@@ -248,7 +247,7 @@ class Supervisor:
         if events:
             self._append(*events)
         # After the events: a reader that knows a line then knows of the error that it tells of.
-        now = stamp(time.time()).encode()
+        now = format_timestamp(time.time()).encode()
         if said:
             text = b"".join(now + b" " + line + b"\n" for line in said)
             try:
@@ -330,7 +329,7 @@ class Supervisor:
     def _remark(self, said: list[str]) -> None:
         """A word of ours at the end of the first node's log."""
         if said and self.nodes:
-            now = stamp(time.time())
+            now = format_timestamp(time.time())
             self.nodes[0].log.write("".join(f"{now} [node 0] {line}\n" for line in said).encode())
 
     def _signal_all(self, signum: int) -> None:
@@ -353,10 +352,10 @@ class Supervisor:
 def main(argv: list[str]) -> int:
     """Hold the run's lock for life and run it; 1 when another supervisor has it already, or it has been ended."""
     run, archive = Path(argv[0]), Path(argv[1])
-    umask = os.umask(OTHERS)  # logs, sources, env values: nobody else reads what is written here
-    lock = os.open(RunPaths(run).lock, os.O_RDWR | os.O_CREAT, FILE)
+    umask = os.umask(OTHERS_MASK)  # logs, sources, env values: nobody else reads what is written here
+    lock = os.open(RunPaths(run).lock, os.O_RDWR | os.O_CREAT, FILE_MODE)
     other = identity_of(run)
-    if not _take(lock) or (other is not None and other.lives()):  # a disk may have no locks
+    if not _take(lock) or (other is not None and other.is_alive()):  # a disk may have no locks
         return 1
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda signum, _: asked.append(signum))
@@ -382,7 +381,7 @@ def _beat(run: Path) -> None:
 def _take(lock: int, patience_seconds: float = 2) -> bool:
     """Take the run's lock. Whoever looks whether we live holds it for a moment; another supervisor, for good."""
     deadline = time.monotonic() + patience_seconds
-    while not take(lock, wait=False):
+    while not lock_file(lock, wait=False):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
@@ -392,7 +391,7 @@ def _take(lock: int, patience_seconds: float = 2) -> bool:
 def _note(text: str) -> None:
     """A line in the supervisor's own log, which may be on a disk that is full."""
     with suppress(OSError):
-        print(f"{stamp(time.time())} {text}", file=sys.stderr, flush=True)
+        print(f"{format_timestamp(time.time())} {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ from enum import Enum
 from pathlib import Path
 
 from cloudtrain.providers.emulation.run_paths import RunPaths
-from cloudtrain.runs.blocks import read_file
+from cloudtrain.runs.files import is_locked, read_regular_file
 from cloudtrain.runs.identity import ProcessIdentity
-from cloudtrain.runs.locks import is_held
 
 PATIENCE_SECONDS = 5
 """How long what was killed may take to be gone."""
@@ -39,29 +38,29 @@ class Life(Enum):
 
 def life_of(run: Path, started: ProcessIdentity | None = None) -> Life:
     """What the signs say together. `started`: who was started to take the run on, while it has not said so itself."""
-    held = is_held(RunPaths(run).lock)
+    held = is_locked(RunPaths(run).lock)
     if held:
         return Life.ALIVE
     who = identity_of(run)
     if who is None:
         if has_begun(run):  # by a version of ours that wrote its process id alone
             return Life.DEAD if held is False else Life.UNKNOWN
-        if started is None or not started.is_near():
+        if started is None or not started.shares_pid_namespace():
             return Life.NOT_BEGUN
         who = started
-    if who.is_near():
-        return Life.DEAD if who.lives() is False else Life.ALIVE
+    if who.shares_pid_namespace():
+        return Life.DEAD if who.is_alive() is False else Life.ALIVE
     if silence_seconds(run) < SILENCE_SECONDS:
         return Life.ALIVE
-    if held is False and who.is_of_this_kernel():  # whose locks all its containers share
+    if held is False and who.shares_kernel():  # whose locks all its containers share
         return Life.DEAD
-    return Life.DEAD if who.is_of_an_earlier_boot() else Life.UNKNOWN
+    return Life.DEAD if who.is_from_earlier_boot() else Life.UNKNOWN
 
 
 def identity_of(run: Path) -> ProcessIdentity | None:
     """Who took the run on, by its own account."""
     try:
-        return ProcessIdentity.from_json(json.loads(read_file(RunPaths(run).supervisor_file)))
+        return ProcessIdentity.from_json(json.loads(read_regular_file(RunPaths(run).supervisor_file)))
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -105,7 +104,7 @@ def disk_time(folder: Path) -> float:
 def tell_to_stop(run: Path) -> None:
     """SIGTERM to the supervisor, if it is proven that the process is the one. It reads the stop file in any case."""
     who = identity_of(run)
-    if who is None or not who.lives():
+    if who is None or not who.is_alive():
         return
     with suppress(OSError):
         if not hasattr(os, "pidfd_open"):
@@ -113,7 +112,7 @@ def tell_to_stop(run: Path) -> None:
             return
         process = os.pidfd_open(who.pid)
         try:
-            if who.lives():  # still the same, now that its number cannot be given to another
+            if who.is_alive():  # still the same, now that its number cannot be given to another
                 signal.pidfd_send_signal(process, signal.SIGTERM)
         finally:
             os.close(process)

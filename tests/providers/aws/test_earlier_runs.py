@@ -10,7 +10,7 @@ import cloudtrain
 from cloudtrain.api.run import Run
 from cloudtrain.errors import StorageError
 from cloudtrain.providers.aws.client import aws
-from cloudtrain.submission.submit import archive_of
+from cloudtrain.submission.context import archive_of
 from tests.fakes.aws.cloud import Cloud
 from tests.providers.aws.archives import entry, packed
 from tests.support.earlier_runs import earlier_runs, without
@@ -34,7 +34,7 @@ def known_to(cloud: Cloud, data: str, run_id: str) -> Run:
 def test_they_are_listed_and_those_that_ended_are_read_without_asking(data: str, cloud: Cloud) -> None:
     listed = {run["run"]: run["state"] for run in cloudtrain.list_runs(data_dir=data)}
     assert listed == {"old-aws": "pending", "old-aws-done": "succeeded"}
-    state = cloudtrain.find_run("old-aws-done", data_dir=data).recorded()
+    state = cloudtrain.find_run("old-aws-done", data_dir=data).cached_status()
     assert (state.name, state.nodes, state.billing["billable_seconds"]) == ("old", 2, 11)
     assert cloud.front.calls == []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.api.lookup import adopt, find_run
+from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.runs.events import Cursor
 from tests.fakes.aws.cloud import Cloud
@@ -130,7 +130,7 @@ def test_last_is_the_last_run_of_this_machine_also_after_adoption(
     here = str(tmp_path_factory.mktemp("here"))
     plan = cloudtrain.plan(cloudtrain.load(JOB), "aws", run_id="mine-1", data_dir=here)
     cloudtrain.submit(plan)
-    assert "elsewhere-1" in adopt("aws", data_dir=here)
+    assert "elsewhere-1" in import_remote_runs("aws", data_dir=here)
     assert find_run("last", data_dir=here).id == "mine-1"
 
 

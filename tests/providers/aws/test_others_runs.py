@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 import cloudtrain
-from cloudtrain.api.lookup import adopt, find_run
+from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.api.run import Run
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError, RunNotFound
@@ -41,7 +41,7 @@ def test_a_job_that_a_colleague_starts_later_is_never_the_last_one(
 ) -> None:
     mine("shared-mine", here)
     theirs = of_a_colleague(monkeypatch, "shared-theirs")
-    assert theirs.id in adopt("aws", data_dir=here)
+    assert theirs.id in import_remote_runs("aws", data_dir=here)
     assert find_run("last", data_dir=here).id == "shared-mine"
     assert find_run("shared", data_dir=here).id == "shared-mine"
     with pytest.raises(RunNotFound, match="fits runs of other machines only: shared-theirs") as refused:
@@ -55,7 +55,7 @@ def test_no_command_takes_a_strangers_run_for_ones_own(
     cloud: Cloud, here: str, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     of_a_colleague(monkeypatch, f"stranger-{words[0]}")
-    adopt("aws", data_dir=here)
+    import_remote_runs("aws", data_dir=here)
     with pytest.raises(SystemExit) as left:
         main(["--data-dir", here, *words])
     assert left.value.code == 2
@@ -90,18 +90,18 @@ def test_a_list_asks_for_a_hundred_jobs_at_once_and_then_for_news_only(
         cloud.service.call("CreateTrainingJob", {**template, "TrainingJobName": f"many-{number}", "Tags": tags})
     total = len(cloud.service.jobs)
     cloud.front.reset()
-    assert len(adopt("aws", data_dir=here)) == total
+    assert len(import_remote_runs("aws", data_dir=here)) == total
     assert searches(cloud) == -(-total // 100)
     for job in cloud.service.jobs.values():  # nothing has changed for an hour
         job.learn(LastModifiedTime=job["LastModifiedTime"] - 3600)
     late = of_a_colleague(monkeypatch, "many-late")
     cloud.service.jobs["many-7"].finish("Failed", "Failed", "AlgorithmError: , exit code: 3")
     cloud.front.reset()
-    assert adopt("aws", data_dir=here) == [late.id]
+    assert import_remote_runs("aws", data_dir=here) == [late.id]
     assert [call.operation for call in cloud.front.calls] == ["GetCallerIdentity", "Search"]
-    assert find_run("many-7", data_dir=here).recorded().state == "failed"
+    assert find_run("many-7", data_dir=here).cached_status().state == "failed"
     cloud.front.reset()
-    assert adopt("aws", data_dir=here, whole=True) == []
+    assert import_remote_runs("aws", data_dir=here, everything=True) == []
     assert searches(cloud) == -(-(total + 1) // 100)
 
 
@@ -109,14 +109,14 @@ def test_a_list_tells_how_runs_stand_without_a_call_for_each(
     cloud: Cloud, here: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = of_a_colleague(monkeypatch, "stands-1")
-    adopt("aws", data_dir=here)
+    import_remote_runs("aws", data_dir=here)
     job = cloud.service.jobs[run.id]
     job.enter("Training")
-    adopt("aws", data_dir=here)
-    assert find_run(run.id, data_dir=here).recorded().state == "running"
+    import_remote_runs("aws", data_dir=here)
+    assert find_run(run.id, data_dir=here).cached_status().state == "running"
     job.finish("Completed", "Completed")
     cloud.front.reset()
-    adopt("aws", data_dir=here)
+    import_remote_runs("aws", data_dir=here)
     assert "DescribeTrainingJob" not in [call.operation for call in cloud.front.calls]
     summary = next(line for line in cloudtrain.list_runs(data_dir=here) if line["run"] == run.id)
     assert (summary["state"], summary["ended"] is not None) == ("succeeded", True)
@@ -125,7 +125,7 @@ def test_a_list_tells_how_runs_stand_without_a_call_for_each(
 def test_a_list_looks_at_ones_own_run_that_has_changed(cloud: Cloud, here: str) -> None:
     run = mine("changed-1", here)
     cloud.service.jobs[run.id].finish("Completed", "Completed")
-    adopt("aws", data_dir=here)
+    import_remote_runs("aws", data_dir=here)
     states = {line["run"]: line["state"] for line in cloudtrain.list_runs(data_dir=here)}
     assert states[run.id] == "succeeded"
 
@@ -137,7 +137,7 @@ def test_a_list_finds_new_jobs_through_what_passes(
 ) -> None:
     run = of_a_colleague(monkeypatch, f"through-{kind.replace('_', '-')}-{call[0]}")
     cloud.front.fault(kind, *call)
-    assert run.id in adopt("aws", data_dir=here)
+    assert run.id in import_remote_runs("aws", data_dir=here)
     assert call in cloud.front.calls
 
 
@@ -156,9 +156,9 @@ def test_a_list_that_is_refused_says_so_and_misses_nothing_the_next_time(
     run = of_a_colleague(monkeypatch, f"refused-{kind}-{call[0]}")
     cloud.front.fault(kind, *call, times=50)
     with pytest.raises(CloudError, match=words):
-        adopt("aws", data_dir=here)
+        import_remote_runs("aws", data_dir=here)
     cloud.front.reset()
-    assert run.id in adopt("aws", data_dir=here)
+    assert run.id in import_remote_runs("aws", data_dir=here)
 
 
 def test_machines_that_are_kept_are_shown_until_they_are_given_back(
@@ -234,8 +234,8 @@ def test_a_submit_that_was_refused_is_no_failed_job(
 
 def test_what_a_job_did_not_leave_has_no_address_at_its_end(cloud: Cloud, here: str) -> None:
     run = mine("left-1", here)
-    assert set(run.places()) == {"model", "output", "checkpoints"}
+    assert set(run.artifacts()) == {"model", "output", "checkpoints"}
     cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", b"m")
     cloud.service.jobs[run.id].finish("Completed", "Completed")
     assert run.wait(30).state == "succeeded"
-    assert set(run.places()) == {"model"}
+    assert set(run.artifacts()) == {"model"}

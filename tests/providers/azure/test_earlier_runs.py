@@ -34,7 +34,7 @@ def is_known_to(cloud: AzureCloud, tmp_path: Path) -> None:
 def test_they_are_listed_and_those_that_ended_are_read_without_asking(data: str, cloud: AzureCloud) -> None:
     listed = {run["run"]: run["state"] for run in cloudtrain.list_runs(data_dir=data)}
     assert listed == {"old-azure": "pending", "old-azure-done": "succeeded"}
-    state = cloudtrain.find_run("old-azure-done", data_dir=data).recorded()
+    state = cloudtrain.find_run("old-azure-done", data_dir=data).cached_status()
     assert (state.name, state.nodes) == ("old", 2)
     assert cloud.front.calls == []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.api.lookup import adopt, find_run
+from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
 from cloudtrain.providers.azure.submit import reconcile
@@ -56,7 +56,7 @@ def test_waiting_goes_on_while_a_cloud_does_not_answer(cloud: AzureCloud, kind: 
     while not lines:
         update = next(updates)
         assert not update.state.has_ended
-        troubles.add(update.trouble)
+        troubles.add(update.last_error)
         lines += update.lines
     assert [line.text for line in lines] == ["hello"]
     assert bool(troubles - {""}) is (kind != "slow")
@@ -186,7 +186,7 @@ def test_last_is_the_last_run_of_this_machine_also_after_adoption(
     here = str(tmp_path_factory.mktemp("here"))
     plan = cloudtrain.plan(cloudtrain.load(JOB), "azure", run_id="mine-1", data_dir=here)
     cloudtrain.submit(plan)
-    assert "elsewhere-1" in adopt("azure", data_dir=here)
+    assert "elsewhere-1" in import_remote_runs("azure", data_dir=here)
     assert find_run("last", data_dir=here).id == "mine-1"
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 import cloudtrain
-from cloudtrain.api.lookup import adopt, find_run
+from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
 from cloudtrain.units import format_duration
@@ -42,7 +42,7 @@ def test_a_job_that_is_over_is_listed_as_over_and_its_clock_stands(
     job.enter("Running")
     job.finish(status, "it was so" if status == "Failed" else "")
     job.created, job._started, job._ended = job.created - 7200, job.created - 7200, job.created - 3600
-    adopt("azure", data_dir=here)
+    import_remote_runs("azure", data_dir=here)
     line = listed(here)[run.id]
     assert line["state"] == state
     with pytest.raises(SystemExit):
@@ -54,21 +54,21 @@ def test_a_job_that_is_over_is_listed_as_over_and_its_clock_stands(
 def test_a_run_of_this_machine_is_listed_as_the_workspace_lists_it(cloud: AzureCloud) -> None:
     run = submitted("own-1")
     cloud.service.jobs[run.id].finish("Completed")
-    adopt("azure")
+    import_remote_runs("azure")
     assert {line["run"]: line["state"] for line in cloudtrain.list_runs()}[run.id] == "succeeded"
 
 
 def test_a_job_that_goes_on_is_listed_by_its_phase_and_later_by_its_end(cloud: AzureCloud, here: str) -> None:
     run = submitted("goes-on-1")
-    adopt("azure", data_dir=here)
+    import_remote_runs("azure", data_dir=here)
     assert listed(here)[run.id]["state"] == "pending"
     cloud.service.jobs[run.id].enter("Running")
-    adopt("azure", data_dir=here)
+    import_remote_runs("azure", data_dir=here)
     assert listed(here)[run.id]["state"] == "running"
     cloud.service.jobs[run.id].finish("Completed")
-    adopt("azure", data_dir=here)
+    import_remote_runs("azure", data_dir=here)
     assert listed(here)[run.id]["state"] == "succeeded"
-    assert find_run(run.id, data_dir=here).recorded().billing["usd"] >= 0
+    assert find_run(run.id, data_dir=here).cached_status().billing["usd"] >= 0
 
 
 def test_the_owner_is_the_one_that_the_job_or_else_the_workspace_names(
@@ -80,7 +80,7 @@ def test_the_owner_is_the_one_that_the_job_or_else_the_workspace_names(
     monkeypatch.setattr(cloud.account, "user", "carol@example.com")
     old = submitted("untagged-1")
     del cloud.service.jobs[old.id].properties["tags"]["cloudtrain-owner"]  # as an earlier version left it
-    adopt("azure", data_dir=here)
+    import_remote_runs("azure", data_dir=here)
     owners = {run: str(line["owner"]).partition("@")[0] for run, line in listed(here).items()}
     assert (owners["tagged-1"], owners["untagged-1"]) == ("bob", "carol")
 
@@ -98,11 +98,11 @@ def test_a_list_asks_for_no_more_pages_than_have_news(
     for job in cloud.service.jobs.values():
         job.finish("Completed")
     cloud.front.reset()
-    assert len(adopt("azure", data_dir=here)) == len(cloud.service.jobs)
+    assert len(import_remote_runs("azure", data_dir=here)) == len(cloud.service.jobs)
     assert calls(cloud)["ListJobs"] >= 4
     late = submitted("paged-late")
     cloud.front.reset()
-    assert adopt("azure", data_dir=here) == [late.id]
+    assert import_remote_runs("azure", data_dir=here) == [late.id]
     assert (calls(cloud)["ListJobs"], calls(cloud)["GetRunDetails"]) == (2, 0)
 
 
@@ -113,7 +113,7 @@ def test_a_list_finds_new_jobs_through_what_passes(cloud: AzureCloud, here: str,
     forget()
     cloud.front.fault(kind, "arm", "ListJobs")
     cloud.front.fault(kind, "history", "GetRunDetails")
-    assert run.id in adopt("azure", data_dir=here)
+    assert run.id in import_remote_runs("azure", data_dir=here)
     assert listed(here)[run.id]["state"] == "succeeded"
 
 
@@ -122,14 +122,14 @@ def test_a_list_that_is_refused_says_so(cloud: AzureCloud, here: str, kind: Kind
     submitted(run_id_of("refused", kind))
     cloud.front.fault(kind, "arm", "ListJobs", times=EVER)
     with pytest.raises(CloudError, match=f"listing jobs in the workspace .*{words}"):
-        adopt("azure", data_dir=here)
+        import_remote_runs("azure", data_dir=here)
 
 
 def test_who_may_not_read_the_run_history_sees_that_jobs_are_over(cloud: AzureCloud, here: str) -> None:
     run = submitted("no-history-1")
     cloud.service.jobs[run.id].finish("Completed")
     cloud.front.fault("denied", "history", "GetRunDetails", times=EVER)
-    assert run.id in adopt("azure", data_dir=here)
+    assert run.id in import_remote_runs("azure", data_dir=here)
     assert listed(here)[run.id]["state"] == "succeeded"
 
 
@@ -137,5 +137,5 @@ def test_a_job_that_a_colleague_starts_later_is_never_the_last_one(cloud: AzureC
     mine = cloudtrain.plan(cloudtrain.load(JOB), "azure", run_id="shared-mine", data_dir=here)
     cloudtrain.submit(mine)
     submitted("shared-theirs")
-    assert "shared-theirs" in adopt("azure", data_dir=here)
+    assert "shared-theirs" in import_remote_runs("azure", data_dir=here)
     assert find_run("last", data_dir=here).id == find_run("shared", data_dir=here).id == "shared-mine"

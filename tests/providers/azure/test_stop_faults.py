@@ -141,7 +141,7 @@ def test_a_job_that_cannot_be_told_to_save_goes_on_until_somebody_asks_again(
         run.stop()
     assert f"once more `cloudtrain stop {run.id}` cancels it at once" in str(refused.value.hint)
     assert not cloud.service.jobs[run.id].cancel_asked.is_set()
-    assert run.recorded().state != "stopping"
+    assert run.cached_status().state != "stopping"
     state = run.stop()
     assert state.state == "stopped"
     assert "could not be told to save, so what came after its last checkpoint is lost: " in state.reason

@@ -1,0 +1,121 @@
+"""The end of a run, in words: what became of it, where its artifacts are, what it cost, what to type next."""
+
+from __future__ import annotations
+
+import time
+from typing import NoReturn
+
+import click
+
+from cloudtrain.api.run import Run
+from cloudtrain.cli import github
+from cloudtrain.cli.output import (
+    abbreviate_home,
+    colour_state,
+    command,
+    learning_curves,
+    print_json,
+    print_message,
+)
+from cloudtrain.cli.terminal import indented, one_line
+from cloudtrain.declaration import rehearsed_by
+from cloudtrain.runs.events import Cause
+from cloudtrain.runs.failure import explain
+from cloudtrain.runs.failure_hints import hint_for, hint_for_message
+from cloudtrain.runs.state import RunState
+from cloudtrain.units import format_duration
+
+EXIT_CODES = {"succeeded": 0, "failed": 1, "stopped": 5}
+
+
+def report(run: Run, state: RunState) -> None:
+    """The end of a run, in words: what became of it, where things are, what to type next."""
+    took = format_duration(state.seconds(time.time()))
+    for warning in state.warnings:
+        print_message(f"warning: {warning}")
+    if state.state == "failed":
+        _report_failure(run, state, took)
+        return
+    print_message(
+        f"{colour_state(state.state)} {'in' if state.state == 'succeeded' else 'after'} {took}"
+        + (f": {indented(state.reason, 4)}" if state.reason else "")
+    )
+    for line in learning_curves({name: curve.values for name, curve in state.curves.items()}):
+        print_message(f"  {line}")
+    left = run.artifacts()
+    rows = [(name, format_artifact(place)) for name, place in left.items()]
+    if format_cost(state):
+        rows.append(("cost", format_cost(state)))
+    if state.log_unread:
+        rows.append(("note", f"its log could not be read: {state.log_unread.reason}"))
+    if state.checkpoint and state.state == "stopped":
+        rows.append(("at step", str(state.checkpoint.step)))
+    rows.append(("logs", command("logs", run.id)))
+    if state.state == "stopped":
+        rows.append(
+            (
+                "next",
+                command("rerun", run.id) + ("   goes on from the checkpoint" if state.checkpoint else ""),
+            )
+        )
+    elif rehearsed := rehearsed_by(state.provider, state.contract):
+        pay = command("rerun", run.id, "--provider", rehearsed.name)
+        rows.append(("next", f"{command('fetch', run.id)}; or pay: {pay}"))
+    elif left:
+        rows.append(("next", command("fetch", run.id)))
+    for name, text in rows:
+        print_message(f"  {name:<11} {one_line(text)}")
+
+
+def _report_failure(run: Run, state: RunState, took: str) -> None:
+    cause = state.error
+    print_message(f"{run.id} {colour_state('failed')} after {took}: {indented(explain(state), 4)}")
+    if cause and cause.file:
+        print_message(f"  {one_line(source_line(cause))}")
+    hint = hint_for(cause) if cause else hint_for_message(state.reason)
+    if hint:
+        print_message(f"  hint: {indented(hint, 8)}")
+    if state.log_unread:
+        print_message(f"  {'note':<11} its log could not be read: {one_line(state.log_unread.reason)}")
+    where = ("--rank", str(cause.rank)) if cause and cause.rank >= 0 else ()
+    print_message(f"  {'logs':<11} {command('logs', run.id, *where)}")
+    if format_cost(state):
+        print_message(f"  {'cost':<11} {format_cost(state)}")
+    if state.checkpoint:
+        from_step = f"goes on from the checkpoint of step {state.checkpoint.step}"
+        print_message(f"  {'next':<11} {command('rerun', run.id)}   {from_step}")
+
+
+def source_line(cause: Cause) -> str:
+    """`train.py:6  raise ValueError(…)`: the line of the program that failed."""
+    return f"{cause.file}:{cause.line}  {cause.code}"
+
+
+def format_artifact(place: str) -> str:
+    """A place as people read it: a folder of this machine with a slash, an address as it is."""
+    return place if "://" in place else abbreviate_home(place) + "/"
+
+
+def format_cost(state: RunState) -> str:
+    """`1 h 2 min billed, 25.40 USD at list price`; empty where nothing was billed."""
+    bill = state.billing
+    if "billable_seconds" not in bill:
+        if "training_seconds" not in bill:
+            return ""
+        # Azure bills machines, not jobs: this is what their time on the job comes to.
+        worked = f"{format_duration(max(1, bill['training_seconds']))} of machine time"
+        return worked + (f", about {bill['usd']:.2f} USD at list price" if "usd" in bill else ", price unknown")
+    saved = bill.get("training_seconds") or 0
+    text = f"{format_duration(bill['billable_seconds'])} billed"
+    if saved > bill["billable_seconds"]:
+        text += f" of {format_duration(saved)}, spot saved {1 - bill['billable_seconds'] / saved:.0%}"
+    return text + (f", {bill['usd']:.2f} USD at list price" if "usd" in bill else ", price unknown")
+
+
+def report_and_exit(run: Run, state: RunState, as_json: bool) -> NoReturn:
+    """Report the end of a run and leave with its exit code."""
+    report(run, state)
+    github.annotate_failure(run, state)
+    if as_json:
+        print_json({**state.to_json(), "results": dict(run.artifacts())})
+    raise click.exceptions.Exit(EXIT_CODES[state.state])

@@ -1,0 +1,179 @@
+"""The commands that show runs: list and status."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from cloudtrain.api.lookup import find_run, import_remote_runs, list_runs
+from cloudtrain.api.run import Run
+from cloudtrain.cli.options import (
+    data_dir,
+    json_option,
+    provider_option,
+    run_argument,
+)
+from cloudtrain.cli.output import (
+    colour_state,
+    command,
+    count,
+    format_age,
+    format_number,
+    learning_curves,
+    print_json,
+    print_message,
+    print_output,
+    table,
+)
+from cloudtrain.cli.report import format_artifact, format_cost, source_line
+from cloudtrain.cli.terminal import indented, one_line
+from cloudtrain.declaration import rehearsed_by
+from cloudtrain.errors import CloudError
+from cloudtrain.runs.failure import explain
+from cloudtrain.runs.state import STATES, RunState
+from cloudtrain.units import format_duration
+
+DEFAULT_LIMIT = 20
+
+
+@click.command("list", epilog="Example:\n\n  cloudtrain list --state failed --json")
+@click.option("--all", "everything", is_flag=True, help=f"All runs, not only the last {DEFAULT_LIMIT}.")
+@provider_option
+@click.option("--state", type=click.Choice((*STATES, "damaged")), help="Only runs in this state.")
+@json_option
+@data_dir
+def list_command(
+    folder: str | None, /, everything: bool, state: str | None, provider: str | None, as_json: bool
+) -> None:
+    """List runs, the newest first. With --provider aws or azure also those that other machines have started."""
+    if provider is not None:
+        import_remote_runs(provider, data_dir=folder, everything=everything)
+    runs = [
+        run
+        for run in list_runs(data_dir=folder)
+        if state in (None, run["state"]) and provider in (None, run["provider"])
+    ]
+    if as_json:
+        print_json(runs)
+        return
+    if not runs:
+        print_message(f"no runs{f' in state {state}' if state else ''} yet; {command('submit')} starts one")
+        return
+    shown = runs if everything else runs[:DEFAULT_LIMIT]
+    now = time.time()
+    rows = []
+    foreign = any(run["owner"] for run in shown)
+    for run in shown:
+        begin = run["started"] or run["created"]
+        took = format_duration(max(0.0, (run["ended"] or now) - begin))
+        owner = (run["owner"] or "you",) if foreign else ()
+        rows.append(
+            (
+                run["run"],
+                _format_state(run),
+                *owner,
+                run["provider"] + (f" as {run['contract']}" if _is_rehearsal(run) else ""),
+                f"{run['nodes']}x{run['processes']}",
+                took,
+                format_age(run["created"], now) if run["created"] else "",
+            )
+        )
+    print_output(
+        table(rows, ("RUN", "STATE", *(("OWNER",) if foreign else ()), "PROVIDER", "NODES", "TOOK", "SUBMITTED"))
+    )
+    for run in runs:
+        if (run["kept_until"] or 0) > now:
+            print_message(f"{run['run']}: {_kept_machines(run['run'], run['kept_until'] - now)}")
+    if len(shown) < len(runs):
+        print_message(f"({len(runs) - len(shown)} older ones: {command('list', '--all')})")
+
+
+def _format_state(run: dict[str, Any]) -> str:
+    """A submit that was refused made no job that could have failed."""
+    never = run["state"] == "failed" and not run["submitted"]
+    return "not started" if never else colour_state(run["state"])
+
+
+def _kept_machines(run_id: str, seconds: float) -> str:
+    """That its machines are still there, and what to do about it."""
+    release = command("stop", run_id, "--release")
+    return f"its machines are kept, and billed, for {format_duration(seconds)} more; {release} gives them back"
+
+
+def _is_rehearsal(run: dict[str, Any]) -> bool:
+    return rehearsed_by(run["provider"], run["contract"]) is not None
+
+
+@click.command("status", epilog="Example:\n\n  cloudtrain status last --json")
+@run_argument
+@json_option
+@data_dir
+def status_command(folder: str | None, /, run: str, as_json: bool) -> None:
+    """Show how RUN stands: an id, a unique beginning of one, or `last`."""
+    found = find_run(run, data_dir=folder)
+    failure: CloudError | None = None
+    try:
+        state = found.status()
+    except CloudError as error:  # what is known here is shown all the same
+        state, failure = found.cached_status(), error
+    if as_json:
+        if failure is not None:
+            raise failure
+        print_json({**state.to_json(), "folder": str(found.folder.path), "results": dict(found.artifacts())})
+        return
+    size = f"{count(state.nodes, 'node')} x {count(state.processes, 'process')}"
+    as_what = f" as {state.contract}" if _is_rehearsal(state.to_json()) else ""
+    print_output(f"{found.id}  {colour_state(state.state)}  {size}, {one_line(state.provider + as_what)}")
+    for name, text in _status_rows(found, state):
+        print_output(f"  {name:<11} {indented(text, 14)}")
+    if failure is not None:
+        print_message("that is what was last seen; asking again failed:")
+        raise failure
+
+
+def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
+    rows = [
+        *([("owner", state.owner)] if state.owner else []),
+        ("submitted", format_age(state.created, time.time())),
+        ("runs" if not state.ended else "took", format_duration(state.seconds(time.time()))),
+    ]
+    if state.instance:
+        rows.append(("machines", f"{state.nodes} x {state.instance}"))
+    if state.image:
+        digest = f" ({state.image_digest})" if state.image_digest and state.image_digest not in state.image else ""
+        rows.append(("image", one_line(state.image + digest)))
+    if state.phase and not state.has_ended:
+        rows.append(("phase", f"{state.phase} for {format_duration(max(0.0, time.time() - state.phase_since))}"))
+    why = explain(state)
+    if why:
+        rows.append(("because", why))
+    if state.log_unread:
+        rows.append(("log", f"cannot be read: {state.log_unread.reason}"))
+    if state.kept_until > time.time():
+        rows.append(("kept", _kept_machines(run.id, state.kept_until - time.time())))
+    if state.error and state.error.file:
+        rows.append(("at", one_line(source_line(state.error))))
+    rows += [("warning", warning) for warning in state.warnings]
+    if run.damaged_lines:
+        rows.append(("damaged", f"{count(run.damaged_lines, 'line')} of its events cannot be read"))
+    if state.progress and not state.has_ended:
+        rows.append(("step", f"{state.progress.step}/{'?' if state.progress.steps is None else state.progress.steps}"))
+    if state.metrics:
+        latest = "  ".join(f"{name} {format_number(value)}" for name, value in state.metrics.items())
+        rows.append(("metrics", one_line(latest)))
+    rows += [("", line) for line in learning_curves({name: curve.values for name, curve in state.curves.items()})]
+    if state.restarts:
+        rows.append(("restarts", str(state.restarts)))
+    if state.checkpoint:
+        rows.append(("checkpoint", f"step {state.checkpoint.step}"))
+    if format_cost(state):
+        rows.append(("cost", format_cost(state)))
+    rows += [(name, format_artifact(place)) for name, place in run.artifacts().items()]
+    if state.ref and state.ref.get("url"):
+        rows.append(("console", state.ref["url"]))
+    rows.append(("logs", command("logs", run.id)))
+    if state.state in ("failed", "stopped"):
+        rows.append(("next", command("rerun", run.id)))
+    return rows

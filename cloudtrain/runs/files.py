@@ -1,0 +1,189 @@
+"""Files of the data folder: private to this user, locked while they are written, read a block at a time; their JSON."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from cloudtrain.errors import CloudtrainError, StorageError
+
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
+OTHERS_MASK = 0o077
+"""What group and others may do: nothing."""
+
+_PRIVATE_NAMES = ("runs", "sources", "cache", "leftovers", "index.jsonl")
+
+_NOT_OFFERED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
+"""What flock(2) says on a disk that has no locks, NFS without its lock service among them."""
+
+BLOCK_BYTES = 1 << 16
+MAX_LINE_BYTES = 1 << 20
+"""What a line has beyond this is left out."""
+
+DATA_DIR_HINT = "set CLOUDTRAIN_DATA_DIR to a folder that can be written"
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are not there yet, for this user alone. OSError when the disk refuses."""
+    missing = []
+    while not folder.exists():  # below a file the disk says what is wrong
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(FOLDER_MODE, exist_ok=True)
+
+
+def private_opener(path: str, flags: int) -> int:
+    """An `opener` for `open` that creates files for this user alone."""
+    return os.open(path, flags, FILE_MODE)
+
+
+def restrict_permissions(data_dir: Path) -> None:
+    """Take from others what an earlier version left them of a data folder. What is not this user's stays as it is."""
+    for name in _PRIVATE_NAMES:
+        with suppress(OSError):  # not there, or a disk that knows no rights
+            about = os.lstat(data_dir / name)
+            mode = stat.S_IMODE(about.st_mode)
+            if mode & OTHERS_MASK and about.st_uid == os.geteuid() and not stat.S_ISLNK(about.st_mode):
+                (data_dir / name).chmod(mode & ~OTHERS_MASK)
+
+
+def lock_file(file: int, *, wait: bool = True) -> bool:
+    """Lock an open file until it is closed; False, with `wait=False`, when another holds it.
+
+    A disk without locks is done without: True. OSError where the disk itself fails.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NOT_OFFERED:
+            raise
+    return True
+
+
+def is_locked(path: Path) -> bool | None:
+    """Whether somebody holds the lock of a file. None when that cannot be told: no such file, or no such locks.
+
+    False is not the whole truth on a network disk that keeps locks to one machine.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    return False
+
+
+def open_regular_file(path: Path) -> IO[bytes]:
+    """An ordinary file, open for reading. OSError for a pipe, too, which would keep us waiting, and for a device."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(f"{path} is not a regular file")
+    return open(file, "rb")
+
+
+def read_regular_file(path: Path) -> bytes:
+    """All of an ordinary file. OSError for anything else."""
+    with open_regular_file(path) as file:
+        return file.read()
+
+
+def read_lines(file: IO[bytes], offset: int, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[bytes, int]]:
+    """The whole lines after a byte offset, without their ends; each with the offset behind it."""
+    file.seek(offset)
+    rest, left_out = b"", 0
+    while block := file.read(BLOCK_BYTES):
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            offset += len(line) + left_out + 1
+            left_out = 0
+            yield line[:max_line_bytes], offset
+        left_out += max(0, len(rest) - max_line_bytes)
+        rest = rest[:max_line_bytes]
+
+
+def read_lines_backward(file: IO[bytes], end: int, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+    """The whole lines before a byte offset at which a line ends, the last one first, without their ends."""
+    place, rest = end - 1, b""
+    while place > 0:
+        size = min(BLOCK_BYTES, place)
+        place -= size
+        file.seek(place)
+        rest, *lines = (file.read(size) + rest).split(b"\n")
+        for line in reversed(lines):
+            yield line[:max_line_bytes]
+        rest = rest[:max_line_bytes]
+    if end > 0:
+        yield rest
+
+
+def end_of_lines(file: IO[bytes]) -> int:
+    """The offset behind the last whole line."""
+    place = file.seek(0, os.SEEK_END)
+    while place > 0:
+        size = min(BLOCK_BYTES, place)
+        place -= size
+        file.seek(place)
+        found = file.read(size).rfind(b"\n")
+        if found >= 0:
+            return place + found + 1
+    return 0
+
+
+def strict_json(value: object, **options: Any) -> str:
+    """JSON as every reader knows it: NaN and infinities, which it lacks, become null (RFC 8259, section 6)."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(finite(value), ensure_ascii=False, allow_nan=False, **options)
+
+
+def finite(value: Any) -> Any:
+    """The same, with None for every float that is not a finite number."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def as_text(document: object) -> str:
+    """A JSON document as the run folder keeps it: for people too."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+@contextmanager
+def storing(path: Path, hint: str = DATA_DIR_HINT) -> Iterator[None]:
+    """Turn the disk's refusals into StorageError; `hint`: where else one could write."""
+    try:
+        yield
+    except CloudtrainError:
+        raise
+    except OSError as error:
+        where = error.filename or path
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = f"free some space there, or {hint}"
+        raise StorageError(f"{where}: {error.strerror or error}", hint=hint) from None
+
+
+def encode_json(text: str) -> bytes:
+    """JSON text as UTF-8. Half a surrogate pair, which JSON may hold and UTF-8 may not, stays JSON's escape for it."""
+    return text.encode("utf-8", "backslashreplace")

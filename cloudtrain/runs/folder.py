@@ -1,0 +1,183 @@
+"""One run on disk: documents that are written once, events that are only appended."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cloudtrain.errors import StorageError
+from cloudtrain.runs.events import Event, parse
+from cloudtrain.runs.files import (
+    FILE_MODE,
+    encode_json,
+    end_of_lines,
+    is_locked,
+    lock_file,
+    open_regular_file,
+    read_lines,
+    read_lines_backward,
+    read_regular_file,
+    storing,
+    strict_json,
+)
+from cloudtrain.runs.identity import ProcessIdentity
+
+SUBMIT_LOCK = "submit.lock"
+
+REMOTE_SUBMIT_SECONDS = 3600
+"""So long may a submission take whose process cannot be seen from here: large sources and images are sent first."""
+
+MAX_EVENT_BYTES = 1 << 24
+"""No event of ours is longer."""
+
+E = TypeVar("E", bound=Event)
+
+_MISSING = object()
+_DAMAGED_HINT = "the run's folder was changed by hand, or its disk failed"
+
+
+class RunFolder:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_id = path.name
+        self.events_file = path / "events.jsonl"
+
+    def document(self, name: str, required: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
+        """One of the JSON documents written at the run's birth; `required`: what it must hold, by dotted paths.
+
+        StorageError when it cannot be read, or is not what was written.
+        """
+        try:
+            document = json.loads(self.text(name))
+        except (ValueError, RecursionError) as error:
+            raise self.damaged(f"{name} cannot be read: {error}") from None
+        if not isinstance(document, dict):
+            raise self.damaged(f"{name} cannot be read: it holds no mapping")
+        for path, kind in (required or {}).items():
+            value: Any = document
+            for key in path.split("."):
+                value = value.get(key, _MISSING) if isinstance(value, dict) else _MISSING
+            if not isinstance(value, kind):
+                raise self.damaged(f"{name} cannot be read: it does not say {path}")
+        return document
+
+    def text(self, name: str) -> str:
+        """One of the documents as it was written. StorageError when it cannot be read."""
+        try:
+            return read_regular_file(self.path / name).decode("utf-8")
+        except OSError as error:
+            raise self.damaged(f"{name} cannot be read: {error.strerror or error}") from None
+        except ValueError as error:
+            raise self.damaged(f"{name} cannot be read: {error}") from None
+
+    def damaged(self, what: str) -> StorageError:
+        """The error that says that the run's folder is not as it was written."""
+        return StorageError(f"run {self.run_id}: {what}", hint=_DAMAGED_HINT)
+
+    def is_imported(self) -> bool:
+        """Whether another machine started it. A plan that cannot be read is one of this machine's."""
+        with suppress(StorageError):
+            return "adopted" in self.document("plan.json")
+        return False
+
+    def is_being_submitted(self) -> bool:
+        """Whether the process that submits the run lives: the kernel lets go of its lock when it dies.
+
+        A submission of another machine, whose lock may not be seen here, counts as going on for a while: to call it
+        dead would be to call nothing what it is about to start.
+        """
+        held = is_locked(self.path / SUBMIT_LOCK)
+        if held:
+            return True
+        who, age = self._submitter()
+        if who is None or who.is_from_earlier_boot():
+            return False
+        if held is False and (who.shares_pid_namespace() or who.shares_kernel()):
+            return False
+        return who.is_alive() is not False and age < REMOTE_SUBMIT_SECONDS
+
+    def _submitter(self) -> tuple[ProcessIdentity | None, float]:
+        """Who submits, or has submitted, the run; and how many seconds ago it began to."""
+        path = self.path / SUBMIT_LOCK
+        try:
+            who = ProcessIdentity.from_json(json.loads(read_regular_file(path)))
+            return who, time.time() - path.stat().st_mtime
+        except (OSError, ValueError, RecursionError):
+            return None, 0.0
+
+    def append(self, *events: Event | Mapping[str, Any], durable: bool = False) -> None:
+        """Append events, whole lines under a lock. `durable`: on disk before this returns."""
+        documents = (event.to_json() if isinstance(event, Event) else event for event in events)
+        lines = "".join(strict_json(document, separators=(",", ":")) + "\n" for document in documents)
+        with storing(self.events_file):
+            file = os.open(self.events_file, os.O_RDWR | os.O_APPEND | os.O_CREAT, FILE_MODE)
+            try:
+                lock_file(file)
+                size = os.fstat(file).st_size
+                # A writer that died in mid-line leaves a stump: it must not swallow the next event.
+                torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+                data = (b"\n" if torn else b"") + encode_json(lines)
+                if os.write(file, data) < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                if durable:
+                    os.fsync(file)
+            finally:
+                os.close(file)
+
+    def events(self) -> list[Event]:
+        """All events so far, in the order they were appended."""
+        return list(self.each_event())
+
+    def each_event(self) -> Iterator[Event]:
+        """The same one by one: a history of any length needs no more memory than its longest event."""
+        return (event for event, _ in self.events_from(0) if event is not None)
+
+    def events_since(self, offset: int, max_bytes: int | None = None) -> tuple[list[Event], int]:
+        """The events appended after a byte offset, about `max_bytes` of them, and the next offset."""
+        found = []
+        begin = offset
+        for event, offset in self.events_from(begin):
+            if event is not None:
+                found.append(event)
+            if max_bytes is not None and offset - begin >= max_bytes:
+                break
+        return found, offset
+
+    def events_from(self, offset: int) -> Iterator[tuple[Event | None, int]]:
+        """The events appended after a byte offset, each with the offset behind it; None for a line that is none.
+
+        StorageError when they cannot be read.
+        """
+        try:
+            with open_regular_file(self.events_file) as file:
+                for line, behind in read_lines(file, offset, MAX_EVENT_BYTES):
+                    yield parse(line) if line else None, behind
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def last_event(self, kind: type[E]) -> E | None:
+        """The latest event of a class, None where there is none; looked for from the end of the file.
+
+        StorageError when they cannot be read.
+        """
+        try:
+            with open_regular_file(self.events_file) as file:
+                found = map(parse, read_lines_backward(file, end_of_lines(file), MAX_EVENT_BYTES))
+                return next((event for event in found if isinstance(event, kind)), None)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: OSError) -> StorageError:
+        return StorageError(f"{self.events_file}: cannot be read: {error.strerror or error}", hint=_DAMAGED_HINT)

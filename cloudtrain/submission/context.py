@@ -1,0 +1,154 @@
+"""What disk, git and clock say of a job before it is planned, and its source as one archive."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+from cloudtrain.bundle import payload_files
+from cloudtrain.contracts.launch import entrypoint_of
+from cloudtrain.errors import SourceError, StorageError
+from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary
+from cloudtrain.providers import Progress
+from cloudtrain.runs.files import storing
+from cloudtrain.runs.store import RunStore
+from cloudtrain.settings import Settings
+from cloudtrain.source import SourceTree, check_size, pack, scan
+from cloudtrain.source.git import git_state
+from cloudtrain.spec import JobSpec
+
+MAX_CHANGED = 5
+"""Of the files that have changed, in an error."""
+
+_last_scan: dict[str, SourceTree] = {}
+"""The last scan, by its digest: it tells which files have changed since."""
+
+
+def read_context(
+    spec: JobSpec,
+    folder: Path,
+    settings: Settings,
+    run_id: str | None = None,
+    progress: Progress | None = None,
+) -> PlanContext:
+    """What disk, git and clock say of a job."""
+    data_dir = Path(settings["data_dir"]).absolute()
+    tree = _scan(folder / spec.source, data_dir, progress)
+    if data_dir.is_relative_to(tree.root):
+        tree = _scan_around(data_dir, tree)
+    _check_entrypoint(spec, tree)
+    own = tree.own
+    git = git_state(folder)
+    return PlanContext(
+        run_id=run_id or RunStore(data_dir).new_id(spec.name),
+        time=time.time(),
+        folder=str(folder),
+        data_dir=str(data_dir),
+        source=SourceSummary(
+            root=str(tree.root),
+            digest=tree.digest,
+            files=len(own),
+            bytes=sum(entry.size for entry in own),
+            warning=check_size(tree, settings["source_warn"], settings["source_limit"]) or "",
+            secrets=tree.secrets,
+        ),
+        local_files=local_files(spec, folder),
+        git_commit=git.commit,
+        git_dirty=git.dirty,
+        owner=submitter(),
+    )
+
+
+def local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:
+    """Inputs that lie on this machine, for whatever provider, and are files."""
+    here = {
+        name: [folder / Path(place).expanduser() for place in item.uri.values() if "://" not in place]
+        for name, item in spec.inputs.items()
+    }
+    return tuple(name for name, paths in here.items() if any(os.path.isfile(path) for path in paths))  # noqa: PTH113
+
+
+def submitter() -> str:
+    """`alice@laptop`, in the characters that every cloud takes in a tag."""
+    from getpass import getuser
+
+    try:
+        user = getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        user = str(os.getuid())
+    return re.sub(r"[^A-Za-z0-9_.:/=+@-]", "-", f"{user}@{os.uname().nodename}")[:256]
+
+
+def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
+    """SourceError when an ignore file leaves out the program itself."""
+    kind, target = entrypoint_of(spec.entrypoint)
+    if kind not in ("script", "notebook"):
+        return
+    path = os.path.relpath((tree.root / target).resolve(), tree.root.resolve())
+    if all(entry.path != path for entry in tree.files):
+        raise SourceError(
+            f"the entrypoint {target} is not in the archive: .gitignore or .cloudtrainignore leaves it out",
+            hint=f"add !{path} to .cloudtrainignore",
+        )
+
+
+def _scan_around(data_dir: Path, tree: SourceTree) -> SourceTree:
+    """The scan of a source folder that the runs lie in: they must be ignored, or each job ships all earlier ones."""
+    tree = _scan(tree.root, data_dir, None)  # the first scan has left its cache there
+    inside = data_dir.relative_to(tree.root).as_posix()
+    if any(entry.path.startswith(f"{inside}/") for entry in tree.files):
+        raise SourceError(
+            f"runs are kept in {data_dir}, inside the source folder {tree.root}: each job would ship all earlier ones",
+            hint=f"add {inside}/ to .cloudtrainignore, or set CLOUDTRAIN_DATA_DIR to a folder elsewhere",
+        )
+    return tree
+
+
+def _scan(root: Path, data_dir: Path, progress: Progress | None) -> SourceTree:
+    tree = scan(root, payload_files(), data_dir / "cache", progress)
+    _last_scan.clear()
+    _last_scan[tree.digest] = tree
+    return tree
+
+
+def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> SourceError:
+    """What to say of a source that is not what was planned: which files."""
+    message = f"the source folder {tree.root} changed after it was planned"
+    if before is None:
+        return SourceError(message, hint="run the command again")
+    names = sorted({entry.path for entry in {*tree.files} ^ {*before.files}})
+    shown = ", ".join(names[:MAX_CHANGED]) + (f" and {len(names) - MAX_CHANGED} more" if names[MAX_CHANGED:] else "")
+    hint = (
+        f"run the command again; what is always being written belongs elsewhere, or {names[0]} into .cloudtrainignore"
+    )
+    return SourceError(f"{message}: {shown}", hint=hint)
+
+
+def pack_source(plan: Plan, progress: Progress | None) -> Path:
+    before = _last_scan.get(plan.context.source.digest)
+    tree = _scan(Path(plan.context.source.root), Path(plan.context.data_dir), None)
+    if tree.digest != plan.context.source.digest:
+        raise _source_changed_error(tree, before)
+    with storing(_archive_folder(plan)):
+        return pack(tree, _archive_folder(plan), progress)
+
+
+def archive_of(plan: Plan) -> Path:
+    """The stored archive of a plan's source. StorageError when it is not there (any more)."""
+    path = _archive_folder(plan) / f"{plan.context.source.digest}.tar.gz"
+    if not path.is_file():
+        raise StorageError(
+            f"{path}: the source of the earlier run is gone", hint="cloudtrain submit packs the present one"
+        )
+    return path
+
+
+def is_packed(plan: Plan) -> bool:
+    """Whether an earlier submission has stored this very source already."""
+    return (_archive_folder(plan) / f"{plan.context.source.digest}.tar.gz").is_file()
+
+
+def _archive_folder(plan: Plan) -> Path:
+    return Path(plan.context.data_dir) / "sources"

@@ -1,0 +1,72 @@
+"""The plan of an earlier run made again, and the targets that settings, a spec and --as mean."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from cloudtrain.errors import UsageError
+from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, make_plan
+from cloudtrain.planning.target import Target
+from cloudtrain.providers import get_provider
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.record import RunRecord
+from cloudtrain.runs.store import RunStore
+from cloudtrain.settings import Settings, load_settings
+from cloudtrain.spec import JobSpec, spec_from_document
+from cloudtrain.spec.load import override
+from cloudtrain.spec.yaml_document import Document, parse_document
+from cloudtrain.submission.context import local_files, submitter
+
+
+def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...], resume_from: str) -> Plan:
+    """The plan of an earlier run, with its source as it was, under a new run id; from those checkpoints, if any."""
+    record = RunRecord(run)
+    if record.is_of_another_machine:
+        hint = "cloudtrain submit, from the folder of the job"
+        raise UsageError(f"run {run.run_id} was started on another machine, which has its source", hint=hint)
+    old = record.plan()
+    folder = Path(old.context.folder)
+    text = run.text("spec.yaml")
+    document: Document = override(parse_document(text, name=f"{run.run_id}/spec.yaml"), (*old.overrides, *overrides))
+    if "name" not in document.values:
+        document = replace(document, values={"name": old.name, **document.values})
+    spec, document = spec_from_document(document, folder, look=False)
+    kept = spec.checkpoints.uri
+    if kept and not resume_from and kept == old.checkpoints_uri:
+        message = f"what run {run.run_id} has saved in {kept} would be restored, and this run is to begin anew"
+        raise UsageError(message, hint=f"--set checkpoints.uri={kept.rstrip('/')}-2/")
+    settings = load_settings(folder)
+    data_dir = run.path.parents[1]
+    new = PlanContext(
+        run_id=RunStore(data_dir).new_id(spec.name),
+        time=time.time(),
+        folder=old.context.folder,
+        data_dir=str(data_dir),
+        source=SourceSummary(**asdict(old.context.source)),
+        local_files=local_files(spec, folder),
+        git_commit=old.context.git_commit,
+        git_dirty=old.context.git_dirty,
+        owner=submitter(),
+        resume_run=run.run_id if resume_from else "",
+        resume_from=resume_from,
+    )
+    # The same rehearsal again, unless it is to run somewhere else now.
+    as_ = old.target if old.is_rehearsal and provider in (None, old.provider) else None
+    target, host = resolve_targets(spec, settings, provider or old.provider, as_)
+    return make_plan(spec, document, new, target, host)
+
+
+def resolve_targets(spec: JobSpec, settings: Settings, provider: str, as_: str | None) -> tuple[Target, Target | None]:
+    """The target whose request is made and, for a rehearsal (`as_` names another provider), where it is executed."""
+    runs = get_provider(provider)
+    if as_ is None:
+        return runs.target(settings, spec), None
+    target = get_provider(as_).target(settings, spec, rehearsal=True)
+    if as_ == provider or target.contract not in runs.contracts:
+        hint = f"to rehearse: --provider local --as {as_}; to run there: --provider {as_}"
+        raise UsageError(f"the {provider} provider cannot rehearse a job as {as_} would run it", hint=hint)
+    if target.gpus is not None:  # the machine that is rehearsed decides
+        spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"gpus": target.gpus})})
+    return target, runs.target(settings, spec)
