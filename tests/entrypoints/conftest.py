@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.entrypoints.groups import TRAIN, ForkServer, Group, StartGroup
+
+if TYPE_CHECKING:
+    from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer.tasks import Task
 
 SECRET = "value-that-nobody-may-print"
 REGION = "eu-west-1"
@@ -33,6 +38,28 @@ def group(fork_server: ForkServer, tmp_path: Path) -> StartGroup:
         return Group(fork_server, tmp_path / folder, ranks, flags, program=program, before=before, **env)
 
     return start
+
+
+@pytest.fixture
+def make_loop(tmp_path: Path) -> Callable[..., Loop]:
+    """Makes a training loop in this process, from a command line; its checkpoints are in the test's folder."""
+    import torch
+
+    from cloudtrain_trainer import strategies, tasks
+    from cloudtrain_trainer.arguments import parse
+    from cloudtrain_trainer.checkpoint import CheckpointStore
+    from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer.ranks import Ranks
+    from cloudtrain_trainer.sigterm import Stop
+
+    def make(*argv: str, task: Task | None = None) -> Loop:
+        torch.set_num_threads(1)
+        options = parse(list(argv))
+        strategy = strategies.build(Ranks(), options)
+        store = CheckpointStore(tmp_path, options.keep, strategy.ranks)
+        return Loop(task or tasks.build("digits", options.seed), strategy, options, store, Stop())
+
+    return make
 
 
 @pytest.fixture(scope="session")

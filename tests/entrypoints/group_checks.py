@@ -31,7 +31,7 @@ from cloudtrain_trainer.tasks import Draw, Task
 
 
 def plain_model() -> nn.Module:
-    """Without batch norm and dropout: its gradients do not depend on how the batch is cut."""
+    """Without batch norm and dropout, so that its gradients do not depend on how the batch is split."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
 
 
@@ -48,7 +48,7 @@ def save(checkpoints: CheckpointStore, step: int) -> None:
 
 
 def check_found(checkpoints: CheckpointStore, step: int) -> Path:
-    """The newest is of that step, and all of it can be read."""
+    """Check that the newest checkpoint is of that step and can be read completely; returns its folder."""
     found = checkpoints.find_newest()
     assert found is not None
     assert (found.step, found.ranks) == (step, 3)
@@ -60,7 +60,7 @@ def check_found(checkpoints: CheckpointStore, step: int) -> Path:
 
 
 def check_accumulation(strategy: DistributedData, folder: Path, task: Task) -> None:
-    """32 samples in 3 ranks x 3 parts of 3 or 4: the gradient is that of the whole batch."""
+    """32 samples on 3 ranks x 3 accumulation steps of 3 or 4 samples: the gradient is that of the whole batch."""
     one = loop(strategy, folder, replace(task, model=plain_model), "--accumulate", "3", "--batch-size", "32")
     start = {name: value.clone() for name, value in one.step.model.state_dict().items()}
     found: list[torch.Tensor] = []
@@ -77,9 +77,9 @@ def check_accumulation(strategy: DistributedData, folder: Path, task: Task) -> N
     assert len(set(batch)) == 32
     inputs, labels = task.train[Draw(0, batch)]
     F.cross_entropy(reference(inputs), labels).backward()  # type: ignore[no-untyped-call]
-    wanted = [p.grad for p in reference.parameters()]
-    assert len(found) == len(wanted) == 4
-    for mine, right in zip(found, wanted, strict=True):
+    expected = [p.grad for p in reference.parameters()]
+    assert len(found) == len(expected) == 4
+    for mine, right in zip(found, expected, strict=True):
         assert right is not None
         torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-7)
 
@@ -89,8 +89,8 @@ def _first_step(one: Loop) -> list[int]:
     return [i for _ in range(one.options.accumulate) for i in next(draws).indices]
 
 
-class Spoilt:
-    """Data whose loss, on one rank and in one step, is NaN while all gradients are finite."""
+class DataWithBadSample:
+    """Data with one sample whose loss is NaN while all gradients are finite."""
 
     def __init__(self, data: tasks.Data, sample: int) -> None:
         self.data, self.sample = data, sample
@@ -103,32 +103,32 @@ class Spoilt:
         return inputs, labels + 100 * torch.tensor([index == self.sample for index in draw.indices])
 
 
-def spoilt_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def loss_of_bad_sample(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     loss = F.cross_entropy(logits, labels % 100)
     return loss + float("nan") if bool((labels >= 100).any()) else loss
 
 
-def check_numbers(strategy: DistributedData, folder: Path, task: Task) -> None:
-    """A loss that is NaN on one rank stops all of them together, or is left out by all of them alike."""
+def check_steps_that_are_not_finite(strategy: DistributedData, folder: Path, task: Task) -> None:
+    """A loss that is NaN on one rank stops all ranks at the same step, or is skipped by all of them."""
     probe = loop(strategy, folder / "probe", task, "--batch-size", "33")
     draws = [draw.indices for draw in probe.batches.draws(epoch=0, skip=0)]
     sample = strategy.ranks.all_gather(draws[4][0])[1]  # of rank 1, in the fifth step
-    spoilt = replace(task, model=plain_model, loss=spoilt_loss, train=Spoilt(task.train, sample))
-    stops = loop(strategy, folder / "stops", spoilt, "--batch-size", "33", "--max-steps", "40")
+    bad_task = replace(task, model=plain_model, loss=loss_of_bad_sample, train=DataWithBadSample(task.train, sample))
+    stops = loop(strategy, folder / "stops", bad_task, "--batch-size", "33", "--max-steps", "40")
     with pytest.raises(NotFinite, match=r"^step 5: the loss is nan \(rank 1\)$"):
         stops.run()
-    strategy.ranks.barrier()  # all are here: none waits in a step
+    strategy.ranks.barrier()  # no rank waits in a step
     assert not list((folder / "stops").glob("step-*"))
-    skips = loop(strategy, folder / "skips", spoilt, "--batch-size", "33", "--max-steps", "40", "--on-nan", "skip")
+    skips = loop(strategy, folder / "skips", bad_task, "--batch-size", "33", "--max-steps", "40", "--on-nan", "skip")
     assert skips.run() == "succeeded"
     assert strategy.ranks.all_gather(skips.step.finite_watch.skipped_steps) == [1, 1, 1]
     assert skips.metrics["skipped_steps"] == 1
-    prints = strategy.ranks.all_gather(state.fingerprint(skips.step.model.state_dict()))
-    assert len(set(prints)) == 1, "all left out the same step"
+    fingerprints = strategy.ranks.all_gather(state.fingerprint(skips.step.model.state_dict()))
+    assert len(set(fingerprints)) == 1, "all ranks must skip the same step"
 
 
 def check_evaluation(strategy: DistributedData, folder: Path, task: Task) -> None:
-    """360 samples on three ranks, and 7 on three: the same figures as in one process."""
+    """360, 7 and 1 samples on three ranks: the same numbers as in one process."""
     one = loop(strategy, folder, task)
     for samples in (len(task.validation), 7, 1):
         part = tasks.build("digits", seed=0).validation
@@ -143,8 +143,8 @@ def check_evaluation(strategy: DistributedData, folder: Path, task: Task) -> Non
         assert abs(values["val_loss"] - float(F.cross_entropy(outputs, labels))) < 1e-5
 
 
-def check_agreement(ranks: Ranks, folder: Path) -> None:
-    """What one rank finds torn, no rank loads; the partial folder of a death in mid-save is not seen."""
+def check_damaged_checkpoints(ranks: Ranks, folder: Path) -> None:
+    """A checkpoint that is damaged on one rank is loaded by none; the partial folder of a crash is deleted."""
     checkpoints = CheckpointStore(folder, keep=3, ranks=ranks)
     for step in (10, 20, 30):
         save(checkpoints, step)
@@ -158,8 +158,8 @@ def check_agreement(ranks: Ranks, folder: Path) -> None:
     assert not (folder / "step-00000040.partial").exists()
 
 
-def check_private_disks(ranks: Ranks, folder: Path) -> None:
-    """Rank 2 plays a second node with a disk of its own: all it needs to go on lies there."""
+def check_disks_of_two_nodes(ranks: Ranks, folder: Path) -> None:
+    """Rank 2 simulates a second node with its own disk: each disk has all that its ranks need to resume."""
     was = ranks.local_rank, ranks.local_size
     own = folder / ("node-1" if ranks.rank == 2 else "node-0")
     ranks.local_rank = 0 if ranks.rank == 2 else ranks.rank
@@ -169,12 +169,12 @@ def check_private_disks(ranks: Ranks, folder: Path) -> None:
     names = {entry.name for entry in check_found(checkpoints, 10).iterdir()}
     mine = {"rank-2.pt", "weights-2"} if ranks.rank == 2 else {"rank-0.pt", "rank-1.pt", "weights-0"}
     assert names == {"manifest.json", "shared.json"} | mine
-    check_parts(ranks, folder / "parts" / own.name, folder / "parts" / "together")
+    check_shards_on_two_disks(ranks, folder / "parts" / own.name, folder / "parts" / "combined")
     ranks.local_rank, ranks.local_size = was
 
 
-def check_parts(ranks: Ranks, own: Path, together: Path) -> None:
-    """A model that lies on two disks is found where both parts have been brought together, and only there."""
+def check_shards_on_two_disks(ranks: Ranks, own: Path, combined: Path) -> None:
+    """A model whose shards are on two disks is found only in a folder with all of them."""
     mesh = init_device_mesh("cpu", (3,))
     weights = distribute_tensor(torch.arange(7.0), mesh, [Shard(0)])
     checkpoints = CheckpointStore(own, keep=3, ranks=ranks, shard_group_size=3)
@@ -182,10 +182,10 @@ def check_parts(ranks: Ranks, own: Path, together: Path) -> None:
     checkpoints.finish()
     with contextlib.suppress(Refused):
         checkpoints.find_newest()
-        raise AssertionError("a part was taken for the whole")
-    shutil.copytree(own, together, dirs_exist_ok=True)
+        raise AssertionError("a part was loaded as a complete model")
+    shutil.copytree(own, combined, dirs_exist_ok=True)
     ranks.barrier()
-    found = CheckpointStore(together, keep=3, ranks=ranks, shard_group_size=3).find_newest()
+    found = CheckpointStore(combined, keep=3, ranks=ranks, shard_group_size=3).find_newest()
     assert found is not None
     whole = {"weights": torch.zeros(7)}
     load(whole, storage_reader=FileSystemReader(found.folder / found.weights), no_dist=True)
@@ -201,8 +201,8 @@ def main() -> None:
     task = tasks.build("digits", seed=0)
     check_accumulation(strategy, folder / "a", task)
     check_evaluation(strategy, folder / "b", task)
-    check_numbers(strategy, folder / "e", task)
-    check_agreement(strategy.ranks, folder / "c")
-    check_private_disks(strategy.ranks, folder / "d")
+    check_steps_that_are_not_finite(strategy, folder / "e", task)
+    check_damaged_checkpoints(strategy.ranks, folder / "c")
+    check_disks_of_two_nodes(strategy.ranks, folder / "d")
     os.write(1, f"all checks passed on rank {strategy.ranks.rank}\n".encode())
     strategy.ranks.exit()

@@ -1,9 +1,11 @@
-"""Checkpoints of one rank: whole or not there, pruned, and skipped when torn."""
+"""Checkpoints of one rank: complete or absent, pruned, skipped when damaged; and the exported model."""
 
 from __future__ import annotations
 
 import random
 import threading
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,7 +14,7 @@ import pytest
 import torch
 
 from cloudtrain_launcher.restore import restore
-from cloudtrain_trainer import sharded, state
+from cloudtrain_trainer import checkpointer, sharded, state
 from cloudtrain_trainer.checkpoint import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.ranks import Ranks
 
@@ -32,38 +34,38 @@ def tensors(step: int) -> dict[str, torch.Tensor]:
     return {"model.weight": torch.full((2, 4), float(step)), "model.bias": torch.full((2,), float(step))}
 
 
-def newest(checkpoints: CheckpointStore) -> FoundCheckpoint:
+def find_newest(checkpoints: CheckpointStore) -> FoundCheckpoint:
     found = checkpoints.find_newest()
     assert found is not None
     return found
 
 
-def visible(checkpoints: CheckpointStore) -> list[str]:
+def visible_names(checkpoints: CheckpointStore) -> list[str]:
     return sorted(entry.name for entry in checkpoints.folder.iterdir())
 
 
-def test_what_was_saved_comes_back(checkpoints: CheckpointStore) -> None:
+def test_a_saved_checkpoint_can_be_loaded(checkpoints: CheckpointStore) -> None:
     assert checkpoints.find_newest() is None
     save(checkpoints, 120)
-    found, model = newest(checkpoints), torch.nn.Linear(4, 2)
+    found, model = find_newest(checkpoints), torch.nn.Linear(4, 2)
     assert checkpoints.read_state(found) == ({"step": 120}, {"own": 120})
     checkpoints.load(found, model, torch.optim.AdamW(model.parameters()))
     assert torch.equal(model.weight, torch.full((2, 4), 120.0))
 
 
-def test_what_changes_after_the_order_is_not_in_the_checkpoint(checkpoints: CheckpointStore) -> None:
-    """Training goes on while the files are written."""
+def test_changes_after_save_are_not_in_the_checkpoint(checkpoints: CheckpointStore) -> None:
+    """Training continues while the files are written."""
     live = tensors(1)
     checkpoints.save(1, 0, live, {}, {})
     for tensor in live.values():
         tensor.fill_(99.0)
     checkpoints.finish()
     model = torch.nn.Linear(4, 2)
-    checkpoints.load(newest(checkpoints), model, torch.optim.AdamW(model.parameters()))
+    checkpoints.load(find_newest(checkpoints), model, torch.optim.AdamW(model.parameters()))
     assert torch.equal(model.weight, torch.full((2, 4), 1.0))
 
 
-def test_the_optimizers_state_comes_back_under_the_names_of_the_parameters(checkpoints: CheckpointStore) -> None:
+def test_the_optimizer_state_is_restored_by_parameter_name(checkpoints: CheckpointStore) -> None:
     def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = torch.nn.Linear(4, 2)
@@ -80,17 +82,17 @@ def test_the_optimizers_state_comes_back_under_the_names_of_the_parameters(check
     checkpoints.finish()
     step(model, optimizer)
     again, other = trained()
-    checkpoints.load(newest(checkpoints), again, other)
+    checkpoints.load(find_newest(checkpoints), again, other)
     step(again, other)
-    for mine, wanted in zip(again.parameters(), model.parameters(), strict=True):
-        assert torch.equal(mine, wanted)
+    for mine, expected in zip(again.parameters(), model.parameters(), strict=True):
+        assert torch.equal(mine, expected)
 
 
 @pytest.mark.parametrize(("flag", "device"), [("fused", "meta"), ("capturable", "meta"), ("foreach", "cpu")])
-def test_the_count_of_steps_comes_back_where_the_optimizers_kernel_reads_it(
+def test_the_optimizers_step_is_restored_to_the_device_where_its_kernel_reads_it(
     checkpoints: CheckpointStore, monkeypatch: pytest.MonkeyPatch, flag: str, device: str
 ) -> None:
-    """The device `meta` stands for a GPU: nothing can be read into it, so only the room for it is looked at."""
+    """The device `meta` stands for a GPU: nothing can be loaded to it, so only the allocated tensors are compared."""
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(3, 4)).sum().backward()
@@ -101,7 +103,7 @@ def test_the_count_of_steps_comes_back_where_the_optimizers_kernel_reads_it(
     optimizer = torch.optim.AdamW(model.parameters())
     optimizer.param_groups[0][flag] = True
     monkeypatch.setattr(sharded, "load", Mock())
-    checkpoints.load(newest(checkpoints), model, optimizer)
+    checkpoints.load(find_newest(checkpoints), model, optimizer)
     for parameter in model.parameters():
         assert {name: value.device.type for name, value in optimizer.state[parameter].items()} == {
             "step": device,
@@ -110,10 +112,10 @@ def test_the_count_of_steps_comes_back_where_the_optimizers_kernel_reads_it(
         }
 
 
-def test_the_thread_that_writes_keeps_to_the_gpu_of_its_rank(
+def test_the_writing_thread_uses_the_gpu_of_its_rank(
     checkpoints: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new thread begins with the first GPU, and leaves a context of its own there."""
+    """A new thread would use the first GPU, and create a context there."""
     chosen: list[tuple[str, torch.device]] = []
     monkeypatch.setattr(torch.cuda, "set_device", lambda to: chosen.append((threading.current_thread().name, to)))
     save(checkpoints, 1)
@@ -123,39 +125,39 @@ def test_the_thread_that_writes_keeps_to_the_gpu_of_its_rank(
     assert chosen == [("checkpoint", torch.device("cuda", 1))]
 
 
-def test_only_the_newest_are_kept(checkpoints: CheckpointStore) -> None:
+def test_only_the_newest_checkpoints_are_kept(checkpoints: CheckpointStore) -> None:
     save(checkpoints, 10, 20, 30)
-    assert visible(checkpoints) == ["step-00000020", "step-00000030"]
+    assert visible_names(checkpoints) == ["step-00000020", "step-00000030"]
 
 
 NAMES = {"manifest": "manifest.json", "index": "weights-0/.metadata", "shared": "shared.json"}
 
 
-@pytest.mark.parametrize("harm", ["cut", "flip", "remove", "manifest", "index", "shared"])
-def test_a_torn_newest_is_skipped_with_a_warning(
-    checkpoints: CheckpointStore, harm: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("damage", ["cut", "flip", "remove", "manifest", "index", "shared"])
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(
+    checkpoints: CheckpointStore, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(checkpoints, 10, 20)
-    file = checkpoints.folder / "step-00000020" / NAMES.get(harm, "weights-0/__0_0.distcp")
+    file = checkpoints.folder / "step-00000020" / NAMES.get(damage, "weights-0/__0_0.distcp")
     content = file.read_bytes()
-    if harm == "remove":
+    if damage == "remove":
         file.unlink()
-    elif harm == "flip":
+    elif damage == "flip":
         file.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
     else:
         file.write_bytes(content[: len(content) // 2])
-    assert newest(checkpoints).step == 10
+    assert find_newest(checkpoints).step == 10
     assert "step-00000020 is not complete (rank 0:" in capsys.readouterr().err
 
 
-def test_a_torn_later_step_neither_counts_nor_stays(checkpoints: CheckpointStore) -> None:
+def test_a_damaged_later_checkpoint_is_not_counted_and_is_deleted(checkpoints: CheckpointStore) -> None:
     save(checkpoints, 10, 30)
     (checkpoints.folder / "step-00000030" / "shared.json").unlink()
     save(checkpoints, 20)
-    assert visible(checkpoints) == ["step-00000010", "step-00000020"]
+    assert visible_names(checkpoints) == ["step-00000010", "step-00000020"]
 
 
-def test_a_death_before_the_rename_leaves_the_one_before(
+def test_a_crash_before_the_rename_leaves_the_previous_checkpoint(
     checkpoints: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(checkpoints, 10)
@@ -170,13 +172,13 @@ def test_a_death_before_the_rename_leaves_the_one_before(
         patch.setattr(Path, "rename", die)
         with pytest.raises(OSError, match="died"):
             save(checkpoints, 20)
-    assert "step-00000020.partial" in visible(checkpoints)
+    assert "step-00000020.partial" in visible_names(checkpoints)
     again = CheckpointStore(checkpoints.folder, keep=2, ranks=Ranks())
-    assert newest(again).step == 10
-    assert visible(again) == ["step-00000010"]
+    assert find_newest(again).step == 10
+    assert visible_names(again) == ["step-00000010"]
 
 
-def test_starting_anew_sets_earlier_ones_aside(checkpoints: CheckpointStore) -> None:
+def test_no_resume_sets_earlier_checkpoints_aside(checkpoints: CheckpointStore) -> None:
     save(checkpoints, 10, 20)
     checkpoints.set_aside()
     assert checkpoints.find_newest() is None
@@ -184,46 +186,44 @@ def test_starting_anew_sets_earlier_ones_aside(checkpoints: CheckpointStore) -> 
     assert sorted(p.name for p in aside.iterdir()) == ["step-00000010", "step-00000020"]
 
 
-def of_run(folder: Path, run: str) -> CheckpointStore:
+def store_of_run(folder: Path, run: str) -> CheckpointStore:
     return CheckpointStore(folder, keep=9, ranks=Ranks(), run=run)
 
 
-def test_a_run_that_is_started_again_keeps_its_own_and_no_others(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """With --no-resume, on a new machine that gets back what storage has of this run and of the one before."""
+def test_a_restarted_run_keeps_its_own_checkpoints_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """With --no-resume, on a new machine whose folder is restored from storage, with this run's files and another's."""
     before = tmp_path / "before"
-    save(of_run(before, "digits-1"), 20, 40)
+    save(store_of_run(before, "digits-1"), 20, 40)
     (before / "best.safetensors").write_text("of digits-1")
     here = tmp_path / "here"
-    for moved in (True, False):  # at each start all that is missing is brought back
+    for moved in (True, False):  # each start restores what is missing
         restore(before, here, 0, print)
-        checkpoints = of_run(here, "digits-2")
+        checkpoints = store_of_run(here, "digits-2")
         checkpoints.set_aside()
         assert ("earlier checkpoints are moved to" in capfd.readouterr().out) is moved
         if moved:
             assert checkpoints.find_newest() is None
-            assert visible(checkpoints) == ["before-digits-2"]
+            assert visible_names(checkpoints) == ["before-digits-2"]
             save(checkpoints, 20, 30)
-        assert newest(checkpoints).step == 30
+        assert find_newest(checkpoints).step == 30
         model = torch.nn.Linear(4, 2)
-        checkpoints.load(newest(checkpoints), model, torch.optim.AdamW(model.parameters()))
+        checkpoints.load(find_newest(checkpoints), model, torch.optim.AdamW(model.parameters()))
         assert torch.equal(model.weight, torch.full((2, 4), 30.0))
     aside = here / "before-digits-2"
     assert {"step-00000020", "step-00000040", "best.safetensors"} == {path.name for path in aside.iterdir()}
     assert not (here / "step-00000040").exists()
 
 
-def test_a_run_without_a_name_cannot_tell_its_own(tmp_path: Path) -> None:
-    save(of_run(tmp_path, ""), 10)
-    checkpoints = of_run(tmp_path, "")
+def test_a_run_without_an_id_sets_all_checkpoints_aside(tmp_path: Path) -> None:
+    save(store_of_run(tmp_path, ""), 10)
+    checkpoints = store_of_run(tmp_path, "")
     checkpoints.set_aside()
     assert checkpoints.find_newest() is None
 
 
-def test_another_number_of_ranks_gets_the_shared_part_only(checkpoints: CheckpointStore) -> None:
+def test_another_number_of_ranks_reads_the_shared_state_only(checkpoints: CheckpointStore) -> None:
     save(checkpoints, 10)
-    found = newest(checkpoints)._replace(ranks=4)
+    found = find_newest(checkpoints)._replace(ranks=4)
     assert checkpoints.read_state(found)[1] is None
 
 
@@ -231,15 +231,36 @@ def draws() -> tuple[float, float, float]:
     return float(torch.rand(())), float(np.random.rand()), random.random()
 
 
-def test_generators_go_on_where_they_were(checkpoints: CheckpointStore) -> None:
+def test_random_generators_continue_after_a_resume(checkpoints: CheckpointStore) -> None:
     cpu = torch.device("cpu")
     state.seed_generators(5)
     draws()
     checkpoints.save(1, 0, tensors(1), {}, {"generators": state.generator_states([cpu])})
     checkpoints.finish()
-    wanted = draws()
-    _, own = checkpoints.read_state(newest(checkpoints))
+    expected = draws()
+    _, own = checkpoints.read_state(find_newest(checkpoints))
     assert own is not None
-    assert draws() != wanted
+    assert draws() != expected
     state.restore_generators(own["generators"], [cpu])
-    assert draws() == wanted
+    assert draws() == expected
+
+
+def test_the_model_is_written_completely_and_the_best_one_is_copied(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    weights = {"a": torch.arange(4.0), "b": torch.ones(2, 2).t()}
+    weights["tied"] = weights["a"]
+    written = checkpointer.write_model(tmp_path / checkpointer.BEST, weights, Ranks().log)
+    taken = checkpointer.copy_best_model(tmp_path, tmp_path / "model" / "model")
+    assert taken is not None
+    assert taken.read_bytes() == written.read_bytes()
+    if find_spec("safetensors") is None:
+        assert taken.name == "model.pt"
+        assert "safetensors is not installed" in capfd.readouterr().out
+        found = torch.load(taken, weights_only=True)
+    else:
+        assert taken.name == "model.safetensors"
+        found = import_module("safetensors.torch").load_file(taken)
+    assert set(found) == set(weights)
+    assert all(torch.equal(found[name], weights[name]) for name in weights)
+    assert checkpointer.copy_best_model(tmp_path / "nothing", tmp_path / "model" / "model") is None

@@ -1,14 +1,97 @@
-"""Two ranks, of which one runs out of memory, train with smaller micro-batches and get the same result."""
+"""Micro-batches that do not fit into memory are split, and the batch and the result stay the same."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from cloudtrain_trainer import memory
+from cloudtrain_trainer.loop import Loop
+from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.strategies.model_parallel import Chain
 from tests.entrypoints.groups import ForkServer, Group, StartGroup
 
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "CUDA out of memory"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you"), "DefaultCPUAllocator"),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may"), "cuDNN could not get memory"),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "cuDNN could not get memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), "cuBLAS could not get memory"),
+        (
+            RuntimeError("NCCL error: ... Failed to CUDA calloc 6291456 bytes"),
+            "NCCL could not get memory for its buffers",
+        ),
+    ],
+)
+def test_out_of_memory_errors_of_libraries_are_recognised(error: Exception, named: str) -> None:
+    assert memory.is_out_of_memory(error)
+    assert named in memory.describe_error(error)
+
+
+def test_other_errors_are_not_out_of_memory() -> None:
+    for error in (
+        RuntimeError("Connection closed by peer"),
+        ValueError("out of memory"),
+        RuntimeError("mat1 and mat2"),
+    ):
+        assert not memory.is_out_of_memory(error)
+
+
+def test_a_cached_micro_batch_is_used_for_the_same_gpu_only(tmp_path: Path) -> None:
+    memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp T4").write(16)
+    assert memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp T4").read() == 16
+    assert memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp H100").read() is None
+    (tmp_path / memory.FILE).write_text("torn")
+    assert memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp T4").read() is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "largest", "parts"), [(24, 12, 2), (24, 8, 3), (24, 7, 4), (25, 5, 5), (25, 1, 25), (24, 24, 2)]
+)
+def test_a_batch_is_split_into_the_fewest_micro_batches_that_fit(
+    make_loop: Callable[..., Loop], batch: int, largest: int, parts: int
+) -> None:
+    loop = make_loop("--batch-size", str(batch))
+    loop.split_to_fit(largest)
+    assert (loop.step.accumulation_steps, loop.batches.accumulation_steps, loop.batches.batch_size) == (
+        parts,
+        parts,
+        batch,
+    )
+    assert loop.micro_batch <= largest
+
+
+def test_a_batch_that_cannot_be_split_further_is_refused_with_a_hint(make_loop: Callable[..., Loop]) -> None:
+    loop = make_loop("--batch-size", "4", "--accumulate", "4")
+    with pytest.raises(Refused, match=r"micro-batches of 1 samples per rank do not fit .* use --strategy fsdp"):
+        loop.split_to_fit(0)
+
+
+def test_probing_runs_the_batch_through_all_stages(
+    make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, passed = make_loop("--strategy", "model-parallel", "--probe-memory", "yes"), []
+    forward = Chain.forward
+
+    def counted(chain: Chain, values: torch.Tensor) -> torch.Tensor:
+        passed.append(len(values))
+        return forward(chain, values)
+
+    monkeypatch.setattr(Chain, "forward", counted)
+    memory.fit_micro_batch(loop, memory.MicroBatchCache(loop.checkpointer.checkpoints.folder, loop.ranks, "digits"))
+    assert passed == [32]
+
+
 FLAGS = "--task gpt --epochs 1 --max-steps 6 --batch-size 256 --checkpoint-every-steps 2 --warm-up 0"
+
+
 HOOKS = "tests.entrypoints.rank_hooks"
 
 

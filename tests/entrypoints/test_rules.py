@@ -1,4 +1,4 @@
-"""What is refused before anything starts, with the way out; and the table of tasks against the tasks themselves."""
+"""Combinations of options that are refused before training; and the table of tasks against the tasks themselves."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cloudtrain_trainer.rules import TASKS, Refused, capabilities
 from cloudtrain_trainer.tasks.options import OPTIONS
 
 
-def on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: int | None = None) -> Options:
+def parse_on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: int | None = None) -> Options:
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(per_node or ranks))
     return parse(line.split())
 
 
 @pytest.mark.parametrize(
-    ("ranks", "line", "said"),
+    ("ranks", "line", "message"),
     [
         (2, "--strategy single", "trains in one process; each of 2 processes would train alone: use --strategy ddp"),
         (2, "--strategy dp", "drives all GPUs from one process; .* use --strategy ddp"),
@@ -50,9 +50,11 @@ def on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: int | N
         (1, "--task gpt --size huge", "argument --size: expected tiny or small"),
     ],
 )
-def test_what_cannot_work_is_refused(ranks: int, line: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused, match=said):
-        on(ranks, line, monkeypatch)
+def test_invalid_combinations_are_refused_with_a_hint(
+    ranks: int, line: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Refused, match=message):
+        parse_on(ranks, line, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -66,15 +68,15 @@ def test_what_cannot_work_is_refused(ranks: int, line: str, said: str, monkeypat
         (6, "--model mine:factory --strategy tp"),
     ],
 )
-def test_what_can_work_is_not(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    on(ranks, line, monkeypatch)
+def test_valid_combinations_are_accepted(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse_on(ranks, line, monkeypatch)
 
 
-def test_the_groups_of_hsdp_are_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert on(4, "--strategy hsdp", monkeypatch, per_node=2).shard is None
+def test_hsdp_shards_within_a_node_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_on(4, "--strategy hsdp", monkeypatch, per_node=2).shard is None
 
 
-def test_the_table_knows_every_task() -> None:
+def test_the_table_has_every_task() -> None:
     assert set(TASKS) == set(OPTIONS)
 
 
@@ -92,7 +94,7 @@ def test_the_table_knows_every_task() -> None:
         ("gpt", {"size": "gpt2-124m", "tied": False}),
     ],
 )
-def test_the_table_is_right(name: str, options: dict[str, str]) -> None:
+def test_the_table_matches_the_task_itself(name: str, options: dict[str, str]) -> None:
     if name == "keras-mnist" and find_spec("keras") is None:
         pytest.skip("keras is not installed")
     task = tasks.build(name, 0, **options)

@@ -1,4 +1,4 @@
-"""A rank that is told to stop: in order where it can, and also where it never can."""
+"""SIGTERM in a rank: it stops after a step, waits for a checkpoint, and exits if it hangs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.support.limits import HANG_SECONDS
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 
 BLOCKED = "mutex = ctypes.create_string_buffer(64); c.pthread_mutex_lock(mutex); c.pthread_mutex_lock(mutex)"
-"""The main thread waits in C for good, as in a kernel launch: no Python runs in it any more, and no signal wakes it."""
+"""The main thread waits in C code forever, as in a kernel launch: it runs no Python code and no signal handler."""
 
 
 def rank(*lines: str) -> subprocess.Popen[str]:
-    """A process that listens, says so, and then does that."""
+    """A process that handles SIGTERM and runs these lines, one of which prints `ready`."""
     begin = f"import ctypes, sys, time; sys.path.insert(0, {str(ENTRYPOINTS)!r})"
     made = "from cloudtrain_trainer.sigterm import Stop", "stop = Stop(min_seconds=0.3); stop.listen()"
     argv = [sys.executable, "-c", "\n".join([begin, *made, "c = ctypes.CDLL(None)", *lines])]
@@ -29,7 +29,7 @@ def rank(*lines: str) -> subprocess.Popen[str]:
 READY = "print('ready', flush=True)"
 
 
-def test_one_that_hangs_in_c_leaves_by_itself() -> None:
+def test_a_rank_that_hangs_in_c_code_exits() -> None:
     process = rank(READY, BLOCKED)
     process.terminate()
     _, errors = process.communicate(timeout=HANG_SECONDS)
@@ -37,7 +37,7 @@ def test_one_that_hangs_in_c_leaves_by_itself() -> None:
     assert "this rank hangs and exits" in errors
 
 
-def test_one_whose_steps_go_on_ends_in_order() -> None:
+def test_a_rank_whose_steps_continue_stops_normally() -> None:
     process = rank(
         READY,
         "left = 40",
@@ -49,14 +49,14 @@ def test_one_whose_steps_go_on_ends_in_order() -> None:
     process.communicate()
 
 
-def test_a_checkpoint_under_way_is_waited_for() -> None:
+def test_a_checkpoint_in_progress_is_waited_for() -> None:
     process = rank("with stop.busy():", f"    {READY}", "    time.sleep(1.5)")
     process.terminate()
     assert process.wait(timeout=HANG_SECONDS) == 0
     process.communicate()
 
 
-def test_a_long_step_is_waited_for_three_times_over() -> None:
+def test_the_limit_is_three_times_the_longest_step() -> None:
     process = rank("stop.step_done(); time.sleep(0.5); stop.step_done()", READY, BLOCKED)
     began = time.monotonic()
     process.terminate()

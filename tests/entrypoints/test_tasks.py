@@ -1,4 +1,4 @@
-"""What the tasks promise to the loop and the strategies, each in one process and fast."""
+"""Properties of the tasks that the training loop and the strategies rely on, in one process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import inspect
 import subprocess
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +21,9 @@ from cloudtrain_trainer.models.decoder import decoder
 from cloudtrain_trainer.models.partition import split
 from cloudtrain_trainer.models.resnet import resnet
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.tasks import Draw, Task, from_factory, gpt
+from cloudtrain_trainer.tasks import Draw, Task, gpt
+from cloudtrain_trainer.tasks.digits import read
+from cloudtrain_trainer.tasks.digits import split as split_digits
 from cloudtrain_trainer.tasks.options import OPTIONS
 from tests.support.limits import HANG_SECONDS
 
@@ -39,7 +40,7 @@ SPLIT = [name for name in SMALL if name != "keras-mnist"]
 
 
 def small(name: str, seed: int = 0) -> Task:
-    """The task as small as it comes, without network; skipped where its framework is not installed."""
+    """The smallest form of the task, without network; skipped if its framework is not installed."""
     if name == "keras-mnist" and find_spec("keras") is None:  # importing it here would choose another backend
         pytest.skip("keras is not installed (the dev extra has it)")
     return tasks.build(name, seed, **SMALL[name])
@@ -57,7 +58,7 @@ def parameters(model: nn.Module) -> int:
 # Options
 
 
-def test_every_task_has_options_and_its_build_takes_them() -> None:
+def test_every_task_has_options_that_its_build_accepts() -> None:
     files = {path.stem.replace("_", "-") for path in (TRAINER / "tasks").glob("*.py")}
     assert set(OPTIONS) == files - {"--init--", "options", "from-factory"} == set(SMALL)
     for name, options in OPTIONS.items():
@@ -66,7 +67,7 @@ def test_every_task_has_options_and_its_build_takes_them() -> None:
         assert taken == {key.replace("-", "_"): option.default for key, option in options.items()}
 
 
-def test_options_are_read_without_torch() -> None:
+def test_options_are_parsed_without_torch() -> None:
     begin = f"import sys; sys.path.insert(0, {str(ENTRYPOINTS)!r}); "
     code = f"{begin}import cloudtrain_trainer.tasks.options; print('torch' in sys.modules)"
     done = subprocess.run(
@@ -102,10 +103,10 @@ def test_resnet50_has_the_parameters_of_the_paper() -> None:
     assert parameters(model) == 25_557_032
     last_gammas = [p for n, p in fresh(small("resnet50")).named_parameters() if n.endswith("bn3.weight")]
     assert len(last_gammas) == 4
-    assert not any(gamma.any() for gamma in last_gammas), "every block starts as the identity"
+    assert not any(gamma.any() for gamma in last_gammas), "every block must start as the identity"
 
 
-def test_gpt2_124m_is_as_large_as_its_name_says() -> None:
+def test_gpt2_124m_has_124_million_parameters() -> None:
     with torch.device("meta"):
         model = decoder(gpt.SIZES["gpt2-124m"])
     assert parameters(model) == 123_587_328
@@ -113,7 +114,7 @@ def test_gpt2_124m_is_as_large_as_its_name_says() -> None:
 
 
 @pytest.mark.parametrize("size", gpt.SIZES)
-def test_the_flops_of_gpt_are_those_that_torch_counts(size: str) -> None:
+def test_the_flops_of_gpt_match_torchs_count(size: str) -> None:
     shape = gpt.SIZES[size]
     with torch.device("meta"), FlopCounterMode(display=False) as counted:
         decoder(shape)(torch.zeros(1, shape.context, dtype=torch.long)).sum().backward()
@@ -121,14 +122,14 @@ def test_the_flops_of_gpt_are_those_that_torch_counts(size: str) -> None:
 
 
 @pytest.mark.parametrize("size", [64, 224])
-def test_the_flops_of_resnet50_are_those_that_torch_counts(size: int) -> None:
+def test_the_flops_of_resnet50_match_torchs_count(size: int) -> None:
     with torch.device("meta"), FlopCounterMode(display=False) as counted:
         resnet((3, 4, 6, 3), 64, 1000)(torch.empty(1, 3, size, size)).sum().backward()
     told = tasks.build("resnet50", 0, image_size=size).flops
     assert told == pytest.approx(counted.get_total_flops(), rel=0.01)
 
 
-def test_gpt_cannot_see_what_follows() -> None:
+def test_gpt_attends_to_earlier_tokens_only() -> None:
     task = small("gpt")
     model, (inputs, _) = fresh(task), task.train[Draw(0, [3])]
     changed = inputs.clone()
@@ -160,7 +161,7 @@ def test_the_stages_in_sequence_are_the_model_bit_for_bit(name: str) -> None:
             assert all(any(True for _ in stage.parameters()) for stage in stages)
 
 
-def test_resnet50_and_gpt_can_be_cut_at_every_block() -> None:
+def test_resnet50_and_gpt_can_be_split_at_every_block() -> None:
     full = tasks.build("resnet50", 0, image_size=32), tasks.build("gpt", 0, size="small")
     for task in full:
         with torch.device("meta"):
@@ -172,7 +173,7 @@ def test_resnet50_and_gpt_can_be_cut_at_every_block() -> None:
         assert names == list(model.state_dict())
 
 
-def test_the_dearest_stage_is_as_cheap_as_can_be() -> None:
+def test_the_cost_of_the_most_expensive_stage_is_minimal() -> None:
     model = nn.Sequential(*(nn.Linear(1, width) for width in (1, 1, 1, 9, 2, 2, 2)), nn.ReLU())
     costs = [float(module.out_features) for module in model if isinstance(module, nn.Linear)]
     assert costs == [1, 1, 1, 9, 2, 2, 2]
@@ -195,7 +196,7 @@ def test_layers_are_parts_of_the_model_and_of_its_stages(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist", "gpt"])
-def test_the_tensor_plan_names_modules_that_there_are(name: str) -> None:
+def test_the_tensor_plan_names_modules_of_the_model_whose_sizes_divide(name: str) -> None:
     task = small(name)
     model = fresh(task)
     assert task.tensor_plan is not None
@@ -210,11 +211,11 @@ def test_the_tensor_plan_names_modules_that_there_are(name: str) -> None:
             assert module.in_features % limit == 0 or module.out_features % limit == 0
     if name == "gpt":
         assert limit == 4
-        left_out = [key for key, _ in model.named_parameters() if key.rpartition(".")[0] not in plan]
-        assert not left_out, "an optimizer cannot mix what is distributed with what is not"
+        missing = [key for key, _ in model.named_parameters() if key.rpartition(".")[0] not in plan]
+        assert not missing, "an optimizer cannot mix distributed with plain tensors"
 
 
-def test_a_tied_gpt_is_split_neither_way_and_untied_it_is() -> None:
+def test_only_an_untied_gpt_can_be_split() -> None:
     tied, untied = (tasks.build("gpt", 0, size="gpt2-124m", data="synthetic", tied=tied) for tied in (None, False))
     assert (tied.stages, tied.tensor_plan, tied.max_stages) == (None, None, 1)
     assert untied.max_stages == 12
@@ -225,7 +226,7 @@ def test_a_tied_gpt_is_split_neither_way_and_untied_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_loss_falls_in_a_few_steps(name: str) -> None:
+def test_the_loss_decreases_in_eight_steps(name: str) -> None:
     task = small(name)
     model = fresh(task)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], task.lr)
@@ -244,14 +245,14 @@ def test_the_loss_falls_in_a_few_steps(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_samples_are_a_function_of_seed_epoch_and_index(name: str) -> None:
+def test_samples_depend_on_seed_epoch_and_index_only(name: str) -> None:
     data = small(name).train
-    together = data[Draw(2, [9, 4, 5])]
+    batch = data[Draw(2, [9, 4, 5])]
     data[Draw(3, [1])]
     alone, other_order = data[Draw(2, [4])], data[Draw(2, [5, 9])]
     for part in (0, 1):
-        assert torch.equal(alone[part][0], together[part][1])
-        assert torch.equal(other_order[part], together[part][[2, 0]])
+        assert torch.equal(alone[part][0], batch[part][1])
+        assert torch.equal(other_order[part], batch[part][[2, 0]])
     assert torch.equal(small(name).train[Draw(2, [4])][0], alone[0])
     if name != "resnet50":  # its synthetic images are the same in every epoch
         assert not torch.equal(data[Draw(3, [4])][0], alone[0])
@@ -266,7 +267,7 @@ def test_validation_samples_are_the_same_in_every_epoch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_last_training_sample_is_there_in_every_epoch(name: str) -> None:
+def test_the_last_training_sample_exists_in_every_epoch(name: str) -> None:
     data = small(name).train
     shapes = {tuple(part.shape) for epoch in range(8) for part in data[Draw(epoch, [0, len(data) - 1])]}
     assert len(shapes) <= 2
@@ -276,20 +277,20 @@ def test_the_last_training_sample_is_there_in_every_epoch(name: str) -> None:
 # Keras
 
 
-def test_the_statistics_of_keras_move_in_training_only() -> None:
+def test_keras_statistics_change_in_training_only() -> None:
     task = small("keras-mnist")
     model, (inputs, _) = fresh(task), task.train[Draw(0, [0, 400, 800])]
     before = [value.clone() for value in task.statistics(model)]
     model.train()
     first = task.call(model, inputs, False)
-    assert torch.equal(first, task.call(model, inputs, False)), "dropout is off"
+    assert torch.equal(first, task.call(model, inputs, False)), "dropout must be off"
     assert all(map(torch.equal, before, task.statistics(model)))
     task.call(model, inputs, True)
     assert len(before) == 4
     assert not any(map(torch.equal, before, task.statistics(model)))
 
 
-def test_the_statistics_of_keras_are_parameters_that_need_no_gradient() -> None:
+def test_keras_statistics_are_parameters_without_gradients() -> None:
     task = small("keras-mnist")
     model = fresh(task)
     frozen = {id(p) for p in model.parameters() if not p.requires_grad and p.is_floating_point()}
@@ -297,7 +298,7 @@ def test_the_statistics_of_keras_are_parameters_that_need_no_gradient() -> None:
     assert not list(model.buffers())
 
 
-def test_a_keras_model_has_weights_and_names_by_the_seed() -> None:
+def test_keras_weights_depend_on_the_seed_and_their_names_do_not() -> None:
     task = small("keras-mnist")
     one, same, other = (fresh(task, seed).state_dict() for seed in (3, 3, 4))
     assert list(one) == list(same) == list(other)
@@ -305,7 +306,7 @@ def test_a_keras_model_has_weights_and_names_by_the_seed() -> None:
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_keras_model_that_was_loaded_is_the_one_that_was_saved() -> None:
+def test_a_keras_state_dict_restores_the_same_outputs() -> None:
     task = small("keras-mnist")
     saved, model, (inputs, _) = fresh(task, 1), fresh(task, 2), task.train[Draw(0, [1, 2])]
     task.call(saved, inputs, True)
@@ -314,7 +315,7 @@ def test_a_keras_model_that_was_loaded_is_the_one_that_was_saved() -> None:
     state = torch.get_rng_state()
     trained = task.call(saved, inputs, True)
     torch.set_rng_state(state)
-    assert torch.equal(trained, task.call(model, inputs, True)), "dropout draws from torch's generator"
+    assert torch.equal(trained, task.call(model, inputs, True)), "dropout must use torch's generator"
 
 
 def test_keras_mnist_without_keras_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,76 +324,23 @@ def test_keras_mnist_without_keras_is_refused(monkeypatch: pytest.MonkeyPatch) -
         tasks.build("keras-mnist", 0)
 
 
-# A model of one's own
+# Digits
 
 
-@pytest.fixture
-def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module `own_model` in the current folder."""
-    (tmp_path / "own_model.py").write_text(
-        "from dataclasses import replace\n"
-        "from torch import nn\n"
-        "from cloudtrain_trainer import tasks\n"
-        "def net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
-        "def whole(seed): return replace(tasks.build('digits', seed), batch_size=7 + seed)\n"
-        "def nothing(): pass\n"
-        "number = 3\n"
-    )
-    (tmp_path / "broken_model.py").write_text("import not_installed_anywhere\n")
-    for name in ("models", "tasks"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "net.py").write_text("from own_model import net\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    yield tmp_path
-    for name in ("own_model", "broken_model", "models.net", "models", "tasks.net", "tasks"):
-        sys.modules.pop(name, None)
+def test_the_digits_equal_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    images, labels = read()
+    expected = load_digits()
+    assert torch.equal(images[:, 0], torch.tensor(expected.images / 16, dtype=torch.float32))
+    assert torch.equal(labels, torch.tensor(expected.target))
 
 
-def test_a_model_of_ones_own_is_trained_on_a_tasks_data(own_code: Path) -> None:
-    base = small("digits")
-    task = from_factory.build("own_model:net", 0, base)
-    assert (task.train, task.loss, task.batch_size) == (base.train, base.loss, base.batch_size)
-    model, (inputs, targets) = fresh(task), task.train[Draw(0, [1, 2])]
-    assert parameters(model) == 650
-    assert task.loss(task.call(model, inputs, True), targets) > 0
-    assert (task.layers, task.stages, task.tensor_plan, task.flops) == (None, None, None, 0.0)
-
-
-def test_a_whole_task_of_ones_own_is_given_the_seed(own_code: Path) -> None:
-    assert from_factory.build("own_model:whole", 5, None).batch_size == 12
-
-
-@pytest.mark.parametrize("package", ["models", "tasks"])
-def test_ones_own_packages_may_have_any_name(own_code: Path, package: str) -> None:
-    assert parameters(fresh(from_factory.build(f"{package}.net:net", 0, small("digits")))) == 650
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ("own_model", "expected package.module:factory"),
-        ("own-model:net", "expected package.module:factory"),
-        ("no_model:net", "there is no module no_model in "),
-        ("own_model.part:net", "there is no module own_model.part"),
-        ("own_model:nope", r"own_model\.py has nothing named nope"),
-        ("own_model:number", r"own_model\.py has no function named number"),
-        ("own_model:nothing", "it returned nothing; add the --task"),
-        ("own_model:net", "it returned a Sequential; add the --task"),
-    ],
-)
-def test_a_factory_that_gives_no_task_is_refused(own_code: Path, spec: str, said: str) -> None:
-    with pytest.raises(Refused, match=said):
-        from_factory.build(spec, 0, None)
-
-
-@pytest.mark.parametrize(("name", "said"), [("whole", "a Task; leave out --task"), ("nothing", "return an nn.Module")])
-def test_a_factory_that_gives_no_model_is_refused(own_code: Path, name: str, said: str) -> None:
-    task = from_factory.build(f"own_model:{name}", 0, small("digits"))
-    with pytest.raises(Refused, match=said):
-        task.model()
-
-
-def test_what_ones_own_code_lacks_is_told_by_python(own_code: Path) -> None:
-    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
-        from_factory.build("broken_model:net", 0, None)
+def test_the_split_is_stratified_and_fixed_by_the_seed() -> None:
+    labels = read()[1]
+    train, validation = split_digits(labels, seed=3)
+    assert sorted([*train.tolist(), *validation.tolist()]) == list(range(1797))
+    shares = torch.bincount(labels[validation]) / torch.bincount(labels)
+    assert ((shares - 0.2).abs() < 0.01).all()
+    assert torch.equal(split_digits(labels, seed=3)[0], train)
+    assert not torch.equal(split_digits(labels, seed=4)[0], train)

@@ -1,18 +1,54 @@
-"""TensorBoard shows the numbers of the run's events, read back from the files of the real package."""
+"""What TensorBoard and MLflow get: the numbers of the events, from rank 0, and never an error that ends training."""
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cloudtrain_trainer.trackers import Trackers
 from tests.entrypoints.groups import Group, StartGroup
 
-pytestmark = pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
+
+def test_mlflow_gets_the_run_and_a_failing_server_does_not_end_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[str, Any]] = []
+    mlflow: Any = ModuleType("mlflow")
+    mlflow.__spec__ = SimpleNamespace()
+    mlflow.start_run = lambda **about: calls.append(("start", about["run_name"]))
+    mlflow.log_params = lambda values: calls.append(("params", values))
+    mlflow.log_metrics = lambda values, step: calls.append(("metrics", (step, values)))
+    mlflow.end_run = lambda status: calls.append(("end", status))
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    monkeypatch.setenv("CLOUDTRAIN_RUN_ID", "digits-1")
+    trackers = Trackers(tmp_path, {"lr": 0.1})
+    trackers.log(3, {"loss": 0.5})
+    trackers.close("succeeded")
+    expected = [("start", "digits-1"), ("params", {"lr": "0.1"}), ("metrics", (3, {"loss": 0.5})), ("end", "FINISHED")]
+    assert calls == expected
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise ConnectionError("gone")
+
+    mlflow.log_metrics = fail
+    trackers = Trackers(tmp_path, {})
+    trackers.log(3, {"loss": 0.5})
+    trackers.log(4, {"loss": 0.4})
+    assert capfd.readouterr().err.count("MLflow is turned off: ConnectionError: gone") == 1
+
+
+def test_only_rank_0_writes_to_trackers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Trackers(tmp_path, {}, active=False).log(1, {"loss": 1.0})
+    assert list(tmp_path.iterdir()) == []
+
 
 Curves = dict[str, list[tuple[int, Any]]]
 """(step, value) of every point, by the name of the curve."""
@@ -39,6 +75,7 @@ def from_events(runs: list[dict[str, list[dict[str, Any]]]]) -> Curves:
     return dict(curves)
 
 
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
 def test_tensorboard_shows_the_numbers_of_the_events_and_continues_after_a_resume(
     tmp_path: Path, group: StartGroup
 ) -> None:

@@ -1,0 +1,96 @@
+"""The world of ranks is checked, and flags are exchanged often enough to stop soon, seldom enough to cost little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+
+from cloudtrain_trainer import ranks as ranks_module
+from cloudtrain_trainer.ranks import EXCHANGE_SECONDS, MAX_STRIDE, CollectiveFlags, Ranks
+from cloudtrain_trainer.rules import Refused
+
+
+def test_a_world_smaller_than_the_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    Ranks().check_world_size()
+    monkeypatch.setenv("CLOUDTRAIN_NODES", "2")
+    monkeypatch.setenv("CLOUDTRAIN_PROCESSES", "1")
+    with pytest.raises(Refused, match="2 nodes x 1 processes = 2"):
+        Ranks().check_world_size()
+
+
+def test_too_few_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(Refused, match="2 processes on this node, but 1 GPUs"):
+        ranks_module._device(local_rank=0, local_size=2)
+
+
+class OnlyRank:
+    """The only rank of a world."""
+
+    rank = 0
+
+    def all_reduce_max(self, *values: int) -> Callable[[], list[int]]:
+        return lambda: list(values)
+
+
+def exchange_steps(step_seconds: float, steps: int, first: int = 0, began: float = 0.0) -> list[int]:
+    """The steps at which flags are exchanged, from `first`; the first step is `began` seconds after the start."""
+    now = 0.0
+    flags, requested = CollectiveFlags(OnlyRank(), clock=lambda: now), []  # type: ignore[arg-type]
+    now = began
+    for step in range(first, first + steps):
+        wait = flags.start(step, lambda: (False,))
+        now += step_seconds
+        if wait is not None:
+            wait()
+            requested.append(step)
+    return requested
+
+
+def test_fast_steps_exchange_flags_every_few_steps() -> None:
+    requested = exchange_steps(step_seconds=EXCHANGE_SECONDS / 10.5, steps=100)
+    assert requested[:5] == [0, 1, 3, 7, 15]
+    assert {after - before for before, after in pairwise(requested[4:])} <= {8, 10}
+
+
+def test_slow_steps_exchange_flags_at_each_step() -> None:
+    assert exchange_steps(step_seconds=2 * EXCHANGE_SECONDS, steps=5) == [0, 1, 2, 3, 4]
+
+
+def test_a_resumed_run_does_not_count_earlier_steps_as_fast() -> None:
+    assert exchange_steps(step_seconds=2 * EXCHANGE_SECONDS, steps=3, first=100_000, began=20) == [
+        100_000,
+        100_001,
+        100_002,
+    ]
+
+
+def test_steps_of_no_measurable_time_exchange_flags_at_least_every_max_stride() -> None:
+    requested = exchange_steps(step_seconds=0, steps=200)
+    assert max(after - before for before, after in pairwise(requested)) == MAX_STRIDE
+
+
+def test_a_flag_is_known_after_the_next_exchange() -> None:
+    flags = CollectiveFlags(OnlyRank())  # type: ignore[arg-type]
+    wait = flags.start(0, lambda: (True, False))
+    assert wait is not None
+    assert wait() == [True, False]
+
+
+def test_other_ranks_use_the_stride_of_rank_0() -> None:
+    class Second(OnlyRank):
+        rank = 1
+
+        def all_reduce_max(self, *values: int) -> Callable[[], list[int]]:
+            return lambda: [max(mine, first) for mine, first in zip(values, (7, 0), strict=True)]
+
+    flags = CollectiveFlags(Second())  # type: ignore[arg-type]
+    wait = flags.start(0, lambda: (False,))
+    assert wait is not None
+    wait()
+    requested = [step for step in range(1, 8) if flags.start(step, lambda: (False,)) is not None]
+    assert requested == [7]

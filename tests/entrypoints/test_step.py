@@ -1,0 +1,49 @@
+"""The learning rate schedule and gradient clipping of an optimizer step."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from cloudtrain_trainer import tasks
+from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.step import Step, lr_factor
+from cloudtrain_trainer.strategies import Strategy
+
+
+def test_the_learning_rate_increases_then_decays_to_zero() -> None:
+    factors = [lr_factor(step, 100) for step in range(101)]
+    assert factors[9] == max(factors) == 1.0
+    assert factors[100] == pytest.approx(0)
+    assert all(a >= b for a, b in pairwise(factors[9:]))
+    assert lr_factor(0, 1) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "warm_up", "expected"),
+    [("linear", 0.0, [1, 0.75, 0.5, 0.25, 0]), ("constant", 0.5, [0.5, 1, 1, 1, 1]), ("cosine", 0.0, [1, 0.854, 0.5])],
+)
+def test_the_schedules_have_these_values(kind: str, warm_up: float, expected: list[float]) -> None:
+    found = [lr_factor(step, 4, kind, warm_up) for step in range(len(expected))]
+    assert found == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("limit", [0.01, 1e6])
+def test_clipping_equals_that_of_torch(limit: float) -> None:
+    task, options = tasks.build("digits", 0), parse(["--clip-norm", str(limit)])
+    step = Step(task, Strategy(Ranks(), options), options, 32)
+    torch.manual_seed(0)
+    for parameter in step.model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    other = [nn.Parameter(p.detach().clone()) for p in step.model.parameters()]
+    for mine, parameter in zip(other, step.model.parameters(), strict=True):
+        assert parameter.grad is not None
+        mine.grad = parameter.grad.clone()
+    step._clip()
+    nn.utils.clip_grad_norm_(other, limit)
+    for mine, parameter in zip(other, step.model.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, mine.grad)
