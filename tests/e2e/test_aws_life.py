@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.torchrun]
 def cloud() -> Iterator[Cloud]:
     with Cloud() as made:
         yield made
-    assert not made.account.troubles, "\n".join(made.account.troubles)
+    assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
 
 
 @pytest.fixture(scope="module")

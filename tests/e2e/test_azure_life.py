@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.torchrun]
 def cloud() -> Iterator[AzureCloud]:
     with AzureCloud() as made:
         yield made
-    assert not made.account.troubles, "\n".join(made.account.troubles)
+    assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ class TestAzureML(Life):
     def told(self, cloud: Any) -> str:
         details = cloud.service.jobs["dog-1"].details(cloud.account)
         assert "exited with status code 1" in json.dumps(details)
-        return json.dumps([details, *(body for _, body in cloud.front.sent)], default=str)
+        return json.dumps([details, *(body for _, body in cloud.endpoint.sent)], default=str)
 
     def look_at_the_failed(self, bench: Bench, cloud: Any, run_id: str) -> None:
         """What it saved in ./outputs and ./logs of its working folder is kept, and nothing else of that folder."""

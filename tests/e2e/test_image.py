@@ -137,15 +137,15 @@ def test_what_is_built_is_pushed_once_and_known_by_its_digest(
 def test_a_job_on_azure_names_the_digest_and_the_next_one_builds_and_pushes_nothing(
     bench: Bench, folder: Path, host: str, docker: DockerClient, mark: str
 ) -> None:
-    with AzureCloud(pace_seconds=3600) as cloud:
+    with AzureCloud(phase_seconds=3600) as cloud:
         bench.env |= cloud.environment() | {"CLOUDTRAIN_AZURE_REPOSITORY": f"{host}/own"}
         asked = []
         for run in ("first-1", "second-1"):
-            cloud.front.reset()
+            cloud.endpoint.reset()
             said = bench.run("submit", "--provider", "azure", "--run-id", run, "--detach")
             assert said.code == 0, said.err
-            assert [call.operation for call, _ in cloud.front.sent].count("PutJob") == 1
-            asked.append(json.dumps([body for _, body in cloud.front.sent]))
+            assert [call.operation for call, _ in cloud.endpoint.sent].count("PutJob") == 1
+            asked.append(json.dumps([body for _, body in cloud.endpoint.sent]))
             for image in docker.images.list(filters={"label": mark}):
                 docker.images.remove(image.id, force=True)  # what is not here cannot be pushed again
         tag = recipe_of(folder / "Dockerfile", platform="linux/amd64").tag

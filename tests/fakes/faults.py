@@ -9,7 +9,7 @@ from typing import Literal
 
 from tests.fakes.messages import Call
 
-Kind = Literal["throttle", "error", "expired", "denied", "lost", "refused_lost", "slow", "hang", "hang_before"]
+FaultKind = Literal["throttle", "error", "expired", "denied", "lost", "refused_lost", "slow", "hang", "hang_before"]
 SLOW_SECONDS = 0.3
 
 
@@ -17,7 +17,7 @@ SLOW_SECONDS = 0.3
 class Fault:
     """One thing to go wrong."""
 
-    kind: Kind
+    kind: FaultKind
     service: str | None = None
     operation: str | None = None
     nth: int = 1
@@ -29,7 +29,7 @@ class Fault:
     """Its place among all calls instead, from 0."""
     seen: int = 0
 
-    def strikes(self, call: Call, index: int) -> bool:
+    def applies_to(self, call: Call, index: int) -> bool:
         """Whether this call is the one. Counts it, if it fits."""
         if self.index is not None:
             return self.index == index
@@ -39,7 +39,7 @@ class Fault:
         return self.nth <= self.seen < self.nth + self.times
 
 
-class Gate:
+class HeldRequests:
     """Where calls wait that get no answer, until they are let go or their clients are gone."""
 
     def __init__(self) -> None:

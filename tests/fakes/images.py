@@ -8,8 +8,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from tests.fakes.faults import Kind
-from tests.fakes.messages import Answer, Call, Refused, Request
+from tests.fakes.faults import FaultKind
+from tests.fakes.messages import Call, Request, Response, ServiceError
 from tests.fakes.server import Server
 
 OCI, DOCKER = "application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"
@@ -19,21 +19,21 @@ INDEXES = {
 }
 
 
-class Stored(NamedTuple):
+class Manifest(NamedTuple):
     """A manifest."""
 
     kind: str
     text: bytes
 
 
-class Shelf:
+class ImageStore:
     """The images of a registry."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self.blobs = blobs
-        self._manifests: dict[tuple[str, str], Stored] = {}
+        self._manifests: dict[tuple[str, str], Manifest] = {}
 
-    def find(self, repository: str, reference: str) -> Stored | None:
+    def find(self, repository: str, reference: str) -> Manifest | None:
         """The manifest of a tag or a digest."""
         return self._manifests.get((repository, reference))
 
@@ -47,21 +47,21 @@ class Shelf:
         stored = single[0] if len(single) == 1 else self._index(single, architectures, kind)
         return self.put_manifest(repository, tag, stored)
 
-    def put_manifest(self, repository: str, tag: str, stored: Stored) -> str:
+    def put_manifest(self, repository: str, tag: str, stored: Manifest) -> str:
         """Any manifest, under a tag and under its digest."""
         digest = digest_of(stored.text)
         self._manifests[repository, tag] = self._manifests[repository, digest] = stored
         return digest
 
-    def _single(self, repository: str, architecture: str, kind: str) -> Stored:
+    def _single(self, repository: str, architecture: str, kind: str) -> Manifest:
         config = json.dumps({"os": "linux", "architecture": architecture, "rootfs": {"diff_ids": []}}).encode()
         about = {"mediaType": "application/vnd.oci.image.config.v1+json", "size": len(config)}
         told = {"schemaVersion": 2, "mediaType": kind, "layers": [], "config": {**about, "digest": digest_of(config)}}
         self.blobs.put(config)
-        self.put_manifest(repository, f"only-{architecture}", stored := Stored(kind, json.dumps(told).encode()))
+        self.put_manifest(repository, f"only-{architecture}", stored := Manifest(kind, json.dumps(told).encode()))
         return stored
 
-    def _index(self, single: list[Stored], architectures: tuple[str, ...], kind: str) -> Stored:
+    def _index(self, single: list[Manifest], architectures: tuple[str, ...], kind: str) -> Manifest:
         entries: list[dict[str, Any]] = []
         for each, name in zip(single, architectures, strict=True):
             about = {"mediaType": kind, "digest": digest_of(each.text), "size": len(each.text)}
@@ -69,14 +69,14 @@ class Shelf:
         # What buildx adds about how an image was built is no image for any machine.
         entries.append({**entries[0], "platform": {"os": "unknown", "architecture": "unknown"}})
         told = {"schemaVersion": 2, "mediaType": INDEXES[kind], "manifests": entries}
-        return Stored(INDEXES[kind], json.dumps(told).encode())
+        return Manifest(INDEXES[kind], json.dumps(told).encode())
 
 
 class BlobStore(Server):
     """Where a registry sends those who want a blob: another host, whose addresses are signed. It takes no login."""
 
-    def __init__(self, troubles: list[str]) -> None:
-        super().__init__(troubles)
+    def __init__(self, unexpected_errors: list[str]) -> None:
+        super().__init__(unexpected_errors)
         self._blobs: dict[str, bytes] = {}
         self._signature = secrets.token_hex(8)
 
@@ -88,26 +88,26 @@ class BlobStore(Server):
     def address(self, digest: str) -> str:
         """Where it is to be had. Refused for one that is not here."""
         if digest not in self._blobs:
-            raise Refused("BLOB_UNKNOWN", "blob unknown to registry", 404)
+            raise ServiceError("BLOB_UNKNOWN", "blob unknown to registry", 404)
         return f"{self.url}/{digest}?X-Signature={self._signature}"
 
     def call_of(self, request: Request) -> Call:
         return Call("blobs", "Get")
 
-    def stranger(self, request: Request, call: Call) -> Answer | None:
+    def rejection(self, request: Request, call: Call) -> Response | None:
         if "authorization" in request.headers:
             return _error(400, "InvalidArgument", "Only one auth mechanism allowed")
         if not request.target.endswith(f"?X-Signature={self._signature}"):
             return _error(403, "AccessDenied", "Access Denied")
         return None
 
-    def execute(self, request: Request, call: Call | None) -> Answer:
-        return Answer(200, [], self._blobs[urlsplit(request.target).path.removeprefix("/")])
+    def execute(self, request: Request, call: Call | None) -> Response:
+        return Response(200, [], self._blobs[urlsplit(request.target).path.removeprefix("/")])
 
-    def error(self, request: Request, call: Call, kind: Kind) -> Answer | None:
+    def error(self, request: Request, call: Call, kind: FaultKind) -> Response | None:
         return _error(500, "InternalError", "Please try again.") if kind == "error" else None
 
-    def sent_by(self, request: Request, call: Call) -> dict[str, Any] | None:
+    def json_body(self, request: Request, call: Call) -> dict[str, Any] | None:
         return None
 
 
@@ -116,6 +116,6 @@ def digest_of(content: bytes) -> str:
     return f"sha256:{sha256(content).hexdigest()}"
 
 
-def _error(status: int, code: str, message: str) -> Answer:
+def _error(status: int, code: str, message: str) -> Response:
     text = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
-    return Answer(status, [("Content-Type", "application/xml")], text.encode())
+    return Response(status, [("Content-Type", "application/xml")], text.encode())

@@ -25,7 +25,7 @@ class Request(NamedTuple):
         return document if isinstance(document, dict) else {}
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """One HTTP answer."""
 
     status: int
@@ -40,7 +40,7 @@ class Call(NamedTuple):
     operation: str
 
 
-class Refused(Exception):
+class ServiceError(Exception):
     """An error as a service tells it to its client."""
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:

@@ -12,9 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.fakes.azure.services import REGISTRY_AUDIENCE
 from tests.fakes.azure.tokens import Tokens
-from tests.fakes.faults import Kind
-from tests.fakes.images import BlobStore, Shelf, digest_of
-from tests.fakes.messages import Answer, Call, Refused, Request
+from tests.fakes.faults import FaultKind
+from tests.fakes.images import BlobStore, ImageStore, digest_of
+from tests.fakes.messages import Call, Request, Response, ServiceError
 from tests.fakes.server import Server
 
 SERVICE = "loopback registry"
@@ -24,9 +24,9 @@ _NAME = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _PATH = re.compile(rf"/v2/({_NAME}(?:/{_NAME})*)/(manifests|blobs)/([\w][\w.-]{{0,127}}|sha256:[0-9a-f]{{64}})")
 _CALLS = {"/token": "GetToken", "/oauth2/exchange": "Exchange", "/v2/": "Ping"}
 _FAULTS = {
-    "error": Refused("UNKNOWN", "internal error", 500),
-    "throttle": Refused("TOOMANYREQUESTS", "too many requests", 429),
-    "denied": Refused("DENIED", "requested access to the resource is denied", 403),
+    "error": ServiceError("UNKNOWN", "internal error", 500),
+    "throttle": ServiceError("TOOMANYREQUESTS", "too many requests", 429),
+    "denied": ServiceError("DENIED", "requested access to the resource is denied", 403),
 }
 
 
@@ -37,19 +37,19 @@ class Registry(Server):
     """
 
     def __init__(self, asks: Literal["nothing", "basic", "bearer"] = "nothing", tenant: Tokens | None = None) -> None:
-        self.troubles: list[str] = []
-        super().__init__(self.troubles)
+        self.unexpected_errors: list[str] = []
+        super().__init__(self.unexpected_errors)
         self.asks, self.tenant = asks, tenant
         self.users = {"me": "secret:with a colon"}
         self.public: set[str] = set()
         self.realm, self.token_field = f"{self.url}/token", "token"
-        self.says_digest = True
+        self.sends_digest = True
         self.elsewhere: Registry | None = None
         """Where it sends those who want a manifest."""
         self.host = f"127.0.0.1:{self.port}"
-        self.blobs = BlobStore(self.troubles)
-        self.shelf = Shelf(self.blobs)
-        self.put, self.put_manifest = self.shelf.put, self.shelf.put_manifest
+        self.blobs = BlobStore(self.unexpected_errors)
+        self.images = ImageStore(self.blobs)
+        self.put, self.put_manifest = self.images.put, self.images.put_manifest
         self._tokens: dict[str, str] = {}
         """Token -> the repository that it opens, or nothing."""
         self._refresh = secrets.token_hex(16)
@@ -62,7 +62,7 @@ class Registry(Server):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
         self.blobs.close()
-        assert not self.troubles, "\n".join(self.troubles)
+        assert not self.unexpected_errors, "\n".join(self.unexpected_errors)
 
     def call_of(self, request: Request) -> Call:
         path = urlsplit(request.target).path
@@ -70,7 +70,7 @@ class Registry(Server):
         name = {"manifests": "GetManifest", "blobs": "GetBlob"}[found[2]] if found else _CALLS.get(path, "?")
         return Call("registry", name)
 
-    def stranger(self, request: Request, call: Call) -> Answer | None:
+    def rejection(self, request: Request, call: Call) -> Response | None:
         found = _PATH.fullmatch(urlsplit(request.target).path)
         if self.asks == "nothing" or (found is None and call.operation != "Ping"):
             return None
@@ -87,77 +87,77 @@ class Registry(Server):
         told = ',error="insufficient_scope"' if proof in self._tokens else ""
         return _refused(UNKNOWN_USER, f'Bearer realm="{self.realm}",service="{SERVICE}",scope="{scope}"{told}')
 
-    def execute(self, request: Request, call: Call | None) -> Answer:
+    def execute(self, request: Request, call: Call | None) -> Response:
         try:
             if call is None or call.operation == "?":
-                raise Refused("NAME_INVALID", f"{request.target} is no part of a registry", 404)
+                raise ServiceError("NAME_INVALID", f"{request.target} is no part of a registry", 404)
             if request.method != ("POST" if call.operation == "Exchange" else "GET"):
-                raise Refused("UNSUPPORTED", "the operation is unsupported", 405)
+                raise ServiceError("UNSUPPORTED", "the operation is unsupported", 405)
             if call.operation == "Ping":
                 return _json(200, {})
             calls = {"GetToken": self._token, "Exchange": self._exchange, "GetManifest": self._manifest}
             return calls.get(call.operation, self._blob)(request)
-        except Refused as refused:
+        except ServiceError as refused:
             return _refused(refused)
 
-    def error(self, request: Request, call: Call, kind: Kind) -> Answer | None:
+    def error(self, request: Request, call: Call, kind: FaultKind) -> Response | None:
         return _refused(_FAULTS[kind]) if kind in _FAULTS else None
 
-    def sent_by(self, request: Request, call: Call) -> dict[str, Any] | None:
+    def json_body(self, request: Request, call: Call) -> dict[str, Any] | None:
         return None
 
-    def _token(self, request: Request) -> Answer:
+    def _token(self, request: Request) -> Response:
         asked = {name: values[0] for name, values in parse_qs(urlsplit(request.target).query).items()}
         scope = re.fullmatch(r"repository:(.+):pull", asked.get("scope", ""))
         if asked.get("service") != SERVICE or scope is None:
-            raise Refused("UNKNOWN", f"no such service or scope: {asked}", 400)
+            raise ServiceError("UNKNOWN", f"no such service or scope: {asked}", 400)
         kind, _, proof = request.headers.get("authorization", "").partition(" ")
         if proof and not (kind == "Basic" and self._is_user(proof)):
-            raise Refused("UNAUTHORIZED", "incorrect username or password", 401)
+            raise ServiceError("UNAUTHORIZED", "incorrect username or password", 401)
         token = secrets.token_urlsafe()  # anybody gets one; it opens what its owner may read
         self._tokens[token] = scope[1] if proof or scope[1] in self.public else ""
         return _json(200, {self.token_field: token, "expires_in": 300})
 
-    def _exchange(self, request: Request) -> Answer:
+    def _exchange(self, request: Request) -> Response:
         form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
         if request.headers.get("content-type") != "application/x-www-form-urlencoded":
-            raise Refused("UNSUPPORTED", "expected a form", 415)
+            raise ServiceError("UNSUPPORTED", "expected a form", 415)
         if self.tenant is None or form.get("service") != self.host or form.get("grant_type") != "access_token":
-            raise Refused("UNAUTHORIZED", "this registry belongs to another tenant", 401)
+            raise ServiceError("UNAUTHORIZED", "this registry belongs to another tenant", 401)
         if self.tenant.audience(f"Bearer {form.get('access_token')}") != REGISTRY_AUDIENCE:
-            raise Refused("UNAUTHORIZED", "authentication required", 401)
+            raise ServiceError("UNAUTHORIZED", "authentication required", 401)
         self.users[NOBODY] = self._refresh
         return _json(200, {"refresh_token": self._refresh})
 
-    def _manifest(self, request: Request) -> Answer:
+    def _manifest(self, request: Request) -> Response:
         if self.elsewhere:
-            return Answer(307, [("Location", f"{self.elsewhere.url}{request.target}")], b"")
+            return Response(307, [("Location", f"{self.elsewhere.url}{request.target}")], b"")
         repository, _, reference = _PATH.fullmatch(urlsplit(request.target).path).groups()  # type: ignore[union-attr]
-        stored = self.shelf.find(repository, reference)
+        stored = self.images.find(repository, reference)
         if stored is None:
-            code = "MANIFEST_UNKNOWN" if self.shelf.has(repository) else "NAME_UNKNOWN"
-            raise Refused(code, f"{reference} is unknown", 404)
+            code = "MANIFEST_UNKNOWN" if self.images.has(repository) else "NAME_UNKNOWN"
+            raise ServiceError(code, f"{reference} is unknown", 404)
         if stored.kind not in re.split(r"[\s,]+", request.headers.get("accept", "")):
-            raise Refused("MANIFEST_UNKNOWN", f"{stored.kind} found, but accept header does not support it", 404)
-        headers = [("Docker-Content-Digest", digest_of(stored.text))] if self.says_digest else []
-        return Answer(200, [("Content-Type", stored.kind), *headers], stored.text)
+            raise ServiceError("MANIFEST_UNKNOWN", f"{stored.kind} found, but accept header does not support it", 404)
+        headers = [("Docker-Content-Digest", digest_of(stored.text))] if self.sends_digest else []
+        return Response(200, [("Content-Type", stored.kind), *headers], stored.text)
 
-    def _blob(self, request: Request) -> Answer:
+    def _blob(self, request: Request) -> Response:
         address = self.blobs.address(urlsplit(request.target).path.rpartition("/")[2])
-        return Answer(307, [("Location", address)], b"")
+        return Response(307, [("Location", address)], b"")
 
     def _is_user(self, proof: str) -> bool:
         user, _, password = base64.b64decode(proof).decode().partition(":")
         return self.users.get(user) == password
 
 
-UNKNOWN_USER = Refused("UNAUTHORIZED", "authentication required", 401)
+UNKNOWN_USER = ServiceError("UNAUTHORIZED", "authentication required", 401)
 
 
-def _refused(refused: Refused, challenge: str = "") -> Answer:
+def _refused(refused: ServiceError, challenge: str = "") -> Response:
     answer = _json(refused.status, {"errors": [{"code": refused.code, "message": refused.message}]})
     return answer._replace(headers=[*answer.headers, *([("WWW-Authenticate", challenge)] if challenge else [])])
 
 
-def _json(status: int, document: object) -> Answer:
-    return Answer(status, [("Content-Type", "application/json")], json.dumps(document).encode())
+def _json(status: int, document: object) -> Response:
+    return Response(status, [("Content-Type", "application/json")], json.dumps(document).encode())

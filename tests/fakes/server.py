@@ -13,27 +13,27 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.fakes.faults import SLOW_SECONDS, Fault, Gate, Kind
-from tests.fakes.messages import Answer, Call, Request
+from tests.fakes.faults import SLOW_SECONDS, Fault, FaultKind, HeldRequests
+from tests.fakes.messages import Call, Request, Response
 from tests.support.limits import HANG_SECONDS
 
 
 class Server(ABC):
     """Answers on loopback. `calls` are all requests that came, in order, repeated ones too."""
 
-    def __init__(self, troubles: list[str], tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, unexpected_errors: list[str], tls: ssl.SSLContext | None = None) -> None:
         self.calls: list[Call] = []
         self.sent: list[tuple[Call, dict[str, Any]]] = []
         """The bodies of the JSON calls among them."""
-        self.gate = Gate()
-        self._troubles = troubles
+        self.gate = HeldRequests()
+        self._unexpected_errors = unexpected_errors
         self._scheme = "http" if tls is None else "https"
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._threads: set[threading.Thread] = set()
         self._server = _Listener(("127.0.0.1", 0), _Handler)
-        self._server.front = self
+        self._server.endpoint = self
         if tls is not None:
             # Each connection's own thread shakes hands: a client that does not must not keep others waiting.
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
@@ -46,19 +46,19 @@ class Server(ABC):
         """Which call a request is. None: no part of the cloud, but of reaching it; it is not written down."""
 
     @abstractmethod
-    def stranger(self, request: Request, call: Call) -> Answer | None:
+    def rejection(self, request: Request, call: Call) -> Response | None:
         """What is answered to somebody without valid credentials; None for all others."""
 
     @abstractmethod
-    def error(self, request: Request, call: Call, kind: Kind) -> Answer | None:
+    def error(self, request: Request, call: Call, kind: FaultKind) -> Response | None:
         """What a fault of this kind answers with; None for one that answers with nothing of its own."""
 
     @abstractmethod
-    def execute(self, request: Request, call: Call | None) -> Answer:
+    def execute(self, request: Request, call: Call | None) -> Response:
         """The answer when nothing goes wrong."""
 
     @abstractmethod
-    def sent_by(self, request: Request, call: Call) -> dict[str, Any] | None:
+    def json_body(self, request: Request, call: Call) -> dict[str, Any] | None:
         """The body of a JSON call; None for all others."""
 
     @property
@@ -77,7 +77,7 @@ class Server(ABC):
 
     def fault(
         self,
-        kind: Kind,
+        kind: FaultKind,
         service: str | None = None,
         operation: str | None = None,
         nth: int = 1,
@@ -91,7 +91,7 @@ class Server(ABC):
                 Fault(kind=kind, service=service, operation=operation, nth=nth, times=times, seconds=seconds)
             )
 
-    def faults_on_call(self, index: int, kind: Kind, *, seconds: float = SLOW_SECONDS) -> None:
+    def fault_on_call(self, index: int, kind: FaultKind, *, seconds: float = SLOW_SECONDS) -> None:
         """Let the call go wrong that will be `calls[index]`, whatever it is."""
         with self._lock:
             self._faults.append(Fault(kind=kind, index=index, seconds=seconds))
@@ -101,7 +101,7 @@ class Server(ABC):
         """How many calls hang just now."""
         return self.gate.waiting
 
-    def wait_hanging(self, count: int = 1, seconds: float = HANG_SECONDS) -> None:
+    def wait_until_hanging(self, count: int = 1, seconds: float = HANG_SECONDS) -> None:
         """Until so many calls hang. TimeoutError when they do not."""
         self.gate.wait_for(count, seconds)
 
@@ -142,22 +142,22 @@ class Server(ABC):
         with self._lock:
             self._connections.discard(connection)
 
-    def answer(self, request: Request, connection: socket.socket) -> Answer | None:
+    def answer(self, request: Request, connection: socket.socket) -> Response | None:
         """The answer to a request; None: the connection is to be closed without one."""
         try:
             return self._answer(request, connection)
         except Exception:  # noqa: BLE001  (a mistake of ours, which must not look like one of the client's)
-            self._troubles.append(traceback.format_exc())
+            self._unexpected_errors.append(traceback.format_exc())
             return None
 
-    def _answer(self, request: Request, connection: socket.socket) -> Answer | None:
+    def _answer(self, request: Request, connection: socket.socket) -> Response | None:
         call = self.call_of(request)
         if call is None:
             return self.execute(request, call)
         fault = self._record(call, request)
-        stranger = self.stranger(request, call)
-        if stranger is not None:
-            return stranger
+        rejection = self.rejection(request, call)
+        if rejection is not None:
+            return rejection
         if fault is None:
             return self.execute(request, call)
         error = self.error(request, call, fault.kind)
@@ -173,13 +173,13 @@ class Server(ABC):
         return answer
 
     def _record(self, call: Call, request: Request) -> Fault | None:
-        body = self.sent_by(request, call)
+        body = self.json_body(request, call)
         with self._lock:
             index = len(self.calls)
             self.calls.append(call)
             if body is not None:
                 self.sent.append((call, body))
-            struck = [fault for fault in self._faults if fault.strikes(call, index)]
+            struck = [fault for fault in self._faults if fault.applies_to(call, index)]
         return struck[0] if struck else None
 
     def _hang(self, connection: socket.socket) -> bool:
@@ -187,7 +187,7 @@ class Server(ABC):
 
 
 class _Listener(ThreadingHTTPServer):
-    front: Server
+    endpoint: Server
     request_queue_size = 64
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -196,7 +196,7 @@ class _Listener(ThreadingHTTPServer):
         thread = threading.Thread(
             target=self.process_request_thread, args=arguments, name="loopback-client", daemon=True
         )
-        self.front.opened(request, thread)
+        self.endpoint.opened(request, thread)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that was killed amid a request is what the tests are about, and no news."""
@@ -208,13 +208,13 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Listener
 
     def finish(self) -> None:
-        self.server.front.closed(self.connection)
+        self.server.endpoint.closed(self.connection)
         super().finish()
 
     def _serve(self) -> None:
         headers = {name.lower(): ", ".join(self.headers.get_all(name, ())) for name in self.headers}
         request = Request(self.command, self.path, headers, self._body(headers))
-        answer = self.server.front.answer(request, self.connection)
+        answer = self.server.endpoint.answer(request, self.connection)
         if answer is None:
             self.close_connection = True
             _hang_up(self.connection)

@@ -17,21 +17,21 @@ from tests.support.waiting import eventually
 def test_nothing_is_left_of_a_cloud_that_is_closed_amid_its_work() -> None:
     before = set(threading.enumerate())
     with Cloud(grace_seconds=60) as cloud:
-        folder, places = cloud.account.folder, [cloud.front.url, cloud.moto_url]
+        folder, places = cloud.account.folder, [cloud.endpoint.url, cloud.moto_url]
         cloud.client("sagemaker").create_training_job(**request(cloud, "stubborn", 2, do="stubborn"))
         said(cloud, "stubborn", "ready", times=2)
         assert len(processes_below(folder)) >= 4
-        cloud.front.fault("hang", "s3", "ListBuckets")
-        connection = socket.create_connection(("127.0.0.1", urlsplit(cloud.front.url).port or 0))
+        cloud.endpoint.fault("hang", "s3", "ListBuckets")
+        connection = socket.create_connection(("127.0.0.1", urlsplit(cloud.endpoint.url).port or 0))
         caught: list[BaseException] = []
         hanging = threading.Thread(target=ask, args=(cloud, caught))
         hanging.start()
-        cloud.front.wait_hanging()
+        cloud.endpoint.wait_until_hanging()
     hanging.join(10)
     connection.close()
     assert len(caught) == 1
     assert cloud.service.jobs["stubborn"]["TrainingJobStatus"] == "Stopped"
-    assert not cloud.account.troubles
+    assert not cloud.account.unexpected_errors
     assert processes_below(folder) == []
     assert not folder.exists()
     for place in places:
@@ -41,7 +41,7 @@ def test_nothing_is_left_of_a_cloud_that_is_closed_amid_its_work() -> None:
 
 
 def test_a_job_that_takes_its_time_does_not_keep_it_from_closing() -> None:
-    with Cloud(pace_seconds=3600) as cloud:
+    with Cloud(phase_seconds=3600) as cloud:
         cloud.client("sagemaker").create_training_job(**request(cloud, "slow", do="talk"))
     assert cloud.service.jobs["slow"]["TrainingJobStatus"] == "Stopped"
 

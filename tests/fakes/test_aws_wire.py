@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedErro
 
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.aws.samples import channel, ended, request
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 from tests.support.waiting import eventually
 
 Body = dict[str, Any]
@@ -146,7 +146,7 @@ def test_refusals_that_depend_on_what_there_is(account: Cloud) -> None:
     with pytest.raises(sagemaker.exceptions.ResourceLimitExceeded, match=f"{wording}request delta of 2 Instances"):
         sagemaker.create_training_job(**body)
 
-    account.account.wants_objects = True
+    account.account.requires_objects = True
     body = request(account, "empty") | {"InputDataConfig": [channel("a", f"s3://{account.bucket}/nothing/")]}
     with pytest.raises(ClientError, match="No S3 objects found under S3 URL"):
         sagemaker.create_training_job(**body)
@@ -204,7 +204,7 @@ def test_jobs_are_found_by_name_status_and_tag_page_by_page(account: Cloud) -> N
     assert tags == [{"Key": "find", "Value": "1"}, {"Key": "more", "Value": "x"}]
 
 
-ERRORS: dict[tuple[Kind, str], tuple[str, int]] = {
+ERRORS: dict[tuple[FaultKind, str], tuple[str, int]] = {
     ("throttle", "sagemaker"): ("ThrottlingException", 400),
     ("error", "sagemaker"): ("InternalFailure", 500),
     ("expired", "sagemaker"): ("ExpiredTokenException", 400),
@@ -217,8 +217,8 @@ ERRORS: dict[tuple[Kind, str], tuple[str, int]] = {
 
 
 @pytest.mark.parametrize(("kind", "service"), ERRORS)
-def test_errors_come_in_the_words_of_each_protocol(account: Cloud, kind: Kind, service: str) -> None:
-    account.front.fault(kind, service, nth=2)
+def test_errors_come_in_the_words_of_each_protocol(account: Cloud, kind: FaultKind, service: str) -> None:
+    account.endpoint.fault(kind, service, nth=2)
 
     def call() -> None:
         if service == "s3":
@@ -242,44 +242,44 @@ def put(cloud: Cloud, key: str, failed: list[BaseException] | None = None) -> No
 
 
 @pytest.mark.parametrize(("kind", "executed"), [("lost", True), ("refused_lost", False)])
-def test_an_answer_is_lost_before_or_after_it_was_done(account: Cloud, kind: Kind, executed: bool) -> None:
+def test_an_answer_is_lost_before_or_after_it_was_done(account: Cloud, kind: FaultKind, executed: bool) -> None:
     failed: list[BaseException] = []
-    account.front.faults_on_call(1, kind)
+    account.endpoint.fault_on_call(1, kind)
     for key in (f"{kind}/0", f"{kind}/1", f"{kind}/2"):
         put(account, key, failed)
     assert [type(error) for error in failed] == [ConnectionClosedError]
     assert (f"{kind}/1" in account.objects(f"{kind}/")) is executed
-    assert account.front.calls == [("s3", "PutObject")] * 3
+    assert account.endpoint.calls == [("s3", "PutObject")] * 3
 
 
 @pytest.mark.parametrize(("kind", "executed"), [("hang", True), ("hang_before", False)])
-def test_a_hanging_call_waits_until_it_is_let_go(account: Cloud, kind: Kind, executed: bool) -> None:
-    account.front.fault(kind, "s3", "PutObject")
+def test_a_hanging_call_waits_until_it_is_let_go(account: Cloud, kind: FaultKind, executed: bool) -> None:
+    account.endpoint.fault(kind, "s3", "PutObject")
     thread = threading.Thread(target=put, args=(account, f"{kind}/a"))
     thread.start()
-    account.front.wait_hanging()
+    account.endpoint.wait_until_hanging()
     assert bool(account.objects(f"{kind}/")) is executed
-    account.front.release()
+    account.endpoint.release()
     thread.join(10)
     assert not thread.is_alive()
     assert account.objects(f"{kind}/") == {f"{kind}/a": b"x"}
 
 
 def test_a_call_whose_client_is_gone_is_dropped(account: Cloud) -> None:
-    account.front.fault("hang_before", "s3", "PutObject", times=2)
+    account.endpoint.fault("hang_before", "s3", "PutObject", times=2)
     config = Config(retries={"total_max_attempts": 2}, read_timeout=0.2)
     impatient = boto3.client("s3", config=config)
     with pytest.raises(BotoCoreError):
         impatient.put_object(Bucket=account.bucket, Key="gone", Body=b"x")
     impatient.close()
-    account.front.release()  # too late: whoever asked has gone
-    eventually(lambda: account.front.hanging == 0)
+    account.endpoint.release()  # too late: whoever asked has gone
+    eventually(lambda: account.endpoint.hanging == 0)
     assert account.objects("gone") == {}
-    assert account.front.calls == [("s3", "PutObject")] * 2
+    assert account.endpoint.calls == [("s3", "PutObject")] * 2
 
 
 def test_a_slow_answer_comes(account: Cloud) -> None:
-    account.front.fault("slow", "s3", seconds=0.2)
+    account.endpoint.fault("slow", "s3", seconds=0.2)
     began = time.monotonic()
     put(account, "slow")
     assert time.monotonic() - began > 0.2
@@ -296,7 +296,7 @@ def test_calls_are_known_by_their_operations(account: Cloud) -> None:
     account.client("logs").describe_log_groups()
     names = ["CreateMultipartUpload", "UploadPart", "UploadPart", "CompleteMultipartUpload"]
     expected = [("s3", name) for name in (*names, "HeadObject", "ListObjectsV2", "DeleteObject")]
-    assert account.front.calls == [*expected, ("sts", "GetCallerIdentity"), ("logs", "DescribeLogGroups")]
+    assert account.endpoint.calls == [*expected, ("sts", "GetCallerIdentity"), ("logs", "DescribeLogGroups")]
 
 
 def test_a_name_is_taken_once(account: Cloud) -> None:
@@ -309,7 +309,7 @@ def test_a_name_is_taken_once(account: Cloud) -> None:
 
 def test_who_does_not_sign_is_sent_away(account: Cloud) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{account.front.url}/{account.bucket}?list-type=2")
+        urllib.request.urlopen(f"{account.endpoint.url}/{account.bucket}?list-type=2")
     refused.value.close()
     assert refused.value.code == 403
     elsewhere = boto3.client("sagemaker", region_name="eu-west-1", config=Config(retries={"total_max_attempts": 1}))

@@ -41,8 +41,8 @@ def start(cloud: AzureCloud, ml: Any, name: str, folder: Path, wish: str, nodes:
 
 def details(cloud: AzureCloud, name: str) -> dict[str, Any]:
     """As run history tells it, over the wire."""
-    token = cloud.account.tokens.bearer(cloud.front.url)
-    place = f"{cloud.front.url}/history/v1.0{cloud.account.scope}/runs/{name}/details"
+    token = cloud.account.tokens.bearer(cloud.endpoint.url)
+    place = f"{cloud.endpoint.url}/history/v1.0{cloud.account.scope}/runs/{name}/details"
     request = urllib.request.Request(place, headers={"Authorization": f"Bearer {token}"})
     with urllib.request.urlopen(request) as answer:
         found: dict[str, Any] = json.load(answer)
@@ -55,17 +55,17 @@ def details(cloud: AzureCloud, name: str) -> dict[str, Any]:
 def test_a_first_submit_uploads_and_the_next_one_does_not(
     azure_account: AzureCloud, ml: Any, tmp_path: Path, environment: Any, more: list[tuple[str, str]]
 ) -> None:
-    azure_account.account.pace_seconds = 3600
+    azure_account.account.phase_seconds = 3600
     tag = "image" if more else "curated"
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "own.txt").write_text(tag)
     job = document(azure_account, f"first-{tag}", tmp_path, "talk", environment=environment)
     (tmp_path / "code" / "deep" / "more.txt").unlink()
     assert submit(ml, job).status == "NotStarted"
-    assert azure_account.front.calls == [*UPLOAD, *more, ("arm", "PutJob")]
-    azure_account.front.reset()
+    assert azure_account.endpoint.calls == [*UPLOAD, *more, ("arm", "PutJob")]
+    azure_account.endpoint.reset()
     submit(ml, {**job, "name": f"next-{tag}"})
-    assert azure_account.front.calls == [*FOUND, *more, ("arm", "PutJob")]
+    assert azure_account.endpoint.calls == [*FOUND, *more, ("arm", "PutJob")]
     assert {f"first-{tag}", f"next-{tag}"} <= azure_account.service.jobs.keys()
 
 
@@ -139,9 +139,9 @@ def test_the_process_that_fails_first_ends_the_others(azure_account: AzureCloud,
 def test_a_cancel_kills_at_once_unless_grace_is_given(azure_account: AzureCloud, ml: Any, tmp_path: Path) -> None:
     start(azure_account, ml, "canceled", tmp_path, "train")
     said(azure_account, "canceled", "ready")
-    azure_account.front.reset()
+    azure_account.endpoint.reset()
     ml.jobs.begin_cancel("canceled").result()
-    assert azure_account.front.calls[:2] == [("arm", "CancelJob"), ("arm", "GetOperation")]
+    assert azure_account.endpoint.calls[:2] == [("arm", "CancelJob"), ("arm", "GetOperation")]
     assert ml.jobs.get("canceled").status == "Canceled"
     assert azure_account.service.jobs["canceled"].statuses[-3:] == ["Running", "CancelRequested", "Canceled"]
     assert sorted(azure_account.blobs("out/canceled/")) == ["out/canceled/0.txt"]
@@ -234,7 +234,7 @@ def test_a_job_fetches_a_secret_by_the_identity_of_its_machine(
     start(azure_account, ml, "asks", tmp_path, f"ask {azure_account.vault} token")
     assert ended(azure_account, "asks") == "Completed", logs(azure_account, "asks")
     assert azure_account.blobs("out/asks/")["out/asks/secret.txt"] == b"hunter2"
-    assert [call for call in azure_account.front.calls if call.service in ("msi", "vault")] == [
+    assert [call for call in azure_account.endpoint.calls if call.service in ("msi", "vault")] == [
         ("msi", "GetToken"),
         ("vault", "GetSecret"),
     ]

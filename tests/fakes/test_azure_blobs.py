@@ -21,7 +21,7 @@ from azure.core.exceptions import (
 from azure.storage.blob import ContainerClient
 
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 from tests.fakes.messages import Call
 
 
@@ -73,11 +73,11 @@ def test_large_blobs_come_in_blocks_and_go_in_ranges(azure_account: AzureCloud) 
     )
     content = os.urandom(5000)
     store.upload_blob("large", content, max_concurrency=2)
-    assert azure_account.front.calls.count(Call("blob", "PutBlock")) == 8
-    assert azure_account.front.calls.count(Call("blob", "PutBlockList")) == 1
-    azure_account.front.reset()
+    assert azure_account.endpoint.calls.count(Call("blob", "PutBlock")) == 8
+    assert azure_account.endpoint.calls.count(Call("blob", "PutBlockList")) == 1
+    azure_account.endpoint.reset()
     assert store.download_blob("large").readall() == content
-    assert azure_account.front.calls == [("blob", "GetBlob")] * 12
+    assert azure_account.endpoint.calls == [("blob", "GetBlob")] * 12
 
 
 def test_a_blob_that_changes_while_it_is_read_is_not_mixed(azure_account: AzureCloud) -> None:
@@ -96,11 +96,11 @@ def test_lists_have_prefixes_folders_and_pages(azure_account: AzureCloud, store:
     for name in names:
         azure_account.put(name, name.encode())
     azure_account.account.blob_page = 2
-    azure_account.front.reset()
+    azure_account.endpoint.reset()
     found = {item.name: item.size for item in store.list_blobs(name_starts_with="listed/")}
     assert [*found] == sorted(names[:-1])
     assert found["listed/a/0"] == len("listed/a/0")
-    assert azure_account.front.calls == [("blob", "ListBlobs")] * 4
+    assert azure_account.endpoint.calls == [("blob", "ListBlobs")] * 4
     folders = [item.name for item in store.walk_blobs(name_starts_with="listed/")]
     assert folders == ["listed/a/", "listed/b/", "listed/z"]
 
@@ -132,7 +132,7 @@ def test_keys_tokens_and_signed_addresses_open_what_they_are_for(azure_account: 
     tokens = azure_account.account.tokens
     good = container(azure_account, Bearer(tokens.bearer("https://storage.azure.com")))
     assert good.download_blob("seen").readall() == b"content"
-    for token in ("x", tokens.bearer(azure_account.front.url), tokens.bearer("https://storage.azure.com", -1)):
+    for token in ("x", tokens.bearer(azure_account.endpoint.url), tokens.bearer("https://storage.azure.com", -1)):
         with pytest.raises(ClientAuthenticationError):
             container(azure_account, Bearer(token)).download_blob("seen")
     wrong = {"account_name": azure_account.account.storage_account, "account_key": "d3Jvbmc="}
@@ -151,7 +151,7 @@ def test_keys_tokens_and_signed_addresses_open_what_they_are_for(azure_account: 
             urllib.request.urlopen(url)
 
 
-LASTING: dict[Kind, tuple[type[Exception], str]] = {
+LASTING: dict[FaultKind, tuple[type[Exception], str]] = {
     "throttle": (HttpResponseError, "ServerBusy"),
     "error": (HttpResponseError, "InternalError"),
     "expired": (ClientAuthenticationError, "AuthenticationFailed"),
@@ -162,13 +162,15 @@ LASTING: dict[Kind, tuple[type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("kind", LASTING)
-def test_every_fault_is_told_as_storage_tells_it(azure_account: AzureCloud, store: ContainerClient, kind: Kind) -> None:
+def test_every_fault_is_told_as_storage_tells_it(
+    azure_account: AzureCloud, store: ContainerClient, kind: FaultKind
+) -> None:
     error, words = LASTING[kind]
-    azure_account.front.fault(kind, "blob", "PutBlob")
+    azure_account.endpoint.fault(kind, "blob", "PutBlob")
     with pytest.raises(error, match=words):
         store.upload_blob(f"faulty/{kind}", b"content")
     assert (f"faulty/{kind}" in azure_account.blobs("faulty/")) == (kind == "lost")
-    azure_account.front.fault("slow", "blob", "PutBlob", seconds=0.01)
+    azure_account.endpoint.fault("slow", "blob", "PutBlob", seconds=0.01)
     store.upload_blob(f"faulty/{kind}", b"content", overwrite=True)
 
 
@@ -176,6 +178,6 @@ def test_every_fault_is_told_as_storage_tells_it(azure_account: AzureCloud, stor
 def test_what_passes_is_tried_again(azure_account: AzureCloud) -> None:
     store = container(azure_account, retry_total=3)
     for kind in ("throttle", "error", "refused_lost"):
-        azure_account.front.fault(kind, "blob", "GetBlob")
+        azure_account.endpoint.fault(kind, "blob", "GetBlob")
     azure_account.put("again", b"content")
     assert store.download_blob("again").readall() == b"content"

@@ -34,21 +34,21 @@ def test_nothing_is_left_of_a_workspace_that_is_closed_amid_its_work(
     before = set(threading.enumerate())
     with AzureCloud(grace_seconds=60) as cloud:
         become_client(cloud, monkeypatch)
-        folder, port = cloud.account.folder, cloud.front.port
+        folder, port = cloud.account.folder, cloud.endpoint.port
         submit(client(cloud), document(cloud, "stubborn", tmp_path, "stubborn", nodes=2))
         said(cloud, "stubborn", "ready", times=2)
         assert len(processes_below(folder)) >= 4
-        cloud.front.fault("hang", "history", "GetDiscovery")
+        cloud.endpoint.fault("hang", "history", "GetDiscovery")
         idle = socket.create_connection(("127.0.0.1", port))
         caught: list[BaseException] = []
         hanging = threading.Thread(target=ask, args=(cloud, caught))
         hanging.start()
-        cloud.front.wait_hanging()
+        cloud.endpoint.wait_until_hanging()
     hanging.join(10)
     idle.close()
     assert len(caught) == 1
     assert cloud.service.jobs["stubborn"].status == "Canceled"
-    assert not cloud.account.troubles
+    assert not cloud.account.unexpected_errors
     assert processes_below(folder) == []
     assert not folder.exists()
     with pytest.raises(ConnectionRefusedError):
@@ -59,7 +59,7 @@ def test_nothing_is_left_of_a_workspace_that_is_closed_amid_its_work(
 def test_a_job_that_takes_its_time_does_not_keep_it_from_closing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with AzureCloud(pace_seconds=3600) as cloud:
+    with AzureCloud(phase_seconds=3600) as cloud:
         become_client(cloud, monkeypatch)
         submit(client(cloud), document(cloud, "slow", tmp_path, "talk"))
         assert cloud.service.jobs["slow"].status == "NotStarted"
@@ -78,6 +78,6 @@ def test_a_client_is_told_everything_and_nothing_of_anybody_else() -> None:
 def ask(cloud: AzureCloud, caught: list[BaseException]) -> None:
     context = ssl.create_default_context(cafile=os.environ["SSL_CERT_FILE"])
     try:
-        urllib.request.urlopen(f"{cloud.front.url}/discovery", context=context).close()
+        urllib.request.urlopen(f"{cloud.endpoint.url}/discovery", context=context).close()
     except Exception as error:  # noqa: BLE001
         caught.append(error)

@@ -25,7 +25,7 @@ from tests.fakes.azure.account import LOW_PRIORITY, PROVIDER, Cluster
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.samples import CURATED, TAG, Document, client, document, submit
 from tests.fakes.azure.schema import official_schema, official_violations, violations
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 from tests.fakes.messages import Call
 
 VERSION = "api-version=2025-01-01-preview"
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("quick_retries")
 @pytest.fixture
 def still(azure_account: AzureCloud) -> AzureCloud:
     """The workspace, with jobs that never get beyond their first phase."""
-    azure_account.account.pace_seconds = 3600
+    azure_account.account.phase_seconds = 3600
     return azure_account
 
 
@@ -47,10 +47,10 @@ def ml(still: AzureCloud) -> Any:
 
 def call(cloud: AzureCloud, method: str, path: str, body: Any = None, token: str | None = None) -> tuple[int, Body]:
     """Status and answer of one request, past every SDK."""
-    token = cloud.account.tokens.bearer(cloud.front.url) if token is None else token
+    token = cloud.account.tokens.bearer(cloud.endpoint.url) if token is None else token
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     content = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{cloud.front.url}{path}", content, headers, method=method)
+    request = urllib.request.Request(f"{cloud.endpoint.url}{path}", content, headers, method=method)
     try:
         with urllib.request.urlopen(request) as answer:
             return answer.status, json.load(answer)
@@ -208,7 +208,7 @@ def test_a_name_that_is_taken_is_the_same_job_or_none(still: AzureCloud, ml: Any
 
 def test_somebody_without_a_valid_token_is_told_so(still: AzureCloud) -> None:
     path = job_path(still, "model")
-    expired, other = (still.account.tokens.bearer(*claims) for claims in ((still.front.url, -1), ("https://x.net",)))
+    expired, other = (still.account.tokens.bearer(*claims) for claims in ((still.endpoint.url, -1), ("https://x.net",)))
     for token in ("", "x", expired):
         assert call(still, "GET", path, token=token)[1]["error"]["code"] == "InvalidAuthenticationToken"
     status, answer = call(still, "GET", path, token=other)
@@ -248,10 +248,10 @@ def test_jobs_are_listed_by_tag_page_by_page(still: AzureCloud, ml: Any, tmp_pat
     for number in range(5):
         submit(ml, document(still, f"listed-{number}", tmp_path, "talk", tags={"listed": str(number)}))
     still.account.job_page = 2
-    still.front.reset()
+    still.endpoint.reset()
     names = [job.name for job in ml.jobs.list(tag="listed")]
     assert names == [f"listed-{number}" for number in (4, 3, 2, 1, 0)]
-    assert still.front.calls == [("arm", "ListJobs")] * 3
+    assert still.endpoint.calls == [("arm", "ListJobs")] * 3
     assert [job.name for job in ml.jobs.list(tag="no-such-tag")] == []
     assert {job.tags["listed"] for job in ml.jobs.list(tag="listed")} == set("01234")
 
@@ -291,7 +291,7 @@ def test_what_the_sdk_sends_fits_this_schema_and_microsofts_own(
 ) -> None:
     job = document(still, f"sent-{case}", tmp_path, "talk", **BODIES[case])
     submit(ml, {key: value for key, value in job.items() if value is not None})
-    ((_, sent),) = [item for item in still.front.sent if item[0].operation == "PutJob"]
+    ((_, sent),) = [item for item in still.endpoint.sent if item[0].operation == "PutJob"]
     assert violations(sent) == []
     official = official_schema()
     if official is None:
@@ -302,16 +302,16 @@ def test_what_the_sdk_sends_fits_this_schema_and_microsofts_own(
 
 
 @pytest.mark.parametrize("kind", ["throttle", "error", "lost", "refused_lost", "slow"])
-def test_the_sdk_outlives_what_passes(still: AzureCloud, ml: Any, tmp_path: Path, kind: Kind) -> None:
+def test_the_sdk_outlives_what_passes(still: AzureCloud, ml: Any, tmp_path: Path, kind: FaultKind) -> None:
     name = f"passes-{kind}"
-    still.front.fault(kind, "arm", "PutJob", seconds=0.01)
+    still.endpoint.fault(kind, "arm", "PutJob", seconds=0.01)
     assert submit(ml, document(still, name, tmp_path, "talk")).name == name
-    tries = still.front.calls.count(Call("arm", "PutJob"))
+    tries = still.endpoint.calls.count(Call("arm", "PutJob"))
     assert tries == (1 if kind == "slow" else 2)
     assert name in still.service.jobs
 
 
-LASTING: dict[Kind, tuple[type[AzureError], str]] = {
+LASTING: dict[FaultKind, tuple[type[AzureError], str]] = {
     "throttle": (HttpResponseError, r"\(TooManyRequests\)"),
     "error": (HttpResponseError, r"\(InternalServerError\)"),
     "expired": (ClientAuthenticationError, r"\(ExpiredAuthenticationToken\)"),
@@ -325,27 +325,27 @@ LASTING: dict[Kind, tuple[type[AzureError], str]] = {
 
 
 @pytest.mark.parametrize("kind", LASTING)
-def test_the_sdk_tells_what_lasts(still: AzureCloud, ml: Any, tmp_path: Path, kind: Kind) -> None:
+def test_the_sdk_tells_what_lasts(still: AzureCloud, ml: Any, tmp_path: Path, kind: FaultKind) -> None:
     name = f"lasts-{kind}"
     error, words = LASTING[kind]
-    still.front.fault(kind, "arm", "PutJob", times=50)
+    still.endpoint.fault(kind, "arm", "PutJob", times=50)
     with pytest.raises(error, match=words):
         submit(ml, document(still, name, tmp_path, "talk"))
     assert (name in still.service.jobs) == (kind == "lost")
 
 
 @pytest.mark.parametrize("kind", ["hang", "hang_before"])
-def test_a_call_hangs_until_it_is_released(still: AzureCloud, ml: Any, tmp_path: Path, kind: Kind) -> None:
+def test_a_call_hangs_until_it_is_released(still: AzureCloud, ml: Any, tmp_path: Path, kind: FaultKind) -> None:
     name = f"hangs-{kind}"
     job = document(still, name, tmp_path, "talk")
-    still.front.fault(kind, "arm", "PutJob")
+    still.endpoint.fault(kind, "arm", "PutJob")
     got: list[Any] = []
     waiting = threading.Thread(target=lambda: got.append(submit(ml, job)))
     waiting.start()
-    still.front.wait_hanging()
+    still.endpoint.wait_until_hanging()
     assert (name in still.service.jobs) == (kind == "hang")
-    still.front.release()
+    still.endpoint.release()
     waiting.join(20)
     assert [each.name for each in got] == [name]
-    assert still.front.hanging == 0
+    assert still.endpoint.hanging == 0
     assert {TAG, "team"} <= still.service.jobs[name].tags.keys()

@@ -14,7 +14,7 @@ import pytest
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, UsageError
 from cloudtrain.providers.cloud.registry import Found, Login
 from cloudtrain.submission.registry import inspect_image, login_for, require_image
-from tests.fakes.images import DOCKER, INDEXES, OCI, Stored
+from tests.fakes.images import DOCKER, INDEXES, OCI, Manifest
 from tests.fakes.registry import Registry
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def test_an_image_for_other_machines_is_refused_in_words(plain: Registry) -> Non
 
 def test_a_registry_that_does_not_answer_us_may_answer_the_cloud_and_that_is_told(plain: Registry) -> None:
     for image, why in ((f"{nobody()}/train:1", "refused"), (f"{plain.host}/odd:1", "index")):
-        plain.put_manifest("odd", "1", Stored(INDEXES[OCI], b'{"config": 1}'))
+        plain.put_manifest("odd", "1", Manifest(INDEXES[OCI], b'{"config": 1}'))
         told: list[str] = []
         assert require_image(image, "amd64", told.append) == ""
         [note] = told

@@ -20,7 +20,7 @@ from cloudtrain.submission.registry import inspect_image, login_for, require_ima
 from tests.fakes.aws.cloud import IMAGE, Cloud
 from tests.fakes.aws.ecr import PASSWORD
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.images import DOCKER, INDEXES, OCI, Stored
+from tests.fakes.images import DOCKER, INDEXES, OCI, Manifest
 from tests.fakes.registry import Registry
 from tests.providers.azure.jobs import forget
 
@@ -34,9 +34,9 @@ JOB = {"name": "looked", "entrypoint": "train.py", "limits": {"max_runtime": "1 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Cloud]:
     """AWS, where every job stays in its first phase."""
-    with Cloud(pace_seconds=3600) as made:
+    with Cloud(phase_seconds=3600) as made:
         yield made
-    assert not made.account.troubles, "\n".join(made.account.troubles)
+    assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def ecr(account: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clou
 
 
 def calls(cloud: Cloud) -> list[str]:
-    return [call.operation for call in cloud.front.calls]
+    return [call.operation for call in cloud.endpoint.calls]
 
 
 def submit(image: str) -> cloudtrain.Run:
@@ -59,7 +59,7 @@ def submit(image: str) -> cloudtrain.Run:
 
 
 def test_an_image_of_ecr_is_seen_with_the_credentials_at_hand(ecr: Cloud) -> None:
-    digest = ecr.registry.shelf.put("team/own", "2", "arm64")
+    digest = ecr.registry.images.put("team/own", "2", "arm64")
     found = inspect_image(f"{HOST}/team/own:2")
     assert found == Found(digest, frozenset({"arm64"}))
     assert calls(ecr) == ["BatchGetImage", "GetDownloadUrlForLayer"]
@@ -67,7 +67,7 @@ def test_an_image_of_ecr_is_seen_with_the_credentials_at_hand(ecr: Cloud) -> Non
 
 
 def test_an_index_tells_of_its_processors_itself(ecr: Cloud) -> None:
-    ecr.registry.shelf.put("own", "both", "arm64", "amd64")
+    ecr.registry.images.put("own", "both", "arm64", "amd64")
     found = inspect_image(f"{HOST}/own:both")
     assert found is not None
     assert found.architectures == {"arm64", "amd64"}
@@ -80,21 +80,21 @@ def test_what_ecr_has_not_is_nothing(ecr: Cloud, name: str) -> None:
 
 
 def test_a_thing_in_ecr_that_is_no_image_is_let_pass(ecr: Cloud) -> None:
-    ecr.registry.shelf.put_manifest("own", "odd", Stored(INDEXES[OCI], b'{"config": {"digest": "sha256:00"}}'))
+    ecr.registry.images.put_manifest("own", "odd", Manifest(INDEXES[OCI], b'{"config": {"digest": "sha256:00"}}'))
     ecr.registry.blobs.fault("error")
     require_image(f"{HOST}/own:odd", "amd64")
 
 
 def test_a_configuration_that_cannot_be_fetched_is_no_reason_to_refuse(ecr: Cloud) -> None:
-    ecr.registry.shelf.put("own", "3", "arm64")
+    ecr.registry.images.put("own", "3", "arm64")
     ecr.registry.blobs.fault("error")
     require_image(f"{HOST}/own:3", "amd64")
     ecr.registry.blobs.reset()
 
 
 def test_an_image_of_ecr_is_known_where_its_configuration_is_refused(ecr: Cloud) -> None:
-    digest = ecr.registry.shelf.put("own", "4", "arm64")
-    ecr.front.fault("denied", "ecr", "GetDownloadUrlForLayer", times=9)
+    digest = ecr.registry.images.put("own", "4", "arm64")
+    ecr.endpoint.fault("denied", "ecr", "GetDownloadUrlForLayer", times=9)
     assert inspect_image(f"{HOST}/own:4") == Found(digest, frozenset())
 
 
@@ -111,7 +111,7 @@ def test_only_what_ecr_says_it_has_not_is_not_there(ecr: Cloud, monkeypatch: pyt
 
 
 def test_who_may_not_look_into_ecr_may_submit_all_the_same(ecr: Cloud) -> None:
-    ecr.front.fault("denied", "ecr", "BatchGetImage", times=9)
+    ecr.endpoint.fault("denied", "ecr", "BatchGetImage", times=9)
     with pytest.raises(CloudError):
         inspect_image(IMAGE)
     assert submit(IMAGE).status().state == "pending"
@@ -139,10 +139,10 @@ def test_a_submit_of_awss_own_container_looks_at_nothing(ecr: Cloud) -> None:
     [("train:9", "there is no image"), ("nobodys:1", "there is no image"), ("arm:1", "is for arm64, the machines are")],
 )
 def test_a_submit_of_an_image_that_cannot_work_costs_nothing(ecr: Cloud, image: str, said: str) -> None:
-    ecr.registry.shelf.put("arm", "1", "arm64")
+    ecr.registry.images.put("arm", "1", "arm64")
     with pytest.raises(RefusedError, match=said):
         submit(f"{HOST}/{image}")
-    assert {call.service for call in ecr.front.calls} == {"ecr"}
+    assert {call.service for call in ecr.endpoint.calls} == {"ecr"}
     assert cloudtrain.list_runs() == []
 
 
@@ -170,7 +170,7 @@ ME = {"auth": "bWU6c2VjcmV0"}
 
 
 def test_where_no_token_of_ecr_is_to_be_had_docker_login_does(ecr: Cloud, kept: Path) -> None:
-    ecr.front.fault("denied", "ecr", "GetAuthorizationToken", times=9)
+    ecr.endpoint.fault("denied", "ecr", "GetAuthorizationToken", times=9)
     with pytest.raises(CloudError) as failed:
         login_for(HOST)
     assert (failed.value.hint or "").endswith(f"docker login {HOST}")
@@ -195,7 +195,7 @@ def test_without_the_clouds_sdk_docker_login_does(
 def test_an_image_of_ecr_is_looked_at_as_docker_login_has_where_the_credentials_do_not(
     ecr: Cloud, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ecr.front.fault("denied", "ecr", "BatchGetImage", times=9)
+    ecr.endpoint.fault("denied", "ecr", "BatchGetImage", times=9)
     kept.write_text(json.dumps({"auths": {HOST: ME}}))
     asked: list[tuple[str, Login | None]] = []
     monkeypatch.setattr("cloudtrain.submission.registry._inspect_by_engine", lambda *what: asked.append(what))
@@ -290,5 +290,5 @@ def test_a_submit_to_azure_of_an_image_that_is_not_there_is_refused(
     job: dict[str, Any] = {**JOB, "image": f"{acr.host}/team/train:1"}
     with pytest.raises(RefusedError, match="there is no image"):
         cloudtrain.submit(cloudtrain.plan(cloudtrain.load(job), "azure"))
-    assert "PutJob" not in json.dumps(azure_account.front.calls)
+    assert "PutJob" not in json.dumps(azure_account.endpoint.calls)
     assert cloudtrain.list_runs() == []

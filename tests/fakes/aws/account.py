@@ -25,7 +25,7 @@ class Account:
     """What the platform adds to every container's environment: credentials, and where AWS is."""
     grace_seconds: float | None = None
     """From SIGTERM to SIGKILL; None: as long as the contract says."""
-    pace_seconds: float = 0.02
+    phase_seconds: float = 0.02
     """How long a job stays in each of the phases in which nothing is to be done."""
     capacity: set[str] = field(default_factory=set)
     """Instance types of which there are none just now."""
@@ -33,15 +33,15 @@ class Account:
     """Instance type -> how many may be used at once; types that are not named have no limit."""
     missing_images: set[str] = field(default_factory=set)
     """Images that cannot be pulled, although their address looks right."""
-    lacking: set[str] = field(default_factory=set)
+    denied_actions: set[str] = field(default_factory=set)
     """IAM actions that nobody is allowed, such as `logs:GetLogEvents`, or all of a service as `logs:*`."""
-    keeps_machines: bool = False
+    has_warm_pools: bool = False
     """Whether there is a quota of warm pools. A new account's is 0: nothing is kept, and nothing is said."""
-    wants_objects: bool = False
+    requires_objects: bool = False
     """Whether a channel without objects is refused at once; otherwise the job fails when it downloads."""
     closing: threading.Event = field(default_factory=threading.Event)
     """The whole imitation is being taken down: jobs end by force."""
-    troubles: list[str]
+    unexpected_errors: list[str]
     """Tracebacks of the imitation's own mistakes; a test that leaves one here has found one."""
 
     def arn(self, name: str) -> str:

@@ -14,7 +14,7 @@ from botocore.config import Config
 from moto.server import ThreadedMotoServer
 
 from tests.fakes.aws.ecr import Ecr
-from tests.fakes.aws.front import Front
+from tests.fakes.aws.endpoint import Endpoint
 from tests.fakes.aws.sagemaker import SageMaker
 
 REGION, ACCOUNT = "us-east-1", "123456789012"
@@ -43,9 +43,9 @@ class Cloud:
         self.account = self.service.account
         """What tests may change while it runs: quotas, capacity, missing images, the grace period, the pace."""
         self.registry = Ecr(self.account)
-        self.registry.shelf.put("train", "1", "amd64")  # IMAGE
-        self.front = Front(self.service, self.registry, (host, port))
-        for server in (self.front, self.registry.blobs):
+        self.registry.images.put("train", "1", "amd64")  # IMAGE
+        self.endpoint = Endpoint(self.service, self.registry, (host, port))
+        for server in (self.endpoint, self.registry.blobs):
             server.start()
         self.bucket, self.role, self.region, self.image = BUCKET, ROLE, REGION, IMAGE
         self._clients: dict[str, Any] = {}
@@ -62,7 +62,7 @@ class Cloud:
         nowhere = str(self.account.folder / "no-config")
         return {
             **KEYS,
-            "AWS_ENDPOINT_URL": self.front.url,
+            "AWS_ENDPOINT_URL": self.endpoint.url,
             "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_CONFIG_FILE": nowhere,
             "AWS_SHARED_CREDENTIALS_FILE": nowhere,
@@ -91,7 +91,7 @@ class Cloud:
                 region_name=self.region,
             )
             config = Config(retries={"mode": "standard", "total_max_attempts": 1})
-            place = self.moto_url if direct else self.front.url
+            place = self.moto_url if direct else self.endpoint.url
             self._clients[name] = session.client(service, endpoint_url=place, config=config)
         return self._clients[name]
 
@@ -120,7 +120,7 @@ class Cloud:
     def close(self) -> None:
         """End all jobs, kill all their processes, close all ports."""
         self.service.close()
-        self.front.close()
+        self.endpoint.close()
         self.registry.blobs.close()
         for client in self._clients.values():
             client.close()

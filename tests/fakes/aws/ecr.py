@@ -13,8 +13,8 @@ import botocore.session
 from cloudtrain.issues import dotted
 from cloudtrain.providers.aws.shapes import violations
 from tests.fakes.aws.account import Account
-from tests.fakes.images import DOCKER, BlobStore, Shelf, digest_of
-from tests.fakes.messages import Refused
+from tests.fakes.images import DOCKER, BlobStore, ImageStore, digest_of
+from tests.fakes.messages import ServiceError
 
 PASSWORD = "ecr-password"
 TARGET = "AmazonEC2ContainerRegistry_V20150921."
@@ -27,8 +27,8 @@ class Ecr:
 
     def __init__(self, account: Account) -> None:
         self.account = account
-        self.blobs = BlobStore(account.troubles)
-        self.shelf = Shelf(self.blobs)
+        self.blobs = BlobStore(account.unexpected_errors)
+        self.images = ImageStore(self.blobs)
         self.failure = ""
         """A failure that every image has, by its code."""
         self._model = botocore.session.get_session().get_service_model("ecr")
@@ -41,11 +41,11 @@ class Ecr:
     def call(self, operation: str, body: Body) -> dict[str, Any]:
         """One call; Refused is what it answers instead."""
         if operation not in self._operations:
-            raise Refused("UnknownOperationException", f"The requested operation {operation} is not known.")
+            raise ServiceError("UnknownOperationException", f"The requested operation {operation} is not known.")
         found = violations(self._model.operation_model(operation).input_shape, dict(body))
         if found:
             told = "; ".join(f"'{dotted(each.path)}': {each.message}" for each in found)
-            raise Refused("InvalidParameterException", f"Invalid parameter at {told}")
+            raise ServiceError("InvalidParameterException", f"Invalid parameter at {told}")
         return self._operations[operation](body)
 
     def _login(self, body: Body) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Ecr:
         failures: list[dict[str, Any]] = []
         for wanted in body["imageIds"]:
             reference = wanted.get("imageDigest") or wanted.get("imageTag") or ""
-            stored = self.shelf.find(name, reference)
+            stored = self.images.find(name, reference)
             if self.failure:
                 failures.append({"imageId": wanted, "failureCode": self.failure, "failureReason": "because"})
                 continue
@@ -79,22 +79,22 @@ class Ecr:
         name, digest = self._repository(body), body["layerDigest"]
         try:
             return {"downloadUrl": self.blobs.address(digest), "layerDigest": digest}
-        except Refused:
+        except ServiceError:
             message = f"The layer with digest '{digest}' does not exist in the repository with name '{name}'"
-            raise Refused("LayersNotFoundException", message) from None
+            raise ServiceError("LayersNotFoundException", message) from None
 
     def _repository(self, body: Body) -> str:
         registry, name = body.get("registryId", self.account.account), str(body["repositoryName"])
         self._check(registry)
-        if not self.shelf.has(name):
+        if not self.images.has(name):
             message = f"The repository with name '{name}' does not exist in the registry with id '{registry}'"
-            raise Refused("RepositoryNotFoundException", message)
+            raise ServiceError("RepositoryNotFoundException", message)
         return name
 
     def _check(self, registry: str) -> None:
         if registry != self.account.account:
             who = f"User: arn:aws:iam::{self.account.account}:user/tester is not authorized"
-            raise Refused("AccessDeniedException", f"{who} to perform this on the registry with id '{registry}'")
+            raise ServiceError("AccessDeniedException", f"{who} to perform this on the registry with id '{registry}'")
 
 
 def _failure(wanted: Body) -> dict[str, str]:

@@ -15,7 +15,7 @@ def cloud() -> Iterator[Cloud]:
     """A cloud for all tests of a module; its own mistakes are told when it is closed."""
     with Cloud() as made:
         yield made
-    assert not made.account.troubles, "\n".join(made.account.troubles)
+    assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def account(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
         monkeypatch.delenv(name)
     for name, value in cloud.environment().items():
         monkeypatch.setenv(name, value)
-    cloud.front.reset()
+    cloud.endpoint.reset()
     before = dict(vars(cloud.account))
     yield cloud
-    cloud.front.reset()
+    cloud.endpoint.reset()
     cloud.account.capacity.clear()
     cloud.account.quotas.clear()
     cloud.account.missing_images.clear()
-    cloud.account.lacking.clear()
-    for name in ("grace_seconds", "pace_seconds", "wants_objects", "keeps_machines"):
+    cloud.account.denied_actions.clear()
+    for name in ("grace_seconds", "phase_seconds", "requires_objects", "has_warm_pools"):
         setattr(cloud.account, name, before[name])
     cloud.account.logs.lag_seconds = 0

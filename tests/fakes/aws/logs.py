@@ -30,9 +30,9 @@ class LogGroup:
     As in the cloud nothing waits for them: a job may be over before its last lines are there.
     """
 
-    def __init__(self, client: Any, troubles: list[str], lag_seconds: float = 0) -> None:
+    def __init__(self, client: Any, unexpected_errors: list[str], lag_seconds: float = 0) -> None:
         self.lag_seconds = lag_seconds
-        self._client, self._troubles = client, troubles
+        self._client, self._unexpected_errors = client, unexpected_errors
         self._lines: deque[Line] = deque()
         self._streams: set[str] = set()
         self._closing = threading.Event()
@@ -59,7 +59,7 @@ class LogGroup:
             try:
                 self._send()
             except Exception:  # noqa: BLE001  (whatever it is: the other jobs' lines must still arrive)
-                self._troubles.append(traceback.format_exc())
+                self._unexpected_errors.append(traceback.format_exc())
 
     def _send(self) -> None:
         due: list[Line] = []

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from cloudtrain.contracts.sagemaker import TrainingJob, training_job
 from tests.fakes.aws.account import Account
-from tests.fakes.aws.crew import Crew, Node
+from tests.fakes.aws.container_group import ContainerGroup, Node
 from tests.fakes.aws.jobs import Job
 from tests.fakes.aws.machines import wishes
-from tests.fakes.aws.refusals import no_objects
+from tests.fakes.aws.request_rules import no_objects
 from tests.fakes.aws.storage import Checkpoints, archive, empty_archive
 
 STOP_FILE_POLL_SECONDS, SYNC_SECONDS = 0.02, 0.2
@@ -22,7 +22,7 @@ STOP_FILE_POLL_SECONDS, SYNC_SECONDS = 0.02, 0.2
 INTERNAL = "InternalServerError: We encountered an internal error. Please try again."
 
 
-class Over(Exception):
+class JobEnded(Exception):
     """The job ends here: its status, its secondary status, and why."""
 
     def __init__(self, status: str, secondary: str = "", reason: str = "") -> None:
@@ -34,17 +34,17 @@ def run(job: Job, account: Account) -> None:
     """All of it, in a thread of its own; whatever happens, the job has an end."""
     folder = account.folder / job.name
     try:
-        _Life(job, account, folder).live()
-    except Over as over:
-        job.finish(over.status, over.secondary, over.reason)
+        _JobRun(job, account, folder).live()
+    except JobEnded as ended:
+        job.finish(ended.status, ended.secondary, ended.reason)
     except Exception:  # noqa: BLE001  (a mistake of ours, which must not look like one of the client's)
-        account.troubles.append(traceback.format_exc())
+        account.unexpected_errors.append(traceback.format_exc())
         job.finish("Failed", "Failed", INTERNAL)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Life:
+class _JobRun:
     def __init__(self, job: Job, account: Account, folder: Path) -> None:
         self.job, self.account, self.folder = job, account, folder
         self.attempts, self.trained_seconds, self.runtime_limit = 0, 0.0, math.inf
@@ -69,9 +69,9 @@ class _Life:
                 break
             if time.time() > until:
                 if job.spot:
-                    raise Over("Stopped", "MaxWaitTimeExceeded")
+                    raise JobEnded("Stopped", "MaxWaitTimeExceeded")
                 reason = "Unable to provision requested ML compute capacity. Please retry using a different ML instance"
-                raise Over("Failed", reason=f"CapacityError: {reason} type.")
+                raise JobEnded("Failed", reason=f"CapacityError: {reason} type.")
             if job["SecondaryStatus"] != "Pending":
                 job.enter("Pending")
             self._pause()
@@ -85,80 +85,80 @@ class _Life:
         kind, count = job.machines
         body = {**job.body, "ResourceConfig": {"InstanceType": kind, "InstanceCount": count}}
         contract = training_job(body, interface="lo", region=account.region, account=account.account)
-        crew = Crew(contract, folder, account.env, account.logs.say)
+        group = ContainerGroup(contract, folder, account.env, account.logs.say)
         kept = Checkpoints(
-            account.storage, contract.checkpoints_uri, [root / contract.checkpoints for root in crew.roots]
+            account.storage, contract.checkpoints_uri, [root / contract.checkpoints for root in group.roots]
         )
         boards = Checkpoints(
-            account.storage, contract.tensorboard_uri, [root / contract.tensorboard for root in crew.roots]
+            account.storage, contract.tensorboard_uri, [root / contract.tensorboard for root in group.roots]
         )
         job.enter("Downloading")
         if self.attempts == 1:
             job.learn(TrainingStartTime=time.time())
-        crew.build()
-        self._download(contract, crew)
+        group.build()
+        self._download(contract, group)
         kept.restore()
         self._pause()
         job.enter("DownloadingTrainingImage")
         self._pause()
         if job.body["AlgorithmSpecification"].get("TrainingImage") in account.missing_images:
             why = "Cannot pull algorithm container. Either the image does not exist or its permissions are incorrect."
-            raise Over("Failed", reason=f"ClientError: {why}")
+            raise JobEnded("Failed", reason=f"ClientError: {why}")
         job.enter("Training")
         try:
-            self._start(crew)
-            why, first = self._watch(crew, kept, contract)
+            self._start(group)
+            why, first = self._watch(group, kept, contract)
         finally:
-            crew.end()
+            group.end()
         kept.sync(last=True)
         boards.sync(last=True)
         if why == "interrupted":
             self._interrupted()
         else:
-            self._conclude(crew, contract, why, first)
+            self._conclude(group, contract, why, first)
 
-    def _download(self, contract: TrainingJob, crew: Crew) -> None:
+    def _download(self, contract: TrainingJob, group: ContainerGroup) -> None:
         """Each node has a copy of its own of every channel."""
         for channel in contract.channels:
-            first, *others = (root / channel.folder for root in crew.roots)
+            first, *others = (root / channel.folder for root in group.roots)
             if not self.account.storage.bring(channel.uri, first):
                 bucket = channel.uri.partition("://")[2].partition("/")[0]
                 reason = no_objects(channel.uri, bucket, self.job.body["RoleArn"], self.account.region)
-                raise Over("Failed", reason=f"ClientError: Data download failed: {reason}")
+                raise JobEnded("Failed", reason=f"ClientError: Data download failed: {reason}")
             for other in others:
                 shutil.copytree(first, other, dirs_exist_ok=True)
 
-    def _start(self, crew: Crew) -> None:
+    def _start(self, group: ContainerGroup) -> None:
         try:
-            crew.start()
+            group.start()
         except FileNotFoundError as error:  # where containers are real ones, they tell by their exit code
             reason = f"AlgorithmError: {error.filename}: executable not found, exit code: 127"
-            raise Over("Failed", reason=reason) from None
+            raise JobEnded("Failed", reason=reason) from None
 
-    def _watch(self, crew: Crew, kept: Checkpoints, contract: TrainingJob) -> tuple[str, Node | None]:
+    def _watch(self, group: ContainerGroup, kept: Checkpoints, contract: TrainingJob) -> tuple[str, Node | None]:
         """Until all containers are over: why they were ended, if they were, and the node that failed first."""
         began = synced = time.monotonic()
         given = self.account.grace_seconds
         grace = contract.grace_seconds if given is None else given
         self.runtime_limit = began + contract.max_runtime_seconds - self.trained_seconds
         why, deadline, first = "", 0.0, None
-        while not crew.poll():
+        while not group.poll():
             now = time.monotonic()
-            first = first or next((node for node in crew.nodes if node.code), None)
+            first = first or next((node for node in group.nodes if node.code), None)
             if not why:
                 why = self._reason(first)
                 if why:
                     deadline = now + grace
-                    crew.terminate()
+                    group.terminate()
             elif now > deadline or self.account.closing.is_set():
-                crew.end()
+                group.end()
             if now > synced + SYNC_SECONDS:
                 kept.sync()
                 synced = time.monotonic()
             time.sleep(STOP_FILE_POLL_SECONDS)
         self.trained_seconds += time.monotonic() - began
         self.job.count(time.monotonic() - began)
-        first = first or next((node for node in crew.nodes if node.code), None)
+        first = first or next((node for node in group.nodes if node.code), None)
         return why or ("failed" if first else ""), first
 
     def _reason(self, failed: Node | None) -> str:
@@ -187,20 +187,20 @@ class _Life:
         job = self.job
         job.interrupted.clear()
         if job.stop_asked.is_set():
-            raise Over("Stopped")
+            raise JobEnded("Stopped")
         retries = job.body.get("RetryStrategy", {}).get("MaximumRetryAttempts", 0)
         if not job.spot and self.attempts > retries:
-            raise Over("Failed", reason=INTERNAL)
+            raise JobEnded("Failed", reason=INTERNAL)
         job.enter("Starting" if job.spot else "Restarting")
 
-    def _conclude(self, crew: Crew, contract: TrainingJob, why: str, failed: Node | None) -> None:
+    def _conclude(self, group: ContainerGroup, contract: TrainingJob, why: str, failed: Node | None) -> None:
         """Archives, then the end. A job that failed keeps its output, but leaves no model."""
         job = self.job
         if why == "failed":
             job.learn(TrainingEndTime=time.time())
         job.enter("Uploading")
         for folder, uri in contract.archives.items():
-            content = archive([root / folder for root in crew.roots])
+            content = archive([root / folder for root in group.roots])
             if folder == "model":
                 if why == "failed":
                     continue
@@ -209,15 +209,15 @@ class _Life:
             if content:
                 self.account.storage.store(content, uri)
         if why == "failed" and failed is not None:
-            texts = [node.failure() for node in (failed, *crew.nodes)]
+            texts = [node.failure() for node in (failed, *group.nodes)]
             text = next((text for text in texts if text), "")
-            raise Over("Failed", reason=f"AlgorithmError: {text}, exit code: {failed.code}")
+            raise JobEnded("Failed", reason=f"AlgorithmError: {text}, exit code: {failed.code}")
         if why == "stopped":
-            raise Over("Stopped")
-        raise Over("Stopped" if why else "Completed", why)
+            raise JobEnded("Stopped")
+        raise JobEnded("Stopped" if why else "Completed", why)
 
     def _pause(self) -> None:
         """A moment of nothing to do; a stop ends the job there."""
-        self.job.woken.wait(self.account.pace_seconds)
+        self.job.woken.wait(self.account.phase_seconds)
         if self.job.stop_asked.is_set() or self.account.closing.is_set():
-            raise Over("Stopped")
+            raise JobEnded("Stopped")

@@ -21,11 +21,11 @@ from tests.fakes.aws.errors import invalid
 from tests.fakes.aws.jobs import Job
 from tests.fakes.aws.logs import LogGroup
 from tests.fakes.aws.queries import listed, searched
-from tests.fakes.aws.refusals import refuse
+from tests.fakes.aws.request_rules import refuse
 from tests.fakes.aws.storage import Storage
-from tests.fakes.messages import Refused
+from tests.fakes.messages import ServiceError
 
-Answer = dict[str, Any]
+Document = dict[str, Any]
 
 
 class SageMaker:
@@ -35,18 +35,24 @@ class SageMaker:
         self, endpoint: str, *, region: str = "us-east-1", account: str = "123456789012", **settings: Any
     ) -> None:
         """`settings`: further fields of `Account`, such as `grace_seconds`, `quotas` or `env`."""
-        troubles: list[str] = []
+        unexpected_errors: list[str] = []
         self._clients = [_client(name, endpoint, region) for name in ("s3", "logs")]
-        storage, logs = Storage(self._clients[0]), LogGroup(self._clients[1], troubles)
+        storage, logs = Storage(self._clients[0]), LogGroup(self._clients[1], unexpected_errors)
         folder = Path(tempfile.mkdtemp(prefix="loopback-"))
         self.account = Account(
-            region=region, account=account, storage=storage, logs=logs, folder=folder, troubles=troubles, **settings
+            region=region,
+            account=account,
+            storage=storage,
+            logs=logs,
+            folder=folder,
+            unexpected_errors=unexpected_errors,
+            **settings,
         )
         self.jobs: dict[str, Job] = {}
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self.model = botocore.session.get_session().get_service_model("sagemaker")
-        self._operations: dict[str, Callable[[Answer], Answer]] = {
+        self._operations: dict[str, Callable[[Document], Document]] = {
             "CreateTrainingJob": self._create,
             "DescribeTrainingJob": lambda body: self._job(body["TrainingJobName"]).describe(),
             "StopTrainingJob": self._stop,
@@ -57,10 +63,10 @@ class SageMaker:
             "AddTags": self._add_tags,
         }
 
-    def call(self, operation: str, body: Mapping[str, Any]) -> Answer:
+    def call(self, operation: str, body: Mapping[str, Any]) -> Document:
         """One call of the API; Refused is what it answers instead."""
         if operation not in self._operations:
-            raise Refused("UnknownOperationException", f"The requested operation {operation} is not known.")
+            raise ServiceError("UnknownOperationException", f"The requested operation {operation} is not known.")
         found = violations(self.model.operation_model(operation).input_shape, dict(body))
         if found:
             several = "errors" if len(found) > 1 else "error"
@@ -88,18 +94,18 @@ class SageMaker:
             client.close()
         shutil.rmtree(self.account.folder, ignore_errors=True)
 
-    def _create(self, body: Answer) -> Answer:
+    def _create(self, body: Document) -> Document:
         name = body["TrainingJobName"]
         with self._lock:
             if name in self.jobs:
-                raise Refused(
+                raise ServiceError(
                     "ResourceInUse",
                     "Training job names must be unique within an AWS account and region, and a training job with this "
                     f"name already exists ({self.account.arn(name)})",
                 )
             refuse(body, self.account, self.jobs.values())
             job = self.jobs[name] = Job(body, self.account.arn(name))
-            if self.account.keeps_machines:
+            if self.account.has_warm_pools:
                 job.keep_machines()
             thread = threading.Thread(
                 target=running.run, args=(job, self.account), name=f"loopback-{name}", daemon=True
@@ -108,23 +114,23 @@ class SageMaker:
             thread.start()
         return {"TrainingJobArn": job["TrainingJobArn"]}
 
-    def _stop(self, body: Answer) -> Answer:
+    def _stop(self, body: Document) -> Document:
         self._job(body["TrainingJobName"]).stop()
         return {}
 
-    def _update(self, body: Answer) -> Answer:
+    def _update(self, body: Document) -> Document:
         if set(body) != {"TrainingJobName", "ResourceConfig"}:
             raise invalid("This imitation updates KeepAlivePeriodInSeconds only.")
         job = self._job(body["TrainingJobName"])
         job.keep_for(body["ResourceConfig"]["KeepAlivePeriodInSeconds"])
         return {"TrainingJobArn": job["TrainingJobArn"]}
 
-    def _add_tags(self, body: Answer) -> Answer:
+    def _add_tags(self, body: Document) -> Document:
         job = self._tagged(body)
         job.tags |= {tag["Key"]: tag["Value"] for tag in body["Tags"]}
         return {"Tags": job.tag_list()}
 
-    def _tagged(self, body: Answer) -> Job:
+    def _tagged(self, body: Document) -> Job:
         return self._job(str(body["ResourceArn"]).removeprefix(self.account.arn("")))
 
     def _job(self, name: str) -> Job:

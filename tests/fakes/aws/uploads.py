@@ -6,7 +6,7 @@ import re
 import time
 from datetime import UTC, datetime
 
-from tests.fakes.messages import Answer, Call
+from tests.fakes.messages import Call, Response
 
 _UPLOAD = re.compile(r"<Upload>.*?</Upload>", re.DOTALL)
 _ID = re.compile(r"<UploadId>(.*?)</UploadId>")
@@ -18,7 +18,7 @@ class Uploads:
     def __init__(self) -> None:
         self.begun: dict[str, float] = {}
 
-    def told(self, call: Call, answer: Answer) -> Answer:
+    def told(self, call: Call, answer: Response) -> Response:
         """The answer with the times as they are (API reference, MultipartUpload: Initiated)."""
         if call == ("s3", "CreateMultipartUpload"):
             found = _ID.search(answer.body.decode())

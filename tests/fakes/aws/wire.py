@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 
 import botocore.session
 
-from tests.fakes.messages import Answer, Call, Refused, Request
+from tests.fakes.messages import Call, Request, Response, ServiceError
 
 _SCOPE = re.compile(
     r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/,]+)/\d{8}/(?P<region>[a-z0-9-]+)/(?P<service>[a-z0-9-]+)/aws4_request,"
@@ -39,33 +39,33 @@ def check_signature(request: Request, region: str) -> None:
     """Refused unless it is signed, for this region. The signature itself is not computed again."""
     given = request.headers.get("authorization", "")
     if not given:
-        raise Refused("MissingAuthenticationToken", "Request is missing Authentication Token", 403)
+        raise ServiceError("MissingAuthenticationToken", "Request is missing Authentication Token", 403)
     scope = _SCOPE.fullmatch(given)
     if scope is None or "host" not in scope["headers"].split(";") or "x-amz-date" not in request.headers:
-        raise Refused("IncompleteSignature", f"Authorization header is malformed: {given!r}", 403)
+        raise ServiceError("IncompleteSignature", f"Authorization header is malformed: {given!r}", 403)
     if scope["region"] != region and scope["service"] not in _GLOBAL:
         message = f"Credential should be scoped to a valid region: {region}, not {scope['region']}."
-        raise Refused(
+        raise ServiceError(
             "SignatureDoesNotMatch" if scope["service"] == "s3" else "InvalidSignatureException", message, 403
         )
 
 
-def json_answer(status: int, document: object) -> Answer:
+def json_response(status: int, document: object) -> Response:
     """As the JSON protocol answers."""
-    return Answer(status, [("Content-Type", "application/x-amz-json-1.1")], json.dumps(document).encode())
+    return Response(status, [("Content-Type", "application/x-amz-json-1.1")], json.dumps(document).encode())
 
 
-def error_answer(request: Request, service: str, refused: Refused) -> Answer:
+def error_response(request: Request, service: str, refused: ServiceError) -> Response:
     """An error in the words of the request's own protocol."""
     if "x-amz-target" in request.headers:
-        return json_answer(refused.status, {"__type": refused.code, "message": refused.message})
+        return json_response(refused.status, {"__type": refused.code, "message": refused.message})
     told = f"<Code>{refused.code}</Code><Message>{escape(refused.message)}</Message>"
     if service == "s3":
         text = f"<Error>{told}<RequestId>loopback</RequestId></Error>"
     else:
         text = f"<ErrorResponse><Error><Type>Sender</Type>{told}</Error><RequestId>loopback</RequestId></ErrorResponse>"
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode()
-    return Answer(refused.status, [("Content-Type", "application/xml")], body if request.method != "HEAD" else b"")
+    return Response(refused.status, [("Content-Type", "application/xml")], body if request.method != "HEAD" else b"")
 
 
 class _Route(NamedTuple):

@@ -94,7 +94,7 @@ class Account:
     """What the platform adds to the environment of every process of a job."""
     grace_seconds: float | None = None
     """From SIGTERM to SIGKILL at a cancel or a preemption; None: SIGKILL at once, as Azure ML promises no more."""
-    pace_seconds: float = 0.02
+    phase_seconds: float = 0.02
     """How long a job stays in each of the phases in which nothing is to be done."""
     computes: dict[str, Cluster] = field(default_factory=_computes)
     vm_sizes: dict[str, VmSize] = field(default_factory=_vm_sizes)
@@ -119,7 +119,7 @@ class Account:
     """How many jobs and blobs a page has at most."""
     closing: threading.Event = field(default_factory=threading.Event)
     """The whole imitation is being taken down: jobs end by force."""
-    troubles: list[str] = field(default_factory=list)
+    unexpected_errors: list[str] = field(default_factory=list)
     """Tracebacks of the imitation's own mistakes; a test that leaves one here has found one."""
 
     @property

@@ -14,7 +14,7 @@ from tests.fakes.azure.account import PROVIDER, Account
 from tests.fakes.azure.errors import invalid, user_error
 from tests.fakes.azure.tokens import CLIENT
 from tests.fakes.azure.wire import iso_date
-from tests.fakes.messages import Refused
+from tests.fakes.messages import ServiceError
 
 Resource = dict[str, Any]
 _CURATED = (
@@ -133,7 +133,7 @@ class Assets:
             before = assets.get((name, version))
             same = {key: value for key, value in properties.items() if key != "tags"}
             if before is not None and not same.items() <= before["properties"].items():
-                raise Refused("UserError", f"The {kind[:-1]} {name} with version {version} exists already.", 409)
+                raise ServiceError("UserError", f"The {kind[:-1]} {name} with version {version} exists already.", 409)
             resource = assets[name, version] = before or self._resource(kind, name, version, properties)
             return resource
 

@@ -14,7 +14,7 @@ from tests.fakes.azure.account import Account
 from tests.fakes.azure.errors import unauthenticated
 from tests.fakes.azure.storage import Blob, Container
 from tests.fakes.azure.wire import Place, http_date, storage_headers
-from tests.fakes.messages import Answer, Refused, Request
+from tests.fakes.messages import Request, Response, ServiceError
 
 AUDIENCE = "https://storage.azure.com"
 _NEEDS = {
@@ -48,15 +48,15 @@ class Blobs:
     def __init__(self, account: Account) -> None:
         self.account = account
 
-    def call(self, operation: str, request: Request, place: Place) -> Answer:
+    def call(self, operation: str, request: Request, place: Place) -> Response:
         """One call; Refused is what it answers instead."""
         name, blob = place.names.get("container", ""), place.names.get("blob", "")
         container = self.account.storage.container(name)
         if container is None:
-            raise Refused("ContainerNotFound", "The specified container does not exist.", 404)
+            raise ServiceError("ContainerNotFound", "The specified container does not exist.", 404)
         asked = Question(request, container, blob, place.query)
         if operation == "GetContainer":
-            return Answer(200, storage_headers(), b"")
+            return Response(200, storage_headers(), b"")
         if operation == "ListBlobs":
             return self._list(asked)
         if operation in ("GetBlob", "HeadBlob"):
@@ -65,10 +65,12 @@ class Blobs:
             return _put(asked, _content(asked, operation))
         if operation == "PutBlock":
             container.stage(blob, asked.query["blockid"], request.body)
-            return Answer(201, [*storage_headers(), ("x-ms-request-server-encrypted", "true")], b"")
+            return Response(201, [*storage_headers(), ("x-ms-request-server-encrypted", "true")], b"")
         if operation in ("SetBlobMetadata", "DeleteBlob"):
             return _change(asked, operation)
-        raise Refused("InvalidQueryParameterValue", f"Not part of this imitation: {request.method} {place.path}", 400)
+        raise ServiceError(
+            "InvalidQueryParameterValue", f"Not part of this imitation: {request.method} {place.path}", 400
+        )
 
     def check(self, operation: str, request: Request, place: Place) -> None:
         """Refused unless the request may do this: by a SAS, the account's key, or a token for storage."""
@@ -80,14 +82,14 @@ class Blobs:
                 raise unauthenticated("blob", scheme="SAS")
             if not set(_NEEDS.get(operation, "")) & set(allowed):
                 message = "This request is not authorized to perform this operation using this permission."
-                raise Refused("AuthorizationPermissionMismatch", message, 403)
+                raise ServiceError("AuthorizationPermissionMismatch", message, 403)
         elif given.startswith("Bearer "):
             if tokens.audience(given) != AUDIENCE or "x-ms-version" not in request.headers:
                 raise unauthenticated("blob")
         elif not tokens.is_shared_key(request, self.account.storage_accounts):
             raise unauthenticated("blob", scheme="SharedKey")
 
-    def _list(self, asked: Question) -> Answer:
+    def _list(self, asked: Question) -> Response:
         query, container = asked.query, asked.container
         prefix, delimiter, marker = (query.get(key, "") for key in ("prefix", "delimiter", "marker"))
         start = base64.b64decode(marker).decode("utf-8", "surrogateescape") if marker else ""
@@ -113,7 +115,7 @@ class Blobs:
             f"<Marker>{marker}</Marker><MaxResults>{most}</MaxResults><Delimiter>{escape(delimiter)}</Delimiter>"
             f"<Blobs>{''.join(told.values())}</Blobs><NextMarker>{following}</NextMarker></EnumerationResults>"
         )
-        return Answer(200, [*storage_headers(), ("Content-Type", "application/xml")], text.encode())
+        return Response(200, [*storage_headers(), ("Content-Type", "application/xml")], text.encode())
 
 
 def _entry(blob: Blob, *, with_metadata: bool) -> str:
@@ -141,63 +143,65 @@ def _name(name: str) -> str:
 def _there(asked: Question) -> Blob:
     blob = asked.container.look(asked.name)
     if blob is None:
-        raise Refused("BlobNotFound", "The specified blob does not exist.", 404)
+        raise ServiceError("BlobNotFound", "The specified blob does not exist.", 404)
     match = asked.request.headers.get("if-match", "*")
     if match not in ("*", blob.etag):
-        raise Refused("ConditionNotMet", _CONDITION, 412)
+        raise ServiceError("ConditionNotMet", _CONDITION, 412)
     return blob
 
 
-def _get(asked: Question) -> Answer:
+def _get(asked: Question) -> Response:
     blob, headers = _there(asked), asked.request.headers
     content = asked.container.read(asked.name) or b""
     told = [*storage_headers(), *_facts(blob)]
     if headers.get("if-none-match") in ("*", blob.etag):
-        return Answer(304, told, b"")
+        return Response(304, told, b"")
     if asked.request.method == "HEAD":
-        return Answer(200, [*told, ("Content-Length", str(len(content)))], b"")
+        return Response(200, [*told, ("Content-Length", str(len(content)))], b"")
     wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("x-ms-range") or headers.get("range", ""))
     if wanted is None:
-        return Answer(200, told, content)
+        return Response(200, told, content)
     start, end = int(wanted[1]), min(int(wanted[2] or len(content)), len(content) - 1)
     if start >= len(content):
-        raise Refused("InvalidRange", "The range specified is invalid for the current size of the resource.", 416)
+        raise ServiceError("InvalidRange", "The range specified is invalid for the current size of the resource.", 416)
     told.append(("Content-Range", f"bytes {start}-{end}/{len(content)}"))
-    return Answer(206, told, content[start : end + 1])
+    return Response(206, told, content[start : end + 1])
 
 
-def _put(asked: Question, content: bytes) -> Answer:
+def _put(asked: Question, content: bytes) -> Response:
     headers, blob = asked.request.headers, asked.container.look(asked.name)
     if blob is not None and headers.get("if-none-match") == "*":
-        raise Refused("BlobAlreadyExists", "The specified blob already exists.", 409)
+        raise ServiceError("BlobAlreadyExists", "The specified blob already exists.", 409)
     if headers.get("if-match", "*") != "*":
         _there(asked)
     kind = headers.get("x-ms-blob-content-type") or headers.get("content-type", "")
     asked.container.write(asked.name, content, _metadata(headers), kind)
     told = [*storage_headers(), *_facts(_there(asked)), ("x-ms-request-server-encrypted", "true")]
-    return Answer(201, [item for item in told if item[0] != "Content-Type"], b"")
+    return Response(201, [item for item in told if item[0] != "Content-Type"], b"")
 
 
 def _content(asked: Question, operation: str) -> bytes:
     """What is put: the body itself, or the blocks that it names."""
     if operation == "PutBlob":
         if asked.request.headers.get("x-ms-blob-type") != "BlockBlob":
-            raise Refused("InvalidHeaderValue", "The value for one of the HTTP headers is not in the correct format.")
+            raise ServiceError(
+                "InvalidHeaderValue", "The value for one of the HTTP headers is not in the correct format."
+            )
         return asked.request.body
     blocks = [item.text or "" for item in ET.fromstring(asked.request.body)]
     content = asked.container.staged(asked.name, blocks)
     if content is None:
-        raise Refused("InvalidBlockList", "The specified block list is invalid.", 400)
+        raise ServiceError("InvalidBlockList", "The specified block list is invalid.", 400)
     return content
 
 
-def _change(asked: Question, operation: str) -> Answer:
+def _change(asked: Question, operation: str) -> Response:
     _there(asked)
     if operation == "DeleteBlob":
         asked.container.delete(asked.name)
-        return Answer(202, storage_headers(), b"")
+        return Response(202, storage_headers(), b"")
     asked.container.set_metadata(asked.name, _metadata(asked.request.headers))
-    return Answer(200, [*storage_headers(), ("ETag", _there(asked).etag)], b"")
+    return Response(200, [*storage_headers(), ("ETag", _there(asked).etag)], b"")
 
 
 def _facts(blob: Blob) -> list[tuple[str, str]]:

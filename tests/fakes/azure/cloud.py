@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.fakes.azure import certificate
 from tests.fakes.azure.account import DATASTORES, Account
-from tests.fakes.azure.front import Front
+from tests.fakes.azure.endpoint import Endpoint
 from tests.fakes.azure.services import login_script
 from tests.fakes.azure.storage import Container, Storage
 from tests.fakes.azure.tokens import Tokens
@@ -36,21 +36,21 @@ class AzureCloud:
         self._certificate, tls = certificate.make(folder)
         # The address is part of what a workspace tells of itself: first the port, then the rest.
         self.service = Workspace(self.account)
-        self.front = Front(self.account, self.service, tls)
-        self.account.url = self.front.url
+        self.endpoint = Endpoint(self.account, self.service, tls)
+        self.account.url = self.endpoint.url
         self.account.env = {
-            "MSI_ENDPOINT": f"{self.front.url}{MSI}",
+            "MSI_ENDPOINT": f"{self.endpoint.url}{MSI}",
             "MSI_SECRET": uuid.uuid4().hex,
             "DEFAULT_IDENTITY_CLIENT_ID": str(uuid.uuid4()),
             "SSL_CERT_FILE": str(self._certificate),
             **self.account.env,
         }
-        self.container, self.image, self.vault = next(iter(DATASTORES.values())), IMAGE, self.front.url
+        self.container, self.image, self.vault = next(iter(DATASTORES.values())), IMAGE, self.endpoint.url
         self._bin = folder / "bin"
         self._bin.mkdir()
         (self._bin / "az").write_text(login_script(self.account))
         (self._bin / "az").chmod(0o755)
-        self.front.start()
+        self.endpoint.start()
 
     def __enter__(self) -> AzureCloud:
         return self
@@ -63,7 +63,7 @@ class AzureCloud:
         return {
             "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "AZURE_TOKEN_CREDENTIALS": "AzureCliCredential",
-            "ARM_CLOUD_METADATA_URL": f"{self.front.url}{METADATA}?api-version=2019-05-01",
+            "ARM_CLOUD_METADATA_URL": f"{self.endpoint.url}{METADATA}?api-version=2019-05-01",
             "REQUESTS_CA_BUNDLE": str(self._certificate),
             "SSL_CERT_FILE": str(self._certificate),
             "CLOUDTRAIN_AZURE_SUBSCRIPTION": self.account.subscription,
@@ -97,7 +97,7 @@ class AzureCloud:
     def close(self) -> None:
         """End all jobs, kill all their processes, close the port, leave no file."""
         self.service.close()
-        self.front.close()
+        self.endpoint.close()
         shutil.rmtree(self.account.folder, ignore_errors=True)
 
     @property

@@ -6,14 +6,14 @@ import re
 
 from tests.fakes.azure.account import PROVIDER
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
-from tests.fakes.faults import Kind
-from tests.fakes.messages import Call, Refused, Request
+from tests.fakes.faults import FaultKind
+from tests.fakes.messages import Call, Request, ServiceError
 
 _VERBS = {"GET": "read", "HEAD": "read", "PUT": "write", "PATCH": "write", "DELETE": "delete"}
 _ARM = {
-    "throttle": Refused("TooManyRequests", "The request is being throttled as the limit has been reached.", 429),
-    "error": Refused("InternalServerError", "The server encountered an internal error. Please try again.", 500),
-    "expired": Refused(
+    "throttle": ServiceError("TooManyRequests", "The request is being throttled as the limit has been reached.", 429),
+    "error": ServiceError("InternalServerError", "The server encountered an internal error. Please try again.", 500),
+    "expired": ServiceError(
         "ExpiredAuthenticationToken",
         "The access token expiry UTC time '11/20/2026 9:00:00 AM' is earlier than current UTC time "
         "'11/20/2026 10:00:00 AM'.",
@@ -21,16 +21,18 @@ _ARM = {
     ),
 }
 _HISTORY = {
-    "throttle": Refused("TransientError", "The request is being throttled. Please try again later.", 429),
-    "error": Refused("ServiceError", "InternalServerError", 500),
-    "expired": Refused("UserError", "Token expired: IDX10223: Lifetime validation failed. The token is expired.", 401),
-    "denied": Refused("UserError", "The caller is not authorized to read runs of this workspace.", 403),
+    "throttle": ServiceError("TransientError", "The request is being throttled. Please try again later.", 429),
+    "error": ServiceError("ServiceError", "InternalServerError", 500),
+    "expired": ServiceError(
+        "UserError", "Token expired: IDX10223: Lifetime validation failed. The token is expired.", 401
+    ),
+    "denied": ServiceError("UserError", "The caller is not authorized to read runs of this workspace.", 403),
 }
 _VAULT = {
-    "throttle": Refused("Throttled", "Too many requests to the vault.", 429),
-    "error": Refused("InternalServerError", "An unexpected error occurred.", 500),
-    "expired": Refused("Unauthorized", "[TokenExpired] Error validating token: 'S2S12086'.", 401),
-    "denied": Refused(
+    "throttle": ServiceError("Throttled", "Too many requests to the vault.", 429),
+    "error": ServiceError("InternalServerError", "An unexpected error occurred.", 500),
+    "expired": ServiceError("Unauthorized", "[TokenExpired] Error validating token: 'S2S12086'.", 401),
+    "denied": ServiceError(
         "Forbidden",
         f"Caller is not authorized to perform action on resource.\r\nCaller: appid=loopback;oid={OBJECT_ID}\r\n"
         "Action: 'Microsoft.KeyVault/vaults/secrets/getSecret/action'\r\nInnererror: ForbiddenByRbac",
@@ -38,9 +40,9 @@ _VAULT = {
     ),
 }
 _BLOB = {
-    "throttle": Refused("ServerBusy", "The server is busy.", 503),
-    "error": Refused("InternalError", "The server encountered an internal error. Please retry the request.", 500),
-    "denied": Refused(
+    "throttle": ServiceError("ServerBusy", "The server is busy.", 503),
+    "error": ServiceError("InternalError", "The server encountered an internal error. Please retry the request.", 500),
+    "denied": ServiceError(
         "AuthorizationPermissionMismatch",
         "This request is not authorized to perform this operation using this permission.",
         403,
@@ -48,32 +50,34 @@ _BLOB = {
 }
 
 
-def user_error(message: str, status: int = 400) -> Refused:
+def user_error(message: str, status: int = 400) -> ServiceError:
     """What Azure ML says of most that it does not like."""
-    return Refused("UserError", message, status)
+    return ServiceError("UserError", message, status)
 
 
-def invalid(message: str) -> Refused:
+def invalid(message: str) -> ServiceError:
     """What Azure ML says of a request that does not have the form it must have."""
-    return Refused("ValidationError", message, 400)
+    return ServiceError("ValidationError", message, 400)
 
 
-def unauthenticated(service: str, *, scheme: str = "Bearer") -> Refused:
+def unauthenticated(service: str, *, scheme: str = "Bearer") -> ServiceError:
     """What somebody is told whose credentials are none."""
     if service == "blob":
         message = (
             "Server failed to authenticate the request. Make sure the value of Authorization header is formed "
             "correctly including the signature."
         )
-        return Refused("AuthenticationFailed", message, 401 if scheme == "Bearer" else 403)
+        return ServiceError("AuthenticationFailed", message, 401 if scheme == "Bearer" else 403)
     if service == "history":
-        return Refused("UserError", "Unable to authenticate the request: the Authorization header is not valid.", 401)
+        return ServiceError(
+            "UserError", "Unable to authenticate the request: the Authorization header is not valid.", 401
+        )
     if service == "vault":
-        return Refused("Unauthorized", "AKV10000: Request is missing a Bearer or PoP token.", 401)
-    return Refused("InvalidAuthenticationToken", "The access token is invalid.", 401)
+        return ServiceError("Unauthorized", "AKV10000: Request is missing a Bearer or PoP token.", 401)
+    return ServiceError("InvalidAuthenticationToken", "The access token is invalid.", 401)
 
 
-def error_of(kind: Kind, call: Call, request: Request) -> Refused | None:
+def error_of(kind: FaultKind, call: Call, request: Request) -> ServiceError | None:
     """The error that a fault of this kind answers with; None for one that answers with none."""
     if call.service == "blob":
         if kind == "expired":
@@ -87,7 +91,7 @@ def error_of(kind: Kind, call: Call, request: Request) -> Refused | None:
     return _denied(request) if kind == "denied" else _ARM.get(kind)
 
 
-def _denied(request: Request) -> Refused:
+def _denied(request: Request) -> ServiceError:
     """ARM names the action by the types in the address, and the scope by the address itself."""
     scope = request.target.partition("?")[0]
     parts = scope.partition(f"/providers/{PROVIDER}/")[2].split("/")
@@ -100,4 +104,4 @@ def _denied(request: Request) -> Refused:
         f"'{PROVIDER}/{'/'.join(parts[::2])}/{action}' over scope '{scope}' or the scope is invalid. If access was "
         "recently granted, please refresh your credentials."
     )
-    return Refused("AuthorizationFailed", message, 403)
+    return ServiceError("AuthorizationFailed", message, 403)

@@ -19,7 +19,7 @@ def azure() -> Iterator[AzureCloud]:
     """
     with AzureCloud() as made:
         yield made
-    assert not made.account.troubles, "\n".join(made.account.troubles)
+    assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
     official = official_schema() or {}
     for job in made.service.jobs.values():
         assert official_violations(official, job.properties) == [], job.name
@@ -34,13 +34,13 @@ def azure_account(azure: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterato
         monkeypatch.delenv(name)
     for name, value in azure.environment().items():
         monkeypatch.setenv(name, value)
-    azure.front.reset()
+    azure.endpoint.reset()
     account = azure.account
     kept = ("computes", "quotas", "vm_sizes", "capacity", "missing_images", "secrets")
-    plain = ("user", "grace_seconds", "pace_seconds", "job_page", "blob_page")
+    plain = ("user", "grace_seconds", "phase_seconds", "job_page", "blob_page")
     before = {name: copy.deepcopy(getattr(account, name)) for name in (*kept, *plain)}
     yield azure
-    azure.front.reset()
+    azure.endpoint.reset()
     azure.log_out(and_in=True)
     for name, value in before.items():
         setattr(account, name, value)

@@ -22,7 +22,7 @@ class Metadata(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, name: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Answer)
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.name, self.asked = name, 0
         self.events: list[dict[str, Any]] = []
 
@@ -48,7 +48,7 @@ class Metadata(ThreadingHTTPServer):
         )
 
 
-class _Answer(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler):
     server: Metadata
 
     def do_GET(self) -> None:
@@ -59,13 +59,13 @@ class _Answer(BaseHTTPRequestHandler):
         if self.headers.get("Metadata") != "true" or "X-Forwarded-For" in self.headers or not version:
             self.send_error(400, "Bad Request")
         elif asked.path == "/metadata/instance/compute/name" and "format=text" in asked.query:
-            self._say(self.server.name.encode())
+            self._send(self.server.name.encode())
         elif asked.path == "/metadata/scheduledevents":
-            self._say(json.dumps({"DocumentIncarnation": 1, "Events": self.server.events}).encode())
+            self._send(json.dumps({"DocumentIncarnation": 1, "Events": self.server.events}).encode())
         else:
             self.send_error(404, "Not Found")
 
-    def _say(self, content: bytes) -> None:
+    def _send(self, content: bytes) -> None:
         self.send_response(200)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

@@ -8,7 +8,7 @@ from typing import Any
 from tests.fakes.azure.account import DATASTORES, LOW_PRIORITY, PROVIDER, SUFFIX, WORKSPACES, Account
 from tests.fakes.azure.errors import user_error
 from tests.fakes.azure.jobs import Job
-from tests.fakes.azure.refusals import vcpus_used
+from tests.fakes.azure.request_rules import vcpus_used
 from tests.fakes.azure.wire import DISCOVERY
 
 Resource = dict[str, Any]

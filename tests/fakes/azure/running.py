@@ -13,7 +13,7 @@ from cloudtrain.providers.emulation.container import addresses
 from cloudtrain.providers.local.ports import free_port
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.assets import Assets
-from tests.fakes.azure.crew import Crew, NoInput
+from tests.fakes.azure.container_group import ContainerGroup, NoInput
 from tests.fakes.azure.documents import document
 from tests.fakes.azure.jobs import Job
 
@@ -21,7 +21,7 @@ STOP_FILE_POLL_SECONDS = 0.02
 """Between two looks at the processes."""
 
 
-class Over(Exception):
+class JobEnded(Exception):
     """The job ends here: its status, and why."""
 
     def __init__(self, status: str, message: str = "") -> None:
@@ -33,17 +33,17 @@ def run(job: Job, account: Account, assets: Assets) -> None:
     """All of it, in a thread of its own; whatever happens, the job has an end."""
     folder = account.folder / "jobs" / job.name
     try:
-        _Life(job, account, assets, folder).live()
-    except Over as over:
-        job.finish(over.status, over.message)
+        _JobRun(job, account, assets, folder).live()
+    except JobEnded as ended:
+        job.finish(ended.status, ended.message)
     except Exception:  # noqa: BLE001  (a mistake of ours, which must not look like one of the client's)
-        account.troubles.append(traceback.format_exc())
+        account.unexpected_errors.append(traceback.format_exc())
         job.finish("Failed", "InternalServerError", code="ServiceError")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Life:
+class _JobRun:
     def __init__(self, job: Job, account: Account, assets: Assets, folder: Path) -> None:
         self.job, self.account, self.assets, self.folder = job, account, assets, folder
         self.attempts, self.ran_seconds = 0, 0.0
@@ -69,7 +69,7 @@ class _Life:
         self._pause()
         image = self.assets.image(job.properties["environmentId"])
         if image in account.missing_images:
-            raise Over(
+            raise JobEnded(
                 "Failed",
                 f"AzureMLCompute job failed.\nFailedPullingImage: Unable to pull docker image\n\timageName: {image}\n"
                 "\terror: Run docker command to pull public image failed with error: Error response from daemon: "
@@ -77,12 +77,12 @@ class _Life:
             )
         code_id = job.properties.get("codeId")
         contract = command_job(document(job), master=addresses(job.nodes)[0], port=free_port())
-        crew = Crew(job, contract, self.assets.code(code_id) if code_id else None, folder, account)
+        group = ContainerGroup(job, contract, self.assets.code(code_id) if code_id else None, folder, account)
         job.enter("Starting")
         try:
-            crew.build()
+            group.build()
         except NoInput as missing:
-            raise Over(
+            raise JobEnded(
                 "Failed",
                 '{"NonCompliant":"ScriptExecutionException was caused by StreamAccessException.\\n  '
                 "StreamAccessException was caused by NotFoundException.\\n    Found no resources for the input "
@@ -90,67 +90,67 @@ class _Life:
             ) from None
         self._pause()
         try:
-            crew.start()
+            group.start()
             job.enter("Running")
-            why = self._watch(crew, contract.timeout_seconds)
+            why = self._watch(group, contract.timeout_seconds)
         finally:
-            crew.end()
-            crew.keep()
+            group.end()
+            group.keep()
         if why == "interrupted":
             job.interrupted.clear()
             job.enter("Queued")
         else:
-            self._conclude(crew, why)
+            self._conclude(group, why)
 
-    def _watch(self, crew: Crew, timeout_seconds: int | None) -> str:
+    def _watch(self, group: ContainerGroup, timeout_seconds: int | None) -> str:
         """Until all processes are over: why they were ended, if they were."""
         began = time.monotonic()
         limit = began + (timeout_seconds or math.inf) - self.ran_seconds
         grace = self.account.grace_seconds or 0
         why, deadline = "", 0.0
-        while not crew.poll():
+        while not group.poll():
             now = time.monotonic()
             if not why:
-                why = self._reason(crew, late=now > limit)
+                why = self._reason(group, late=now > limit)
                 if why:
                     deadline = now + grace
                     if grace:
-                        crew.terminate()
+                        group.terminate()
             if why and (now >= deadline or self.account.closing.is_set()):
-                crew.end()
+                group.end()
             time.sleep(STOP_FILE_POLL_SECONDS)
         self.ran_seconds += time.monotonic() - began
-        return why or ("failed" if crew.failed else "")
+        return why or ("failed" if group.failed else "")
 
-    def _reason(self, crew: Crew, *, late: bool) -> str:
+    def _reason(self, group: ContainerGroup, *, late: bool) -> str:
         """Why the processes must be ended, if they must."""
         if self.job.cancel_asked.is_set() or self.account.closing.is_set():
             return "canceled"
-        if crew.failed:
+        if group.failed:
             return "failed"
         if self.job.interrupted.is_set():
             return "interrupted"
         return "late" if late else ""
 
-    def _conclude(self, crew: Crew, why: str) -> None:
+    def _conclude(self, group: ContainerGroup, why: str) -> None:
         """The end; what a job has left is stored, however it ended."""
         job = self.job
         job.enter("Finalizing")
-        crew.upload()
+        group.upload()
         self._pause()
-        if why == "failed" and crew.failed is not None:
-            index, code = crew.failed
-            raise Over(
+        if why == "failed" and group.failed is not None:
+            index, code = group.failed
+            raise JobEnded(
                 "Failed",
-                f"Execution failed. User process '{crew.contract.command.split()[0]}' exited with status code {code}. "
-                f"Please check log file '{crew.log_file(index)}' for error details.",
+                f"Execution failed. User process '{group.contract.command.split()[0]}' exited with status code {code}. "
+                f"Please check log file '{group.log_file(index)}' for error details.",
             )
         if why == "late":
-            raise Over("Canceled", "Job timed out")
-        raise Over("Canceled" if why else "Completed")
+            raise JobEnded("Canceled", "Job timed out")
+        raise JobEnded("Canceled" if why else "Completed")
 
     def _pause(self) -> None:
         """A moment of nothing to do; a cancel ends the job there."""
-        self.job.woken.wait(self.account.pace_seconds)
+        self.job.woken.wait(self.account.phase_seconds)
         if self.job.cancel_asked.is_set() or self.account.closing.is_set():
-            raise Over("Canceled")
+            raise JobEnded("Canceled")

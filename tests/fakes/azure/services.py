@@ -9,8 +9,8 @@ from typing import Any
 from tests.fakes.azure.account import SUFFIX, Account
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.tokens import LIFE_SECONDS
-from tests.fakes.azure.wire import Place, json_answer
-from tests.fakes.messages import Answer, Refused, Request
+from tests.fakes.azure.wire import Place, json_response
+from tests.fakes.messages import Request, Response, ServiceError
 
 CLOUD = "LoopbackCloud"
 VAULT_AUDIENCE = "https://vault.azure.net"
@@ -25,7 +25,7 @@ class Services:
     def __init__(self, account: Account, jobs: Mapping[str, Job]) -> None:
         self.account, self._jobs = account, jobs
 
-    def metadata(self) -> Answer:
+    def metadata(self) -> Response:
         """How this cloud is to be reached, for clients that know no address but this one."""
         url = self.account.url
         cloud = {
@@ -35,32 +35,32 @@ class Services:
             "authentication": {"loginEndpoint": f"{url}/", "audiences": [url]},
             "suffixes": {"storage": SUFFIX},
         }
-        return json_answer(200, [cloud])
+        return json_response(200, [cloud])
 
-    def call(self, operation: str, place: Place, body: Mapping[str, Any]) -> Answer:
+    def call(self, operation: str, place: Place, body: Mapping[str, Any]) -> Response:
         """One call of discovery or of run history; Refused is what it answers instead."""
         if operation == "GetDiscovery":
-            return json_answer(200, dict.fromkeys(("api", "history", "studio"), self.account.url))
+            return json_response(200, dict.fromkeys(("api", "history", "studio"), self.account.url))
         name = place.names.get("name") or str(body.get("runId", ""))
         job = self._jobs.get(name)
         if job is None:
-            raise Refused("UserError", f"Run {name} was not found", 404)
+            raise ServiceError("UserError", f"Run {name} was not found", 404)
         details = job.details(self.account)
         if operation == "GetRunData":
-            return json_answer(200, {"runMetadata": {**details, "outputs": {}}})
-        return json_answer(200, details)
+            return json_response(200, {"runMetadata": {**details, "outputs": {}}})
+        return json_response(200, details)
 
-    def secret(self, request: Request, place: Place) -> Answer:
+    def secret(self, request: Request, place: Place) -> Response:
         """What the Key Vault answers to somebody who has a token for it."""
         audience = self.account.tokens.audience(request.headers.get("authorization", ""))
         if audience != VAULT_AUDIENCE:
             told = f"AKV10022: Invalid audience. Expected {VAULT_AUDIENCE}, found: {audience}."
-            raise Refused("Unauthorized", told, 401)
+            raise ServiceError("Unauthorized", told, 401)
         if "api-version" not in place.query:
-            raise Refused("BadParameter", "api-version must be specified", 400)
+            raise ServiceError("BadParameter", "api-version must be specified", 400)
         name = place.names["name"]
         if name not in self.account.secrets:
-            raise Refused(
+            raise ServiceError(
                 "SecretNotFound",
                 f"A secret with (name/id) {name} was not found in this key vault. If you recently deleted this secret "
                 "you may be able to recover it using the correct recovery command. For help resolving this issue, "
@@ -70,22 +70,22 @@ class Services:
         version = place.names["version"] or "loopback"
         about = {"enabled": True, "created": 1, "updated": 1}
         told_id = f"{self.account.url}/secrets/{name}/{version}"
-        return json_answer(200, {"value": self.account.secrets[name], "id": told_id, "attributes": about})
+        return json_response(200, {"value": self.account.secrets[name], "id": told_id, "attributes": about})
 
-    def identity(self, request: Request, place: Place) -> Answer:
+    def identity(self, request: Request, place: Place) -> Response:
         """A token for a process of a job: it shows the secret that its machine was given."""
         env = self.account.env
         if request.headers.get("secret") != env.get("MSI_SECRET"):
-            raise Refused("Unauthorized", "The secret is missing or wrong.", 401)
+            raise ServiceError("Unauthorized", "The secret is missing or wrong.", 401)
         if place.query.get("api-version") != "2017-09-01" or "resource" not in place.query:
-            raise Refused("BadRequest", "api-version=2017-09-01 and a resource are required.", 400)
+            raise ServiceError("BadRequest", "api-version=2017-09-01 and a resource are required.", 400)
         client = env.get("DEFAULT_IDENTITY_CLIENT_ID", "")
         if place.query.get("clientid", client) != client:
-            raise Refused("BadRequest", f"No identity found for the client id {place.query['clientid']}.", 400)
+            raise ServiceError("BadRequest", f"No identity found for the client id {place.query['clientid']}.", 400)
         resource = place.query["resource"]
         token = self.account.tokens.bearer(resource)
         expiry = str(int(time.time() + LIFE_SECONDS))
-        return json_answer(
+        return json_response(
             200, {"access_token": token, "expires_on": expiry, "resource": resource, "token_type": "Bearer"}
         )
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 from xml.sax.saxutils import escape
 
 from tests.fakes.azure.account import ACCOUNT_FOLDER, PROVIDER, SUFFIX
-from tests.fakes.messages import Answer, Call, Refused, Request
+from tests.fakes.messages import Call, Request, Response, ServiceError
 
 STORAGE_VERSION = "2024-11-04"
 METADATA, DISCOVERY, MSI = "/metadata/endpoints", "/discovery", "/msi/token"
@@ -110,16 +110,16 @@ def call_of(request: Request) -> tuple[Call | None, Place]:
     return Call(service, "?"), Place(path, query, {})
 
 
-def json_answer(status: int, document: object = None, **headers: str) -> Answer:
+def json_response(status: int, document: object = None, **headers: str) -> Response:
     """As everything but storage answers."""
     told = [(name.replace("_", "-"), value) for name, value in headers.items()]
     told.append(("x-ms-request-id", str(uuid4())))
     if document is None:
-        return Answer(status, told, b"")
-    return Answer(status, [("Content-Type", "application/json; charset=utf-8"), *told], json.dumps(document).encode())
+        return Response(status, told, b"")
+    return Response(status, [("Content-Type", "application/json; charset=utf-8"), *told], json.dumps(document).encode())
 
 
-def error_answer(request: Request, service: str, refused: Refused) -> Answer:
+def error_response(request: Request, service: str, refused: ServiceError) -> Response:
     """An error in the words of the request's own protocol."""
     again = {"Retry_After": "0"} if refused.status == 429 else {}
     challenge = {}
@@ -132,13 +132,13 @@ def error_answer(request: Request, service: str, refused: Refused) -> Answer:
         return _storage_error(request, refused)
     inner: dict[str, object] = {"code": refused.code, "message": refused.message}
     if service == "history":
-        return json_answer(
+        return json_response(
             refused.status, {"error": inner, "correlation": {}, "componentName": "run-history"}, **again, **challenge
         )
     if service == "arm" and refused.code in ("UserError", "ValidationError"):
         info = {"type": "ComponentName", "info": {"value": "managementfrontend"}}
         inner |= {"details": [], "additionalInfo": [info]}
-    return json_answer(refused.status, {"error": inner}, **again, **challenge)
+    return json_response(refused.status, {"error": inner}, **again, **challenge)
 
 
 def storage_headers() -> list[tuple[str, str]]:
@@ -157,11 +157,11 @@ def iso_date(seconds: float) -> str:
     return f"{told}.{int(seconds % 1 * 1e6):06}Z"
 
 
-def _storage_error(request: Request, refused: Refused) -> Answer:
+def _storage_error(request: Request, refused: ServiceError) -> Response:
     message = f"{refused.message}\nRequestId:{uuid4()}\nTime:{iso_date(time.time())}"
     text = f"<Error><Code>{refused.code}</Code><Message>{escape(message)}</Message></Error>"
     body = f'<?xml version="1.0" encoding="utf-8"?>{text}'.encode()
     headers = [*storage_headers(), ("x-ms-error-code", refused.code), ("Content-Type", "application/xml")]
     if refused.status == 401:
         headers.append(("WWW-Authenticate", "Bearer authorization_uri=https://login.windows.net/loopback"))
-    return Answer(refused.status, headers, body if request.method != "HEAD" else b"")
+    return Response(refused.status, headers, body if request.method != "HEAD" else b"")

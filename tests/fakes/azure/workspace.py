@@ -12,9 +12,9 @@ from tests.fakes.azure.account import DATASTORES, PROVIDER, WORKSPACES, Account
 from tests.fakes.azure.assets import Assets
 from tests.fakes.azure.errors import user_error
 from tests.fakes.azure.jobs import Job
-from tests.fakes.azure.refusals import machines, refuse
-from tests.fakes.azure.wire import Place, json_answer
-from tests.fakes.messages import Answer, Refused
+from tests.fakes.azure.request_rules import machines, refuse
+from tests.fakes.azure.wire import Place, json_response
+from tests.fakes.messages import Response, ServiceError
 
 VERSIONS = (
     *("2021-10-01", "2022-05-01", "2022-10-01", "2023-02-01-preview", "2023-04-01", "2023-04-01-preview"),
@@ -42,37 +42,37 @@ class Workspace:
         self._threads: list[threading.Thread] = []
         self._lock = threading.RLock()
         assets = self.assets
-        self._operations: dict[str, Callable[[Question], Answer]] = {
-            "GetWorkspace": lambda _: json_answer(200, resources.workspace(account)),
+        self._operations: dict[str, Callable[[Question], Response]] = {
+            "GetWorkspace": lambda _: json_response(200, resources.workspace(account)),
             "ListCodes": lambda asked: _listed(assets.codes(asked.names["name"], asked.query.get("hash"))),
-            "GetCode": lambda asked: json_answer(200, assets.get("codes", *_version(asked))),
-            "StartPendingUpload": lambda asked: json_answer(200, assets.begin_upload(*_version(asked))),
-            "PutCode": lambda asked: json_answer(201, assets.put_code(*_version(asked), asked.body)),
+            "GetCode": lambda asked: json_response(200, assets.get("codes", *_version(asked))),
+            "StartPendingUpload": lambda asked: json_response(200, assets.begin_upload(*_version(asked))),
+            "PutCode": lambda asked: json_response(201, assets.put_code(*_version(asked), asked.body)),
             "ListEnvironments": lambda asked: _listed(assets.environments(asked.names["name"])),
-            "GetEnvironment": lambda asked: json_answer(200, assets.get("environments", *_version(asked))),
-            "PutEnvironment": lambda asked: json_answer(201, assets.put_environment(*_version(asked), asked.body)),
+            "GetEnvironment": lambda asked: json_response(200, assets.get("environments", *_version(asked))),
+            "PutEnvironment": lambda asked: json_response(201, assets.put_environment(*_version(asked), asked.body)),
             "ListJobs": self._list_jobs,
-            "GetJob": lambda asked: json_answer(200, self._job(asked).resource(account)),
+            "GetJob": lambda asked: json_response(200, self._job(asked).resource(account)),
             "PutJob": self._put_job,
             "CancelJob": self._cancel,
             "GetOperation": self._operation,
             "ListComputes": lambda _: _listed([resources.compute(account, name) for name in account.computes]),
-            "GetCompute": lambda asked: json_answer(200, resources.compute(account, asked.names["name"])),
+            "GetCompute": lambda asked: json_response(200, resources.compute(account, asked.names["name"])),
             "ListDatastores": lambda _: _listed([resources.datastore(account, name) for name in DATASTORES]),
-            "GetDatastore": lambda asked: json_answer(200, resources.datastore(account, asked.names["name"])),
-            "ListSecrets": lambda asked: json_answer(200, resources.secrets(account, asked.names["name"])),
+            "GetDatastore": lambda asked: json_response(200, resources.datastore(account, asked.names["name"])),
+            "ListSecrets": lambda asked: json_response(200, resources.secrets(account, asked.names["name"])),
             "ListUsages": lambda _: _listed(resources.usages(account, list(self.jobs.values()))),
             "ListVmSizes": lambda _: _listed(resources.sizes(account)),
         }
 
-    def call(self, operation: str, place: Place, body: dict[str, Any]) -> Answer:
+    def call(self, operation: str, place: Place, body: dict[str, Any]) -> Response:
         """One call of the API; Refused is what it answers instead."""
         version = place.query.get("api-version")
         if version is None:
             message = "The api-version query parameter (?api-version=) is required for all requests."
-            raise Refused("MissingApiVersionParameter", message, 400)
+            raise ServiceError("MissingApiVersionParameter", message, 400)
         if version not in VERSIONS:
-            raise Refused(
+            raise ServiceError(
                 "NoRegisteredProviderFound",
                 f"No registered resource provider found for location '{self.account.location}' and API version "
                 f"'{version}' for type 'workspaces'. The supported api-versions are '{', '.join(VERSIONS)}'.",
@@ -80,7 +80,7 @@ class Workspace:
             )
         self._find_scope(place)
         if operation not in self._operations:
-            raise Refused("InvalidResourceType", f"The resource type of {place.path} could not be found.", 404)
+            raise ServiceError("InvalidResourceType", f"The resource type of {place.path} could not be found.", 404)
         return self._operations[operation](Question(place.names, place.query, body))
 
     def interrupt(self, name: str) -> None:
@@ -103,26 +103,26 @@ class Workspace:
     def _find_scope(self, place: Place) -> None:
         account, names = self.account, place.names
         if names.get("subscription", account.subscription).lower() != account.subscription:
-            raise Refused(
+            raise ServiceError(
                 "SubscriptionNotFound", f"The subscription '{names['subscription']}' could not be found.", 404
             )
         if names.get("group", account.resource_group).lower() != account.resource_group:
-            raise Refused("ResourceGroupNotFound", f"Resource group '{names['group']}' could not be found.", 404)
+            raise ServiceError("ResourceGroupNotFound", f"Resource group '{names['group']}' could not be found.", 404)
         if names.get("workspace", account.workspace).lower() != account.workspace:
-            raise Refused(
+            raise ServiceError(
                 "ResourceNotFound",
                 f"The Resource '{WORKSPACES}/{names['workspace']}' under resource group '{names['group']}' was not "
                 "found. For more details please go to https://aka.ms/ARMResourceNotFoundFix",
                 404,
             )
         if names.get("location", account.location) != account.location:
-            raise Refused(
+            raise ServiceError(
                 "LocationNotAvailableForResourceType",
                 f"The provided location '{names['location']}' is not available for resource type '{WORKSPACES}'.",
                 400,
             )
 
-    def _put_job(self, asked: Question) -> Answer:
+    def _put_job(self, asked: Question) -> Response:
         name, account = asked.names["name"], self.account
         with self._lock:
             job = self.jobs.get(name)
@@ -134,7 +134,7 @@ class Workspace:
                         "be changed. Only description, displayName, tags, and isArchived can be changed."
                     )
                 job.change(asked.body)
-                return json_answer(200, job.resource(account))
+                return json_response(200, job.resource(account))
             refuse(name, asked.body, account, self.assets, self.jobs.values())
             vm_size, low_priority = machines(asked.body["properties"], account)
             job = Job(name, asked.body, vm_size=vm_size, low_priority=low_priority)
@@ -143,12 +143,12 @@ class Workspace:
             thread = threading.Thread(
                 target=running.run, args=(job, account, self.assets), name=f"loopback-{name}", daemon=True
             )
-            answer = json_answer(201, job.resource(account))
+            answer = json_response(201, job.resource(account))
             self._threads.append(thread)
             thread.start()
         return answer
 
-    def _list_jobs(self, asked: Question) -> Answer:
+    def _list_jobs(self, asked: Question) -> Response:
         """The newest first, a page at a time, and only those that have a tag of this name."""
         known = {"api-version", "listViewType", "tag", "jobType", "$skipToken"}
         if set(asked.query) - known:
@@ -170,23 +170,23 @@ class Workspace:
         if end < len(jobs):
             query = "&".join(f"{key}={value}" for key, value in asked.query.items() if key != "$skipToken")
             page["nextLink"] = f"{self.account.url}{self.account.scope}/jobs?{query}&$skipToken={jobs[end - 1].name}"
-        return json_answer(200, page)
+        return json_response(200, page)
 
-    def _cancel(self, asked: Question) -> Answer:
+    def _cancel(self, asked: Question) -> Response:
         job = self._job(asked)
         if job.has_ended:
-            return json_answer(200)
+            return json_response(200)
         job.cancel()
         return self._later(job, f"jc:{job.name}:{uuid4()}", asked)
 
-    def _operation(self, asked: Question) -> Answer:
+    def _operation(self, asked: Question) -> Response:
         job = self._job(asked)
-        return json_answer(200, {}) if job.has_ended else self._later(job, f"jc:{job.name}:{uuid4()}", asked)
+        return json_response(200, {}) if job.has_ended else self._later(job, f"jc:{job.name}:{uuid4()}", asked)
 
-    def _later(self, job: Job, operation: str, asked: Question) -> Answer:
+    def _later(self, job: Job, operation: str, asked: Question) -> Response:
         place = f"/subscriptions/{self.account.subscription}/providers/{PROVIDER}/locations/{self.account.location}"
         location = f"{self.account.url}{place}/mfeOperationResults/{operation}?api-version={asked.query['api-version']}"
-        return json_answer(202, Location=location, x_ms_retry_after_ms=POLL_MILLISECONDS)
+        return json_response(202, Location=location, x_ms_retry_after_ms=POLL_MILLISECONDS)
 
     def _job(self, asked: Question) -> Job:
         with self._lock:
@@ -199,5 +199,5 @@ def _version(asked: Question) -> tuple[str, str]:
     return asked.names["name"], asked.names["version"]
 
 
-def _listed(items: list[dict[str, Any]]) -> Answer:
-    return json_answer(200, {"value": items})
+def _listed(items: list[dict[str, Any]]) -> Response:
+    return json_response(200, {"value": items})

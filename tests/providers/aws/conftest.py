@@ -13,7 +13,7 @@ from tests.fakes.aws.cloud import Cloud
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Cloud]:
     """A cloud in which every job stays in its first phase: nothing is ever run."""
-    with Cloud(pace_seconds=3600) as made:
+    with Cloud(phase_seconds=3600) as made:
         yield made
 
 
@@ -27,6 +27,6 @@ def folder(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print('never run')\n")
-    cloud.front.reset()
-    cloud.account.lacking.clear()
+    cloud.endpoint.reset()
+    cloud.account.denied_actions.clear()
     return tmp_path

@@ -5,11 +5,11 @@ from __future__ import annotations
 import cloudtrain
 from cloudtrain.api.run import Run
 from tests.fakes.aws.cloud import Cloud
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 
 JOB = {"name": "faulty", "entrypoint": "train.py", "resources": {"nodes": 2}, "limits": {"max_runtime": "1 h"}}
-PASSING: tuple[Kind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
-LASTING: tuple[Kind, ...] = ("expired", "denied")
+PASSING: tuple[FaultKind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
+LASTING: tuple[FaultKind, ...] = ("expired", "denied")
 SUBMIT_CALLS = range(3)
 CALLS = [("s3", "PutObject", 1), ("s3", "PutObject", 2), ("sagemaker", "CreateTrainingJob", 1)]
 

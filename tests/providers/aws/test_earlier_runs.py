@@ -36,7 +36,7 @@ def test_they_are_listed_and_those_that_ended_are_read_without_asking(data: str,
     assert listed == {"old-aws": "pending", "old-aws-done": "succeeded"}
     state = cloudtrain.find_run("old-aws-done", data_dir=data).cached_status()
     assert (state.name, state.nodes, state.billing["billable_seconds"]) == ("old", 2, 11)
-    assert cloud.front.calls == []
+    assert cloud.endpoint.calls == []
 
 
 def test_their_lines_are_here(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from cloudtrain.api.lookup import find_run, import_remote_runs
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.runs.events import Cursor
 from tests.fakes.aws.cloud import Cloud
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 from tests.providers.aws.jobs import JOB, LASTING, PASSING, exists, submitted
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
@@ -27,44 +27,44 @@ OBSERVING = [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams"
 
 @pytest.mark.parametrize("call", OBSERVING, ids=lambda call: call[1])
 @pytest.mark.parametrize("kind", PASSING)
-def test_waiting_goes_on_while_a_cloud_does_not_answer(cloud: Cloud, kind: Kind, call: tuple[str, str]) -> None:
+def test_waiting_goes_on_while_a_cloud_does_not_answer(cloud: Cloud, kind: FaultKind, call: tuple[str, str]) -> None:
     run = submitted(f"wait-{kind.replace('_', '-')}-{call[0]}")
-    cloud.front.fault(kind, *call, times=4)
+    cloud.endpoint.fault(kind, *call, times=4)
     updates = run.watch()
-    before = len(cloud.front.calls)
-    while len(cloud.front.calls) < before + 12:
+    before = len(cloud.endpoint.calls)
+    while len(cloud.endpoint.calls) < before + 12:
         assert not next(updates).state.has_ended
 
 
 @pytest.mark.parametrize("kind", LASTING)
-def test_waiting_ends_with_words_when_asking_again_cannot_help(cloud: Cloud, kind: Kind) -> None:
+def test_waiting_ends_with_words_when_asking_again_cannot_help(cloud: Cloud, kind: FaultKind) -> None:
     run = submitted(f"lasting-{kind}")
-    cloud.front.fault(kind, "sagemaker", "DescribeTrainingJob", times=50)
+    cloud.endpoint.fault(kind, "sagemaker", "DescribeTrainingJob", times=50)
     with pytest.raises(CloudError) as failed:
         run.wait(20)
     assert "aws sso login" in str(failed.value.hint) or "permission" in str(failed.value.hint)
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert run.status().state == "pending"
 
 
 @pytest.mark.parametrize("kind", PASSING)
-def test_a_stop_reaches_the_job_through_what_passes(cloud: Cloud, kind: Kind) -> None:
+def test_a_stop_reaches_the_job_through_what_passes(cloud: Cloud, kind: FaultKind) -> None:
     run = submitted(f"stop-{kind.replace('_', '-')}")
-    cloud.front.fault(kind, "sagemaker", "StopTrainingJob")
+    cloud.endpoint.fault(kind, "sagemaker", "StopTrainingJob")
     assert run.stop().state == "stopped"
 
 
 def test_list_asks_a_cloud_only_when_told_to_and_shows_what_it_knows(cloud: Cloud) -> None:
     submitted("listed-1")
     submitted("listed-2")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert {run["state"] for run in cloudtrain.list_runs()} == {"pending"}
-    assert cloud.front.calls == []
-    cloud.front.fault("expired", times=50)
+    assert cloud.endpoint.calls == []
+    cloud.endpoint.fault("expired", times=50)
     asked = cloudtrain.list_runs(asking="aws")
     assert {run["state"] for run in asked} == {"pending"}
     assert all("credentials have expired" in run["reason"] for run in asked)
-    assert len(cloud.front.calls) == 1
+    assert len(cloud.endpoint.calls) == 1
 
 
 def test_status_shows_what_was_last_seen_and_then_why_it_cannot_ask(cloud: Cloud, tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ def test_a_look_while_a_submit_is_under_way_does_not_end_the_run(cloud: Cloud, t
 
 
 @pytest.mark.parametrize("then", ["throttle", "denied", "expired"])
-def test_a_lost_first_try_is_not_forgotten_when_the_second_fails_otherwise(cloud: Cloud, then: Kind) -> None:
+def test_a_lost_first_try_is_not_forgotten_when_the_second_fails_otherwise(cloud: Cloud, then: FaultKind) -> None:
     run_id = f"first-lost-{then}"
-    cloud.front.fault("lost", "sagemaker", "CreateTrainingJob")
-    cloud.front.fault(then, "sagemaker", "CreateTrainingJob", nth=2, times=50)
-    cloud.front.fault("throttle", "sagemaker", "DescribeTrainingJob", times=2)
+    cloud.endpoint.fault("lost", "sagemaker", "CreateTrainingJob")
+    cloud.endpoint.fault(then, "sagemaker", "CreateTrainingJob", nth=2, times=50)
+    cloud.endpoint.fault("throttle", "sagemaker", "DescribeTrainingJob", times=2)
     with suppress(CloudError):
         submitted(run_id)
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert exists(cloud, run_id)
     assert find_run(run_id).status().state == "pending"
 
@@ -137,7 +137,7 @@ def test_last_is_the_last_run_of_this_machine_also_after_adoption(
 def test_who_follows_a_job_with_credentials_that_expire_is_told_that_it_goes_on(cloud: Cloud, tmp_path: Path) -> None:
     bench = Bench(tmp_path / "bench", env=cloud.environment())
     bench.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
-    cloud.front.fault("expired", "sagemaker", "DescribeTrainingJob", nth=3, times=50)
+    cloud.endpoint.fault("expired", "sagemaker", "DescribeTrainingJob", nth=3, times=50)
     said = bench.run("submit", "--provider", "aws", "--run-id", "followed-1")
     assert said.code == 4
     assert "the job goes on meanwhile: cloudtrain wait followed-1" in said.err.replace("python -m ", "")
@@ -158,10 +158,10 @@ def lines_of(cloud: Cloud, run_id: str, node: int, *lines: str) -> None:
 
 @pytest.mark.parametrize("nth", range(1, 7))
 @pytest.mark.parametrize("kind", PASSING)
-def test_log_lines_and_events_are_read_once_whatever_call_goes_wrong(cloud: Cloud, kind: Kind, nth: int) -> None:
+def test_log_lines_and_events_are_read_once_whatever_call_goes_wrong(cloud: Cloud, kind: FaultKind, nth: int) -> None:
     run = submitted(f"lines-{kind.replace('_', '-')}-{nth}")
     event = '::cloudtrain:: {"type": "metrics", "time": 1, "node": 0, "rank": 0, "seq": %d, "values": {"loss": %d}}'
-    cloud.front.fault(kind, "logs", nth=nth)
+    cloud.endpoint.fault(kind, "logs", nth=nth)
     updates = run.watch()
     said: list[str] = []
     for part in range(3):
@@ -213,11 +213,11 @@ def archive(**files: str) -> bytes:
 
 @pytest.mark.parametrize("nth", range(1, 6))
 @pytest.mark.parametrize("kind", [*PASSING, *LASTING])
-def test_a_fetch_brings_everything_or_leaves_nothing(cloud: Cloud, tmp_path: Path, kind: Kind, nth: int) -> None:
+def test_a_fetch_brings_everything_or_leaves_nothing(cloud: Cloud, tmp_path: Path, kind: FaultKind, nth: int) -> None:
     run = submitted(f"fetch-{kind.replace('_', '-')}-{nth}")
     cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", archive(model__weights="w" * 1000))
     cloud.put(f"cloudtrain/runs/{run.id}/checkpoints/step-1/rank-0.pt", b"c" * 1000)
-    cloud.front.fault(kind, "s3", nth=nth)
+    cloud.endpoint.fault(kind, "s3", nth=nth)
     try:
         run.fetch(tmp_path / "result", checkpoints=True)
     except CloudError:

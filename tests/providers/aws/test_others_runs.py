@@ -12,7 +12,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError, RunNotFound
 from tests.fakes.aws.cloud import Cloud
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 from tests.providers.aws.jobs import JOB, submitted
 
 
@@ -33,7 +33,7 @@ def mine(run_id: str, here: str, **more: object) -> Run:
 
 
 def searches(cloud: Cloud) -> int:
-    return Counter(call.operation for call in cloud.front.calls)["Search"]
+    return Counter(call.operation for call in cloud.endpoint.calls)["Search"]
 
 
 def test_a_job_that_a_colleague_starts_later_is_never_the_last_one(
@@ -89,18 +89,18 @@ def test_a_list_asks_for_a_hundred_jobs_at_once_and_then_for_news_only(
         ]
         cloud.service.call("CreateTrainingJob", {**template, "TrainingJobName": f"many-{number}", "Tags": tags})
     total = len(cloud.service.jobs)
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert len(import_remote_runs("aws", data_dir=here)) == total
     assert searches(cloud) == -(-total // 100)
     for job in cloud.service.jobs.values():  # nothing has changed for an hour
         job.learn(LastModifiedTime=job["LastModifiedTime"] - 3600)
     late = of_a_colleague(monkeypatch, "many-late")
     cloud.service.jobs["many-7"].finish("Failed", "Failed", "AlgorithmError: , exit code: 3")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert import_remote_runs("aws", data_dir=here) == [late.id]
-    assert [call.operation for call in cloud.front.calls] == ["GetCallerIdentity", "Search"]
+    assert [call.operation for call in cloud.endpoint.calls] == ["GetCallerIdentity", "Search"]
     assert find_run("many-7", data_dir=here).cached_status().state == "failed"
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert import_remote_runs("aws", data_dir=here, everything=True) == []
     assert searches(cloud) == -(-(total + 1) // 100)
 
@@ -115,9 +115,9 @@ def test_a_list_tells_how_runs_stand_without_a_call_for_each(
     import_remote_runs("aws", data_dir=here)
     assert find_run(run.id, data_dir=here).cached_status().state == "running"
     job.finish("Completed", "Completed")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     import_remote_runs("aws", data_dir=here)
-    assert "DescribeTrainingJob" not in [call.operation for call in cloud.front.calls]
+    assert "DescribeTrainingJob" not in [call.operation for call in cloud.endpoint.calls]
     summary = next(line for line in cloudtrain.list_runs(data_dir=here) if line["run"] == run.id)
     assert (summary["state"], summary["ended"] is not None) == ("succeeded", True)
 
@@ -133,12 +133,12 @@ def test_a_list_looks_at_ones_own_run_that_has_changed(cloud: Cloud, here: str) 
 @pytest.mark.parametrize("call", [("sts", "GetCallerIdentity"), ("sagemaker", "Search")], ids=["who", "search"])
 @pytest.mark.parametrize("kind", ["throttle", "error", "lost", "refused_lost", "slow"])
 def test_a_list_finds_new_jobs_through_what_passes(
-    cloud: Cloud, here: str, kind: Kind, call: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, here: str, kind: FaultKind, call: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = of_a_colleague(monkeypatch, f"through-{kind.replace('_', '-')}-{call[0]}")
-    cloud.front.fault(kind, *call)
+    cloud.endpoint.fault(kind, *call)
     assert run.id in import_remote_runs("aws", data_dir=here)
-    assert call in cloud.front.calls
+    assert call in cloud.endpoint.calls
 
 
 @pytest.mark.parametrize(
@@ -151,20 +151,20 @@ def test_a_list_finds_new_jobs_through_what_passes(
     ids=["who expired", "search expired", "search denied"],
 )
 def test_a_list_that_is_refused_says_so_and_misses_nothing_the_next_time(
-    cloud: Cloud, here: str, kind: Kind, call: tuple[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, here: str, kind: FaultKind, call: tuple[str, str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = of_a_colleague(monkeypatch, f"refused-{kind}-{call[0]}")
-    cloud.front.fault(kind, *call, times=50)
+    cloud.endpoint.fault(kind, *call, times=50)
     with pytest.raises(CloudError, match=words):
         import_remote_runs("aws", data_dir=here)
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert run.id in import_remote_runs("aws", data_dir=here)
 
 
 def test_machines_that_are_kept_are_shown_until_they_are_given_back(
     cloud: Cloud, here: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cloud.account, "keeps_machines", True)
+    monkeypatch.setattr(cloud.account, "has_warm_pools", True)
     run = mine("kept-1", here, aws={"keep_alive": "30 min"})
     job = cloud.service.jobs[run.id]
     job.enter("Training")
@@ -178,7 +178,7 @@ def test_machines_that_are_kept_are_shown_until_they_are_given_back(
     with pytest.raises(SystemExit):
         main(["--data-dir", here, "stop", run.id, "--release"])
     assert "kept-1: its machines are given back" in capsys.readouterr().err
-    assert cloud.front.sent[-1] == (
+    assert cloud.endpoint.sent[-1] == (
         ("sagemaker", "UpdateTrainingJob"),
         {"TrainingJobName": run.id, "ResourceConfig": {"KeepAlivePeriodInSeconds": 0}},
     )
@@ -201,7 +201,7 @@ def test_a_release_where_nothing_is_kept_says_so(cloud: Cloud, here: str, capsys
 def test_kept_machines_of_which_the_time_is_over_are_not_shown(
     cloud: Cloud, here: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cloud.account, "keeps_machines", True)
+    monkeypatch.setattr(cloud.account, "has_warm_pools", True)
     run = mine("over-1", here, aws={"keep_alive": "30 min"})
     job = cloud.service.jobs[run.id]
     job.enter("Training")
@@ -218,7 +218,7 @@ def test_kept_machines_of_which_the_time_is_over_are_not_shown(
 def test_a_submit_that_was_refused_is_no_failed_job(
     cloud: Cloud, here: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cloud.account.lacking |= {"sagemaker:CreateTrainingJob"}
+    cloud.account.denied_actions |= {"sagemaker:CreateTrainingJob"}
     with pytest.raises(CloudError, match="sagemaker:CreateTrainingJob"):
         mine("refused-1", here)
     with pytest.raises(SystemExit):

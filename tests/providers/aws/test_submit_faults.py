@@ -13,7 +13,7 @@ import cloudtrain
 from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError
 from tests.fakes.aws.cloud import Cloud
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 from tests.providers.aws.jobs import CALLS, JOB, LASTING, PASSING, SUBMIT_CALLS, exists, submitted
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
@@ -23,15 +23,15 @@ from tests.support.workbench import Bench
 def until_nothing_hangs(cloud: Cloud) -> None:
     """The service has seen that the client is gone."""
     deadline = time.monotonic() + HANG_SECONDS
-    while cloud.front.hanging and time.monotonic() < deadline:
+    while cloud.endpoint.hanging and time.monotonic() < deadline:
         time.sleep(0.01)  # the pause between two looks
 
 
 @pytest.mark.parametrize("index", SUBMIT_CALLS)
 @pytest.mark.parametrize("kind", PASSING)
-def test_a_submit_outlives_what_passes(cloud: Cloud, kind: Kind, index: int) -> None:
+def test_a_submit_outlives_what_passes(cloud: Cloud, kind: FaultKind, index: int) -> None:
     run_id = f"once-{kind.replace('_', '-')}-{index}"
-    cloud.front.faults_on_call(index, kind)
+    cloud.endpoint.fault_on_call(index, kind)
     run = submitted(run_id)
     assert exists(cloud, run_id)
     assert run.status().state == "pending"
@@ -41,10 +41,10 @@ def test_a_submit_outlives_what_passes(cloud: Cloud, kind: Kind, index: int) -> 
 @pytest.mark.parametrize("index", SUBMIT_CALLS)
 @pytest.mark.parametrize("kind", [*PASSING[:-1], *LASTING])
 def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_which(
-    cloud: Cloud, kind: Kind, index: int
+    cloud: Cloud, kind: FaultKind, index: int
 ) -> None:
     run_id = f"ever-{kind.replace('_', '-')}-{index}"
-    cloud.front.fault(kind, *CALLS[index], times=50)
+    cloud.endpoint.fault(kind, *CALLS[index], times=50)
     if kind == "lost" and index == 2:  # its answer is lost for good, and yet the job is found by its name
         assert submitted(run_id).status().state == "pending"
         assert exists(cloud, run_id)
@@ -53,7 +53,7 @@ def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_whi
         submitted(run_id)
     assert failed.value.exit_code == 4
     assert failed.value.hint
-    cloud.front.reset()
+    cloud.endpoint.reset()
     state = find_run(run_id).status()
     assert not exists(cloud, run_id)
     assert state.state in ("failed", "submitting")
@@ -62,12 +62,14 @@ def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_whi
 
 
 @pytest.mark.parametrize("kind", ["error", "refused_lost"])
-def test_a_create_without_an_answer_is_settled_later(cloud: Cloud, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_create_without_an_answer_is_settled_later(
+    cloud: Cloud, kind: FaultKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_id = f"later-{kind.replace('_', '-')}"
-    cloud.front.fault(kind, "sagemaker", "CreateTrainingJob", times=50)
+    cloud.endpoint.fault(kind, "sagemaker", "CreateTrainingJob", times=50)
     with pytest.raises(CloudError, match="not known yet"):
         submitted(run_id)
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert find_run(run_id).status().state == "submitting"
     monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.ARRIVAL_SECONDS", 0)
     state = find_run(run_id).status()
@@ -77,11 +79,11 @@ def test_a_create_without_an_answer_is_settled_later(cloud: Cloud, kind: Kind, m
 
 
 def test_a_job_that_came_about_after_all_is_taken_up(cloud: Cloud) -> None:
-    cloud.front.fault("lost", "sagemaker", "CreateTrainingJob", times=50)
-    cloud.front.fault("error", "sagemaker", "DescribeTrainingJob", times=50)
+    cloud.endpoint.fault("lost", "sagemaker", "CreateTrainingJob", times=50)
+    cloud.endpoint.fault("error", "sagemaker", "DescribeTrainingJob", times=50)
     with pytest.raises(CloudError, match="not known yet"):
         submitted("late-1")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert find_run("late-1").status().state == "pending"
 
 
@@ -89,7 +91,7 @@ def test_a_name_that_somebody_else_uses_is_not_taken_for_ours(
     cloud: Cloud, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     submitted("taken-1")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     other = str(tmp_path_factory.mktemp("other"))
     plan = cloudtrain.plan(cloudtrain.load(JOB), "aws", run_id="taken-1", data_dir=other)
     with pytest.raises(cloudtrain.RunExists, match="exists already"):
@@ -106,10 +108,10 @@ WORDS = {
 
 
 @pytest.mark.parametrize("kind", WORDS)
-def test_the_command_line_says_it_in_words_and_leaves_with_four(cloud: Cloud, tmp_path: Path, kind: Kind) -> None:
+def test_the_command_line_says_it_in_words_and_leaves_with_four(cloud: Cloud, tmp_path: Path, kind: FaultKind) -> None:
     bench = Bench(tmp_path / "bench", env=cloud.environment())
     bench.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
-    cloud.front.fault(kind, "sagemaker", "CreateTrainingJob", times=50)
+    cloud.endpoint.fault(kind, "sagemaker", "CreateTrainingJob", times=50)
     said = bench.run("submit", "--provider", "aws", "--detach")
     assert said.code == 4
     assert "Traceback" not in said.err
@@ -135,19 +137,19 @@ def test_no_credentials_a_wrong_region_and_no_network_are_told_apart(cloud: Clou
 @pytest.mark.parametrize("when", ["hang_before", "hang"])
 @pytest.mark.parametrize("index", SUBMIT_CALLS)
 def test_a_submit_that_is_killed_at_any_call_leaves_one_job_or_none(
-    cloud: Cloud, tmp_path: Path, when: Kind, index: int
+    cloud: Cloud, tmp_path: Path, when: FaultKind, index: int
 ) -> None:
     bench = Bench(tmp_path / "bench", env=cloud.environment())
     bench.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
     run_id = f"killed-{when.replace('_', '-')}-{index}"
-    cloud.front.faults_on_call(index, when)
+    cloud.endpoint.fault_on_call(index, when)
     client = bench.begin("submit", "--provider", "aws", "--detach", "--run-id", run_id)
-    cloud.front.wait_hanging()
+    cloud.endpoint.wait_until_hanging()
     assert bench.json("status", run_id)["state"] == "submitting"
     client.send_signal(signal.SIGKILL)
     client.communicate()
     until_nothing_hangs(cloud)
-    cloud.front.reset()
+    cloud.endpoint.reset()
     made = when == "hang" and index == 2
     assert exists(cloud, run_id) is made
     status = bench.json("status", run_id)

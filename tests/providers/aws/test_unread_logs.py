@@ -11,7 +11,7 @@ from cloudtrain.api.lookup import find_run
 from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
 from tests.fakes.aws.cloud import Cloud
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 from tests.providers.aws.jobs import submitted
 from tests.providers.aws.test_later_faults import archive, lines_of
 from tests.support.events import events_of
@@ -36,13 +36,13 @@ def trained(cloud: Cloud, run_id: str, status: str = "Completed") -> None:
     job.finish(status, status)
 
 
-@pytest.mark.parametrize("lacking", UNREADABLE, ids=NAMES)
+@pytest.mark.parametrize("denied_actions", UNREADABLE, ids=NAMES)
 def test_without_the_right_to_read_logs_a_job_ends_and_is_fetched_and_repeated(
-    cloud: Cloud, tmp_path: Path, lacking: set[str]
+    cloud: Cloud, tmp_path: Path, denied_actions: set[str]
 ) -> None:
-    run = submitted(f"unread-{UNREADABLE.index(lacking)}")
+    run = submitted(f"unread-{UNREADABLE.index(denied_actions)}")
     lines_of(cloud, run.id, 0, "[rank 0] hello")
-    cloud.account.lacking |= lacking
+    cloud.account.denied_actions |= denied_actions
     assert run.status().state == "pending"
     assert "not authorized to perform: logs:" in run.status().log_error
     trained(cloud, run.id)
@@ -53,13 +53,13 @@ def test_without_the_right_to_read_logs_a_job_ends_and_is_fetched_and_repeated(
 
 def test_lines_that_could_not_be_read_come_when_the_right_is_there(cloud: Cloud) -> None:
     run = submitted("later-1")
-    cloud.account.lacking |= {"logs:GetLogEvents"}
+    cloud.account.denied_actions |= {"logs:GetLogEvents"}
     trained(cloud, run.id)
     assert run.wait(30).state == "succeeded"
     with pytest.raises(CloudError, match="the log cannot be read: GetLogEvents") as refused:
         list(run.logs())
     assert "permission" in str(refused.value.hint)
-    cloud.account.lacking.clear()
+    cloud.account.denied_actions.clear()
     assert [line.text for line in run.logs()] == ["hello"]
     assert run.status().log_unread is None
 
@@ -67,8 +67,8 @@ def test_lines_that_could_not_be_read_come_when_the_right_is_there(cloud: Cloud)
 def test_the_note_is_written_once_and_taken_back_once(cloud: Cloud) -> None:
     run = submitted("note-1")
     lines_of(cloud, run.id, 0, "[rank 0] hello")
-    for lacking in (True, True, False, False):
-        cloud.account.lacking = {"logs:*"} if lacking else set()
+    for denied_actions in (True, True, False, False):
+        cloud.account.denied_actions = {"logs:*"} if denied_actions else set()
         find_run(run.id).status()
     notes = [event["reason"] != "" for event in events_of(run.folder) if event["type"] == "log_unread"]
     assert notes == [True, False]
@@ -78,7 +78,7 @@ def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_told(cloud:
     run = submitted("here-1")
     lines_of(cloud, run.id, 0, "[rank 0] hello")
     run.status()
-    cloud.front.fault("denied", "sagemaker", "DescribeTrainingJob", times=EVER)
+    cloud.endpoint.fault("denied", "sagemaker", "DescribeTrainingJob", times=EVER)
     shown: list[str] = []
     with pytest.raises(CloudError, match="DescribeTrainingJob"):
         shown.extend(line.text for line in run.logs())
@@ -87,10 +87,10 @@ def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_told(cloud:
 
 def test_an_ended_job_waits_only_a_while_for_logs_that_are_throttled(cloud: Cloud) -> None:
     run = submitted("throttled-1")
-    cloud.front.fault("throttle", "logs", times=EVER)
+    cloud.endpoint.fault("throttle", "logs", times=EVER)
     trained(cloud, run.id)
     assert run.wait(30).state == "succeeded"
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert [line.text for line in run.logs()] == ["hello"]
 
 
@@ -98,9 +98,9 @@ def test_an_ended_job_waits_only_a_while_for_logs_that_are_throttled(cloud: Clou
 @pytest.mark.parametrize(
     "call", [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")], ids=lambda call: call[1]
 )
-def test_a_stop_is_sent_whatever_cannot_be_read(cloud: Cloud, kind: Kind, call: tuple[str, str]) -> None:
+def test_a_stop_is_sent_whatever_cannot_be_read(cloud: Cloud, kind: FaultKind, call: tuple[str, str]) -> None:
     run = submitted(f"stop-{kind}-{call[0]}")
-    cloud.front.fault(kind, *call, times=3 if kind != "denied" else EVER)
+    cloud.endpoint.fault(kind, *call, times=3 if kind != "denied" else EVER)
     with suppress(CloudError):  # that it has ended cannot be told by everybody
         run.stop()
     assert cloud.service.jobs[run.id].stop_asked.is_set()
@@ -110,7 +110,7 @@ def test_the_command_sends_the_stop_too_and_says_what_it_cannot_tell(
     cloud: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = submitted("stop-by-command")
-    cloud.account.lacking |= {"sagemaker:DescribeTrainingJob"}
+    cloud.account.denied_actions |= {"sagemaker:DescribeTrainingJob"}
     with pytest.raises(SystemExit) as left:
         main(["stop", run.id])
     assert cloud.service.jobs[run.id].stop_asked.is_set()
@@ -120,7 +120,7 @@ def test_the_command_sends_the_stop_too_and_says_what_it_cannot_tell(
 
 def test_a_stop_that_is_refused_says_that_the_job_was_not_told(cloud: Cloud) -> None:
     run = submitted("not-told-1")
-    cloud.account.lacking |= {"sagemaker:StopTrainingJob"}
+    cloud.account.denied_actions |= {"sagemaker:StopTrainingJob"}
     with pytest.raises(CloudError, match="not-told-1 was not told to stop: StopTrainingJob") as refused:
         run.stop()
     assert "sagemaker:StopTrainingJob" in refused.value.message + str(refused.value.hint)

@@ -37,7 +37,7 @@ def submit(**more: Any) -> Run:
 
 
 def calls(cloud: Cloud) -> list[tuple[str, str]]:
-    return [(call.service, call.operation) for call in cloud.front.calls]
+    return [(call.service, call.operation) for call in cloud.endpoint.calls]
 
 
 THREE = [("s3", "PutObject"), ("s3", "PutObject"), ("sagemaker", "CreateTrainingJob")]
@@ -46,7 +46,7 @@ THREE = [("s3", "PutObject"), ("s3", "PutObject"), ("sagemaker", "CreateTraining
 def test_a_submit_is_three_calls_and_so_is_the_next_one(cloud: Cloud) -> None:
     submit()
     assert calls(cloud) == THREE
-    cloud.front.reset()
+    cloud.endpoint.reset()
     submit()
     assert calls(cloud) == THREE
 
@@ -112,7 +112,7 @@ def test_a_large_source_is_sent_in_parts_once(cloud: Cloud, folder: Path) -> Non
     cloudtrain.submit(plan, sending=lambda done, total: told.append((done, total)))
     assert calls(cloud)[:2] == [("s3", "HeadObject"), ("s3", "CreateMultipartUpload")]
     assert told[-1][0] == told[-1][1] > 20_000_000
-    cloud.front.reset()
+    cloud.endpoint.reset()
     submit()
     assert calls(cloud) == [("s3", "HeadObject"), ("s3", "PutObject"), ("sagemaker", "CreateTrainingJob")]
 
@@ -120,7 +120,7 @@ def test_a_large_source_is_sent_in_parts_once(cloud: Cloud, folder: Path) -> Non
 def test_what_is_sent_is_what_was_planned(cloud: Cloud) -> None:
     run = submit()
     planned = json.loads((run.folder.path / "request.json").read_text())
-    assert cloud.front.sent[-1][1] == planned
+    assert cloud.endpoint.sent[-1][1] == planned
 
 
 def test_objects_are_encrypted_with_the_key_that_the_spec_names(cloud: Cloud) -> None:
@@ -134,7 +134,7 @@ def test_objects_are_encrypted_with_the_key_that_the_spec_names(cloud: Cloud) ->
 
 def test_a_look_at_a_run_is_one_describe_and_one_search_for_streams(cloud: Cloud) -> None:
     run = submit()
-    cloud.front.reset()
+    cloud.endpoint.reset()
     run.status()
     assert calls(cloud) == [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")]
 
@@ -153,7 +153,7 @@ def test_the_aws_command_line_accepts_a_plan_as_it_is_printed(cloud: Cloud, fold
         [*command, "--cli-input-json", "file://request.json"], capture_output=True, text=True, env=env, check=False
     )
     assert said.returncode == 0, said.stderr
-    assert cloud.front.sent[-1][1] == json.loads(printed)
+    assert cloud.endpoint.sent[-1][1] == json.loads(printed)
 
 
 SDK = """
@@ -179,7 +179,7 @@ def test_the_sagemaker_sdk_puts_the_same_request_on_the_wire(cloud: Cloud, folde
     (folder / "request.json").write_text(json.dumps(planned))
     said = subprocess.run([sys.executable, "-c", SDK], capture_output=True, text=True, env=cloud.clean(), check=False)
     assert said.returncode == 0, said.stderr[-2000:]
-    created = [body for call, body in cloud.front.sent if call.operation == "CreateTrainingJob"]
+    created = [body for call, body in cloud.endpoint.sent if call.operation == "CreateTrainingJob"]
     assert created == [planned]
 
 

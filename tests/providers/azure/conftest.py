@@ -21,13 +21,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture(scope="module")
 def azure() -> Iterator[AzureCloud]:
     """A workspace in which every job stays in its first phase: nothing is ever run."""
-    with AzureCloud(pace_seconds=3600) as made:
+    with AzureCloud(phase_seconds=3600) as made:
         yield made
     forget()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
-    assert not made.account.troubles, "\n".join(made.account.troubles)
+    assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
 
 
 @pytest.fixture
@@ -40,5 +40,5 @@ def folder(cloud: AzureCloud, quick_retries: None, tmp_path: Path, monkeypatch: 
     forget()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(f"print('never run', {str(tmp_path)!r})\n")  # new to the workspace
-    cloud.front.reset()
+    cloud.endpoint.reset()
     return tmp_path

@@ -11,7 +11,7 @@ from cloudtrain.api.run import Run
 from tests.fakes.azure.cloud import IMAGE, AzureCloud
 from tests.fakes.azure.jobs import LOG_CONTAINER
 from tests.fakes.azure.storage import Container
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 from tests.support.workbench import Bench
 
 JOB: dict[str, Any] = {
@@ -21,8 +21,8 @@ JOB: dict[str, Any] = {
     "resources": {"nodes": 2},
     "limits": {"max_runtime": "1 h"},
 }
-PASSING: tuple[Kind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
-LASTING: tuple[Kind, ...] = ("expired", "denied")
+PASSING: tuple[FaultKind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
+LASTING: tuple[FaultKind, ...] = ("expired", "denied")
 EVER = 200
 """More often than anybody asks."""
 

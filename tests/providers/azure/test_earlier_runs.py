@@ -36,7 +36,7 @@ def test_they_are_listed_and_those_that_ended_are_read_without_asking(data: str,
     assert listed == {"old-azure": "pending", "old-azure-done": "succeeded"}
     state = cloudtrain.find_run("old-azure-done", data_dir=data).cached_status()
     assert (state.name, state.nodes) == ("old", 2)
-    assert cloud.front.calls == []
+    assert cloud.endpoint.calls == []
 
 
 def test_their_lines_are_here(tmp_path: Path) -> None:

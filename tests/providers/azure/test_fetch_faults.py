@@ -9,7 +9,7 @@ import pytest
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, StorageError
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 from tests.providers.azure.jobs import EVER, LASTING, PASSING, Where, forget, name_of, run_id_of, submitted
 
 FETCHING = [
@@ -47,7 +47,7 @@ def with_results(cloud: AzureCloud, run_id: str) -> Run:
     for name in ("outputs/plot.png", "logs/azureml/executor.log", "user_logs/std_log.txt"):
         artifacts.write(f"ExperimentRun/dcid.{run.id}/{name}", b"p" * 10)
     forget()
-    cloud.front.reset()
+    cloud.endpoint.reset()
     return run
 
 
@@ -67,25 +67,25 @@ def whole(folder: Path) -> bool:
 @pytest.mark.parametrize("call", FETCHING, ids=name_of)
 @pytest.mark.parametrize("kind", [*PASSING, *LASTING])
 def test_a_fetch_brings_everything_or_leaves_nothing(
-    cloud: AzureCloud, tmp_path: Path, kind: Kind, call: Where
+    cloud: AzureCloud, tmp_path: Path, kind: FaultKind, call: Where
 ) -> None:
     run = with_results(cloud, run_id_of("fetch", kind, name_of(call)))
-    cloud.front.fault(kind, *call)
+    cloud.endpoint.fault(kind, *call)
     if kind in LASTING and call[0] != "history":  # a fetch needs not know how the job stands
         with pytest.raises(CloudError) as failed:
             run.fetch(tmp_path / "result", checkpoints=True)
         assert failed.value.hint
         assert not (tmp_path / "result").exists()
     run.fetch(tmp_path / "result", checkpoints=True)
-    assert [each.operation for each in cloud.front.calls].count(call[1]) >= call[2]
+    assert [each.operation for each in cloud.endpoint.calls].count(call[1]) >= call[2]
     assert whole(tmp_path / "result")
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
 
 
 @pytest.mark.parametrize("kind", [*PASSING[:-1], *LASTING])
-def test_a_fetch_that_fails_for_good_leaves_nothing(cloud: AzureCloud, tmp_path: Path, kind: Kind) -> None:
+def test_a_fetch_that_fails_for_good_leaves_nothing(cloud: AzureCloud, tmp_path: Path, kind: FaultKind) -> None:
     run = with_results(cloud, run_id_of("never", kind))
-    cloud.front.fault(kind, "blob", "GetBlob", nth=2, times=EVER)
+    cloud.endpoint.fault(kind, "blob", "GetBlob", nth=2, times=EVER)
     with pytest.raises(CloudError) as failed:
         run.fetch(tmp_path / "deep" / "result")
     if kind == "denied":

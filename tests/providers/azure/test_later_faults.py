@@ -16,7 +16,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.providers.azure.submit import reconcile
 from cloudtrain.runs.logs import LogLine
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 from tests.providers.azure.jobs import (
     EVER,
     JOB,
@@ -41,35 +41,37 @@ def looked_at(cloud: AzureCloud, run_id: str) -> Run:
     run = submitted(run_id)
     prints(cloud, run_id, 0, "[rank 0] hello")
     forget()  # or the address of the run history would be known
-    cloud.front.reset()
+    cloud.endpoint.reset()
     return run
 
 
 @pytest.mark.parametrize("call", OBSERVING, ids=lambda call: call[1])
 @pytest.mark.parametrize("kind", PASSING)
-def test_waiting_goes_on_while_a_cloud_does_not_answer(cloud: AzureCloud, kind: Kind, call: tuple[str, str]) -> None:
+def test_waiting_goes_on_while_a_cloud_does_not_answer(
+    cloud: AzureCloud, kind: FaultKind, call: tuple[str, str]
+) -> None:
     run = looked_at(cloud, run_id_of("wait", kind, call[1]))
-    cloud.front.fault(kind, *call, times=10 if kind != "slow" else 2)
-    troubles: set[str] = set()
+    cloud.endpoint.fault(kind, *call, times=10 if kind != "slow" else 2)
+    unexpected_errors: set[str] = set()
     lines: list[LogLine] = []
     updates = run.watch()
     while not lines:
         update = next(updates)
         assert not update.state.has_ended
-        troubles.add(update.last_error)
+        unexpected_errors.add(update.last_error)
         lines += update.lines
     assert [line.text for line in lines] == ["hello"]
-    assert bool(troubles - {""}) is (kind != "slow")
+    assert bool(unexpected_errors - {""}) is (kind != "slow")
 
 
 @pytest.mark.parametrize("kind", LASTING)
-def test_waiting_ends_with_words_when_asking_again_cannot_help(cloud: AzureCloud, kind: Kind) -> None:
+def test_waiting_ends_with_words_when_asking_again_cannot_help(cloud: AzureCloud, kind: FaultKind) -> None:
     run = looked_at(cloud, run_id_of("lasting", kind))
-    cloud.front.fault(kind, "history", "GetRunDetails", times=EVER)
+    cloud.endpoint.fault(kind, "history", "GetRunDetails", times=EVER)
     with pytest.raises(CloudError) as failed:
         run.wait(20)
     assert ("az login" if kind == "expired" else "AzureML Data Scientist") in str(failed.value.hint)
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert run.status().state == "pending"
     assert [line.text for line in run.logs()] == ["hello"]
 
@@ -77,10 +79,10 @@ def test_waiting_ends_with_words_when_asking_again_cannot_help(cloud: AzureCloud
 @pytest.mark.parametrize("call", OBSERVING[2:], ids=lambda call: call[1])
 @pytest.mark.parametrize("kind", ["denied", "expired", "throttle"])
 def test_a_log_that_cannot_be_read_keeps_no_job_from_its_end(
-    cloud: AzureCloud, tmp_path: Path, kind: Kind, call: tuple[str, str]
+    cloud: AzureCloud, tmp_path: Path, kind: FaultKind, call: tuple[str, str]
 ) -> None:
     run = looked_at(cloud, run_id_of("unread", kind, call[1]))
-    cloud.front.fault(kind, *call, times=EVER)
+    cloud.endpoint.fault(kind, *call, times=EVER)
     cloud.put(f"cloudtrain/runs/{run.id}/model/weights", b"w")
     cloud.service.jobs[run.id].finish("Completed")
     assert run.wait(60).state == "succeeded"
@@ -88,7 +90,7 @@ def test_a_log_that_cannot_be_read_keeps_no_job_from_its_end(
         list(run.logs())
     if kind != "throttle":
         assert ("az login" if kind == "expired" else "Storage Blob Data") in str(failed.value.hint)
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert (run.fetch(tmp_path / "result") / "model" / "weights").read_bytes() == b"w"
     assert [line.text for line in run.logs()] == ["hello"]
     assert run.status().log_unread is None
@@ -97,14 +99,14 @@ def test_a_log_that_cannot_be_read_keeps_no_job_from_its_end(
 def test_list_asks_a_cloud_only_when_told_to_and_shows_what_it_knows(cloud: AzureCloud) -> None:
     submitted("listed-1")
     submitted("listed-2")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert {run["state"] for run in cloudtrain.list_runs()} == {"pending"}
-    assert cloud.front.calls == []
-    cloud.front.fault("expired", times=EVER)
+    assert cloud.endpoint.calls == []
+    cloud.endpoint.fault("expired", times=EVER)
     asked = cloudtrain.list_runs(asking="azure")
     assert {run["state"] for run in asked} == {"pending"}
     assert all("credentials have expired" in run["reason"] for run in asked)
-    assert len(cloud.front.calls) == 1
+    assert len(cloud.endpoint.calls) == 1
 
 
 def test_status_shows_what_was_last_seen_and_then_why_it_cannot_ask(cloud: AzureCloud, tmp_path: Path) -> None:
@@ -120,25 +122,25 @@ def test_status_shows_what_was_last_seen_and_then_why_it_cannot_ask(cloud: Azure
 
 def test_a_look_while_a_submit_is_under_way_does_not_end_the_run(cloud: AzureCloud, tmp_path: Path) -> None:
     bench = bench_of(cloud, tmp_path)
-    cloud.front.fault("hang_before", "arm", "PutCode")
+    cloud.endpoint.fault("hang_before", "arm", "PutCode")
     client = bench.begin("submit", "--provider", "azure", "--detach", "--run-id", "looked-at")
-    cloud.front.wait_hanging()
+    cloud.endpoint.wait_until_hanging()
     assert bench.json("status", "looked-at")["state"] == "submitting"
-    cloud.front.release()
+    cloud.endpoint.release()
     client.communicate(timeout=HANG_SECONDS)
     assert client.returncode == 0
     assert bench.json("status", "looked-at")["state"] == "pending"
 
 
 @pytest.mark.parametrize("then", ["throttle", "denied", "expired"])
-def test_a_lost_first_try_is_not_forgotten_when_the_second_fails_otherwise(cloud: AzureCloud, then: Kind) -> None:
+def test_a_lost_first_try_is_not_forgotten_when_the_second_fails_otherwise(cloud: AzureCloud, then: FaultKind) -> None:
     run_id = f"first-lost-{then}"
-    cloud.front.fault("lost", "arm", "PutJob", times=4)  # so often the SDK itself tries
-    cloud.front.fault(then, "arm", "PutJob", nth=5, times=EVER)
-    cloud.front.fault("throttle", "arm", "GetJob", nth=2, times=4)
+    cloud.endpoint.fault("lost", "arm", "PutJob", times=4)  # so often the SDK itself tries
+    cloud.endpoint.fault(then, "arm", "PutJob", nth=5, times=EVER)
+    cloud.endpoint.fault("throttle", "arm", "GetJob", nth=2, times=4)
     with suppress(CloudError):
         submitted(run_id)
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert exists(cloud, run_id)
     assert find_run(run_id).status().state == "pending"
 
@@ -192,14 +194,14 @@ def test_last_is_the_last_run_of_this_machine_also_after_adoption(
 
 @pytest.mark.parametrize("kind", PASSING)
 def test_a_job_of_another_machine_is_taken_up_through_what_passes(
-    cloud: AzureCloud, kind: Kind, tmp_path_factory: pytest.TempPathFactory
+    cloud: AzureCloud, kind: FaultKind, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     run = submitted(run_id_of("taken-up", kind))
     prints(cloud, run.id, 0, "[rank 0] hello")
     cloud.service.jobs[run.id].finish("Completed")
     here = str(tmp_path_factory.mktemp("here"))
     for call in [("arm", "GetJob"), ("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "GetBlob")]:
-        cloud.front.fault(kind, *call)
+        cloud.endpoint.fault(kind, *call)
     adopted = find_run(run.id, data_dir=here, provider="azure")
     assert adopted.wait(20).state == "succeeded"
     assert [line.text for line in adopted.logs()] == ["hello"]
@@ -209,7 +211,7 @@ def test_who_follows_a_job_with_credentials_that_expire_is_told_that_it_goes_on(
     cloud: AzureCloud, tmp_path: Path
 ) -> None:
     bench = bench_of(cloud, tmp_path)
-    cloud.front.fault("expired", "history", "GetRunDetails", nth=3, times=EVER)
+    cloud.endpoint.fault("expired", "history", "GetRunDetails", nth=3, times=EVER)
     said = bench.run("submit", "--provider", "azure", "--run-id", "followed-1")
     assert said.code == 4
     assert "the credentials have expired" in said.err
@@ -221,11 +223,11 @@ def test_a_submission_of_which_nothing_was_sent_is_settled_without_asking(cloud:
     run = submitted("unsent-1")
     kept = [event for event in events_of(run.folder) if event["type"] == "submitting"]
     run.folder.events_file.write_text("".join(json.dumps(event) + "\n" for event in kept))
-    cloud.front.reset()
+    cloud.endpoint.reset()
     from cloudtrain.providers.azure.client import workspace
 
     account = cloud.account
     at = workspace(account.subscription, account.resource_group, account.workspace)
     (ended,) = reconcile(at, run.folder, time.time())
     assert ended["reason"].endswith("nothing was started")
-    assert cloud.front.calls == []
+    assert cloud.endpoint.calls == []

@@ -11,7 +11,7 @@ import pytest
 from cloudtrain.api.lookup import find_run
 from cloudtrain.api.run import Run
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 from tests.providers.azure.jobs import PASSING, log_of, prints, run_id_of, submitted
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
@@ -29,9 +29,11 @@ def texts(run: Run, node: int | None = None) -> list[str]:
 
 @pytest.mark.parametrize("nth", range(1, 8))
 @pytest.mark.parametrize("kind", PASSING)
-def test_log_lines_and_events_are_read_once_whatever_call_goes_wrong(cloud: AzureCloud, kind: Kind, nth: int) -> None:
+def test_log_lines_and_events_are_read_once_whatever_call_goes_wrong(
+    cloud: AzureCloud, kind: FaultKind, nth: int
+) -> None:
     run = submitted(run_id_of("lines", kind, nth))
-    cloud.front.fault(kind, nth=nth)
+    cloud.endpoint.fault(kind, nth=nth)
     updates = run.watch()
     said: list[str] = []
     for part in range(3):
@@ -90,14 +92,14 @@ def test_a_log_that_is_replaced_amid_a_look_is_found_by_the_next_one(cloud: Azur
     prints(cloud, run.id, 0, "[rank 0] before")
     run.status()
     prints(cloud, run.id, 0, "[rank 0] lost with its log")
-    cloud.front.fault("hang_before", "blob", "GetBlob")
+    cloud.endpoint.fault("hang_before", "blob", "GetBlob")
     look = threading.Thread(target=run.status)
     look.start()
-    cloud.front.wait_hanging()
+    cloud.endpoint.wait_until_hanging()
     container, blob = log_of(cloud, run.id, 0)
     container.renew(blob)
     prints(cloud, run.id, 0, line)
-    cloud.front.release()
+    cloud.endpoint.release()
     look.join()
     run.status()
     assert texts(run) == ["before", line.removeprefix("[rank 0] ")]

@@ -13,7 +13,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.units import format_duration
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.jobs import Job
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 from tests.providers.azure.jobs import EVER, JOB, PASSING, forget, run_id_of, submitted
 
 
@@ -28,7 +28,7 @@ def listed(here: str) -> dict[str, dict[str, object]]:
 
 
 def calls(cloud: AzureCloud) -> Counter[str]:
-    return Counter(call.operation for call in cloud.front.calls)
+    return Counter(call.operation for call in cloud.endpoint.calls)
 
 
 @pytest.mark.parametrize(
@@ -97,30 +97,30 @@ def test_a_list_asks_for_no_more_pages_than_have_news(
         cloud.service.jobs[job.name] = job
     for job in cloud.service.jobs.values():
         job.finish("Completed")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert len(import_remote_runs("azure", data_dir=here)) == len(cloud.service.jobs)
     assert calls(cloud)["ListJobs"] >= 4
     late = submitted("paged-late")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert import_remote_runs("azure", data_dir=here) == [late.id]
     assert (calls(cloud)["ListJobs"], calls(cloud)["GetRunDetails"]) == (2, 0)
 
 
 @pytest.mark.parametrize("kind", PASSING)
-def test_a_list_finds_new_jobs_through_what_passes(cloud: AzureCloud, here: str, kind: Kind) -> None:
+def test_a_list_finds_new_jobs_through_what_passes(cloud: AzureCloud, here: str, kind: FaultKind) -> None:
     run = submitted(run_id_of("through", kind))
     cloud.service.jobs[run.id].finish("Completed")
     forget()
-    cloud.front.fault(kind, "arm", "ListJobs")
-    cloud.front.fault(kind, "history", "GetRunDetails")
+    cloud.endpoint.fault(kind, "arm", "ListJobs")
+    cloud.endpoint.fault(kind, "history", "GetRunDetails")
     assert run.id in import_remote_runs("azure", data_dir=here)
     assert listed(here)[run.id]["state"] == "succeeded"
 
 
 @pytest.mark.parametrize(("kind", "words"), [("expired", "expired"), ("denied", "not authorized")])
-def test_a_list_that_is_refused_says_so(cloud: AzureCloud, here: str, kind: Kind, words: str) -> None:
+def test_a_list_that_is_refused_says_so(cloud: AzureCloud, here: str, kind: FaultKind, words: str) -> None:
     submitted(run_id_of("refused", kind))
-    cloud.front.fault(kind, "arm", "ListJobs", times=EVER)
+    cloud.endpoint.fault(kind, "arm", "ListJobs", times=EVER)
     with pytest.raises(CloudError, match=f"listing jobs in the workspace .*{words}"):
         import_remote_runs("azure", data_dir=here)
 
@@ -128,7 +128,7 @@ def test_a_list_that_is_refused_says_so(cloud: AzureCloud, here: str, kind: Kind
 def test_who_may_not_read_the_run_history_sees_that_jobs_are_over(cloud: AzureCloud, here: str) -> None:
     run = submitted("no-history-1")
     cloud.service.jobs[run.id].finish("Completed")
-    cloud.front.fault("denied", "history", "GetRunDetails", times=EVER)
+    cloud.endpoint.fault("denied", "history", "GetRunDetails", times=EVER)
     assert run.id in import_remote_runs("azure", data_dir=here)
     assert listed(here)[run.id]["state"] == "succeeded"
 

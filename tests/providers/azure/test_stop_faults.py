@@ -11,7 +11,7 @@ import pytest
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 from tests.providers.azure.jobs import EVER, PASSING, bench_of, forget, run_id_of, said_last, submitted
 from tests.support.limits import HANG_SECONDS
 from tests.support.waiting import eventually
@@ -24,7 +24,7 @@ def running(cloud: AzureCloud, run_id: str) -> Run:
         said_last(cloud, run_id, node, "stopped")
     cloud.service.jobs[run_id].enter("Running")
     forget()
-    cloud.front.reset()
+    cloud.endpoint.reset()
     return run
 
 
@@ -46,34 +46,34 @@ STOPPING = [
 
 @pytest.mark.parametrize("call", STOPPING, ids=lambda call: call[1])
 @pytest.mark.parametrize("kind", PASSING)
-def test_a_stop_reaches_the_job_through_what_passes(cloud: AzureCloud, kind: Kind, call: tuple[str, str]) -> None:
+def test_a_stop_reaches_the_job_through_what_passes(cloud: AzureCloud, kind: FaultKind, call: tuple[str, str]) -> None:
     run = running(cloud, run_id_of("stop", kind, call[1]))
-    cloud.front.fault(kind, *call)
+    cloud.endpoint.fault(kind, *call)
     state = run.stop()
     assert (state.state, state.reason) == ("stopped", "stop was asked")
-    assert call in cloud.front.calls
+    assert call in cloud.endpoint.calls
     assert [name for name in cloud.blobs(f"cloudtrain/runs/{run.id}/output/") if name.endswith(".cloudtrain-stop")]
 
 
 def test_a_stop_of_a_job_in_the_queue_cancels_at_once(cloud: AzureCloud) -> None:
     run = submitted("queued-1")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert run.stop().state == "stopped"
-    assert ("blob", "PutBlob") not in cloud.front.calls, "nobody is there to be told"
-    assert ("arm", "CancelJob") in cloud.front.calls
+    assert ("blob", "PutBlob") not in cloud.endpoint.calls, "nobody is there to be told"
+    assert ("arm", "CancelJob") in cloud.endpoint.calls
 
 
 def test_a_stop_of_a_job_that_has_ended_does_nothing(cloud: AzureCloud) -> None:
     run = submitted("over-1")
     cloud.service.jobs["over-1"].finish("Completed")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert run.stop().state == "succeeded"
-    assert ("arm", "CancelJob") not in cloud.front.calls
+    assert ("arm", "CancelJob") not in cloud.endpoint.calls
 
 
 @pytest.mark.parametrize("kind", ["error", "denied", "lost"])
 def test_a_cancel_that_is_refused_since_the_job_is_over_is_no_error(
-    cloud: AzureCloud, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    cloud: AzureCloud, kind: FaultKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submitted(f"meanwhile-{kind}")
 
@@ -82,19 +82,19 @@ def test_a_cancel_that_is_refused_since_the_job_is_over_is_no_error(
         return False
 
     monkeypatch.setattr("cloudtrain.providers.azure.stop._is_running", ends_in_this_moment)
-    cloud.front.fault(kind, "arm", "CancelJob", times=EVER)
+    cloud.endpoint.fault(kind, "arm", "CancelJob", times=EVER)
     assert run.stop().state == "succeeded"
 
 
 @pytest.mark.parametrize("call", [("history", "GetRunDetails"), ("blob", "HeadBlob")], ids=lambda call: call[1])
 @pytest.mark.parametrize("kind", ["denied", "expired"])
 def test_a_stop_is_sent_whatever_cannot_be_read(
-    cloud: AzureCloud, kind: Kind, call: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    cloud: AzureCloud, kind: FaultKind, call: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudtrain.providers.azure.stop.HEARING_SECONDS", 0)
     monkeypatch.setattr("cloudtrain.providers.azure.stop._grace", lambda _: 0.5)
     run = running(cloud, run_id_of("blind", kind, call[1]))
-    cloud.front.fault(kind, *call, times=EVER)
+    cloud.endpoint.fault(kind, *call, times=EVER)
     with suppress(CloudError):  # that it has ended cannot be told by everybody
         run.stop()
     assert cloud.service.jobs[run.id].cancel_asked.is_set()
@@ -102,25 +102,25 @@ def test_a_stop_is_sent_whatever_cannot_be_read(
 
 def test_a_cancel_that_is_refused_is_the_news_where_nobody_can_tell_how_the_job_stands(cloud: AzureCloud) -> None:
     run = running(cloud, "refused-1")
-    cloud.front.fault("denied", "arm", "CancelJob", times=EVER)
-    cloud.front.fault("expired", "history", "GetRunDetails", times=EVER)
+    cloud.endpoint.fault("denied", "arm", "CancelJob", times=EVER)
+    cloud.endpoint.fault("expired", "history", "GetRunDetails", times=EVER)
     with pytest.raises(CloudError, match="refused-1 was not told to stop: cancelling the job"):
         run.stop()
 
 
 def test_a_cancel_whose_answer_is_lost_for_good_was_one_all_the_same(cloud: AzureCloud) -> None:
     run = submitted("unheard-1")
-    cloud.front.fault("lost", "arm", "CancelJob", times=EVER)
+    cloud.endpoint.fault("lost", "arm", "CancelJob", times=EVER)
     assert run.stop().state == "stopped"
 
 
 def test_a_stop_that_is_not_allowed_says_which_role_is_missing_and_ends_no_run(cloud: AzureCloud) -> None:
     run = running(cloud, "not-allowed-1")
-    cloud.front.fault("denied", "arm", "CancelJob", times=EVER)
+    cloud.endpoint.fault("denied", "arm", "CancelJob", times=EVER)
     with pytest.raises(CloudError, match="not authorized") as failed:
         run.stop()
     assert "jobs/cancel/action: AzureML Data Scientist" in str(failed.value.hint)
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert cloud.service.jobs[run.id].status == "Running"
     assert not run.status().has_ended
 
@@ -131,12 +131,12 @@ def test_a_stop_that_is_not_allowed_says_which_role_is_missing_and_ends_no_run(c
     ids=["no right to write the file", "an expired login"],
 )
 def test_a_job_that_cannot_be_told_to_save_goes_on_until_somebody_asks_again(
-    cloud: AzureCloud, kind: Kind, call: tuple[str, str]
+    cloud: AzureCloud, kind: FaultKind, call: tuple[str, str]
 ) -> None:
     run = submitted(f"untold-{kind}")
     forget()
     cloud.service.jobs[run.id].enter("Running")
-    cloud.front.fault(kind, *call, times=EVER)
+    cloud.endpoint.fault(kind, *call, times=EVER)
     with pytest.raises(CloudError, match="cannot be told to save, so it was not stopped") as refused:
         run.stop()
     assert f"once more `cloudtrain stop {run.id}` cancels it at once" in str(refused.value.hint)

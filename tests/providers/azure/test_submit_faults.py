@@ -10,7 +10,7 @@ import cloudtrain
 from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError, CloudtrainError
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.faults import Kind
+from tests.fakes.faults import FaultKind
 from tests.providers.azure.jobs import (
     AGAIN,
     EVER,
@@ -31,18 +31,18 @@ from tests.support.events import events_of
 def test_these_are_the_calls_of_a_submit(cloud: AzureCloud) -> None:
     forget()
     submitted("calls-1")
-    assert cloud.front.calls == [call[:2] for call in FIRST]
+    assert cloud.endpoint.calls == [call[:2] for call in FIRST]
     forget()
-    cloud.front.reset()
+    cloud.endpoint.reset()
     submitted("calls-2")
-    assert cloud.front.calls == [call[:2] for call in AGAIN]
+    assert cloud.endpoint.calls == [call[:2] for call in AGAIN]
 
 
 @pytest.mark.parametrize("call", FIRST, ids=name_of)
 @pytest.mark.parametrize("kind", PASSING)
-def test_a_first_submit_outlives_what_passes(cloud: AzureCloud, kind: Kind, call: Where) -> None:
+def test_a_first_submit_outlives_what_passes(cloud: AzureCloud, kind: FaultKind, call: Where) -> None:
     run_id = run_id_of("once", kind, name_of(call))
-    cloud.front.fault(kind, *call)
+    cloud.endpoint.fault(kind, *call)
     run = submitted(run_id)
     assert exists(cloud, run_id)
     assert run.status().state == "pending"
@@ -51,23 +51,23 @@ def test_a_first_submit_outlives_what_passes(cloud: AzureCloud, kind: Kind, call
 
 @pytest.mark.parametrize("call", AGAIN, ids=name_of)
 @pytest.mark.parametrize("kind", PASSING)
-def test_a_submit_of_an_unchanged_source_outlives_what_passes(cloud: AzureCloud, kind: Kind, call: Where) -> None:
+def test_a_submit_of_an_unchanged_source_outlives_what_passes(cloud: AzureCloud, kind: FaultKind, call: Where) -> None:
     run_id = run_id_of("again", kind, name_of(call))
     submitted(f"{run_id}-first")
-    cloud.front.reset()
-    cloud.front.fault(kind, *call)
+    cloud.endpoint.reset()
+    cloud.endpoint.fault(kind, *call)
     assert submitted(run_id).status().state == "pending"
     assert exists(cloud, run_id)
-    assert ("blob", "PutBlob") not in cloud.front.calls
+    assert ("blob", "PutBlob") not in cloud.endpoint.calls
 
 
 @pytest.mark.parametrize("call", FIRST, ids=name_of)
 @pytest.mark.parametrize("kind", [*PASSING[:-1], *LASTING])
 def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_which(
-    cloud: AzureCloud, kind: Kind, call: Where
+    cloud: AzureCloud, kind: FaultKind, call: Where
 ) -> None:
     run_id = run_id_of("ever", kind, name_of(call))
-    cloud.front.fault(kind, *call, times=EVER)
+    cloud.endpoint.fault(kind, *call, times=EVER)
     if kind == "lost" and call[1] in ("PutCode", "PutJob"):  # the answer is lost for good, and yet it is found
         assert submitted(run_id).status().state == "pending"
         assert exists(cloud, run_id)
@@ -79,7 +79,7 @@ def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_whi
         submitted(run_id)
     assert failed.value.exit_code == 4
     assert failed.value.hint
-    cloud.front.reset()
+    cloud.endpoint.reset()
     state = find_run(run_id).status()
     assert not exists(cloud, run_id)
     assert state.state in ("failed", "submitting")
@@ -90,13 +90,13 @@ def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_whi
 
 @pytest.mark.parametrize("kind", ["error", "refused_lost"])
 def test_a_create_without_an_answer_is_settled_later(
-    cloud: AzureCloud, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    cloud: AzureCloud, kind: FaultKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = run_id_of("later", kind)
-    cloud.front.fault(kind, "arm", "PutJob", times=EVER)
+    cloud.endpoint.fault(kind, "arm", "PutJob", times=EVER)
     with pytest.raises(CloudError, match="not known yet"):
         submitted(run_id)
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert find_run(run_id).status().state == "submitting"
     monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.ARRIVAL_SECONDS", 0)
     state = find_run(run_id).status()
@@ -106,22 +106,22 @@ def test_a_create_without_an_answer_is_settled_later(
 
 
 def test_a_job_that_came_about_after_all_is_taken_up(cloud: AzureCloud) -> None:
-    cloud.front.fault("lost", "arm", "PutJob", times=EVER)
-    cloud.front.fault("error", "arm", "GetJob", nth=2, times=EVER)
+    cloud.endpoint.fault("lost", "arm", "PutJob", times=EVER)
+    cloud.endpoint.fault("error", "arm", "GetJob", nth=2, times=EVER)
     with pytest.raises(CloudError, match="not known yet"):
         submitted("late-1")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     run = find_run("late-1")
     assert run.status().state == "pending"
     assert run.stop().state == "stopped"
 
 
 def test_a_job_that_came_about_after_all_can_be_stopped_at_once(cloud: AzureCloud) -> None:
-    cloud.front.fault("lost", "arm", "PutJob", times=EVER)
-    cloud.front.fault("error", "arm", "GetJob", nth=2, times=EVER)
+    cloud.endpoint.fault("lost", "arm", "PutJob", times=EVER)
+    cloud.endpoint.fault("error", "arm", "GetJob", nth=2, times=EVER)
     with pytest.raises(CloudError, match="not known yet"):
         submitted("late-2")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     assert find_run("late-2").stop().state == "stopped"
     assert cloud.service.jobs["late-2"].status == "Canceled"
 
@@ -133,21 +133,21 @@ def test_a_name_that_somebody_else_uses_is_not_taken_for_ours_and_not_touched(
     run_id = f"taken-{len(strangers)}"
     submitted(run_id, **strangers)
     before = cloud.service.jobs[run_id].tags
-    cloud.front.reset()
+    cloud.endpoint.reset()
     other = str(tmp_path_factory.mktemp("other"))
     plan = cloudtrain.plan(cloudtrain.load(JOB), "azure", run_id=run_id, data_dir=other)
     with pytest.raises(cloudtrain.RunExists, match="exists already"):
         cloudtrain.submit(plan)
     assert find_run(run_id, data_dir=other).status().state == "failed"
     assert find_run(run_id).status().state == "pending"
-    assert ("arm", "PutJob") not in cloud.front.calls
+    assert ("arm", "PutJob") not in cloud.endpoint.calls
     assert cloud.service.jobs[run_id].tags == before
 
 
 def test_a_name_that_is_taken_between_the_look_and_the_request_is_not_taken_for_ours(
     cloud: AzureCloud, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    cloud.front.fault("hang_before", "arm", "PutJob")
+    cloud.endpoint.fault("hang_before", "arm", "PutJob")
     refused: list[CloudtrainError] = []
 
     def slower() -> None:
@@ -158,12 +158,12 @@ def test_a_name_that_is_taken_between_the_look_and_the_request_is_not_taken_for_
 
     thread = threading.Thread(target=slower)
     thread.start()
-    cloud.front.wait_hanging()
+    cloud.endpoint.wait_until_hanging()
     other = str(tmp_path_factory.mktemp("other"))
     job = cloudtrain.load({**JOB, "env": {"ANOTHER": "job"}})
     cloudtrain.submit(cloudtrain.plan(job, "azure", run_id="moment-1", data_dir=other))
     before = cloud.service.jobs["moment-1"].tags
-    cloud.front.release()
+    cloud.endpoint.release()
     thread.join()
     assert [type(error) for error in refused] == [cloudtrain.RunExists]
     assert find_run("moment-1").status().state == "failed"

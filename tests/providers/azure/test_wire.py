@@ -45,13 +45,13 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def sent(cloud: AzureCloud, operation: str) -> list[dict[str, Any]]:
-    return [body for call, body in cloud.front.sent if call.operation == operation]
+    return [body for call, body in cloud.endpoint.sent if call.operation == operation]
 
 
 def put(cloud: AzureCloud, **more: Any) -> tuple[Run, dict[str, Any]]:
     """The run of a submit, and the body that created its job."""
     forget()
-    cloud.front.reset()
+    cloud.endpoint.reset()
     run = cloudtrain.submit(cloudtrain.plan(cloudtrain.load({**FULL, **more}), "azure"))
     (body,) = sent(cloud, "PutJob")
     return run, body
@@ -67,37 +67,37 @@ def without_time(body: dict[str, Any]) -> dict[str, Any]:
 
 def test_an_unchanged_source_is_not_uploaded_again(cloud: AzureCloud, folder: Path) -> None:
     _, first = put(cloud)
-    assert ("blob", "PutBlob") in cloud.front.calls
+    assert ("blob", "PutBlob") in cloud.endpoint.calls
     _, second = put(cloud)
-    assert cloud.front.calls == [call[:2] for call in AGAIN]
+    assert cloud.endpoint.calls == [call[:2] for call in AGAIN]
     assert first["properties"]["codeId"] == second["properties"]["codeId"]
     (folder / "train.py").write_text("print('changed')\n")
     _, third = put(cloud)
-    assert ("blob", "PutBlob") in cloud.front.calls
+    assert ("blob", "PutBlob") in cloud.endpoint.calls
     assert third["properties"]["codeId"] != first["properties"]["codeId"]
 
 
 def test_ten_thousand_files_are_as_many_calls_as_one(cloud: AzureCloud, folder: Path) -> None:
     put(cloud)
-    one = list(cloud.front.calls)
+    one = list(cloud.endpoint.calls)
     for number in range(10_000):
         (folder / f"f{number}.txt").write_text(str(number))
     put(cloud)
-    assert cloud.front.calls == one
+    assert cloud.endpoint.calls == one
 
 
 def test_a_look_at_a_run_is_one_call_and_one_for_each_log(cloud: AzureCloud) -> None:
     run = submitted("looks-1")
     run.status()
-    cloud.front.reset()
+    cloud.endpoint.reset()
     run.status()
-    assert cloud.front.calls == [("history", "GetRunDetails")]
+    assert cloud.endpoint.calls == [("history", "GetRunDetails")]
     for node in range(2):
         prints(cloud, run.id, node, "hello")
     run.status()
-    cloud.front.reset()
+    cloud.endpoint.reset()
     run.status()
-    assert cloud.front.calls == [("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "HeadBlob")]
+    assert cloud.endpoint.calls == [("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "HeadBlob")]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -144,7 +144,7 @@ def test_a_local_folder_is_uploaded_once_and_known_by_its_content(cloud: AzureCl
     put(cloud)
     _, first = put(cloud, **local)
     _, second = put(cloud, **local)
-    assert ("blob", "PutBlob") not in cloud.front.calls
+    assert ("blob", "PutBlob") not in cloud.endpoint.calls
     assert first["properties"]["inputs"] == second["properties"]["inputs"]
     place = first["properties"]["inputs"]["train"]["uri"]
     assert set(cloud.blobs(place.removeprefix(f"{STORE}/"))) == {
@@ -154,7 +154,7 @@ def test_a_local_folder_is_uploaded_once_and_known_by_its_content(cloud: AzureCl
     assert cloud.blobs(place.removeprefix(f"{STORE}/"))[f"{place.removeprefix(f'{STORE}/')}deep/link"] == b"a"
     (folder / "data" / "b.txt").write_text("changed")
     _, third = put(cloud, **local)
-    assert ("blob", "PutBlob") in cloud.front.calls
+    assert ("blob", "PutBlob") in cloud.endpoint.calls
     assert third["properties"]["inputs"] != first["properties"]["inputs"]
 
 
@@ -166,8 +166,8 @@ def test_a_local_folder_arrives_whole_whatever_passes(cloud: AzureCloud, folder:
     for name in "abc":
         (folder / "data" / name).write_text(f"{name} {folder}")
     (folder / ".cloudtrainignore").write_text("data/\n")
-    cloud.front.reset()
-    cloud.front.fault(kind, *call)
+    cloud.endpoint.reset()
+    cloud.endpoint.fault(kind, *call)
     run = submitted(f"{folder.name.lower().replace('_', '-')[-20:].strip('-')}", inputs={"train": "./data"})
     place = cloud.service.jobs[run.id].properties["inputs"]["train"]["uri"].removeprefix(f"{STORE}/")
     assert {key.removeprefix(place): value for key, value in cloud.blobs(place).items()} == {
@@ -182,12 +182,12 @@ def test_an_input_that_cannot_be_brought_along_is_refused_before_anything_is_ask
     (folder / "empty").mkdir()
     (folder / "data" / "link").symlink_to("gone")
     (folder / ".cloudtrainignore").write_text("data/\nempty/\n")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     with pytest.raises(CloudtrainError) as refused:
         submitted("refused-1", inputs={"train": "./data", "test": "./empty"})
     assert f"inputs.train: {folder}/data: link is a broken link (gone)" in refused.value.message
     assert f"inputs.test: {folder}/empty is empty: the job would run on nothing" in refused.value.message
-    assert cloud.front.calls == []
+    assert cloud.endpoint.calls == []
 
 
 @pytest.mark.parametrize(
@@ -246,11 +246,11 @@ def test_an_upload_that_failed_is_not_taken_for_a_whole_one(cloud: AzureCloud, f
     for name in "abc":
         (folder / "data" / name).write_text(f"{name} {folder}")
     (folder / ".cloudtrainignore").write_text("data/\n")
-    cloud.front.fault("denied", "blob", "PutBlob", nth=2, times=EVER)
+    cloud.endpoint.fault("denied", "blob", "PutBlob", nth=2, times=EVER)
     with pytest.raises(CloudError) as failed:
         submitted("half-1", inputs={"train": "./data"})
     assert failed.value.message.endswith("nothing was started")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     run = submitted("half-2", inputs={"train": "./data"})
     place = cloud.service.jobs[run.id].properties["inputs"]["train"]["uri"].removeprefix(f"{STORE}/")
     assert len(cloud.blobs(place)) == 3
@@ -267,7 +267,7 @@ def test_a_build_context_is_uploaded_once_and_known_by_its_content(cloud: AzureC
         assert build["dockerfilePath"] == "Dockerfile"
         context = build["contextUri"].partition(f"{cloud.container}/")[2]
         assert [*cloud.blobs(context)] == [f"{context.rstrip('/')}/Dockerfile"]
-    assert ("blob", "PutBlob") not in cloud.front.calls
+    assert ("blob", "PutBlob") not in cloud.endpoint.calls
 
 
 def test_a_registered_data_asset_is_asked_for_by_its_id(cloud: AzureCloud) -> None:
@@ -289,7 +289,7 @@ def test_no_secret_is_sent_or_kept(cloud: AzureCloud, folder: Path, monkeypatch:
     run, body = put(cloud)
     document = json.loads(body["properties"]["environmentVariables"]["CLOUDTRAIN_JOB"])
     assert document["secrets"] == {"TOKEN": "keyvault:my-vault/token"}
-    assert SECRET not in json.dumps(cloud.front.sent)
+    assert SECRET not in json.dumps(cloud.endpoint.sent)
     kept = [path.read_bytes() for path in run.folder.path.rglob("*") if path.is_file()]
     assert kept
     assert all(SECRET.encode() not in content for content in [*kept, *cloud.blobs().values()])
@@ -304,9 +304,9 @@ def test_native_gives_the_sdks_own_job(cloud: AzureCloud) -> None:
 
 
 def test_there_is_no_native_job_of_what_was_never_started(cloud: AzureCloud) -> None:
-    cloud.front.fault("denied", "arm", "GetJob", times=50)
+    cloud.endpoint.fault("denied", "arm", "GetJob", times=50)
     with pytest.raises(CloudError):
         submitted("never-1")
-    cloud.front.reset()
+    cloud.endpoint.reset()
     with pytest.raises(cloudtrain.UsageError, match="there is no job"):
         cloudtrain.find_run("never-1").native()

@@ -44,7 +44,7 @@ def arranged(cloud: AzureCloud, trouble: str, folder: Path) -> dict[str, str]:
         case "a wrong workspace":
             return {"CLOUDTRAIN_AZURE_WORKSPACE": "nowhere"}
         case "an expired token":
-            cloud.front.fault("expired", "arm", times=EVER)
+            cloud.endpoint.fault("expired", "arm", times=EVER)
         case "an expired login":
             (folder / "az").write_text(STALE)
             (folder / "az").chmod(0o755)
@@ -56,11 +56,11 @@ def arranged(cloud: AzureCloud, trouble: str, folder: Path) -> dict[str, str]:
         case "no variables":
             return {"AZURE_TOKEN_CREDENTIALS": "EnvironmentCredential"}
         case "a missing role":
-            cloud.front.fault("denied", "arm", "PutJob", times=EVER)
+            cloud.endpoint.fault("denied", "arm", "PutJob", times=EVER)
         case "a missing role of storage":
-            cloud.front.fault("denied", "blob", "PutBlob", times=EVER)
+            cloud.endpoint.fault("denied", "blob", "PutBlob", times=EVER)
         case "an expired signature":
-            cloud.front.fault("expired", "blob", "PutBlob", times=EVER)
+            cloud.endpoint.fault("expired", "blob", "PutBlob", times=EVER)
         case "no network":
             return {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "NO_PROXY": ""}
     return {}

@@ -164,8 +164,13 @@ def test_a_container_may_what_the_person_may_and_no_more(
     group = str((tmp_path / "in" / "data.csv").stat().st_gid)
     binds = (Bind(source=str(tmp_path / "in"), target="/in", read_only=True),)
     root = user == "0:0"
-    rights = {"user": user, "groups": (group,), "ulimits": ULIMITS, "capabilities": ROOT_CAPABILITIES if root else ()}
-    _, text, _ = finished(begin(make_spec(RIGHTS, binds=binds, **rights)))
+    options = {
+        "user": user,
+        "groups": (group,),
+        "ulimits": ULIMITS,
+        "capabilities": ROOT_CAPABILITIES if root else (),
+    }
+    _, text, _ = finished(begin(make_spec(RIGHTS, binds=binds, **options)))
     told = json.loads(next(line for line in text.splitlines() if line.startswith(b"{")))
     assert told["input"] == "for the group alone"
     assert int(group) in told["groups"]

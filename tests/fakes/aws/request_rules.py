@@ -14,7 +14,7 @@ from tests.fakes.aws.account import Account
 from tests.fakes.aws.errors import invalid
 from tests.fakes.aws.jobs import Job
 from tests.fakes.aws.machines import has_accelerators, wishes
-from tests.fakes.messages import Refused
+from tests.fakes.messages import ServiceError
 
 Body = Mapping[str, Any]
 
@@ -94,7 +94,7 @@ def _places(body: Body, account: Account) -> Iterator[str]:
         uri = source["S3Uri"]
         bucket = uri.partition("://")[2].partition("/")[0]
         mode = channel.get("InputMode", body["AlgorithmSpecification"]["TrainingInputMode"])
-        if not storage.has_bucket(uri) or (account.wants_objects and not storage.has_objects(uri)):
+        if not storage.has_bucket(uri) or (account.requires_objects and not storage.has_objects(uri)):
             yield no_objects(uri, bucket, body["RoleArn"], account.region)
         if mode == "FastFile" and not uri.endswith("/") and uri.count("/") > 2:
             yield f"The S3 URL {uri} of the channel {channel['ChannelName']} must be a folder for FastFile mode."
@@ -128,7 +128,7 @@ def _quotas(body: Body, account: Account, jobs: Iterable[Job]) -> None:
         limit = account.quotas.get(kind)
         if limit is None or used + count <= limit:
             return
-        refused = refused or Refused(
+        refused = refused or ServiceError(
             "ResourceLimitExceeded",
             f"The account-level service limit '{kind} for {usage}' is {limit} Instances, with current utilization of "
             f"{used} Instances and a request delta of {count} Instances. Please use AWS Service Quotas to request an "

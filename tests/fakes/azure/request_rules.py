@@ -13,7 +13,7 @@ from tests.fakes.azure.documents import blob_path_of
 from tests.fakes.azure.errors import invalid, user_error
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.schema import duration_seconds, violations
-from tests.fakes.messages import Refused
+from tests.fakes.messages import ServiceError
 
 Body = Mapping[str, Any]
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,254}")
@@ -46,7 +46,7 @@ def machines(properties: Body, account: Account) -> tuple[str, bool]:
     return properties["resources"]["instanceType"], spot
 
 
-def _machines(properties: Body, account: Account) -> Iterator[Refused]:
+def _machines(properties: Body, account: Account) -> Iterator[ServiceError]:
     resources = properties.get("resources", {})
     compute, size = properties.get("computeId"), resources.get("instanceType")
     if compute is None:
@@ -72,7 +72,7 @@ def _machines(properties: Body, account: Account) -> Iterator[Refused]:
         )
 
 
-def _assets(properties: Body, account: Account, assets: Assets) -> Iterator[Refused]:
+def _assets(properties: Body, account: Account, assets: Assets) -> Iterator[ServiceError]:
     code = properties.get("codeId")
     if code is not None and assets.code(code) is None:
         yield user_error(f"Code {code} could not be found in the workspace.", 404)
@@ -86,7 +86,7 @@ def _assets(properties: Body, account: Account, assets: Assets) -> Iterator[Refu
                 yield user_error(place)
 
 
-def _words(properties: Body, account: Account) -> Iterator[Refused]:
+def _words(properties: Body, account: Account) -> Iterator[ServiceError]:
     declared = {f"{kind}.{name}" for kind in ("inputs", "outputs") for name in properties.get(kind, {})}
     for word in re.findall(r"\$\{\{\s*(.*?)\s*\}\}", properties["command"]):
         if word not in declared:

@@ -9,47 +9,47 @@ from tests.fakes.azure.account import Account
 from tests.fakes.azure.blobs import Blobs
 from tests.fakes.azure.errors import error_of, unauthenticated
 from tests.fakes.azure.services import AUDIENCES, Services
-from tests.fakes.azure.wire import call_of, error_answer
+from tests.fakes.azure.wire import call_of, error_response
 from tests.fakes.azure.workspace import Workspace
-from tests.fakes.faults import Kind
-from tests.fakes.messages import Answer, Call, Refused, Request
+from tests.fakes.faults import FaultKind
+from tests.fakes.messages import Call, Request, Response, ServiceError
 from tests.fakes.server import Server
 
 _OPEN = ("GetDiscovery", "GetToken")
 """What needs no token: the one is public, the other hands them out."""
 
 
-class Front(Server):
+class Endpoint(Server):
     """What ARM_CLOUD_METADATA_URL is an address of, and all that is found from there."""
 
     def __init__(self, account: Account, service: Workspace, tls: ssl.SSLContext) -> None:
-        super().__init__(account.troubles, tls)
+        super().__init__(account.unexpected_errors, tls)
         self.account, self.service = account, service
         self._blobs, self._services = Blobs(account), Services(account, service.jobs)
 
     def call_of(self, request: Request) -> Call | None:
         return call_of(request)[0]
 
-    def stranger(self, request: Request, call: Call) -> Answer | None:
+    def rejection(self, request: Request, call: Call) -> Response | None:
         try:
             self._check(request, call)
-        except Refused as refused:
-            return error_answer(request, call.service, refused)
+        except ServiceError as refused:
+            return error_response(request, call.service, refused)
         return None
 
-    def error(self, request: Request, call: Call, kind: Kind) -> Answer | None:
+    def error(self, request: Request, call: Call, kind: FaultKind) -> Response | None:
         refused = error_of(kind, call, request)
-        return None if refused is None else error_answer(request, call.service, refused)
+        return None if refused is None else error_response(request, call.service, refused)
 
-    def execute(self, request: Request, call: Call | None) -> Answer:
+    def execute(self, request: Request, call: Call | None) -> Response:
         if call is None:
             return self._services.metadata()
         try:
             return self._execute(request, call)
-        except Refused as refused:
-            return error_answer(request, call.service, refused)
+        except ServiceError as refused:
+            return error_response(request, call.service, refused)
 
-    def sent_by(self, request: Request, call: Call) -> dict[str, Any] | None:
+    def json_body(self, request: Request, call: Call) -> dict[str, Any] | None:
         return request.document() if request.headers.get("content-type", "").startswith("application/json") else None
 
     def _check(self, request: Request, call: Call) -> None:
@@ -60,14 +60,14 @@ class Front(Server):
             if audience is None:
                 raise unauthenticated(call.service)
             if call.service != "vault" and audience not in (self.account.url, *AUDIENCES):
-                raise Refused(
+                raise ServiceError(
                     "InvalidAuthenticationTokenAudience",
                     f"The access token has been obtained for wrong audience or resource '{audience}'. It should "
                     f"exactly match with one of the allowed audiences '{self.account.url}'.",
                     401,
                 )
 
-    def _execute(self, request: Request, call: Call) -> Answer:
+    def _execute(self, request: Request, call: Call) -> Response:
         _, place = call_of(request)
         if call.service == "blob":
             return self._blobs.call(call.operation, request, place)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from tests.fakes.messages import Call, Refused
+from tests.fakes.messages import Call, ServiceError
 
 USER = "arn:aws:iam::123456789012:user/tester"
 _S3 = {
@@ -34,18 +34,18 @@ def needed(call: Call) -> str:
     )
 
 
-def denied(call: Call) -> Refused | None:
+def denied(call: Call) -> ServiceError | None:
     """The refusal of one who lacks the right. S3 may keep to itself which one it is: two words are all it promises."""
     action = needed(call)
     if not action:
         return None
     if call.service == "s3":
-        return Refused("AccessDenied", "Access Denied", 403)
+        return ServiceError("AccessDenied", "Access Denied", 403)
     message = f"User: {USER} is not authorized to perform: {action} because no identity-based policy allows it"
-    return Refused("AccessDeniedException", message, 400)
+    return ServiceError("AccessDeniedException", message, 400)
 
 
-def refusal(call: Call, lacking: Container[str]) -> Refused | None:
+def refusal(call: Call, denied_actions: Container[str]) -> ServiceError | None:
     """The refusal of a call by one who lacks these rights: actions, or all of a service as `logs:*`."""
     action = needed(call)
-    return denied(call) if action in lacking or f"{action.partition(':')[0]}:*" in lacking else None
+    return denied(call) if action in denied_actions or f"{action.partition(':')[0]}:*" in denied_actions else None

@@ -27,7 +27,7 @@ class NoInput(Exception):
         self.uri = uri
 
 
-class Crew:
+class ContainerGroup:
     """All processes of one attempt."""
 
     def __init__(self, job: Job, contract: CommandJob, code: Path | None, folder: Path, account: Account) -> None:
@@ -73,11 +73,11 @@ class Crew:
 
     def poll(self) -> bool:
         """Whether all are over."""
-        over = [process.poll() for process in self.processes]
+        finished = [process.poll() for process in self.processes]
         if self.failed is None:
             codes = ((index, process.code) for index, process in enumerate(self.processes))
             self.failed = next(((index, code) for index, code in codes if code), None)
-        return all(over)
+        return all(finished)
 
     def terminate(self) -> None:
         """SIGTERM to all that still run."""

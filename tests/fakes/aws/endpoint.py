@@ -7,23 +7,23 @@ from typing import Any
 
 from tests.fakes.aws import ecr
 from tests.fakes.aws.errors import error_of
-from tests.fakes.aws.rights import refusal
+from tests.fakes.aws.permissions import refusal
 from tests.fakes.aws.sagemaker import SageMaker
 from tests.fakes.aws.uploads import Uploads
-from tests.fakes.aws.wire import call_of, check_signature, error_answer, json_answer
-from tests.fakes.faults import Kind
-from tests.fakes.messages import Answer, Call, Refused, Request
+from tests.fakes.aws.wire import call_of, check_signature, error_response, json_response
+from tests.fakes.faults import FaultKind
+from tests.fakes.messages import Call, Request, Response, ServiceError
 from tests.fakes.server import Server
 from tests.support.limits import HANG_SECONDS
 
 _HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding", "expect", "server", "content-length")
 
 
-class Front(Server):
+class Endpoint(Server):
     """What AWS_ENDPOINT_URL is the address of."""
 
     def __init__(self, service: SageMaker, registry: ecr.Ecr, moto: tuple[str, int]) -> None:
-        super().__init__(service.account.troubles)
+        super().__init__(service.account.unexpected_errors)
         self.services: dict[str, SageMaker | ecr.Ecr] = {"SageMaker.": service, ecr.TARGET: registry}
         self.moto = moto
         self.uploads = Uploads()
@@ -32,19 +32,19 @@ class Front(Server):
     def call_of(self, request: Request) -> Call:
         return call_of(request)
 
-    def stranger(self, request: Request, call: Call) -> Answer | None:
+    def rejection(self, request: Request, call: Call) -> Response | None:
         try:
             check_signature(request, self.region)
-        except Refused as refused:
-            return error_answer(request, call.service, refused)
-        lacked = refusal(call, self.account.lacking)
-        return None if lacked is None else error_answer(request, call.service, lacked)
+        except ServiceError as refused:
+            return error_response(request, call.service, refused)
+        lacked = refusal(call, self.account.denied_actions)
+        return None if lacked is None else error_response(request, call.service, lacked)
 
-    def error(self, request: Request, call: Call, kind: Kind) -> Answer | None:
+    def error(self, request: Request, call: Call, kind: FaultKind) -> Response | None:
         refused = error_of(kind, call)
-        return None if refused is None else error_answer(request, call.service, refused)
+        return None if refused is None else error_response(request, call.service, refused)
 
-    def execute(self, request: Request, call: Call | None) -> Answer:
+    def execute(self, request: Request, call: Call | None) -> Response:
         target = request.headers.get("x-amz-target", "")
         service = self.services.get(target.removesuffix(target.rpartition(".")[2]))
         if call is None:
@@ -52,14 +52,14 @@ class Front(Server):
         if service is None:
             return self.uploads.told(call, self._forward(request))
         try:
-            return json_answer(200, service.call(call.operation, request.document()))
-        except Refused as refused:
-            return error_answer(request, call.service, refused)
+            return json_response(200, service.call(call.operation, request.document()))
+        except ServiceError as refused:
+            return error_response(request, call.service, refused)
 
-    def sent_by(self, request: Request, call: Call) -> dict[str, Any] | None:
+    def json_body(self, request: Request, call: Call) -> dict[str, Any] | None:
         return request.document() if "x-amz-target" in request.headers else None
 
-    def _forward(self, request: Request) -> Answer:
+    def _forward(self, request: Request) -> Response:
         connection = http.client.HTTPConnection(*self.moto, timeout=HANG_SECONDS)
         try:
             connection.putrequest(request.method, request.target, skip_host=True, skip_accept_encoding=True)
@@ -73,6 +73,6 @@ class Front(Server):
             headers = [(name, value) for name, value in response.getheaders() if name.lower() not in _HOP_BY_HOP]
             if request.method == "HEAD" and "content-length" in response.headers:
                 headers.append(("Content-Length", response.headers["content-length"]))
-            return Answer(response.status, headers, body)
+            return Response(response.status, headers, body)
         finally:
             connection.close()

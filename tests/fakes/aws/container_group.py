@@ -41,7 +41,7 @@ class Node(Process):
         return text[:FAILURE_CHARACTERS]
 
 
-class Crew:
+class ContainerGroup:
     """All containers of one attempt."""
 
     def __init__(self, job: TrainingJob, folder: Path, env: Mapping[str, str], say: Say) -> None:
@@ -71,8 +71,8 @@ class Crew:
 
     def poll(self) -> bool:
         """Whether all are over."""
-        over = [node.poll() for node in self.nodes]
-        return all(over)
+        finished = [node.poll() for node in self.nodes]
+        return all(finished)
 
     def terminate(self) -> None:
         """SIGTERM to all that still run."""
