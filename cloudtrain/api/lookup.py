@@ -12,6 +12,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import CloudError, CloudtrainError, RunExists, RunNotFound, StorageError, UsageError
 from cloudtrain.providers import DiscoveredRun, KnownRuns, get_provider
+from cloudtrain.runs.events import Phase
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import DAMAGED, summaries
@@ -62,7 +63,7 @@ def import_remote_runs(
     for job in get_provider(name).discover_runs(settings, run_id, known):
         if (store.runs_dir / job.run_id).is_dir():
             _update_known_run(RunFolder(store.runs_dir / job.run_id), job)
-        elif job.history:
+        else:
             new += _create_run_folder(store, job)
     if not run_id:
         _write_synced_until(store, known.synced_until)
@@ -70,13 +71,13 @@ def import_remote_runs(
 
 
 def _create_run_folder(store: RunStore, job: DiscoveredRun) -> list[str]:
-    first, *others = job.history
     try:
-        folder = store.create(job.run_id, job.documents, first)
+        folder = store.create(job.run_id, job.documents(), job.submitting)
     except RunExists:  # by another process, in this moment
         return []
-    History(folder).record(Observation(events=[*others, *job.updates]))
-    os.utime(folder.path / "plan.json", (first["time"], first["time"]))  # the list and `last` go by it
+    History(folder).record(Observation(events=[job.submitted, *job.updates]))
+    created = job.submitting.time
+    os.utime(folder.path / "plan.json", (created, created))  # the list and `last` go by it
     return [job.run_id]
 
 
@@ -90,7 +91,7 @@ def _update_known_run(folder: RunFolder, job: DiscoveredRun) -> None:
         with suppress(CloudError):  # as last seen, then
             run.status()
         return
-    updates = [event for event in job.updates if event["type"] != "phase" or event["phase"] != state.phase]
+    updates = [event for event in job.updates if not (isinstance(event, Phase) and event.phase == state.phase)]
     run.take([Observation(events=updates)])
 
 

@@ -18,7 +18,7 @@ from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.cloud.request import file_name
+from cloudtrain.providers.cloud.paths import file_name
 from cloudtrain.spec.fields import Input
 from cloudtrain.submission.context import is_packed
 from cloudtrain.submission.submit import start_notes

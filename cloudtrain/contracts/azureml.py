@@ -20,7 +20,7 @@ MASTER_PORT = 6105
 """What Azure ML's documentation shows as MASTER_PORT; a job may rely on the variable, not on the number."""
 
 
-KEPT_FOLDERS = ("outputs", "logs")
+STORED_FOLDERS = ("outputs", "logs")
 """Of each node's working folder: what lies there is stored with the job, below `artifact_folder`."""
 
 ARTIFACT_STORE = "workspaceartifactstore"

@@ -15,7 +15,7 @@ ROOT = "/opt/ml"
 GRACE_SECONDS = 120
 """From SIGTERM to SIGKILL, after a stop and when the time is over."""
 
-LEAST_KEPT = 2
+MIN_KEPT_CHECKPOINTS = 2
 """So many checkpoints are kept at least: what is deleted goes in S3 at once, perhaps before the newest is there."""
 
 FAILURE_FILE = "output/failure"
@@ -43,7 +43,7 @@ class Channel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Container:
+class NodeContainer:
     """One node, as SageMaker starts it. Paths count from /opt/ml."""
 
     node: int
@@ -62,7 +62,7 @@ class TrainingJob:
     name: str
     instance_type: str
     hosts: tuple[str, ...]
-    containers: tuple[Container, ...]
+    containers: tuple[NodeContainer, ...]
     channels: tuple[Channel, ...]
     folders: tuple[str, ...]
     checkpoints: str
@@ -113,7 +113,7 @@ def training_job(
         instance_type=instance_type,
         hosts=hosts,
         containers=tuple(
-            Container(
+            NodeContainer(
                 node=node,
                 host=host,
                 argv=argv,

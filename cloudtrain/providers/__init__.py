@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,8 @@ from cloudtrain.issues import Issue
 if TYPE_CHECKING:
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.planning.plan import Plan
-    from cloudtrain.planning.target import Target
+    from cloudtrain.planning.target import ProviderConfig, Target
+    from cloudtrain.runs.events import Event, Submitted, Submitting
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Observation, Record
     from cloudtrain.runs.state import RunState
@@ -40,12 +42,42 @@ class DiscoveredRun:
     """A job that cloudtrain started, perhaps from another machine, as a cloud lists it."""
 
     run_id: str
-    documents: Mapping[str, str]
-    """Content of `plan.json` and `request.json` by file name, for a run that this machine does not know yet."""
-    history: Sequence[Mapping[str, Any]]
-    """Its first events, for such a run: created, and submitted."""
-    updates: Sequence[Mapping[str, Any]] = ()
-    """Events that say how the job stands: its phase, or its end."""
+    config: ProviderConfig
+    """What the provider needs to look after the job."""
+    instance: str
+    """The instance type; may be empty."""
+    grace_seconds: int
+    """Of the job, from SIGTERM to SIGKILL."""
+    request: Mapping[str, Any]
+    """The cloud's own request document, as far as the cloud repeats it."""
+    submitting: Submitting
+    """The first event of the run, if this machine does not know it yet."""
+    submitted: Submitted
+    """The second."""
+    updates: Sequence[Event] = ()
+    """The current phase of the job, or its end."""
+
+    def documents(self) -> dict[str, str]:
+        """Content of `plan.json` and `request.json` of its run folder, by file name."""
+        from cloudtrain import __version__
+        from cloudtrain.runs.files import as_text
+
+        provider, contract = self.submitting.provider, self.submitting.contract
+        plan = {
+            "version": __version__,
+            "run_id": self.run_id,
+            "provider": provider,
+            "host": None,
+            "spec": {"name": self.submitting.name},
+            "target": {
+                "provider": provider,
+                "contract": contract,
+                "grace_seconds": self.grace_seconds,
+                "facts": {**self.config.to_json(), "instances": [self.instance]},
+            },
+            "adopted": time.time(),
+        }
+        return {"plan.json": as_text(plan), "request.json": as_text(dict(self.request))}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ from cloudtrain.errors import CloudError, Outcome, UsageError
 from cloudtrain.providers import Note, Progress, Provider, Request
 from cloudtrain.providers.cloud.idempotent_create import reconcile
 from cloudtrain.providers.cloud.log_attempt import LogAttempt
-from cloudtrain.providers.cloud.outcome import all_nodes_reported, cut_short, ended_event
+from cloudtrain.providers.cloud.outcome import FinalState, all_nodes_reported, ended_event, incomplete_shutdown
 from cloudtrain.runs import events
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Event, LogPart, Observation, Positions, Record
@@ -186,14 +186,14 @@ def program_output(
     raise CloudError(f"{argv[0]}: {said}", transient=is_unknown, outcome=outcome)
 
 
-def _outcome(state: RunState, status: JobStatus) -> tuple[str, str]:
+def _outcome(state: RunState, status: JobStatus) -> FinalState:
     """The state in which a run has ended, and why: by its nodes' last words, else by what was asked and seen."""
     outcomes = {node.outcome for node in state.nodes_ended.values()}
     is_told = all_nodes_reported(state, state.nodes)
     if "failed" in outcomes:
-        return "failed", status.phase
+        return FinalState("failed", status.phase)
     if not is_told and not state.stop_requested:
-        return "failed", f"not every node has told how it ended: {status.phase}"
+        return FinalState("failed", f"not every node has told how it ended: {status.phase}")
     if not is_told or "stopped" in outcomes:
-        return "stopped", (state.reason or status.phase) + cut_short(state)
-    return "succeeded", ""
+        return FinalState("stopped", (state.reason or status.phase) + incomplete_shutdown(state))
+    return FinalState("succeeded", "")

@@ -21,7 +21,7 @@ from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provi
 from cloudtrain.providers.batch import BatchProvider, JobStatus, program_output
 from cloudtrain.providers.cloud.idempotent_create import reconcile
 from cloudtrain.providers.cloud.log_attempt import LogAttempt
-from cloudtrain.providers.cloud.outcome import ended_event
+from cloudtrain.providers.cloud.outcome import FinalState, ended_event
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import LogPart, Observation, Positions, Record
 from cloudtrain.runs.record import RunRecord
@@ -39,6 +39,7 @@ __all__ = [
     "DiscoveredRun",
     "Duration",
     "Field",
+    "FinalState",
     "Issue",
     "JobSpec",
     "JobStatus",

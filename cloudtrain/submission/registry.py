@@ -12,7 +12,7 @@ from cloudtrain.providers import Note
 from cloudtrain.providers.docker.connect import docker_engine
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.cloud.registry import Found, Login
+    from cloudtrain.providers.cloud.registry import RegistryImage, RegistryLogin
 
 ANSWER_SECONDS = 15.0
 MAX_CONFIG_BYTES = 4 * 2**20
@@ -21,7 +21,7 @@ _NOT_FOUND_CODES = ("ImageNotFound", "ImageTagDoesNotMatchDigest")
 """The failures by which ECR says that there is no such image."""
 
 
-def inspect_image(image: str) -> Found | None:
+def inspect_image(image: str) -> RegistryImage | None:
     """What the registry has at an address; None for nothing. CloudError or UsageError when it cannot be asked.
 
     ECR is asked by boto3; any other registry by the Docker engine of this machine.
@@ -39,7 +39,7 @@ def inspect_image(image: str) -> Found | None:
         return _inspect_by_engine(image, login)
 
 
-def _inspect_by_engine(image: str, login: Login | None) -> Found | None:
+def _inspect_by_engine(image: str, login: RegistryLogin | None) -> RegistryImage | None:
     with docker_engine(ANSWER_SECONDS) as docker:
         return docker.look_up(image, login)
 
@@ -65,7 +65,7 @@ def require_image(image: str, architecture: str, note: Note | None = None) -> st
     return found.digest
 
 
-def login_for(host: str) -> Login | None:
+def login_for(host: str) -> RegistryLogin | None:
     """Whoever the credentials at hand are, for a cloud's own registry; else what `docker login` has kept."""
     ecr = ECR.fullmatch(f"{host}/any")
     if ecr is None and not ACR.fullmatch(host):
@@ -80,7 +80,7 @@ def login_for(host: str) -> Login | None:
         return login
 
 
-def _docker_login(host: str) -> Login | None:
+def _docker_login(host: str) -> RegistryLogin | None:
     try:
         from cloudtrain.providers.docker.engine import stored_login
     except ImportError:
@@ -96,23 +96,23 @@ def _aws(region: str) -> Any:
     return aws(region)
 
 
-def _ecr_login(region: str, account: str) -> Login:
-    from cloudtrain.providers.cloud.registry import Login
+def _ecr_login(region: str, account: str) -> RegistryLogin:
+    from cloudtrain.providers.cloud.registry import RegistryLogin
 
     answer = _aws(region).call("ecr", "get_authorization_token", registryIds=[account])
     user, _, password = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode().partition(":")
-    return Login(user, password)
+    return RegistryLogin(user, password)
 
 
-def _acr_login(host: str) -> Login:
+def _acr_login(host: str) -> RegistryLogin:
     try:
-        from cloudtrain.providers.azure.acr import registry_login
+        from cloudtrain.providers.azure.credentials import registry_login
     except ImportError as error:
         raise _missing_package_error("azure-ai-ml", "azure", error) from None
     return registry_login(host)
 
 
-def _inspect_in_ecr(account: str, region: str, repository: str, reference: str) -> Found | None:
+def _inspect_in_ecr(account: str, region: str, repository: str, reference: str) -> RegistryImage | None:
     from cloudtrain.providers.cloud import registry
 
     cloud = _aws(region)
@@ -120,7 +120,7 @@ def _inspect_in_ecr(account: str, region: str, repository: str, reference: str) 
     wanted = {"imageDigest" if ":" in reference else "imageTag": reference}
     try:
         answer = cloud.call(
-            "ecr", "batch_get_image", **place, imageIds=[wanted], acceptedMediaTypes=list(registry.MANIFESTS)
+            "ecr", "batch_get_image", **place, imageIds=[wanted], acceptedMediaTypes=list(registry.MANIFEST_TYPES)
         )
     except CloudError as error:
         if error.code == "RepositoryNotFoundException":
@@ -143,7 +143,9 @@ def _inspect_in_ecr(account: str, region: str, repository: str, reference: str) 
             return b"{}"  # the digest is known all the same
 
     image = answer["images"][0]
-    return registry.Found(image["imageId"]["imageDigest"], registry.architectures(image["imageManifest"], config))
+    return registry.RegistryImage(
+        image["imageId"]["imageDigest"], registry.architectures(image["imageManifest"], config)
+    )
 
 
 def _missing_package_error(package: str, extra: str, error: ImportError) -> UsageError:

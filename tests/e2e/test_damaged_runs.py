@@ -140,7 +140,7 @@ def test_a_damaged_run_is_answered_in_words_by_every_command(
     chance = random.Random(seed)
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cloudtrain.providers.local.backend.ORPHANS_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.local.backend.ORPHAN_STOP_SECONDS", 0)
     every = [(name, kind) for name in FILES for kind in KINDS]
     cases = [*every, *chance.choices(every, k=max(0, CASES - len(every)))]
     for number, (name, kind) in enumerate(cases):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from cloudtrain.providers.local.supervisor_status import MARK, end_orphans
+from cloudtrain.providers.local.supervisor_status import RUN_DIR_VARIABLE, end_orphans
 
 READ_SECONDS = 5
 """How long the rest of what a container has said may take; only what hid from us can hold its pipe open longer."""
@@ -39,7 +39,7 @@ class Container:
             self._process = subprocess.Popen(
                 argv,
                 cwd=cwd,
-                env={**ONE_CORE, **env, "TMPDIR": self._tmp, MARK: str(root)},
+                env={**ONE_CORE, **env, "TMPDIR": self._tmp, RUN_DIR_VARIABLE: str(root)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

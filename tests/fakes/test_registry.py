@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudtrain.errors import CloudError, CloudtrainError, RefusedError, UsageError
-from cloudtrain.providers.cloud.registry import Found, Login
+from cloudtrain.providers.cloud.registry import RegistryImage, RegistryLogin
 from cloudtrain.submission.registry import inspect_image, login_for, require_image
 from tests.fakes.images import DOCKER, INDEXES, OCI, Manifest
 from tests.fakes.registry import Registry
@@ -20,7 +20,7 @@ from tests.fakes.registry import Registry
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
-ME = Login("me", "secret:with a colon")
+ME = RegistryLogin("me", "secret:with a colon")
 MODES: tuple[Any, ...] = ("nothing", "basic", "bearer")
 
 
@@ -39,7 +39,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "docker" / "config.json"
 
 
-def log_in(kept: Path, registry: Registry, login: Login = ME) -> None:
+def log_in(kept: Path, registry: Registry, login: RegistryLogin = ME) -> None:
     proof = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
     kept.write_text(json.dumps({"auths": {registry.host: {"auth": proof}}}))
 
@@ -48,12 +48,12 @@ def test_what_docker_login_has_kept_is_shown_where_it_is_asked_for(registry: Reg
     digest = registry.put("team/train", "1", "amd64", kind=DOCKER)
     log_in(kept, registry)
     found = inspect_image(f"{registry.host}/team/train:1")
-    assert found == Found(digest, frozenset({"amd64"}))
+    assert found == RegistryImage(digest, frozenset({"amd64"}))
 
 
 def test_the_wrong_password_is_told(registry: Registry, kept: Path) -> None:
     registry.put("team/train", "1", "amd64")
-    log_in(kept, registry, Login("me", "wrong"))
+    log_in(kept, registry, RegistryLogin("me", "wrong"))
     if registry.asks == "nothing":
         assert inspect_image(f"{registry.host}/team/train:1")
         return
@@ -82,7 +82,7 @@ def plain(kept: Path, docker: DockerClient) -> Iterator[Registry]:
 def test_the_processors_of_an_image_and_of_an_index_are_known(plain: Registry, architectures: tuple[str, ...]) -> None:
     digest = plain.put("train", "1", *architectures, kind=DOCKER)
     found = inspect_image(f"{plain.host}/train:1")
-    assert found == Found(digest, frozenset(architectures))
+    assert found == RegistryImage(digest, frozenset(architectures))
 
 
 def nobody() -> str:

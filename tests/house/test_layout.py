@@ -67,13 +67,13 @@ def test_client_and_job_agree_on_the_words_they_share() -> None:
     }
     assert f'"{children.SUPERVISOR_PID}"' in launch
     assert f"STOPPED = 0, 1, {children.STOPPED}" in launch
-    assert liveness.MARK.startswith("CLOUDTRAIN_")
+    assert liveness.RUN_DIR_VARIABLE.startswith("CLOUDTRAIN_")
 
 
 def test_request_and_container_agree_on_where_things_are() -> None:
     assert (request.SOURCE, request.JOB, request.RESUME) == sagemaker_context.RESERVED
-    assert PAYLOAD_FOLDER in request.BOOT
-    assert len(request.BOOT) <= 256
+    assert PAYLOAD_FOLDER in request.BOOTSTRAP
+    assert len(request.BOOTSTRAP) <= 256
     assert sagemaker_context.base_dir({}) == sagemaker.ROOT == enter.TREE
     assert sagemaker_context.failure_file({}) == f"{sagemaker.ROOT}/{sagemaker.FAILURE_FILE}"
-    assert sagemaker_context.BASE_DIR in request.BOOT
+    assert sagemaker_context.BASE_DIR in request.BOOTSTRAP

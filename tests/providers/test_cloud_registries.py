@@ -13,8 +13,8 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import DENIED, CloudError, RefusedError, UsageError
-from cloudtrain.providers.azure.acr import registry_login
-from cloudtrain.providers.cloud.registry import ANYBODY, Found, Login
+from cloudtrain.providers.azure.credentials import registry_login
+from cloudtrain.providers.cloud.registry import TOKEN_USER, RegistryImage, RegistryLogin
 from cloudtrain.submission.images import resolve_image
 from cloudtrain.submission.registry import inspect_image, login_for, require_image
 from tests.fakes.aws.cloud import IMAGE, Cloud
@@ -61,7 +61,7 @@ def submit(image: str) -> cloudtrain.Run:
 def test_an_image_of_ecr_is_seen_with_the_credentials_at_hand(ecr: Cloud) -> None:
     digest = ecr.registry.images.put("team/own", "2", "arm64")
     found = inspect_image(f"{HOST}/team/own:2")
-    assert found == Found(digest, frozenset({"arm64"}))
+    assert found == RegistryImage(digest, frozenset({"arm64"}))
     assert calls(ecr) == ["BatchGetImage", "GetDownloadUrlForLayer"]
     assert inspect_image(f"{HOST}/team/own@{digest}") == found
 
@@ -95,7 +95,7 @@ def test_a_configuration_that_cannot_be_fetched_is_no_reason_to_refuse(ecr: Clou
 def test_an_image_of_ecr_is_known_where_its_configuration_is_refused(ecr: Cloud) -> None:
     digest = ecr.registry.images.put("own", "4", "arm64")
     ecr.endpoint.fault("denied", "ecr", "GetDownloadUrlForLayer", times=9)
-    assert inspect_image(f"{HOST}/own:4") == Found(digest, frozenset())
+    assert inspect_image(f"{HOST}/own:4") == RegistryImage(digest, frozenset())
 
 
 @pytest.mark.parametrize("code", ["UpstreamUnavailable", "KmsError", "ImageTagDoesNotMatchDigest"])
@@ -154,7 +154,7 @@ def test_a_rehearsal_asks_nobody(ecr: Cloud) -> None:
 
 
 def test_a_login_to_ecr_is_a_name_and_a_password(ecr: Cloud) -> None:
-    assert login_for(HOST) == Login("AWS", PASSWORD)
+    assert login_for(HOST) == RegistryLogin("AWS", PASSWORD)
     assert calls(ecr) == ["GetAuthorizationToken"]
     assert PASSWORD not in repr(login_for(HOST))
 
@@ -175,11 +175,11 @@ def test_where_no_token_of_ecr_is_to_be_had_docker_login_does(ecr: Cloud, kept: 
         login_for(HOST)
     assert (failed.value.hint or "").endswith(f"docker login {HOST}")
     kept.write_text(json.dumps({"auths": {HOST: ME}}))
-    assert login_for(HOST) == Login("me", "secret")
+    assert login_for(HOST) == RegistryLogin("me", "secret")
 
 
 @pytest.mark.parametrize(
-    ("host", "name", "extra"), [(HOST, "aws.client", "aws"), ("a.azurecr.io", "azure.acr", "azure")]
+    ("host", "name", "extra"), [(HOST, "aws.client", "aws"), ("a.azurecr.io", "azure.credentials", "azure")]
 )
 def test_without_the_clouds_sdk_docker_login_does(
     kept: Path, monkeypatch: pytest.MonkeyPatch, host: str, name: str, extra: str
@@ -189,7 +189,7 @@ def test_without_the_clouds_sdk_docker_login_does(
         login_for(host)
     assert failed.value.hint == f'pip install "cloudtrain[{extra}]"; or docker login {host}'
     kept.write_text(json.dumps({"auths": {host: ME}}))
-    assert login_for(host) == Login("me", "secret")
+    assert login_for(host) == RegistryLogin("me", "secret")
 
 
 def test_an_image_of_ecr_is_looked_at_as_docker_login_has_where_the_credentials_do_not(
@@ -197,10 +197,10 @@ def test_an_image_of_ecr_is_looked_at_as_docker_login_has_where_the_credentials_
 ) -> None:
     ecr.endpoint.fault("denied", "ecr", "BatchGetImage", times=9)
     kept.write_text(json.dumps({"auths": {HOST: ME}}))
-    asked: list[tuple[str, Login | None]] = []
+    asked: list[tuple[str, RegistryLogin | None]] = []
     monkeypatch.setattr("cloudtrain.submission.registry._inspect_by_engine", lambda *what: asked.append(what))
     inspect_image(IMAGE)
-    assert asked == [(IMAGE, Login("me", "secret"))]
+    assert asked == [(IMAGE, RegistryLogin("me", "secret"))]
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def test_an_image_of_acr_is_seen_by_the_engine_with_the_credentials_at_hand(
 ) -> None:
     digest = acr.put("team/train", "1", "amd64", kind=DOCKER)
     found = inspect_image(f"{acr.host}/team/train:1")
-    assert found == Found(digest, frozenset({"amd64"}))
+    assert found == RegistryImage(digest, frozenset({"amd64"}))
     operations = [call.operation for call in acr.calls]
     assert operations[:3] == ["Exchange", "Ping", "GetToken"]
     assert "GetManifest" in operations
@@ -227,7 +227,7 @@ def test_an_image_of_acr_is_seen_by_the_engine_with_the_credentials_at_hand(
 
 def test_a_login_to_acr_is_a_token_in_place_of_a_password(acr: Registry) -> None:
     login = registry_login(acr.host)
-    assert (login.user, login.password) == (ANYBODY, acr.users[ANYBODY])
+    assert (login.user, login.password) == (TOKEN_USER, acr.users[TOKEN_USER])
 
 
 def test_who_is_not_logged_in_is_told_what_to_do(acr: Registry, azure_account: AzureCloud) -> None:

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from cloudtrain.providers.aws.client import input_shape
 from cloudtrain.providers.aws.errors import translated
-from cloudtrain.providers.aws.phases import PHASES, ending, phase_event, phase_of
+from cloudtrain.providers.aws.phases import PHASES, final_state, phase_event, phase_of
 from tests.fakes.aws.jobs import MESSAGES
 
 
@@ -34,7 +34,7 @@ def described(status: str, secondary: str, *before: str, **more: Any) -> dict[st
 def test_a_spot_job_that_has_trained_until_its_time_was_over_lacked_no_capacity(
     before: tuple[str, ...], words: str
 ) -> None:
-    assert ending(described("Stopped", "MaxWaitTimeExceeded", *before)) == ("stopped", words)
+    assert final_state(described("Stopped", "MaxWaitTimeExceeded", *before)) == ("stopped", words)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_spot_job_that_has_trained_until_its_time_was_over_lacked_no_capacity(
     ids=["no words", "words", "client", "capacity", "internal", "unknown"],
 )
 def test_a_failure_is_told_without_the_names_of_sagemakers_exceptions(reason: str, words: str) -> None:
-    assert ending(described("Failed", "Failed", FailureReason=reason)) == ("failed", words)
+    assert final_state(described("Failed", "Failed", FailureReason=reason)) == ("failed", words)
 
 
 def test_no_phase_that_a_job_goes_through_is_shown_in_sagemakers_spelling() -> None:
@@ -62,9 +62,9 @@ def test_no_phase_that_a_job_goes_through_is_shown_in_sagemakers_spelling() -> N
 def test_the_machine_that_was_chosen_from_several_is_told_with_the_phase() -> None:
     wishes = [{"InstanceType": "ml.p4d.24xlarge"}, {"InstanceType": "ml.p5.48xlarge"}]
     waiting = described("InProgress", "Pending", ResourceConfig={"InstancePreferences": wishes})
-    assert "instance" not in phase_event(waiting, 1.0)
+    assert "instance" not in phase_event(waiting, 1.0).to_json()
     resources = {"InstancePreferences": wishes, "SelectedInstanceType": "ml.p5.48xlarge"}
-    assert phase_event(described("InProgress", "Training", ResourceConfig=resources), 1.0) | {"since": 0} == {
+    assert phase_event(described("InProgress", "Training", ResourceConfig=resources), 1.0).to_json() | {"since": 0} == {
         "type": "phase",
         "time": 1.0,
         "phase": "training",

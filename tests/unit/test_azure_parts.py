@@ -14,10 +14,20 @@ from cloudtrain.images.selection import PlannedImage
 from cloudtrain.providers.azure.account import account, workspace_of
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import CURATED, environment_of, image_of
-from cloudtrain.providers.azure.phases import ENDED, PHASES, billing, ended_at, ending, phase_of, seconds, started_at
+from cloudtrain.providers.azure.phases import (
+    ENDED,
+    PHASES,
+    billing,
+    ended_at,
+    final_state,
+    phase_of,
+    started_at,
+    timestamp,
+)
 from cloudtrain.providers.azure.quota import refuse_machines
 from cloudtrain.providers.azure.request import document_of
-from cloudtrain.providers.azure.results import parts, places
+from cloudtrain.providers.azure.resources import Cluster, QuotaUsage, VmFamily
+from cloudtrain.providers.azure.results import artifact_uris, datastore_path
 from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.settings import Settings
 from tests.golden.cases import CASES, plan_of
@@ -31,7 +41,7 @@ HOUR = {"startTimeUtc": "2026-11-21T11:00:00.0000000+00:00", "endTimeUtc": "2026
 
 @pytest.mark.parametrize("status", [status for status in PHASES if status not in ENDED])
 def test_a_living_job_has_a_phase_in_words_and_no_end(status: str) -> None:
-    assert ending({"status": status, **HOUR}) is None
+    assert final_state({"status": status, **HOUR}) is None
     assert phase_of({"status": status}) == PHASES[status]
     assert PHASES[status].islower()
 
@@ -39,11 +49,11 @@ def test_a_living_job_has_a_phase_in_words_and_no_end(status: str) -> None:
 @pytest.mark.parametrize("status", ["Frobnicating", "", "completed", "Finalized"])
 def test_an_unknown_status_is_shown_as_it_is_and_is_no_end(status: str) -> None:
     details = {"status": status, "error": {"error": {"message": "no"}}, **HOUR}
-    assert (phase_of(details), ending(details)) == (status, None)
+    assert (phase_of(details), final_state(details)) == (status, None)
 
 
 def test_details_without_a_status_are_no_end() -> None:
-    assert ending({}) is None
+    assert final_state({}) is None
     assert (started_at({}), ended_at({"endTimeUtc": None})) == (0, 0)
 
 
@@ -52,12 +62,12 @@ def test_details_without_a_status_are_no_end() -> None:
 )
 def test_an_ended_job_has_a_state_and_what_azure_says_of_it(status: str, state: str) -> None:
     assert ENDED[status] == state
-    assert ending({"status": status}) == (state, "")
+    assert final_state({"status": status}) == (state, "")
     for error in ({"error": {"message": "no disk"}}, {"error": {"code": "no disk"}}):
-        assert ending({"status": status, "error": error}) == (state, "" if state == "succeeded" else "no disk")
+        assert final_state({"status": status, "error": error}) == (state, "" if state == "succeeded" else "no disk")
     nothings: list[Any] = [{}, {"error": None}, {"error": {}}, None]
     for nothing in nothings:
-        assert ending({"status": status, "error": nothing}) == (state, "")
+        assert final_state({"status": status, "error": nothing}) == (state, "")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +85,7 @@ def test_an_ended_job_has_a_state_and_what_azure_says_of_it(status: str, state: 
     ],
 )
 def test_times_come_with_seven_digits_or_fewer_or_not_at_all(text: str | None, when: float) -> None:
-    assert seconds(text) == pytest.approx(when, abs=1e-6)
+    assert timestamp(text) == pytest.approx(when, abs=1e-6)
 
 
 def test_the_bill_is_for_the_time_of_all_nodes() -> None:
@@ -171,23 +181,23 @@ def test_a_workspace_is_named_whole_or_not_at_all() -> None:
     ],
 )
 def test_a_place_in_a_datastore_has_two_parts(place: str, found: tuple[str, str]) -> None:
-    assert parts(place) == found
+    assert datastore_path(place) == found
 
 
 @pytest.mark.parametrize("place", ["", "s3://b/x", "azureml:x:1", "azureml://datastores/d", "/datastores/d/paths/x"])
 def test_another_place_cannot_be_fetched_from(place: str) -> None:
     with pytest.raises(StorageError, match="is not a datastore path"):
-        parts(place)
+        datastore_path(place)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("azure")])
 def test_what_a_job_leaves_is_found_by_its_request(case: str) -> None:
     document = document_of(plan_of(*CASES[case]))
-    found = places(document)
+    found = artifact_uris(document)
     assert list(found) == ["model", "output", "checkpoints"]
-    assert all(parts(place)[1].endswith("/") for place in found.values())
-    assert places({"outputs": {"model": {"path": "p"}, "other": {"path": "q"}}}) == {"model": "p"}
-    assert places({}) == {}
+    assert all(datastore_path(place)[1].endswith("/") for place in found.values())
+    assert artifact_uris({"outputs": {"model": {"path": "p"}, "other": {"path": "q"}}}) == {"model": "p"}
+    assert artifact_uris({}) == {}
 
 
 class Stub:
@@ -196,20 +206,21 @@ class Stub:
     name, location = "my-workspace", "eastus"
 
     def __init__(self, *, kind: str = "amlcompute", nodes: int | None = 4, dedicated: int = 0, spot: int = 0) -> None:
-        self.found = {"kind": kind, "size": "Standard_ND96isr_H100_v5", "nodes": nodes, "tier": "dedicated"}
+        self.found = Cluster(kind=kind, size="Standard_ND96isr_H100_v5", max_nodes=nodes)
         self.denied, self.opened = False, list[str]()
         self.quotas = {"standardNDSH100v5Family": dedicated, "lowPriorityCores": spot, "standardDSv2Family": 0}
 
-    def cluster(self, name: str) -> dict[str, Any] | None:
+    def cluster(self, name: str) -> Cluster | None:
         return self.found if name == "my-cluster" else None
 
-    def family(self, size: str) -> tuple[str, int] | None:
-        return ("StandardNDSH100v5Family", 96) if size == "Standard_ND96isr_H100_v5" else None
+    def vm_family(self, size: str) -> VmFamily | None:
+        is_known = size == "Standard_ND96isr_H100_v5"
+        return VmFamily(name="StandardNDSH100v5Family", vcpus=96) if is_known else None
 
-    def usages(self) -> list[tuple[str, int, int]]:
+    def quota_usages(self) -> list[QuotaUsage]:
         if self.denied:
             raise CloudError("not authorized", code="Denied")
-        return [(name, 96, limit) for name, limit in self.quotas.items()]
+        return [QuotaUsage(name=name, used=96, limit=limit) for name, limit in self.quotas.items()]
 
     def container(self, datastore: str) -> None:
         self.opened.append(datastore)
@@ -255,7 +266,7 @@ def test_one_machine_of_a_person_is_no_cluster() -> None:
 
 def test_a_cluster_of_kubernetes_has_instance_types_of_its_own() -> None:
     kubernetes = Stub(kind="Kubernetes", nodes=None)
-    kubernetes.found["size"] = None
+    kubernetes.found = replace(kubernetes.found, size="")
     assert ask(kubernetes, compute="azureml:my-cluster", planned=["gpu-large"]) == ""
     assert ask(kubernetes, compute="azureml:my-cluster") == ""
     told = ask(kubernetes, compute="azureml:my-cluster", planned=["Standard_ND96isr_H100_v5"])

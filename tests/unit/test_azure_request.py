@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from cloudtrain.contracts.azureml import MASTER_PORT, CommandJob, command_job
 from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
-from cloudtrain.providers.azure.request import BOOT, OUTPUTS, document_of, input_place, job_of
+from cloudtrain.providers.azure.request import BOOTSTRAP, OUTPUTS, document_of, input_uri, job_of
 from cloudtrain.spec.fields import Arguments, Input
 from tests.golden.cases import EARLIER, plan_of
 from tests.support.limits import HANG_SECONDS
@@ -61,7 +61,7 @@ def test_the_command_says_where_everything_is_then_becomes_the_launcher() -> Non
         "CLOUDTRAIN_INPUT_T": "/mnt/T",
         "CLOUDTRAIN_RESUME_DIR": "/mnt/cloudtrain_resume",
     }
-    assert words[words.index("&&") + 1 :] == ["exec", "python3", "-u", "-c", BOOT]
+    assert words[words.index("&&") + 1 :] == ["exec", "python3", "-u", "-c", BOOTSTRAP]
 
 
 def test_a_shell_takes_the_command_as_it_is_whatever_blanks_are_in_the_paths(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_shell_takes_the_command_as_it_is_whatever_blanks_are_in_the_paths(tmp
     env = {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
     line = ["/bin/sh", "-c", job.command_line(places)]
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=True, timeout=HANG_SECONDS)
-    assert done.stdout.splitlines() == ["/mnt/a  b", "/mnt/it's model", "-u", "-c", BOOT]
+    assert done.stdout.splitlines() == ["/mnt/a  b", "/mnt/it's model", "-u", "-c", BOOTSTRAP]
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_a_shell_takes_the_command_as_it_is_whatever_blanks_are_in_the_paths(tmp
     ],
 )
 def test_an_input_lies_where_it_was_said_to(place: str, lies: str) -> None:
-    assert input_place(Input({"*": place}), PLAN) == lies
-    assert input_place(Input({"azure": place, "*": "s3://b/x"}, "stream"), PLAN) == lies
+    assert input_uri(Input({"*": place}), PLAN) == lies
+    assert input_uri(Input({"azure": place, "*": "s3://b/x"}, "stream"), PLAN) == lies
 
 
 def test_an_input_at_home_is_found_there(own_home: Path) -> None:
-    assert input_place(Input({"*": "~/data"}), PLAN) == str(own_home / "data")
+    assert input_uri(Input({"*": "~/data"}), PLAN) == str(own_home / "data")
 
 
 @pytest.mark.parametrize(

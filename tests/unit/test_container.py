@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.contracts.sagemaker import Container, TrainingJob, training_job
+from cloudtrain.contracts.sagemaker import NodeContainer, TrainingJob, training_job
 from cloudtrain.providers.emulation import container as rooms
 from cloudtrain.providers.emulation import namespace as enter
 from tests.support.limits import HANG_SECONDS
@@ -303,9 +303,9 @@ def test_anybody_can_enter_where_the_kernel_lets_them(room: Room) -> None:
         # Whoever starts a container must be able to read its variables and to signal it, as the end of leftovers does.
         watch = f"""if True:
         import signal, subprocess
-        with subprocess.Popen({argv!r}, stdin=-1, stdout=-1, env={{"MARK": "x"}}) as process:
+        with subprocess.Popen({argv!r}, stdin=-1, stdout=-1, env={{"RUN_DIR_VARIABLE": "x"}}) as process:
             print(process.stdout.readline().decode(), end="")
-            print(b"MARK=x" in open(f"/proc/{{process.pid}}/environ", "rb").read())
+            print(b"RUN_DIR_VARIABLE=x" in open(f"/proc/{{process.pid}}/environ", "rb").read())
             process.send_signal(signal.SIGTERM)
         print(process.returncode)"""
         said = run(*open_python, "-c", watch, cwd=folder, user=user)
@@ -381,7 +381,7 @@ def test_hosts_are_known_by_name() -> None:
 
 
 def test_a_command_enters_the_tree_or_names_it() -> None:
-    container = Container(node=1, host="algo-2", argv=("train", "it's"), env={"A": "b"}, files={})
+    container = NodeContainer(node=1, host="algo-2", argv=("train", "it's"), env={"A": "b"}, files={})
 
     def command(private: bool) -> tuple[tuple[str, ...], dict[str, str]]:
         hosts, root = Path("/run/hosts"), Path("/run/ml")

@@ -33,10 +33,10 @@ from cloudtrain.providers.docker.errors import missing_image, translated
 from cloudtrain.providers.docker.host import address
 from cloudtrain.providers.docker.host import environment as environment_of_sdk
 from cloudtrain.providers.docker.image import image_of
-from cloudtrain.providers.docker.output import NodeWords
+from cloudtrain.providers.docker.output import ContainerOutput
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
-from cloudtrain.providers.local.checks import place_checks
+from cloudtrain.providers.local.checks import location_checks
 from cloudtrain.runs.failure_hints import hint_for_message
 from cloudtrain.settings import Settings
 from tests.golden.cases import plan_of
@@ -141,9 +141,9 @@ def test_what_the_spec_says_of_home_counts_more(tmp_path: Path) -> None:
 def test_a_secret_that_only_the_cloud_has_is_missed_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of("docker", "name: digits\nsecrets: {A: {docker: 'env:MINE', local: 'env:OTHER'}}\n")
     monkeypatch.setenv("OTHER", "x")
-    assert [found.message for found in place_checks(plan)] == ["secret A: the environment variable MINE is not set"]
+    assert [found.message for found in location_checks(plan)] == ["secret A: the environment variable MINE is not set"]
     monkeypatch.setenv("MINE", "x")
-    assert place_checks(plan) == []
+    assert location_checks(plan) == []
 
 
 def test_the_rights_of_a_container_are_those_of_whoever_submits(
@@ -177,7 +177,7 @@ def test_shared_memory_grows_with_processes_and_memory(processes: int, memory: i
 
 
 def test_a_node_that_does_not_say_gets_its_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docker, "machine_memory", lambda: 24 * GIB)
+    monkeypatch.setattr(docker, "host_memory_bytes", lambda: 24 * GIB)
     text = "name: digits\nresources: {nodes: 2, processes: 2}\n"
     provider = docker.DockerProvider()
     spec = plan_of("docker", text).spec
@@ -234,7 +234,7 @@ def test_a_container_without_a_last_word_is_given_one(
 ) -> None:
     spec = plain_specs("name: digits\n", tmp_path / "runs" / "run-1")[0]
     unlimited = ContainerSpec(**{**{name: getattr(spec, name) for name in spec.__slots__}, "memory_bytes": None})
-    assert NodeWords(0, 1).conclude(code, oom, unlimited, asked=False, forced=False) == (code or 1)
+    assert ContainerOutput(0, 1).finish(code, oom, unlimited, asked=False, forced=False) == (code or 1)
     assert f'"{said}' in capfd.readouterr().out.replace("its container ended well, but ", "")
 
 
@@ -270,9 +270,9 @@ def test_a_missing_sdk_is_told_with_how_to_install_it(monkeypatch: pytest.Monkey
 def test_nobody_listening_is_noticed() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    words = NodeWords(0, writer)
-    assert words.hear(b"half", b"")
-    assert not words.hear(b" a line\n", b"")
+    words = ContainerOutput(0, writer)
+    assert words.forward(b"half", b"")
+    assert not words.forward(b" a line\n", b"")
     os.close(writer)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.cli.output import learning_curves, print_json
-from cloudtrain.providers.cloud.outcome import ended_event
+from cloudtrain.providers.cloud.outcome import FinalState, ended_event
 from cloudtrain.providers.local.node import Node
 from cloudtrain.providers.local.supervisor import Supervisor
 from cloudtrain.runs.events import Cause
@@ -49,7 +49,7 @@ def test_no_line_whatever_breaks_the_supervisor_and_what_it_keeps_can_be_shown(
         pass
     supervisor.nodes[0].code = 1
     supervisor.first_failed = supervisor.nodes[0]
-    assert supervisor._verdict()["state"] in ("failed", "stopped")
+    assert supervisor._outcome()["state"] in ("failed", "stopped")
     state = fold_json("x", [BORN, *events_of(supervisor.folder)])
     assert state.metrics, "some of the lines were good ones"
     show(state)
@@ -110,11 +110,14 @@ def test_a_rank_that_left_while_another_nodes_rank_waited_is_the_cause() -> None
         {"type": "node_ended", "time": 6.0, "node": 0, "outcome": "failed", "error": LOST, "seq": 2},
         {"type": "node_ended", "time": 6.0, "node": 1, "outcome": "succeeded", "seq": 3},
     ]
-    event = ended_event(fold_json("x", [BORN, *events]), ("failed", "exit code 1"), 9.0, {})
-    assert event["reason"] == "rank 3 (node 1) failed"
-    assert event["error"]["message"] == "ended with exit code 0 while rank 0 (node 0) still waited for it"
+    event = ended_event(fold_json("x", [BORN, *events]), FinalState("failed", "exit code 1"), 9.0, {})
+    assert event.reason == "rank 3 (node 1) failed"
+    assert event.error
+    assert event.error.message == "ended with exit code 0 while rank 0 (node 0) still waited for it"
     again = [events[0], {"type": "restarted", "time": 4.5, "node": 0, "attempt": 1}, *events[1:]]
-    assert ended_event(fold_json("x", [BORN, *again]), ("failed", ""), 9.0, {})["error"]["rank"] == 0
+    error = ended_event(fold_json("x", [BORN, *again]), FinalState("failed", ""), 9.0, {}).error
+    assert error
+    assert error.rank == 0
 
 
 def test_a_cause_of_its_own_counts_more_than_a_rank_that_left() -> None:

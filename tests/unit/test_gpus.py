@@ -89,10 +89,10 @@ def test_containers_get_the_chosen_gpus_and_count_them_from_zero(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     emulator, launches = prepared(tmp_path, "resources: {nodes: 2, gpus: 1}\n")
-    with emulator._held:
+    with emulator._gpu_locks:
         assert [emulator.spec(launch).gpus for launch in launches] == [(four[2],), (four[3],)]
     emulator, launches = prepared(tmp_path, "resources: {gpus: 2}\nenv: {CUDA_VISIBLE_DEVICES: '1,0'}\n")
-    with emulator._held:
+    with emulator._gpu_locks:
         spec = emulator.spec(launches[0])
     assert spec.gpus == (four[1], four[0])
     inside = environment(spec, {})
@@ -124,7 +124,7 @@ def test_two_runs_share_no_gpu_by_accident_and_a_killed_one_holds_none(tmp_path:
     try:
         assert other.stdout.readline().split() == four[:2]
         emulator, launches = prepared(tmp_path, "resources: {gpus: 2}\n")
-        with emulator._held:
+        with emulator._gpu_locks:
             assert emulator.spec(launches[0]).gpus == (four[2], four[3])
             assert set(gpus.busy(four)) == set(four)
         with pytest.raises(CloudError) as refused:
@@ -133,7 +133,7 @@ def test_two_runs_share_no_gpu_by_accident_and_a_killed_one_holds_none(tmp_path:
             "the run needs 3 of the 4 GPUs that this machine shows, and 2 are in use by run other-1"
         )
         plan = plan_of("docker", "name: digits\nimage: train:1\nresources: {gpus: 3}\n")
-        (found,) = docker_checks._taken(plan, 3)
+        (found,) = docker_checks._gpu_issues(plan, 3)
         assert (found.severity, found.message) == ("error", refused.value.message)
         with closing(ExitStack()) as held:
             assert gpus.take(four, 4, held, shared=True) == tuple(four)

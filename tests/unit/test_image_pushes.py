@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from cloudtrain.errors import CloudError
-from cloudtrain.providers.cloud.registry import ANYBODY, Login
+from cloudtrain.providers.cloud.registry import TOKEN_USER, RegistryLogin
 from cloudtrain.providers.docker.engine import Engine, stored_login
 
 DIGEST, OTHER = f"sha256:{'ab' * 32}", f"sha256:{'cd' * 32}"
@@ -73,14 +73,14 @@ def test_a_login_in_a_store_of_the_system_is_found(
 ) -> None:
     helper(kept.parent, monkeypatch, '{"ServerURL":"host:5000","Username":"me","Secret":"secret"}')
     kept.write_text(json.dumps({"auths": {"host:5000": {}}, **where}))
-    assert stored_login("host:5000") == Login("me", "secret")
+    assert stored_login("host:5000") == RegistryLogin("me", "secret")
 
 
 def test_what_az_acr_login_leaves_is_a_login_to_azures_registries(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     helper(kept.parent, monkeypatch, '{"ServerURL":"x","Username":"<token>","Secret":"refresh"}')
     for text in ({"credsStore": "tests"}, {"auths": {"mine.azurecr.io": {"auth": "", "identitytoken": "refresh"}}}):
         kept.write_text(json.dumps(text))
-        assert stored_login("mine.azurecr.io") == Login(ANYBODY, "refresh")
+        assert stored_login("mine.azurecr.io") == RegistryLogin(TOKEN_USER, "refresh")
         assert stored_login("host:5000") is None
 
 

@@ -23,7 +23,7 @@ from cloudtrain.providers.aws.target import target as aws_target
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import CURATED
 from cloudtrain.providers.azure.image import image_of as azure_image
-from cloudtrain.providers.cloud.image_notes import image_notes
+from cloudtrain.providers.cloud.notes import image_notes
 from cloudtrain.providers.docker.image import image_of as docker_image
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.spec import load_spec

@@ -96,7 +96,7 @@ def test_new_and_changed_files_are_copied_and_none_is_taken_away(tmp_path: Path)
 
 def test_what_is_deleted_is_deleted_there_too_unless_another_node_brings_it_anew(tmp_path: Path) -> None:
     nodes, into = [tmp_path / "0", tmp_path / "1"], tmp_path / "into"
-    seen: list[keeping.Signs] = [{}, {}]
+    seen: list[keeping.FileStates] = [{}, {}]
 
     def sync() -> None:
         for node, known in zip(nodes, seen, strict=True):

@@ -17,7 +17,14 @@ import pytest
 
 from cloudtrain.errors import StorageError
 from cloudtrain.providers.local.provider import LocalProvider
-from cloudtrain.providers.local.supervisor_status import MARK, Life, end_orphans, introduce, life_of, tell_to_stop
+from cloudtrain.providers.local.supervisor_status import (
+    RUN_DIR_VARIABLE,
+    SupervisorState,
+    end_orphans,
+    send_stop_signal,
+    supervisor_state,
+    write_identity,
+)
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
@@ -52,7 +59,7 @@ def run(store: RunStore) -> RunFolder:
 def sleeper(run: RunFolder) -> Iterator[subprocess.Popen[bytes]]:
     """A process of the run that goes on until it is killed."""
     code = "import sys; print(flush=True); sys.stdin.read()"
-    env = {**os.environ, MARK: str(run.path)}
+    env = {**os.environ, RUN_DIR_VARIABLE: str(run.path)}
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, env=env) as process:
         assert process.stdout is not None
@@ -129,19 +136,19 @@ def test_a_silent_supervisor_of_another_machine_that_answers_no_stop_is_given_up
 @pytest.mark.parametrize(
     ("who", "silent_for", "locks", "life"),
     [
-        (MINE, 9999, True, Life.ALIVE),
-        (MINE, 9999, False, Life.ALIVE),
-        pytest.param(replace(MINE, start="1"), 0, True, Life.DEAD, marks=KNOWS_AGES),
-        pytest.param(replace(MINE, start="1"), 0, False, Life.DEAD, marks=KNOWS_AGES),
-        (ELSEWHERE, 1, True, Life.ALIVE),
-        (ELSEWHERE, 600, True, Life.UNKNOWN),
-        (ELSEWHERE, 600, False, Life.UNKNOWN),
-        (NEXT_DOOR, 1, True, Life.ALIVE),
-        pytest.param(NEXT_DOOR, 600, True, Life.DEAD, marks=pytest.mark.linux("the id of a boot")),
-        (NEXT_DOOR, 600, False, Life.UNKNOWN),
-        (BEFORE, 1, True, Life.ALIVE),
-        (BEFORE, 600, True, Life.DEAD),
-        (BEFORE, 600, False, Life.DEAD),
+        (MINE, 9999, True, SupervisorState.ALIVE),
+        (MINE, 9999, False, SupervisorState.ALIVE),
+        pytest.param(replace(MINE, start="1"), 0, True, SupervisorState.DEAD, marks=KNOWS_AGES),
+        pytest.param(replace(MINE, start="1"), 0, False, SupervisorState.DEAD, marks=KNOWS_AGES),
+        (ELSEWHERE, 1, True, SupervisorState.ALIVE),
+        (ELSEWHERE, 600, True, SupervisorState.UNKNOWN),
+        (ELSEWHERE, 600, False, SupervisorState.UNKNOWN),
+        (NEXT_DOOR, 1, True, SupervisorState.ALIVE),
+        pytest.param(NEXT_DOOR, 600, True, SupervisorState.DEAD, marks=pytest.mark.linux("the id of a boot")),
+        (NEXT_DOOR, 600, False, SupervisorState.UNKNOWN),
+        (BEFORE, 1, True, SupervisorState.ALIVE),
+        (BEFORE, 600, True, SupervisorState.DEAD),
+        (BEFORE, 600, False, SupervisorState.DEAD),
     ],
     ids=[
         "this process",
@@ -164,13 +171,13 @@ def test_the_signs_together_tell_life_from_death(
     who: ProcessIdentity,
     silent_for: float,
     locks: bool,
-    life: Life,
+    life: SupervisorState,
     request: pytest.FixtureRequest,
 ) -> None:
     is_supervised_by(run, who, silent_for=silent_for)
     if not locks:
         request.getfixturevalue("no_locks")
-    assert life_of(run.path) is life
+    assert supervisor_state(run.path) is life
 
 
 @KNOWS_AGES
@@ -178,8 +185,8 @@ def test_a_lock_that_is_held_is_enough(run: RunFolder) -> None:
     is_supervised_by(run, replace(MINE, start="1"), silent_for=9999)
     with (run.path / "supervisor.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert life_of(run.path) is Life.ALIVE
-    assert life_of(run.path) is Life.DEAD
+        assert supervisor_state(run.path) is SupervisorState.ALIVE
+    assert supervisor_state(run.path) is SupervisorState.DEAD
 
 
 @KNOWS_AGES
@@ -196,10 +203,10 @@ def test_a_stop_signals_nobody_who_only_has_the_number_of_the_supervisor(
         is_supervised_by(run, who)
         with (run.path / "supervisor.lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            tell_to_stop(run.path)
+            send_stop_signal(run.path)
     assert sleeper.poll() is None
     is_supervised_by(run, its)
-    tell_to_stop(run.path)
+    send_stop_signal(run.path)
     assert sleeper.wait(60) == -15
 
 
@@ -207,20 +214,20 @@ def test_a_stop_signals_nobody_who_only_has_the_number_of_the_supervisor(
 def test_a_process_that_was_not_collected_yet_counts_as_gone(run: RunFolder) -> None:
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
         is_supervised_by(run, ProcessIdentity.of(process.pid))
-        assert life_of(run.path) is Life.ALIVE
+        assert supervisor_state(run.path) is SupervisorState.ALIVE
         assert process.stdin is not None
         process.stdin.close()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # over, and still a zombie
-        assert life_of(run.path) is Life.DEAD
+        assert supervisor_state(run.path) is SupervisorState.DEAD
 
 
 def test_a_run_of_a_version_that_wrote_its_process_id_alone_is_judged_by_its_lock(run: RunFolder) -> None:
-    assert life_of(run.path) is Life.DEAD
+    assert supervisor_state(run.path) is SupervisorState.DEAD
 
 
 @pytest.mark.usefixtures("no_locks")
 def test_without_a_lock_to_go_by_such_a_run_is_left_alone(run: RunFolder) -> None:
-    assert life_of(run.path) is Life.UNKNOWN
+    assert supervisor_state(run.path) is SupervisorState.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -228,22 +235,22 @@ def test_without_a_lock_to_go_by_such_a_run_is_left_alone(run: RunFolder) -> Non
 )
 def test_an_identity_that_is_damaged_is_none(run: RunFolder, text: str) -> None:
     (run.path / "supervisor.json").write_text(text)
-    assert life_of(run.path) is Life.DEAD, "the lock alone is left to go by"
+    assert supervisor_state(run.path) is SupervisorState.DEAD, "the lock alone is left to go by"
 
 
 @KNOWS_AGES
 def test_a_supervisor_that_died_before_it_took_the_run_on_is_known_by_who_was_started(store: RunStore) -> None:
     folder = born(store, "b-1")
-    assert life_of(folder.path, MINE) is Life.ALIVE
-    assert life_of(folder.path, replace(MINE, start="1")) is Life.DEAD
-    assert life_of(folder.path, ELSEWHERE) is Life.NOT_BEGUN
+    assert supervisor_state(folder.path, MINE) is SupervisorState.ALIVE
+    assert supervisor_state(folder.path, replace(MINE, start="1")) is SupervisorState.DEAD
+    assert supervisor_state(folder.path, ELSEWHERE) is SupervisorState.NOT_BEGUN
 
 
 def test_who_takes_a_run_on_says_so(store: RunStore) -> None:
     folder = born(store, "b-1")
-    introduce(folder.path)
+    write_identity(folder.path)
     assert json.loads((folder.path / "supervisor.json").read_text())["pid"] == os.getpid()
-    assert life_of(folder.path) is Life.ALIVE
+    assert supervisor_state(folder.path) is SupervisorState.ALIVE
 
 
 @pytest.mark.linux("the environment and the root of a process, in /proc")

@@ -13,7 +13,7 @@ import pytest
 
 from cloudtrain.providers.local.ports import free_port
 from cloudtrain.providers.local.supervisor import Supervisor, _take
-from cloudtrain.providers.local.supervisor_status import Life, end_orphans, has_begun, life_of
+from cloudtrain.providers.local.supervisor_status import SupervisorState, end_orphans, has_begun, supervisor_state
 from tests.house.tools import ROOT
 
 
@@ -24,7 +24,7 @@ def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> 
 
     def look() -> None:
         while not done.is_set():
-            life_of(tmp_path)
+            supervisor_state(tmp_path)
             looking.set()
 
     watcher = threading.Thread(target=look)
@@ -43,20 +43,20 @@ def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> 
 def test_a_second_supervisor_gives_up(tmp_path: Path) -> None:
     first, second = (os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(2))
     assert _take(first)
-    assert not _take(second, patience_seconds=0.05)
+    assert not _take(second, timeout_seconds=0.05)
     os.close(first)
     os.close(second)
 
 
 def test_the_lock_tells_whether_a_supervisor_lives(tmp_path: Path) -> None:
-    assert life_of(tmp_path) is Life.NOT_BEGUN
+    assert supervisor_state(tmp_path) is SupervisorState.NOT_BEGUN
     assert not has_begun(tmp_path)
     lock = os.open(tmp_path / "supervisor.lock", os.O_RDWR | os.O_CREAT)
     assert _take(lock)
     os.pwrite(lock, b"4711", 0)
-    assert life_of(tmp_path) is Life.ALIVE
+    assert supervisor_state(tmp_path) is SupervisorState.ALIVE
     os.close(lock)
-    assert life_of(tmp_path) is Life.DEAD
+    assert supervisor_state(tmp_path) is SupervisorState.DEAD
     assert has_begun(tmp_path)
 
 

@@ -11,9 +11,8 @@ import pytest
 import cloudtrain
 from cloudtrain.cli.plan_view import overview
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.aws.cli_defaults import region_around
-from cloudtrain.providers.azure.account import workspace_of
-from cloudtrain.providers.azure.cli_defaults import account_around
+from cloudtrain.providers.aws.account import cli_default_region
+from cloudtrain.providers.azure.account import cli_default_account, workspace_of
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.settings import load_settings
 from tests.support.samples import write
@@ -62,24 +61,24 @@ def files(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("case", REGIONS.values(), ids=REGIONS.keys())
 def test_the_region_is_that_of_awss_own_tools(case: tuple[Mapping[str, str], tuple[str, str] | None]) -> None:
     environ, wanted = case
-    assert region_around(environ) == wanted
+    assert cli_default_region(environ) == wanted
 
 
 def test_the_workspace_is_that_of_azures_command_line(files: Path, tmp_path: Path) -> None:
-    assert account_around({}) == {
+    assert cli_default_account({}) == {
         "subscription": (SUBSCRIPTION, "~/.azure/azureProfile.json"),
         "resource_group": ("my-group", "~/.azure/config:4"),
         "workspace": ("my-workspace", "~/.azure/config:5"),
         "location": ("westeurope", "~/.azure/config:6"),
     }
-    assert account_around({"AZURE_DEFAULTS_GROUP": "mine"})["resource_group"] == (
+    assert cli_default_account({"AZURE_DEFAULTS_GROUP": "mine"})["resource_group"] == (
         "mine",
         "environment AZURE_DEFAULTS_GROUP",
     )
     assert workspace_of(load_settings(tmp_path)) == (SUBSCRIPTION, "my-group", "my-workspace")
-    assert account_around({"AZURE_CONFIG_DIR": str(tmp_path)}) == {}
+    assert cli_default_account({"AZURE_CONFIG_DIR": str(tmp_path)}) == {}
     (files / ".azure/azureProfile.json").write_text("{broken")
-    assert "subscription" not in account_around({})
+    assert "subscription" not in cli_default_account({})
 
 
 def planned(provider: str, tmp_path: Path, **sections: object) -> Plan:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cloudtrain.catalog.machines import select_instances
 from cloudtrain.errors import StorageError
-from cloudtrain.providers.cloud.paths import inside
-from cloudtrain.providers.cloud.request import as_folder, file_name, ours, same_submission, tags
+from cloudtrain.providers.cloud.paths import as_folder, file_name, safe_join
+from cloudtrain.providers.cloud.tags import own_tags, same_submission, tags
 from tests.golden.cases import CASES, plan_of
 
 FOLDER = Path("/data/run/model")
@@ -21,7 +21,7 @@ TAGS = {"run": "digits-k2x9", "planned": "1795213216.000", "spec": "ab", "source
 
 @pytest.mark.parametrize("name", ["model.pt", "a/b/c.pt", "..a", "a..", "...", "a\\..\\b", "~", "-rf", "ü 😀", "a\nb"])
 def test_a_name_is_a_path_inside_its_folder(name: str) -> None:
-    assert inside(FOLDER, name) == FOLDER / name
+    assert safe_join(FOLDER, name) == FOLDER / name
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ def test_a_name_is_a_path_inside_its_folder(name: str) -> None:
 )
 def test_a_name_that_leads_out_of_its_folder_is_refused(name: str) -> None:
     with pytest.raises(StorageError, match="is not a path inside a folder"):
-        inside(FOLDER, name)
+        safe_join(FOLDER, name)
 
 
 @given(st.lists(st.sampled_from(["..", ".", "/", "a", "", "\0"]) | st.text(max_size=3), max_size=6).map("/".join))
 def test_no_name_at_all_leads_out_of_its_folder(name: str) -> None:
     try:
-        found = inside(FOLDER, name)
+        found = safe_join(FOLDER, name)
     except StorageError:
         return
     assert os.path.normpath(found) == str(found)
@@ -80,12 +80,12 @@ def test_two_jobs_of_one_name_are_two_submissions(key: str) -> None:
 def test_our_tags_come_back_out_of_all_tags(case: str) -> None:
     plan = plan_of(*CASES[case])
     everything = tags(plan, plan.target.image_address)
-    mine = ours(everything)
+    mine = own_tags(everything)
     assert (mine["run"], mine["name"], mine["planned"]) == ("digits-k2x9", "digits", "1795213216.000")
     assert mine["git-dirty"] == "true"
     assert ("image-digest" in mine) == ("@sha256:" in CASES[case][1])
     assert everything.keys() - {f"cloudtrain-{key}" for key in mine} == plan.spec.tags.keys()
-    assert ours({"team": "vision", "cloudtrain-x": 3}) == {"x": "3"}
+    assert own_tags({"team": "vision", "cloudtrain-x": 3}) == {"x": "3"}
 
 
 def test_models_that_a_cloud_does_not_have_are_passed_over() -> None:

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 class Shells:
     """An emulator whose nodes are lines of shell."""
 
-    max_runtime_seconds, grace_seconds, nodes_are_here = None, 5, True
+    max_runtime_seconds, grace_seconds, nodes_on_host = None, 5, True
 
     def __init__(self, folder: Path, lines: tuple[str, ...]) -> None:
         self.folder, self.lines = folder, lines

@@ -1,52 +1,60 @@
-"""The settings of the account in force: region, role, bucket and network, from the spec or else from the settings."""
+"""The settings of the AWS account: region, role, bucket and network, from the spec, the settings or the AWS CLI."""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
+from pathlib import Path
 
 from cloudtrain.catalog.dlc import dlc_regions
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue, did_you_mean
-from cloudtrain.providers.aws.cli_defaults import region_around
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.image import repository_of
 from cloudtrain.providers.aws.section import AwsSection
-from cloudtrain.providers.cloud.account import Account, Needed, repository_in
-from cloudtrain.providers.cloud.cli_defaults import Found
+from cloudtrain.providers.cloud.account import (
+    CliDefault,
+    RequiredSetting,
+    SettingsReader,
+    configured_repository,
+    environment_value,
+    ini_value,
+)
 from cloudtrain.settings import Settings
 
-_REGION = Needed("us-east-1", "where to run", placeholder="us-east-1")
-_ROLE = Needed(
+_REGION = RequiredSetting("us-east-1", "where to run", placeholder="us-east-1")
+_ROLE = RequiredSetting(
     "arn:aws:iam::ACCOUNT:role/NAME",
     "the role that the job runs as",
     placeholder="arn:aws:iam::123456789012:role/not-set-yet",
 )
-_BUCKET = Needed("my-bucket", "where source, checkpoints and models are kept", placeholder="not-set-yet")
+_BUCKET = RequiredSetting("my-bucket", "where source, checkpoints and models are kept", placeholder="not-set-yet")
 
 
-def account(aws: AwsSection, settings: Settings, *, rehearsal: bool) -> tuple[AwsConfig, Account]:
-    """The settings of the account, and what there is to say of them: origins, and what is missing.
+def account(aws: AwsSection, settings: Settings, *, rehearsal: bool) -> tuple[AwsConfig, SettingsReader]:
+    """The account's settings, and the reader with their origins and what is missing.
 
-    A rehearsal may go without: placeholders stand in, and the settings name them.
+    In a rehearsal placeholders replace missing settings; `placeholders` names them.
     """
-    said = Account("aws", aws, settings, _cli_defaults, rehearsal=rehearsal)
+    reader = SettingsReader("aws", aws, settings, _cli_defaults, rehearsal=rehearsal)
     config = AwsConfig(
-        region=said.required("region", _REGION),
-        role=said.required("role", _ROLE),
-        bucket=said.required("bucket", _BUCKET),
-        repository=said.optional("repository"),
-        subnets=said.several("subnets"),
-        security_groups=said.several("security_groups"),
-        kms_key=said.optional("kms_key"),
-        placeholders=tuple(said.placeholders),
+        region=reader.required("region", _REGION),
+        role=reader.required("role", _ROLE),
+        bucket=reader.required("bucket", _BUCKET),
+        repository=reader.optional("repository"),
+        subnets=reader.list_of("subnets"),
+        security_groups=reader.list_of("security_groups"),
+        kms_key=reader.optional("kms_key"),
+        placeholders=tuple(reader.placeholders),
     )
-    if config.region:  # prices and images depend on it; the others are held against the rules, with all else
-        said.problems += malformed("region", config.region)
-    return config, said
+    if config.region:  # prices and images depend on it; the other settings are checked by the rules
+        reader.problems += format_issues("region", config.region)
+    return config, reader
 
 
-def malformed(name: str, value: str) -> list[Issue]:
-    """What is wrong with the form of a region, a role or a bucket."""
+def format_issues(name: str, value: str) -> list[Issue]:
+    """What is wrong with the format of a region, a role ARN or a bucket name."""
     if _FORMS[name].fullmatch(value):
         return []
     at = ("aws", name)
@@ -59,8 +67,8 @@ def malformed(name: str, value: str) -> list[Issue]:
     return [Issue(at, f"{value!r} is not a valid bucket name", hint)]
 
 
-def unlikely(region: str) -> list[Issue]:
-    """What is to blame when image or price of an unknown region are not known: most likely the region's name."""
+def misspelt_region(region: str) -> list[Issue]:
+    """An issue if the region is unknown and looks like a known one: the likely cause of a missing image or price."""
     meant = "" if region in dlc_regions() else did_you_mean(region, dlc_regions())
     hint = "if it is right: an image in a repository of your own there, by its address, and limits.max_runtime"
     return [Issue(("aws", "region"), f"{region!r} is not a known region{meant}", hint)] if meant else []
@@ -74,27 +82,44 @@ _FORMS = {
 
 
 def region_of(settings: Settings) -> str:
-    """The region where no spec is at hand. UsageError when nobody has said one."""
-    region = region_known(settings)
+    """The region where no spec is at hand. UsageError when nobody has reader one."""
+    region = configured_region(settings)
     if not region:
         raise UsageError("aws.region is not set", hint="export CLOUDTRAIN_AWS_REGION=us-east-1, or cloudtrain.toml")
     return region
 
 
-def pushed_to(settings: Settings) -> str:
-    """The address of the repository for images, where no spec is at hand. UsageError when it cannot be told."""
-    name, role = repository_in(settings, "aws"), str(settings.get("aws.role") or "")
-    found, problems = repository_of(AwsConfig(region=region_known(settings), role=role, repository=name))
+def image_repository(settings: Settings) -> str:
+    """The ECR repository to push images to, for commands that read no spec. UsageError if it is not set or invalid."""
+    name, role = configured_repository(settings, "aws"), str(settings.get("aws.role") or "")
+    found, problems = repository_of(AwsConfig(region=configured_region(settings), role=role, repository=name))
     for issue in problems:
         raise UsageError(issue.line(), hint=issue.hint)
     return found
 
 
-def region_known(settings: Settings) -> str:
-    """The same; empty when nobody has said one."""
-    return str(settings.get("aws.region") or (region_around() or [""])[0])
+def configured_region(settings: Settings) -> str:
+    """The same; empty when nobody has reader one."""
+    return str(settings.get("aws.region") or (cli_default_region() or [""])[0])
 
 
-def _cli_defaults() -> dict[str, Found]:
-    region = region_around()
+def _cli_defaults() -> dict[str, CliDefault]:
+    region = cli_default_region()
     return {"region": region} if region else {}
+
+
+def cli_default_region(environ: Mapping[str, str] = os.environ) -> CliDefault | None:
+    """The region that the AWS CLI would use: environment variables first, then the profile in `~/.aws/config`.
+
+    As in "Configuration and credential file settings" of the AWS documentation. Newer SDKs read `AWS_REGION` and boto3
+    reads `AWS_DEFAULT_REGION`: both count here. None if none is set.
+    """
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        if found := environment_value(environ, name):
+            return found
+    profile = environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE") or "default"
+    path = Path(environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
+    for section in (f"profile {profile}", *(["default"] if profile == "default" else [])):
+        if found := ini_value(path, section, "region"):
+            return found[0], f"{found[1]}, profile {profile}"
+    return None

@@ -27,7 +27,7 @@ ONE_REQUEST_BYTES = 8 * 2**20
 """Up to this size an object is sent in one request; more goes in parts (boto3's own threshold)."""
 
 
-class Aws:
+class AwsClient:
     """One region of one account, as the environment's credentials see it. Every method is one call, or one transfer."""
 
     def __init__(self, region: str) -> None:
@@ -160,9 +160,9 @@ class Aws:
 
 
 @cache
-def aws(region: str) -> Aws:
+def aws(region: str) -> AwsClient:
     """The connection to a region; one per process, so that credentials are looked up once."""
-    return Aws(region)
+    return AwsClient(region)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Jobs of ours that another machine started, found by their tags, as run folders of this one."""
+"""Finds training jobs that cloudtrain started, from any machine, by their tags."""
 
 from __future__ import annotations
 
@@ -7,21 +7,28 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain import __version__
 from cloudtrain.catalog.pricing import price_of
 from cloudtrain.contracts.sagemaker import GRACE_SECONDS
 from cloudtrain.providers import DiscoveredRun, KnownRuns
 from cloudtrain.providers.aws.config import AwsConfig
-from cloudtrain.providers.aws.phases import billing, ended_at, ending, kept_event, machines_of, phase_event, seconds
+from cloudtrain.providers.aws.phases import (
+    billing,
+    ended_at,
+    final_state,
+    instances_of,
+    phase_event,
+    timestamp,
+    warm_pool_events,
+)
 from cloudtrain.providers.aws.request import uri_parts
-from cloudtrain.providers.aws.submit import ref_of
-from cloudtrain.providers.cloud.request import OURS, ours
-from cloudtrain.runs.files import as_text
+from cloudtrain.providers.aws.submit import job_reference
+from cloudtrain.providers.cloud.tags import TAG_PREFIX, own_tags
+from cloudtrain.runs.events import Ended, Event, Submitted, Submitting
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.aws.client import Aws
+    from cloudtrain.providers.aws.client import AwsClient
 
-_REQUEST = (
+REQUEST_FIELDS = (
     "TrainingJobName",
     "RoleArn",
     "AlgorithmSpecification",
@@ -34,85 +41,89 @@ _REQUEST = (
     "EnableManagedSpotTraining",
     "VpcConfig",
 )
-"""Fields of a request that a description repeats."""
+"""Fields of a request that the description of a job repeats."""
+
+MAX_RESULTS = 100
+"""Jobs per page of a Search; SageMaker's default is 10."""
+
+SEARCH_LAG_SECONDS = 600
+"""Search results may lag behind the latest changes, so this much is searched again. SageMaker documents no bound."""
 
 
-MOST_RESULTS = 100
-"""Of one Search; 10 where the request does not say."""
-LAG_SECONDS = 600
-"""A search may not know yet what changed a moment ago: so much is looked at again. (No page says how long it lags.)"""
+def discovered_runs(
+    cloud: AwsClient, run_id: str | None, poll_seconds: float, known: KnownRuns
+) -> Iterator[DiscoveredRun]:
+    """The jobs with our tags in a region that are new or changed since the last search, or the one named `run_id`.
 
-
-def discovered_runs(cloud: Aws, run_id: str | None, pause: float, known: KnownRuns) -> Iterator[DiscoveredRun]:
-    """The jobs of ours in a region that are new or have changed since the last time, or the one of that name."""
-    filters = [{"Name": f"Tags.{OURS}run", "Operator": "Exists"}]
-    place, latest = "", 0.0
+    Updates `known.synced_until` when the search is complete.
+    """
+    filters = [{"Name": f"Tags.{TAG_PREFIX}run", "Operator": "Exists"}]
+    account, latest = "", 0.0
     if run_id is not None:
         filters.append({"Name": "TrainingJobName", "Operator": "Equals", "Value": run_id})
     else:
-        place = f"aws {cloud.call('sts', 'get_caller_identity')['Account']} {cloud.region}"
-        latest = known.synced_until.get(place, 0.0)
+        account = f"aws {cloud.call('sts', 'get_caller_identity')['Account']} {cloud.region}"
+        latest = known.synced_until.get(account, 0.0)
         if latest:
-            since = datetime.fromtimestamp(latest - LAG_SECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+            since = datetime.fromtimestamp(latest - SEARCH_LAG_SECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%S")
             filters.append({"Name": "LastModifiedTime", "Operator": "GreaterThanOrEqualTo", "Value": since})
-    question = {
+    search = {
         "Resource": "TrainingJob",
         "SearchExpression": {"Filters": filters},
         "SortBy": "LastModifiedTime",
         "SortOrder": "Descending",
-        "MaxResults": MOST_RESULTS,
+        "MaxResults": MAX_RESULTS,
     }
-    for page in cloud.pages("sagemaker", "search", **question):
+    for page in cloud.pages("sagemaker", "search", **search):
         for result in page.get("Results", []):
             job = result["TrainingJob"]
-            latest = max(latest, seconds(job.get("LastModifiedTime")))
-            if "ResourceConfig" in job:  # a serverless job has no machines, and is none of ours
-                yield _discovered_run(cloud, job, pause)
-    if place:  # all of them were told
-        known.synced_until[place] = latest
+            latest = max(latest, timestamp(job.get("LastModifiedTime")))
+            if "ResourceConfig" in job:  # a serverless job has none, and is never ours
+                yield _discovered_run(cloud, job, poll_seconds)
+    if account:
+        known.synced_until[account] = latest
 
 
-def _discovered_run(cloud: Aws, job: Mapping[str, Any], pause: float) -> DiscoveredRun:
-    tags = ours({tag["Key"]: tag["Value"] for tag in job.get("Tags", [])})
-    kind, nodes = machines_of(job)
-    body = {key: job[key] for key in _REQUEST if key in job}
-    body["Tags"] = job.get("Tags", [])
-    name = job["TrainingJobName"]
-    price = price_of("aws", [kind], cloud.region)
+def _discovered_run(cloud: AwsClient, job: Mapping[str, Any], poll_seconds: float) -> DiscoveredRun:
+    tags = own_tags({tag["Key"]: tag["Value"] for tag in job.get("Tags", [])})
+    instance, nodes = instances_of(job)
+    price = price_of("aws", [instance], cloud.region)
+    usd_per_hour = price.usd * nodes if price else None
     config = AwsConfig(
         region=cloud.region,
         bucket=uri_parts(job["OutputDataConfig"]["S3OutputPath"])[0],
-        prices={kind: price.usd} if price else {},
-        poll=pause,
+        prices={instance: price.usd} if price else {},
+        poll=poll_seconds,
     )
-    facts = {**config.to_json(), "instances": [kind]}
-    plan = {
-        "version": __version__,
-        "run_id": name,
-        "provider": "aws",
-        "host": None,
-        "spec": {"name": tags.get("name", name)},
-        "target": {"provider": "aws", "contract": "sagemaker", "grace_seconds": GRACE_SECONDS, "facts": facts},
-        "adopted": time.time(),
-    }
-    born = {
-        "type": "submitting",
-        "adopted": True,
-        "owner": tags.get("owner", ""),
-        "time": seconds(job.get("CreationTime")) or time.time(),
-        "name": tags.get("name", name),
-        "provider": "aws",
-        "contract": "sagemaker",
-        "nodes": nodes,
-        "processes": int(tags["processes"]) if tags.get("processes", "").isdecimal() else 1,
-    }
-    submitted = {"type": "submitted", "time": time.time(), "ref": ref_of(cloud, job)}
-    updates = [phase_event(job, time.time())]
-    over = ending(job)
-    if over is not None:  # its log is brought when somebody wants to see it
-        when = ended_at(job) or time.time()
-        bill = billing(job, price.usd * nodes if price else None)
-        updates.append({"type": "ended", "time": when, "state": over[0], "reason": over[1], "billing": bill})
-        updates += kept_event(job, time.time(), price.usd * nodes if price else None)
-    documents = {"plan.json": as_text(plan), "request.json": as_text(body)}
-    return DiscoveredRun(run_id=name, documents=documents, history=[born, submitted], updates=updates)
+    submitting = Submitting(
+        adopted=True,
+        owner=tags.get("owner", ""),
+        time=timestamp(job.get("CreationTime")) or time.time(),
+        name=tags.get("name", job["TrainingJobName"]),
+        provider="aws",
+        contract="sagemaker",
+        nodes=nodes,
+        processes=int(tags["processes"]) if tags.get("processes", "").isdecimal() else 1,
+    )
+    return DiscoveredRun(
+        run_id=job["TrainingJobName"],
+        config=config,
+        instance=instance,
+        grace_seconds=GRACE_SECONDS,
+        request={**{key: job[key] for key in REQUEST_FIELDS if key in job}, "Tags": job.get("Tags", [])},
+        submitting=submitting,
+        submitted=Submitted(time=time.time(), ref=job_reference(cloud, job)),
+        updates=_updates(job, usd_per_hour),
+    )
+
+
+def _updates(job: Mapping[str, Any], usd_per_hour: float | None) -> list[Event]:
+    """The phase of a job and, if it is over, its end. Its log is read later, when somebody asks for it."""
+    now = time.time()
+    updates: list[Event] = [phase_event(job, now)]
+    final = final_state(job)
+    if final is not None:
+        bill = billing(job, usd_per_hour)
+        updates.append(Ended(time=ended_at(job) or now, state=final.state, reason=final.reason, billing=bill))
+        updates += warm_pool_events(job, now, usd_per_hour)
+    return updates

@@ -10,8 +10,8 @@ from botocore.exceptions import ClientError
 from cloudtrain.errors import CloudError, Outcome
 from cloudtrain.runs.failure_hints import SAGEMAKER_TRUST, sagemaker_quota
 
-_AGAIN = "then try again"
-_WAIT = f"wait a little, {_AGAIN}"
+_TRY_AGAIN = "then try again"
+_WAIT = f"wait a little, {_TRY_AGAIN}"
 
 NOT_FOUND = "NotFound"
 """The code of our error where SageMaker knows no job of that name: its own says that a value is invalid."""
@@ -45,7 +45,7 @@ _THROTTLED = {
     "SlowDown",
     "ProvisionedThroughputExceededException",
 }
-_ELSEWHERE = {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+_WRONG_REGION = {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 
 _NO_CREDENTIALS = (
     sdk.NoCredentialsError,
@@ -55,7 +55,7 @@ _NO_CREDENTIALS = (
     sdk.NoAuthTokenError,
 )
 _STALE_LOGIN = (sdk.SSOTokenLoadError, sdk.UnauthorizedSSOTokenError, sdk.TokenRetrievalError)
-_LOST = (
+_NO_RESPONSE = (
     sdk.ReadTimeoutError,
     sdk.ConnectionClosedError,
     sdk.ResponseStreamingError,
@@ -70,22 +70,24 @@ def translated(error: Exception, call: str, region: str, *, place: str = "") -> 
     """Our error for one of boto3's."""
     name = _camel(call)
     if isinstance(error, ClientError):
-        return _answered(error, name, region, place)
+        return _from_response(error, name, region, place)
     cause = error.__cause__ or error.__context__
     if isinstance(cause, ClientError):  # boto3's transfers wrap what S3 said
-        return _answered(cause, name, region, place)
+        return _from_response(cause, name, region, place)
     where = f"{name} in {region}"
     if isinstance(error, _STALE_LOGIN):
-        return CloudError(f"{where}: the login has expired: {error}", hint=f"aws sso login, {_AGAIN}", code="Expired")
+        return CloudError(
+            f"{where}: the login has expired: {error}", hint=f"aws sso login, {_TRY_AGAIN}", code="Expired"
+        )
     if isinstance(error, _NO_CREDENTIALS):
-        hint = f"aws configure (or aws sso login, or set AWS_PROFILE), {_AGAIN}"
+        hint = f"aws configure (or aws sso login, or set AWS_PROFILE), {_TRY_AGAIN}"
         return CloudError(f"{where}: no AWS credentials: {error}", hint=hint, code="NoCredentials")
     if isinstance(error, (sdk.ConfigParseError, sdk.ConfigNotFound)):
         return CloudError(f"{where}: {error}", hint="look at ~/.aws/config and AWS_CONFIG_FILE", code="Config")
     if isinstance(error, _UNREACHABLE):
-        hint = f"look at the network, and whether the region {region!r} is meant; {_AGAIN}"
+        hint = f"look at the network, and whether the region {region!r} is meant; {_TRY_AGAIN}"
         return CloudError(f"{where}: AWS cannot be reached: {error}", hint=hint, code="Unreachable", transient=True)
-    if isinstance(error, _LOST):
+    if isinstance(error, _NO_RESPONSE):
         message = f"{where}: no answer came: {error}"
         return CloudError(message, hint=_WAIT, code="Lost", transient=True, outcome=Outcome.UNKNOWN)
     if isinstance(error, sdk.ParamValidationError):
@@ -93,16 +95,16 @@ def translated(error: Exception, call: str, region: str, *, place: str = "") -> 
     return CloudError(f"{where}: {error}", code=type(error).__name__)
 
 
-def _answered(error: ClientError, name: str, region: str, place: str) -> CloudError:
+def _from_response(error: ClientError, name: str, region: str, place: str) -> CloudError:
     code = str(error.response.get("Error", {}).get("Code", ""))
     said = str(error.response.get("Error", {}).get("Message", "")) or code
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
     where = f"{name} in {region}" + (f", {place}" if place else "")
     if code in _EXPIRED:
         clock = "set this machine's clock" if code == "RequestTimeTooSkewed" else "aws sso login, or new keys"
-        return CloudError(f"{where}: the credentials have expired: {said}", hint=f"{clock}, {_AGAIN}", code=code)
+        return CloudError(f"{where}: the credentials have expired: {said}", hint=f"{clock}, {_TRY_AGAIN}", code=code)
     if code in _UNKNOWN:
-        hint = f"look at AWS_PROFILE and the keys (aws sts get-caller-identity), {_AGAIN}"
+        hint = f"look at AWS_PROFILE and the keys (aws sts get-caller-identity), {_TRY_AGAIN}"
         return CloudError(f"{where}: AWS does not accept these credentials: {said}", hint=hint, code=code)
     if code in _THROTTLED:
         return CloudError(f"{where}: too many requests: {said}", hint=_WAIT, code=code, transient=True)
@@ -119,7 +121,7 @@ def _hint(code: str, said: str, name: str, region: str) -> str | None:
         return f"these credentials lack a permission: {_action(said, name)}"
     if code == "NoSuchBucket":
         return "look at aws.bucket; cloudtrain makes no bucket by itself"
-    if code in _ELSEWHERE:
+    if code in _WRONG_REGION:
         return f"the bucket must be in the job's own region, {region}: look at aws.bucket and aws.region"
     if code == "ResourceLimitExceeded":
         return sagemaker_quota(said)

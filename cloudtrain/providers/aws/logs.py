@@ -10,28 +10,28 @@ from cloudtrain.errors import CloudError
 from cloudtrain.runs.observation import LogPart, Positions
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.aws.client import Aws
+    from cloudtrain.providers.aws.client import AwsClient
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
-MOST_PAGES = 50
+MAX_PAGES = 50
 """Per stream and look, of up to 1 MB each: a flood of lines is brought in turns."""
 
 
-def new_lines(cloud: Aws, job: str, nodes: int, positions: Positions) -> Generator[LogPart, None, bool]:
+def new_lines(cloud: AwsClient, job: str, nodes: int, positions: Positions) -> Generator[LogPart, None, bool]:
     """What is new of all nodes. Its value: whether nothing more is there for now."""
     hosts = sorted(f"algo-{number}" for number in range(1, nodes + 1))
-    drained = True
+    complete = True
     for name in _stream_names(cloud, job):
         host = re.match(r"(algo-\d+)-\d+$", name.rpartition("/")[2])
         if host is not None and host[1] in hosts:
-            drained &= yield from _of_stream(cloud, name, hosts.index(host[1]), positions.get(name, {}))
-    return drained
+            complete &= yield from _of_stream(cloud, name, hosts.index(host[1]), positions.get(name, {}))
+    return complete
 
 
-def _of_stream(cloud: Aws, name: str, node: int, position: Mapping[str, Any]) -> Generator[LogPart, None, bool]:
+def _of_stream(cloud: AwsClient, name: str, node: int, position: Mapping[str, Any]) -> Generator[LogPart, None, bool]:
     # The token to go on with, the time of the last line (milliseconds), and how many lines had that time.
     place = {"token": None, "time": 0, "count": 0, **position}
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         answer = _page(cloud, name, place)
         lines = _unseen(answer["events"], place)
         token = answer.get("nextForwardToken")
@@ -44,7 +44,7 @@ def _of_stream(cloud: Aws, name: str, node: int, position: Mapping[str, Any]) ->
     return False
 
 
-def _page(cloud: Aws, name: str, place: dict[str, Any]) -> dict[str, Any]:
+def _page(cloud: AwsClient, name: str, place: dict[str, Any]) -> dict[str, Any]:
     question = {"logGroupName": LOG_GROUP, "logStreamName": name, "startFromHead": True}
     if place["token"]:
         try:
@@ -76,7 +76,7 @@ def _unseen(events: list[Mapping[str, Any]], place: dict[str, Any]) -> list[tupl
     return lines
 
 
-def _stream_names(cloud: Aws, job: str) -> list[str]:
+def _stream_names(cloud: AwsClient, job: str) -> list[str]:
     """The streams of all nodes, `<job>/algo-N-<start>`: a restart begins new ones. None before the first line."""
     question = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{job}/"}
     try:

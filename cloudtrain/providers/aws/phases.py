@@ -1,12 +1,14 @@
-"""What SageMaker says of a job, in our words: its state, its phase, and how it ended. Pure."""
+"""Translates the description of a training job: its phase, final state, instances and billing. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from cloudtrain.contracts.sagemaker import instance_of
+from cloudtrain.providers.cloud.outcome import FinalState
+from cloudtrain.runs.events import Kept, Phase
 
 PHASES = {
     "Starting": "starting",
@@ -25,10 +27,14 @@ PHASES = {
         ("Completed", "Failed", "Stopped", "MaxRuntimeExceeded", "MaxWaitTimeExceeded"), "bringing the last lines"
     ),
 }
-"""Secondary statuses. They are "subject to change": an unknown one is shown as it is."""
+"""Secondary status -> phase. AWS may add statuses ("subject to change"); an unknown one is shown as it is."""
 
-ENDED = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
-"""TrainingJobStatus -> state; `Stopping` is no end yet."""
+ENDED: Mapping[str, Literal["succeeded", "failed", "stopped"]] = {
+    "Completed": "succeeded",
+    "Failed": "failed",
+    "Stopped": "stopped",
+}
+"""TrainingJobStatus -> final state. `Stopping` is not final."""
 
 _TIMED_OUT = {
     "MaxRuntimeExceeded": "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)",
@@ -42,88 +48,81 @@ _ERRORS = {
     "CapacityError": "no capacity: ",
     "InternalServerError": "SageMaker failed: ",
 }
-"""What a FailureReason begins with (the developer guide's page on errors of training jobs), in words."""
+"""Beginning of a FailureReason -> words (developer guide, errors of training jobs)."""
 
 
 def phase_of(described: Mapping[str, Any]) -> str:
-    """The phase in words."""
+    """The phase in words; an unknown secondary status as it is."""
     secondary = str(described.get("SecondaryStatus", ""))
     return PHASES.get(secondary, secondary)
 
 
 def phase_since(described: Mapping[str, Any]) -> float:
-    """When that phase began, as a Unix timestamp; 0 when SageMaker does not say."""
+    """When the phase began, as a Unix timestamp; 0 if SageMaker does not say."""
     transitions = described.get("SecondaryStatusTransitions") or []
-    return seconds(transitions[-1].get("StartTime")) if transitions else 0.0
+    return timestamp(transitions[-1].get("StartTime")) if transitions else 0.0
 
 
-def phase_event(described: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """The event that tells the phase, and the machine that SageMaker has chosen."""
-    chosen = selected(described)
-    return {
-        "type": "phase",
-        "time": now,
-        "phase": phase_of(described),
-        "since": phase_since(described) or now,
-        **({"running": True} if described.get("SecondaryStatus") == "Training" else {}),
-        **({"instance": chosen} if chosen else {}),
-    }
+def phase_event(described: Mapping[str, Any], now: float) -> Phase:
+    """The event for the current phase, with the instance type once SageMaker has selected it."""
+    running, instance = described.get("SecondaryStatus") == "Training", selected_instance(described)
+    event = Phase(time=now, phase=phase_of(described), since=phase_since(described) or now)
+    event = event.replace(running=True) if running else event
+    return event.replace(instance=instance) if instance else event
 
 
-def selected(described: Mapping[str, Any]) -> str:
-    """The instance type that it runs on; empty while SageMaker has chosen none of a list."""
+def selected_instance(described: Mapping[str, Any]) -> str:
+    """The instance type that the job runs on; empty while SageMaker has selected none of a list."""
     resources = described.get("ResourceConfig") or {}
     return str(resources.get("SelectedInstanceType") or resources.get("InstanceType") or "")
 
 
-def kept_event(described: Mapping[str, Any], now: float, usd_per_hour: float | None) -> list[dict[str, Any]]:
-    """The event that tells of machines that are kept after the job; none where none were asked for or granted.
+def warm_pool_events(described: Mapping[str, Any], now: float, usd_per_hour: float | None) -> list[Kept]:
+    """The event about machines that are kept after the job (a warm pool); empty if none were requested or granted.
 
-    Where the quota of kept machines is 0 SageMaker gives no error and no WarmPoolStatus: nothing is kept.
+    If the quota for warm pools is 0, SageMaker returns no error and no WarmPoolStatus: nothing is kept.
     """
-    pool, seconds_kept = described.get("WarmPoolStatus"), kept_seconds(described)
+    pool, seconds = described.get("WarmPoolStatus"), keep_alive_seconds(described)
     if not pool:
         return []
-    event = {"type": "kept", "time": now, "status": str(pool.get("Status", "")), "seconds": seconds_kept}
-    if ending(described) is not None:
-        event |= {"until": (ended_at(described) or now) + seconds_kept}
-        event |= {"billing": billing(described, usd_per_hour)}
-    if pool.get("ReusedByJob"):
-        event["by"] = pool["ReusedByJob"]
-    return [event]
+    event = Kept(time=now, status=str(pool.get("Status", "")), seconds=seconds)
+    if final_state(described) is not None:
+        until = (ended_at(described) or now) + seconds
+        event = event.replace(until=until, billing=billing(described, usd_per_hour))
+    return [event.replace(by=pool["ReusedByJob"]) if pool.get("ReusedByJob") else event]
 
 
-def kept_seconds(described: Mapping[str, Any]) -> int:
-    """How long its machines are to be kept after it."""
+def keep_alive_seconds(described: Mapping[str, Any]) -> int:
+    """For how many seconds the machines are to be kept after the job; 0: not at all."""
     return int((described.get("ResourceConfig") or {}).get("KeepAlivePeriodInSeconds") or 0)
 
 
-def ending(described: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The final state and its reason; None while the job lives, whatever unknown status it may be in."""
+def final_state(described: Mapping[str, Any]) -> FinalState | None:
+    """The final state and its reason; None while the job is not over, including unknown statuses."""
     state = ENDED.get(str(described.get("TrainingJobStatus")))
     if state is None:
         return None
     reason = str(described.get("FailureReason") or "")
     if state == "stopped":
         secondary = str(described.get("SecondaryStatus") or "Stopped")
-        asked = "stop was asked" if secondary == "Stopped" else secondary
-        reason = _TIMED_OUT.get(secondary, reason or asked)
+        default = "stop was asked" if secondary == "Stopped" else secondary
+        reason = _TIMED_OUT.get(secondary, reason or default)
         if secondary == "MaxWaitTimeExceeded" and has_trained(described):
             reason = "the time for waiting and training together is over (limits.max_wait)"
-    return state, in_words(reason) if state != "succeeded" else ""
+    return FinalState(state, readable_reason(reason) if state != "succeeded" else "")
 
 
 def has_trained(described: Mapping[str, Any]) -> bool:
-    """Whether its program ever ran: only then is there something to wait for in its logs."""
+    """Whether the job's program ever ran; if not, its log stays empty."""
     return any(item.get("Status") == "Training" for item in described.get("SecondaryStatusTransitions") or ())
 
 
-def in_words(reason: str) -> str:
-    """SageMaker's FailureReason without the names of its own exceptions."""
+def readable_reason(reason: str) -> str:
+    """SageMaker's FailureReason without the names of its exceptions."""
     program = re.fullmatch(r"AlgorithmError: (.*), exit code: (-?\d+)", reason, re.DOTALL)
     if program:
-        said, code = program[1].strip(" ,"), program[2]
-        return f"{said} (exit code {code})" if said else f"a container ended with exit code {code}"
+        message, code = program[1].strip(" ,"), program[2]
+        return f"{message} (exit code {code})" if message else f"a container ended with exit code {code}"
     for name, words in _ERRORS.items():
         if reason.startswith(f"{name}: "):
             return words + reason.removeprefix(f"{name}: ")
@@ -131,9 +130,10 @@ def in_words(reason: str) -> str:
 
 
 def billing(described: Mapping[str, Any], usd_per_hour: float | None) -> dict[str, Any]:
-    """Billed seconds and their price. SageMaker's billable seconds already hold the spot discount.
+    """Billed and training seconds, and `usd` where the price is known; empty if SageMaker does not report them yet.
 
-    `usd_per_hour`: of all machines of the job, on demand; None: unknown, and so is the cost.
+    `usd_per_hour`: on-demand price of all machines of the job together; None: unknown. SageMaker's billable seconds
+    already include the spot discount.
     """
     billed = described.get("BillableTimeInSeconds")
     if billed is None:
@@ -147,18 +147,18 @@ def billing(described: Mapping[str, Any], usd_per_hour: float | None) -> dict[st
     return found
 
 
-def machines_of(described: Mapping[str, Any]) -> tuple[str, int]:
-    """The instance type and count: those that SageMaker selected from a list, once it has."""
+def instances_of(described: Mapping[str, Any]) -> tuple[str, int]:
+    """The instance type and count; of a list of preferences those that SageMaker selected, once it has."""
     resources = described.get("ResourceConfig") or {}
-    kind, count = instance_of({"InstanceType": "", **resources})
-    return resources.get("SelectedInstanceType") or kind, int(resources.get("SelectedInstanceCount") or count)
+    instance, count = instance_of({"InstanceType": "", **resources})
+    return resources.get("SelectedInstanceType") or instance, int(resources.get("SelectedInstanceCount") or count)
 
 
 def ended_at(described: Mapping[str, Any]) -> float:
-    """When it ended, as a Unix timestamp; 0 when SageMaker does not say."""
-    return seconds(described.get("TrainingEndTime")) or seconds(described.get("LastModifiedTime"))
+    """When the job ended, as a Unix timestamp; 0 if SageMaker does not say."""
+    return timestamp(described.get("TrainingEndTime")) or timestamp(described.get("LastModifiedTime"))
 
 
-def seconds(value: Any) -> float:
-    """Seconds since 1970 of a time as boto3 gives it; 0 for none."""
+def timestamp(value: Any) -> float:
+    """The Unix timestamp of a datetime from boto3; 0 for None."""
     return float(value.timestamp()) if hasattr(value, "timestamp") else 0.0

@@ -1,4 +1,4 @@
-"""The aws provider: a plan becomes a SageMaker training job."""
+"""The aws provider: runs a plan as a SageMaker training job."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import Target
-    from cloudtrain.providers.aws.client import Aws
+    from cloudtrain.providers.aws.client import AwsClient
     from cloudtrain.spec import JobSpec
 
 
 class SageMakerProvider(Provider):
-    """SageMaker training jobs. Everything that needs boto3 is imported when it is needed."""
+    """SageMaker training jobs. Modules that need boto3 are imported when they are used."""
 
     declaration = DECLARATION
     name = DECLARATION.name
     contracts = (DECLARATION.contract,)
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
-        """Region, role, bucket, instance types, image and price: all from the spec, the settings and our tables."""
+        """Region, role, bucket, instance types, image and price, from the spec, the settings and the catalog."""
         from cloudtrain.providers.aws.target import target
 
         return target(settings, spec, rehearsal=rehearsal)
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """SageMaker's rules across several fields, and its service model."""
+        """Violations of SageMaker's rules and of its service model."""
         from cloudtrain.providers.aws.validate import rule_issues
 
         return rule_issues(plan)
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (it starts no program)
-        """Whether boto3 is here, and takes the request. No network."""
+        """Whether boto3 is installed and accepts the request. No network."""
         from cloudtrain.providers.aws.validate import model_issues
 
         return model_issues(plan)
@@ -56,10 +56,10 @@ class SageMakerProvider(Provider):
         return Request(provider=self.name, document=body_of(plan, image), job=job_of(plan))
 
     def repository(self, settings: Settings) -> str:
-        """ECR's; a name alone is one in the account of the role, in the region of the settings."""
-        from cloudtrain.providers.aws.account import pushed_to
+        """An ECR repository. A name alone is in the account of the role and the region of the settings."""
+        from cloudtrain.providers.aws.account import image_repository
 
-        return pushed_to(settings)
+        return image_repository(settings)
 
     def start(
         self,
@@ -70,21 +70,22 @@ class SageMakerProvider(Provider):
         progress: Progress | None,
         record: Record,
     ) -> dict[str, Any]:
-        """Store the source and the job document, then create the job: three calls when the source is small or known."""
-        from cloudtrain.providers.aws.submit import send
+        """Upload the source and the job document, then create the job: three calls if the source is small or known."""
+        from cloudtrain.providers.aws.submit import submit_job
 
-        return send(_cloud(run), request.document, request.job, archive, progress, record)
+        return submit_job(_cloud(run), request.document, request.job, archive, progress, record)
 
     def poll_seconds(self, run: RunFolder) -> float:
-        """As the settings said when the job was planned."""
+        """`aws.poll` as it was when the job was planned, in seconds."""
         return config_of(run).poll
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """Its status, and the log lines and events of all its nodes."""
-        from cloudtrain.providers.aws.status import kept, observe
+        """The job's status, and the log lines and events of all its nodes; after its end the warm pool."""
+        from cloudtrain.providers.aws.status import observe
+        from cloudtrain.providers.aws.stop import warm_pool_observation
 
         if state.has_ended:
-            return [kept(_cloud(run), run, state)] if state.keeps_machines else []
+            return [warm_pool_observation(_cloud(run), run, state)] if state.keeps_machines else []
         return observe(_cloud(run), run, state, self.poll_seconds(run))
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
@@ -94,41 +95,41 @@ class SageMakerProvider(Provider):
         return stop(_cloud(run), run, state, record)
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
-        """S3 addresses; none of a job that was never started."""
-        from cloudtrain.providers.aws.results import places
+        """S3 URIs; none of a job that was never started."""
+        from cloudtrain.providers.aws.results import artifact_uris
 
-        return places(request_of(run)) if state.ref is not None else {}
+        return artifact_uris(request_of(run)) if state.ref is not None else {}
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
-        """The checkpoints' prefix, if there is anything below it."""
+        """The S3 prefix of the checkpoints; empty if there is nothing below it."""
         from cloudtrain.providers.aws.request import uri_parts
 
-        place = self.artifacts(run, state).get("checkpoints", "")
-        return place if place and any(True for _ in _cloud(run).objects(*uri_parts(place))) else ""
+        uri = self.artifacts(run, state).get("checkpoints", "")
+        return uri if uri and any(True for _ in _cloud(run).objects(*uri_parts(uri))) else ""
 
     def fetch(
         self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
     ) -> list[str]:
-        """Download and extract."""
+        """Download the artifacts and extract the archives."""
         from cloudtrain.providers.aws.results import fetch
 
         return fetch(_cloud(run), dict(self.artifacts(run, state)), names, folder, progress, note)
 
     def release(self, run: RunFolder, state: RunState) -> Observation:
-        """UpdateTrainingJob with nothing to keep alive."""
-        from cloudtrain.providers.aws.status import release
+        """End the warm pool, by UpdateTrainingJob."""
+        from cloudtrain.providers.aws.stop import release
 
         return release(_cloud(run), run, state)
 
     def discover_runs(self, settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:
-        """Jobs that carry our tags, in the region of the settings."""
+        """Jobs with our tags in the region of the settings."""
         from cloudtrain.providers.aws.account import region_of
         from cloudtrain.providers.aws.discover import discovered_runs
 
         return list(discovered_runs(_connect(region_of(settings)), run_id, settings["aws.poll"], known))
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """All log lines of an adopted run that had ended already."""
+        """All log lines of an ended run that another machine started."""
         from cloudtrain.providers.aws.logs import new_lines
         from cloudtrain.providers.cloud.log_attempt import backfill
 
@@ -146,11 +147,11 @@ class SageMakerProvider(Provider):
         return native_job(state.ref["name"], state.ref["region"])
 
 
-def _cloud(run: RunFolder) -> Aws:
+def _cloud(run: RunFolder) -> AwsClient:
     return _connect(config_of(run).region)
 
 
-def _connect(region: str) -> Aws:
+def _connect(region: str) -> AwsClient:
     try:
         from cloudtrain.providers.aws.client import aws
     except ImportError as error:

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import local_disks
 from cloudtrain.contracts.launch import job_document
-from cloudtrain.contracts.sagemaker import LEAST_KEPT, ROOT
+from cloudtrain.contracts.sagemaker import MIN_KEPT_CHECKPOINTS, ROOT
 from cloudtrain.planning.plan import Plan, json_digest
 from cloudtrain.providers.aws.config import AwsConfig
-from cloudtrain.providers.cloud.request import ARCHIVE, OURS, PREFIX, as_folder, input_file, tags
+from cloudtrain.providers.cloud.paths import ARCHIVE, PREFIX, as_folder, input_file
+from cloudtrain.providers.cloud.tags import TAG_PREFIX, tags
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.providers.aws.section import AwsSection
     from cloudtrain.spec.fields import Input
 
-SOURCE, JOB, RESUME = (f"{OURS}{name}" for name in ("source", "job", "resume"))
+SOURCE, JOB, RESUME = (f"{TAG_PREFIX}{name}" for name in ("source", "job", "resume"))
 JOB_FILE = "job.json"
 
 DEFAULT_VOLUME_GIB = 30
@@ -26,7 +27,7 @@ DEFAULT_VOLUME_GIB = 30
 WAIT_SECONDS = 86_400
 """How long a spot job may wait for capacity on top of its runtime, where the spec does not say."""
 
-BOOT = (
+BOOTSTRAP = (
     "import os,sys,tarfile as t;m=os.environ.get('SAGEMAKER_BASE_DIR','/opt/ml')+'/';"
     "a,d=(m+p for p in sys.argv[1:]);x=t.open(a);x.extraction_filter=getattr(t,'data_filter',None);"
     "x.extractall(d);os.chdir(d);os.execl(*[sys.executable]*2,'-u','.cloudtrain')"
@@ -36,12 +37,12 @@ BOOT = (
 _METRICS = ("loss", "val_loss", "val_accuracy", "samples_per_s")
 
 
-def run_place(bucket: str, run_id: str) -> str:
+def run_uri(bucket: str, run_id: str) -> str:
     """Where all that belongs to one run lies, without a slash at the end."""
     return f"s3://{bucket}/{PREFIX}/runs/{run_id}"
 
 
-def source_place(bucket: str, digest: str) -> str:
+def source_uri(bucket: str, digest: str) -> str:
     """The folder of one source archive; the same content is the same place for every run."""
     return f"s3://{bucket}/{PREFIX}/sources/{digest}/"
 
@@ -50,14 +51,14 @@ def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     """The request: `aws sagemaker create-training-job --cli-input-json` takes it as it is."""
     spec, config = plan.spec, plan.target.config_as(AwsConfig)
     aws, limits, bucket = section_of(plan), spec.limits, config.bucket
-    place, address = run_place(bucket, plan.run_id), image.address if image else plan.target.image_address
+    place, address = run_uri(bucket, plan.run_id), image.address if image else plan.target.image_address
     body: dict[str, Any] = {
         "TrainingJobName": plan.run_id,
         "RoleArn": config.role,
         "AlgorithmSpecification": {
             "TrainingImage": address,
             "TrainingInputMode": "File",
-            "ContainerEntrypoint": ["python3", "-u", "-c", BOOT],
+            "ContainerEntrypoint": ["python3", "-u", "-c", BOOTSTRAP],
             "ContainerArguments": [f"input/data/{SOURCE}/{ARCHIVE}", "code"],
             **_metrics(plan),
         },
@@ -105,7 +106,7 @@ def job_of(plan: Plan) -> dict[str, Any]:
     """The job document: what every platform's has, and where this one's inputs and secrets are."""
     return {
         **job_document(plan),
-        "checkpoint_keep": max(LEAST_KEPT, plan.spec.checkpoints.keep),
+        "checkpoint_keep": max(MIN_KEPT_CHECKPOINTS, plan.spec.checkpoints.keep),
         "inputs": {
             name: {"channel": name, **single_file(item, item.on(plan.target.provider) or "")}
             for name, item in plan.spec.inputs.items()
@@ -125,7 +126,7 @@ def _metrics(plan: Plan) -> dict[str, Any]:
 def _channels(plan: Plan, place: str) -> list[dict[str, Any]]:
     bucket = plan.target.config_as(AwsConfig).bucket
     mine = {
-        SOURCE: source_place(bucket, plan.context.source.digest),
+        SOURCE: source_uri(bucket, plan.context.source.digest),
         JOB: f"{place}/job/{json_digest(job_of(plan))[:16]}/",
     }
     found = [_channel(name, uri, "File") for name, uri in mine.items()]
@@ -133,7 +134,7 @@ def _channels(plan: Plan, place: str) -> list[dict[str, Any]]:
         found.append(_channel(name, input_uri(item, plan.target.provider), _MODES[item.mode]))
     earlier = plan.context.resume_from
     if earlier and plan.is_rehearsal:  # in S3 it would lie beside this run's own
-        earlier = f"{run_place(bucket, plan.context.resume_run)}/checkpoints"
+        earlier = f"{run_uri(bucket, plan.context.resume_run)}/checkpoints"
     if earlier and as_folder(earlier) != _checkpoints(plan, place):
         found.append(_channel(RESUME, as_folder(earlier), "File"))
     return found

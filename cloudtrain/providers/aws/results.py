@@ -1,4 +1,4 @@
-"""Bringing what a job left from S3: model, output and checkpoints, extracted as if the archives were anybody's."""
+"""Downloads a job's model, output and checkpoints from S3. The archives are extracted as untrusted input."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from cloudtrain.contracts.sagemaker import ROOT
 from cloudtrain.errors import CloudError
 from cloudtrain.providers import Note, Progress
 from cloudtrain.providers.aws.request import uri_parts
-from cloudtrain.providers.cloud.paths import inside
+from cloudtrain.providers.cloud.paths import safe_join
 from cloudtrain.runs.files import storing
 from cloudtrain.source.extract import extract
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.aws.client import Aws
+    from cloudtrain.providers.aws.client import AwsClient
 
 
 _ROOTS = {"model": f"{ROOT}/model", "output": f"{ROOT}/output/data"}
-"""Where SageMaker makes each archive from, in the container: an absolute link below it stays inside."""
+"""The folder in the container that SageMaker makes each archive of; absolute links below it are kept."""
 
 
-def places(body: dict[str, Any]) -> dict[str, str]:
-    """Where a job's model, output and checkpoints lie, by its request."""
+def artifact_uris(body: dict[str, Any]) -> dict[str, str]:
+    """The S3 URIs of a job's model, output and checkpoints, by its request."""
     output = f"{body['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{body['TrainingJobName']}/output"
     keep = body.get("CheckpointConfig", {}).get("S3Uri")
     return {
@@ -35,36 +35,36 @@ def places(body: dict[str, Any]) -> dict[str, str]:
 
 
 def fetch(
-    cloud: Aws, found: dict[str, str], names: Sequence[str], folder: Path, progress: Progress | None, note: Note
+    cloud: AwsClient, found: dict[str, str], names: Sequence[str], folder: Path, progress: Progress | None, note: Note
 ) -> list[str]:
-    """Bring these into `folder/<name>`; returns the names of those that there were. `note`: see `Provider.fetch`."""
-    brought = []
+    """Download these into `folder/<name>`; returns the names of those that exist. `note`: see `Provider.fetch`."""
+    fetched = []
     for name in names:
         uri = found.get(name, "")
         if uri.endswith(".tar.gz"):
             done = _fetch_archive(cloud, uri, folder / name, progress, note)
         else:
-            done = bool(uri) and bring_folder(cloud, uri, folder / name, progress)
+            done = bool(uri) and download_folder(cloud, uri, folder / name, progress)
         if done:
-            brought.append(name)
-    return brought
+            fetched.append(name)
+    return fetched
 
 
-def left(cloud: Aws, found: Mapping[str, str]) -> list[str] | None:
-    """Which of these places hold anything; None where that cannot be told, which is no trouble."""
+def existing_artifacts(cloud: AwsClient, found: Mapping[str, str]) -> list[str] | None:
+    """The names of the artifacts that exist; None if S3 refuses to list them."""
     try:
         return [name for name, uri in found.items() if any(True for _ in cloud.objects(*uri_parts(uri)))]
     except CloudError:
         return None
 
 
-def bring_folder(cloud: Aws, uri: str, folder: Path, progress: Progress | None) -> bool:
-    """Bring all objects below a prefix (or the one of that very name); False if there is none."""
+def download_folder(cloud: AwsClient, uri: str, folder: Path, progress: Progress | None) -> bool:
+    """Download all objects below a prefix, or the one of exactly that name; False if there is none."""
     bucket, prefix = uri_parts(uri)
     objects = [(key, size) for key, size in cloud.objects(bucket, prefix) if not key.endswith("/")]
     total, done = sum(size for _, size in objects), 0
     for key, size in objects:
-        path = inside(folder, key[len(prefix) :].lstrip("/") or key.rpartition("/")[2])
+        path = safe_join(folder, key[len(prefix) :].lstrip("/") or key.rpartition("/")[2])
         with storing(path):
             cloud.download(bucket, key, path)
         done += size
@@ -73,12 +73,12 @@ def bring_folder(cloud: Aws, uri: str, folder: Path, progress: Progress | None) 
     return bool(objects)
 
 
-def _fetch_archive(cloud: Aws, uri: str, folder: Path, progress: Progress | None, note: Note) -> bool:
+def _fetch_archive(cloud: AwsClient, uri: str, folder: Path, progress: Progress | None, note: Note) -> bool:
     bucket, key = uri_parts(uri)
     size = next((size for name, size in cloud.objects(bucket, key) if name == key), None)
     if size is None:
         return False
-    # Beside the folder: a model may be larger than what /tmp takes.
+    # Beside the folder: a model may be larger than what fits into /tmp.
     with storing(folder), TemporaryDirectory(dir=folder.parent, prefix=".archive-") as scratch:
         archive = Path(scratch) / "archive.tar.gz"
         cloud.download(bucket, key, archive, progress, size)

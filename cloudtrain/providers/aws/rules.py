@@ -11,15 +11,15 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from cloudtrain.catalog.machines import find_instance
-from cloudtrain.contracts.sagemaker import LEAST_KEPT
+from cloudtrain.contracts.sagemaker import MIN_KEPT_CHECKPOINTS
 from cloudtrain.images.reference import ECR
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.aws.account import malformed, unlikely
+from cloudtrain.providers.aws.account import format_issues, misspelt_region
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import has_own_disk, needs_volume, single_file
 from cloudtrain.providers.aws.section import AwsSection
-from cloudtrain.providers.cloud.request import OURS
+from cloudtrain.providers.cloud.tags import TAG_PREFIX
 from cloudtrain.units import exact_duration
 
 MAX_RUNTIME_SECONDS = 28 * 86_400
@@ -45,14 +45,16 @@ service model says the same by a pattern that only Java understands."""
 
 
 def broken_rules(plan: Plan) -> list[Issue]:
-    """All of them at once, each with the field to blame."""
+    """All of them at once, each with the field to field."""
     return [*_places(plan), *_capacity(plan), *_time(plan), *_network(plan), *_image(plan), *_names(plan)]
 
 
 def notes(plan: Plan) -> list[str]:
     """What a user should know, though nothing is wrong."""
     kept = plan.spec.checkpoints.keep
-    few = [f"{LEAST_KEPT} checkpoints are kept, not {kept}: {_WHY_KEPT}"] if kept < LEAST_KEPT else []
+    few = (
+        [f"{MIN_KEPT_CHECKPOINTS} checkpoints are kept, not {kept}: {_WHY_KEPT}"] if kept < MIN_KEPT_CHECKPOINTS else []
+    )
     return few + _disk_notes(plan)
 
 
@@ -67,7 +69,7 @@ def _disk_notes(plan: Plan) -> list[str]:
     return [f"a disk of {disk / 2**30:,.0f} GiB takes a raised quota ({quota!r}: {QUOTA_DISK_GIB:,} GB by default)"]
 
 
-def unheeded(plan_types: Sequence[str], *, disk: bool) -> tuple[str, ...]:
+def unused_fields(plan_types: Sequence[str], *, disk: bool) -> tuple[str, ...]:
     """Fields that this job's machines have no use for."""
     return ("resources.disk",) if disk and not needs_volume(plan_types) else ()
 
@@ -75,8 +77,8 @@ def unheeded(plan_types: Sequence[str], *, disk: bool) -> tuple[str, ...]:
 def _places(plan: Plan) -> Iterator[Issue]:
     config, spec = plan.target.config_as(AwsConfig), plan.spec
     region, role = config.region, config.role
-    yield from malformed("role", role)
-    yield from malformed("bucket", config.bucket)
+    yield from format_issues("role", role)
+    yield from format_issues("bucket", config.bucket)
     partition = _PARTITIONS.get(region.rpartition("-")[0].rpartition("-")[0], "aws")
     given = role.split(":")[1:2]
     if role.startswith("arn:") and given != [partition]:
@@ -118,19 +120,19 @@ def _key(key: str, region: str, types: Sequence[str]) -> Iterator[Issue]:
 
 def _capacity(plan: Plan) -> Iterator[Issue]:
     resources, types = plan.spec.resources, plan.target.instances
-    blame = ("resources", "instance", plan.target.provider) if resources.instance else ("resources", "gpu")
+    field = ("resources", "instance", plan.target.provider) if resources.instance else ("resources", "gpu")
     if resources.spot and len(types) > 1:
         hint = "name one instance type for spot, or leave spot out and let SageMaker take the first type it has"
-        yield Issue(blame, f"a choice of {len(types)} instance types cannot go with spot", hint)
+        yield Issue(field, f"a choice of {len(types)} instance types cannot go with spot", hint)
     if plan.spec.section(AwsSection).keep_alive and len(types) > 1:
         hint = "a warm pool is found again by its one instance type"
-        yield Issue(blame, f"a choice of {len(types)} instance types cannot go with aws.keep_alive", hint)
+        yield Issue(field, f"a choice of {len(types)} instance types cannot go with aws.keep_alive", hint)
     if resources.disk and needs_volume(types) and resources.disk > MAX_DISK_GIB * 2**30:
         message = f"{resources.disk / 2**30:,.0f} GiB are more than one volume holds: {MAX_DISK_GIB:,} GiB"
         yield Issue(("resources", "disk"), message, "a type with disks of its own, or inputs with mode: stream")
     for name in types:
         if re.match(r"ml\.(trn|inf)", name):
-            yield Issue(blame, f"{name} has AWS's own chips, which need another PyTorch", "a type with GPUs or none")
+            yield Issue(field, f"{name} has AWS's own chips, which need another PyTorch", "a type with GPUs or none")
 
 
 def _time(plan: Plan) -> Iterator[Issue]:
@@ -173,8 +175,8 @@ def _image(plan: Plan) -> Iterator[Issue]:
     hint = "push it to a repository of Elastic Container Registry in that region, and give that address"
     if match is None:
         yield Issue(("image",), f"SageMaker cannot pull {image!r}", hint)
-    elif match[2] != region and unlikely(region):
-        yield from unlikely(region)
+    elif match[2] != region and misspelt_region(region):
+        yield from misspelt_region(region)
     elif match[2] != region:
         yield Issue(("image",), f"{image} is in {match[2]}, the job runs in {region}", hint)
 
@@ -182,8 +184,8 @@ def _image(plan: Plan) -> Iterator[Issue]:
 def _names(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     for name in spec.inputs:
-        if name.startswith(OURS):
-            yield Issue(("inputs", name), f"names that begin with {OURS} are taken", "choose another name")
+        if name.startswith(TAG_PREFIX):
+            yield Issue(("inputs", name), f"names that begin with {TAG_PREFIX} are taken", "choose another name")
     for key, value in spec.tags.items():
         odd = [sign for sign in key + value if sign not in _TAG_SIGNS and unicodedata.category(sign)[0] not in "LNZ"]
         if odd:
@@ -191,8 +193,8 @@ def _names(plan: Plan) -> Iterator[Issue]:
             yield Issue(("tags", key), message)
         if key.lower().startswith("aws:"):
             yield Issue(("tags", key), "names that begin with aws: belong to AWS", "choose another name")
-        if key.startswith(OURS):
-            yield Issue(("tags", key), f"names that begin with {OURS} are taken", "choose another name")
+        if key.startswith(TAG_PREFIX):
+            yield Issue(("tags", key), f"names that begin with {TAG_PREFIX} are taken", "choose another name")
     for name in spec.env:
         if name.startswith(("SAGEMAKER_", "TRAINING_JOB_")) or name == "AWS_REGION":
             yield Issue(("env", name), "is reserved by SageMaker", "choose another name")

@@ -55,7 +55,7 @@ def violations(shape: Any, value: Any) -> list[Issue]:
 def _walk(shape: Any, value: Any, path: Keys, limit: int) -> Iterator[Issue]:
     if getattr(shape, "is_document_type", False):
         yield from _document(value, path)
-    elif not _is_a(shape.type_name, value):
+    elif not _has_type(shape.type_name, value):
         yield Issue(path, f"expected {_EXPECTED.get(shape.type_name, shape.type_name)}, got {_kind(value)}")
     elif shape.type_name == "structure":
         yield from _structure(shape, value, path, limit)
@@ -79,7 +79,7 @@ def _walk(shape: Any, value: Any, path: Keys, limit: int) -> Iterator[Issue]:
         yield from _bounds(shape, value, "{}", path)
 
 
-def _is_a(type_name: str, value: Any) -> bool:
+def _has_type(type_name: str, value: Any) -> bool:
     """Whether botocore could send this value as that type. Types that are unknown here are let pass."""
     match type_name:
         case "structure" | "map":

@@ -1,23 +1,25 @@
-"""Asking SageMaker to stop a job."""
+"""Stops a job, and releases the machines that SageMaker keeps after it (a warm pool)."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from cloudtrain.errors import CloudError
-from cloudtrain.providers.aws.phases import ending
+from cloudtrain.errors import CloudError, UsageError
+from cloudtrain.providers.aws.phases import final_state, warm_pool_events
+from cloudtrain.providers.aws.status import usd_per_hour
 from cloudtrain.providers.aws.submit import describe, reconcile
+from cloudtrain.runs.events import Kept, StopRequested
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.aws.client import Aws
+    from cloudtrain.providers.aws.client import AwsClient
 
 
-def stop(cloud: Aws, run: RunFolder, state: RunState, record: Record) -> bool:
-    """StopTrainingJob; a job that is stopping or over already is left as it is. False: not yet, ask again."""
+def stop(cloud: AwsClient, run: RunFolder, state: RunState, record: Record) -> bool:
+    """StopTrainingJob, unless the job is stopping or over. False: the job does not exist yet, try again."""
     if state.ref is None:
         record(Observation(events=reconcile(cloud, run, time.time())))
     if state.ref is None:
@@ -27,18 +29,46 @@ def stop(cloud: Aws, run: RunFolder, state: RunState, record: Record) -> bool:
     except CloudError as error:
         if error.code not in ("ValidationException", "NotFound"):
             raise
-        # SageMaker refuses to stop what has ended; observing tells how it did.
-        if _needs_no_stop(cloud, run.run_id):
+        # SageMaker refuses to stop a job that is over; the next observation says how it ended.
+        if _is_over_or_stopping(cloud, run.run_id):
             return True
         raise
-    record(Observation(events=[{"type": "stop_requested", "time": time.time(), "reason": "stop was asked"}]))
+    record(Observation(events=[StopRequested(time=time.time(), reason="stop was asked")]))
     return True
 
 
-def _needs_no_stop(cloud: Aws, name: str) -> bool:
-    """Whether the job is stopping, over or gone. False where that cannot be told: then the refusal is the news."""
+def warm_pool_observation(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:
+    """The state of the warm pool of an ended run; without events if it has not changed."""
+    described = describe(cloud, run.run_id) or {}
+    found = warm_pool_events(described, time.time(), usd_per_hour(described, run))
+    if not found:  # the description no longer mentions it
+        found = [Kept(time=time.time(), status="Terminated")]
+    known = (state.kept.status, state.kept.until) if state.kept else ("", 0.0)
+    return Observation(events=[event for event in found if (event.status, event.until) != known])
+
+
+def release(cloud: AwsClient, run: RunFolder, state: RunState) -> Observation:
+    """Release the machines that are kept after a job, or would be. UsageError if there are none.
+
+    UpdateTrainingJob with a KeepAlivePeriodInSeconds of 0, as the developer guide ends a warm pool.
+    """
+    described = describe(cloud, run.run_id)
+    status = str(((described or {}).get("WarmPoolStatus") or {}).get("Status", ""))
+    if described is None or status not in ("InUse", "Available"):
+        why = {"Reused": "another job has taken them over", "Terminated": "they were given back"}.get(status)
+        message = f"run {run.run_id} keeps no machines" + (f": {why}" if why else "")
+        raise UsageError(message, hint="aws.keep_alive keeps them after a job")
+    resources = {"KeepAlivePeriodInSeconds": 0}
+    cloud.call("sagemaker", "update_training_job", TrainingJobName=run.run_id, ResourceConfig=resources)
+    now = time.time()
+    kept = Kept(time=now, status="Terminated") if state.has_ended else Kept(time=now, status=status, seconds=0)
+    return Observation(events=[kept])
+
+
+def _is_over_or_stopping(cloud: AwsClient, name: str) -> bool:
+    """Whether the job is stopping, over or missing. False if that cannot be determined."""
     try:
         described = describe(cloud, name)
     except CloudError:
         return False
-    return described is None or ending(described) is not None or described["TrainingJobStatus"] == "Stopping"
+    return described is None or final_state(described) is not None or described["TrainingJobStatus"] == "Stopping"

@@ -9,9 +9,9 @@ from cloudtrain.catalog.pricing import estimate_cost, known_prices, price_of, us
 from cloudtrain.contracts.sagemaker import DEFAULT_MAX_RUNTIME_SECONDS, GRACE_SECONDS
 from cloudtrain.images.selection import PlannedImage
 from cloudtrain.planning.target import Target
-from cloudtrain.providers.aws.account import account, unlikely
+from cloudtrain.providers.aws.account import account, misspelt_region
 from cloudtrain.providers.aws.image import image_of
-from cloudtrain.providers.aws.rules import unheeded
+from cloudtrain.providers.aws.rules import unused_fields
 from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.settings import Settings
 from cloudtrain.spec import JobSpec
@@ -26,8 +26,8 @@ UNUSED = ("resources.shm",)
 def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     """Everything that rendering needs; what is missing or impossible is listed in `problems`."""
     resources = spec.resources
-    config, said = account(spec.section(AwsSection), settings, rehearsal=rehearsal)
-    problems = list(said.problems)
+    config, reader = account(spec.section(AwsSection), settings, rehearsal=rehearsal)
+    problems = list(reader.problems)
     region = "" if any(issue.path == ("aws", "region") for issue in problems) else config.region
     types, gpus, wrong = select_instances(
         "aws",
@@ -52,8 +52,8 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         grace_seconds=GRACE_SECONDS,
         kept_seconds=spec.section(AwsSection).keep_alive or 0,
     )
-    if region and (wrong_image or wrong_limits) and unlikely(region):
-        problems += unlikely(region)
+    if region and (wrong_image or wrong_limits) and misspelt_region(region):
+        problems += misspelt_region(region)
         wrong_image, wrong_limits = [], []
     problems += wrong + wrong_image + wrong_prices + ([] if rehearsal or wrong or not region else wrong_limits)
     return Target(
@@ -62,7 +62,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         where=region,
         max_nodes=MAX_NODES,
         grace_seconds=GRACE_SECONDS,
-        unused=(*UNUSED, *unheeded(types, disk=resources.disk is not None)),
+        unused=(*UNUSED, *unused_fields(types, disk=resources.disk is not None)),
         config=replace(
             config,
             prices=known_prices("aws", types, region, own),
@@ -71,8 +71,8 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         ),
         image=image,
         instances=types,
-        borrowed=said.borrowed,
-        origins={**said.origins, "prices": settings.origins.get("prices", "")},
+        borrowed=reader.borrowed,
+        origins={**reader.origins, "prices": settings.origins.get("prices", "")},
         gpus=gpus,
         cost_estimate=made,
         problems=tuple(problems),

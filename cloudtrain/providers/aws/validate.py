@@ -12,8 +12,7 @@ from cloudtrain.providers.aws.field_map import spec_path
 from cloudtrain.providers.aws.request import body_of
 from cloudtrain.providers.aws.rules import broken_rules, notes
 from cloudtrain.providers.aws.service_model import models, request_violations
-from cloudtrain.providers.cloud.image_notes import image_notes
-from cloudtrain.providers.cloud.request import idle_note, rehearsal_notes
+from cloudtrain.providers.cloud.notes import idle_note, image_notes, rehearsal_notes
 from cloudtrain.units import exact_duration
 
 INSTALL = 'pip install "cloudtrain[aws]"'
@@ -25,11 +24,11 @@ def rule_issues(plan: Plan) -> list[Issue]:
     What breaks an enum, a pattern or a maximum of the model is a warning: the service may be newer than the model.
     """
     found = [plan.located(issue) for issue in broken_rules(plan)]
-    found += _told(plan, request_violations(body_of(plan)), found)
-    said = [*rehearsal_notes(plan), *notes(plan), *image_notes(plan), *idle_note(plan)]
+    found += _spec_issues(plan, request_violations(body_of(plan)), found)
+    messages = [*rehearsal_notes(plan), *notes(plan), *image_notes(plan), *idle_note(plan)]
     if not plan.is_rehearsal and find_spec("boto3") is None:
-        said.append(f"boto3 is not installed, and a submit needs it: {INSTALL}")
-    return found + [warning(message) for message in said]
+        messages.append(f"boto3 is not installed, and a submit needs it: {INSTALL}")
+    return found + [warning(message) for message in messages]
 
 
 def model_issues(plan: Plan) -> list[Issue]:
@@ -42,16 +41,16 @@ def model_issues(plan: Plan) -> list[Issue]:
     except ImportError:
         return [Issue((), "boto3 is not installed", INSTALL)]
     found = violations(input_shape("sagemaker", "CreateTrainingJob"), body_of(plan))
-    refused = _told(plan, [violation for violation in found if violation.is_error], rule_issues(plan))
+    refused = _spec_issues(plan, [violation for violation in found if violation.is_error], rule_issues(plan))
     return [replace(issue, hint="pip install --upgrade boto3") for issue in refused]
 
 
-def _told(plan: Plan, violations: list[Issue], others: list[Issue]) -> list[Issue]:
+def _spec_issues(plan: Plan, violations: list[Issue], others: list[Issue]) -> list[Issue]:
     """Violations of the model at the spec's fields, less those of fields that other errors tell in better words."""
-    told, issues = {other.path for other in others if other.path and other.is_error}, []
+    reported, issues = {other.path for other in others if other.path and other.is_error}, []
     for violation in violations:
         path = spec_path(plan, violation.path)
-        if path in told:
+        if path in reported:
             continue
         place = f"CreateTrainingJob.{violation.field}"
         if not violation.is_error:

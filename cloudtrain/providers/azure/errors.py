@@ -10,14 +10,12 @@ from typing import Any
 from azure.core import exceptions as sdk
 
 from cloudtrain.errors import DENIED, CloudError, CloudtrainError, Outcome, RefusedError
+from cloudtrain.providers.cloud.idempotent_create import NAME_TAKEN
 from cloudtrain.runs.failure_hints import azure_quota
 
-_AGAIN = "then try again"
-_WAIT = f"wait a little, {_AGAIN}"
-_LOGIN = f"az login, {_AGAIN}"
-
-NAME_TAKEN = "NameTaken"
-"""The code of our error when a job of that name exists with other properties."""
+_TRY_AGAIN = "then try again"
+_WAIT = f"wait a little, {_TRY_AGAIN}"
+_LOGIN = f"az login, {_TRY_AGAIN}"
 
 _STALE = ("AADSTS700082", "AADSTS70043", "AADSTS50173", "AADSTS50078", "AADSTS50076", "expired")
 """What Entra ID says when one must sign in anew."""
@@ -50,16 +48,16 @@ def translated(error: Exception, call: str, place: str) -> CloudtrainError:
         if isinstance(found, sdk.ClientAuthenticationError):
             return _unauthenticated(found, where)
         if isinstance(found, sdk.HttpResponseError) and found.status_code is not None:
-            return _answered(found, where)
+            return _from_response(found, where)
         if isinstance(found, sdk.ServiceResponseError):
-            message = f"{where}: no answer came: {_brief(found)}"
+            message = f"{where}: no answer came: {_one_line(found)}"
             return CloudError(message, hint=_WAIT, code="Lost", transient=True, outcome=Outcome.UNKNOWN)
         if isinstance(found, (sdk.ServiceRequestError, ConnectionError)):
-            message = f"{where}: Azure cannot be reached: {_brief(found)}"
-            return CloudError(message, hint=f"look at the network; {_AGAIN}", code="Unreachable", transient=True)
+            message = f"{where}: Azure cannot be reached: {_one_line(found)}"
+            return CloudError(message, hint=f"look at the network; {_TRY_AGAIN}", code="Unreachable", transient=True)
     if any(type(found).__name__ in _REFUSALS for found in _chain(error)):
-        return RefusedError(f"{where}: azure-ai-ml refuses the request: {_brief(error)}")
-    return CloudError(f"{where}: {_brief(error)}", code=type(error).__name__)
+        return RefusedError(f"{where}: azure-ai-ml refuses the request: {_one_line(error)}")
+    return CloudError(f"{where}: {_one_line(error)}", code=type(error).__name__)
 
 
 def is_foreign(error: Exception) -> bool:
@@ -82,17 +80,17 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _unauthenticated(error: sdk.ClientAuthenticationError, where: str) -> CloudError:
-    said = _brief(error)
+    said = _one_line(error)
     if error.status_code == 401 or any(word in str(error) for word in _STALE):
         return CloudError(f"{where}: the credentials have expired: {said}", hint=_LOGIN, code="Expired")
     if error.status_code == 403:
         return _denied(error, where)
-    hint = f"az login (or AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET), {_AGAIN}"
+    hint = f"az login (or AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET), {_TRY_AGAIN}"
     return CloudError(f"{where}: no Azure credentials: {said}", hint=hint, code="NoCredentials")
 
 
-def _answered(error: sdk.HttpResponseError, where: str) -> CloudError:
-    status, code, said = error.status_code or 0, _code(error), _brief(error)
+def _from_response(error: sdk.HttpResponseError, where: str) -> CloudError:
+    status, code, said = error.status_code or 0, _code(error), _one_line(error)
     if status == 401:
         return CloudError(f"{where}: Azure does not accept these credentials: {said}", hint=_LOGIN, code=code)
     if status == 403:
@@ -113,7 +111,7 @@ def _answered(error: sdk.HttpResponseError, where: str) -> CloudError:
 
 
 def _denied(error: sdk.HttpResponseError, where: str) -> CloudError:
-    said = _brief(error)
+    said = _one_line(error)
     if _code(error) == "AuthenticationFailed":  # storage's word for a signature that is wrong or too old
         message = f"{where}: the credentials have expired, or this machine's clock is wrong: {said}"
         return CloudError(message, hint=f"look at date -u; {_LOGIN}", code="Expired")
@@ -127,7 +125,7 @@ def _denied(error: sdk.HttpResponseError, where: str) -> CloudError:
 
 
 def _not_found(error: sdk.HttpResponseError, where: str) -> CloudError:
-    code, said = _code(error), _brief(error)
+    code, said = _code(error), _one_line(error)
     missing = _MISSING.get(code)
     if missing is None and re.search(r"workspaces/[^/'\s]+'? .*not found", said, re.IGNORECASE):
         missing = _MISSING["WorkspaceNotFound"]
@@ -176,7 +174,7 @@ def _plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def _brief(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     """The message in one line, without the pages of help that come with some."""
     inner = getattr(error, "error", None)
     text = str(getattr(inner, "message", None) or getattr(error, "message", None) or error)

@@ -44,7 +44,7 @@ def image_of(
     return PlannedImage(CURATED), problems
 
 
-def misnamed(image: str | Mapping[str, str]) -> list[Issue]:
+def check_image_name(image: str | Mapping[str, str]) -> list[Issue]:
     """What is wrong with the address or the environment that a spec names."""
     selected = select_image(image, "azure")
     at, text = selected

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, Outcome, SourceError
 from cloudtrain.providers import Progress
-from cloudtrain.providers.cloud.request import PREFIX
+from cloudtrain.providers.cloud.paths import PREFIX
 from cloudtrain.source.hashes import stamp
 from cloudtrain.source.inputs import InputFile, digest_input, list_input
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
-    from cloudtrain.providers.azure.storage import Container
+    from cloudtrain.providers.azure.storage import BlobContainer
 
 UPLOADS_AT_ONCE = 8
 
@@ -60,7 +60,7 @@ def _uploaded(cloud: Workspace, place: str, datastore: str, cache_dir: Path, pro
     return f"azureml://datastores/{datastore}/paths/{folder}/{files[0].path if single else ''}"
 
 
-def _upload(container: Container, folder: str, files: list[InputFile]) -> Iterator[int]:
+def _upload(container: BlobContainer, folder: str, files: list[InputFile]) -> Iterator[int]:
     """Store all files; yields the bytes of each that is there."""
 
     def one(file: InputFile) -> int:

@@ -1,4 +1,4 @@
-"""A job's log lines: what is new of each node's log, from where it was left at any time."""
+"""Reads the new lines of each node's log, continuing from the stored position."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
 
 LOG = re.compile(r"(?:.*/)?user_logs/std_log(?:_process_(\d+))?\.txt")
-"""What a process printed; of one process alone, without its number. (The SDK shows that of the first only.)"""
+"""Name of a process's log; without a number if there is only one. (The SDK streams only the first.)"""
 
-MOST_READS = 8
-"""Per log and look: a flood of lines is brought in turns."""
+MAX_READS = 8
+"""Reads per log and call; the rest follows at the next call."""
 
 
 def new_lines(
-    cloud: Workspace, logs: Mapping[str, str], positions: Positions, *, whole: bool
+    cloud: Workspace, logs: Mapping[str, str], positions: Positions, *, is_over: bool
 ) -> Generator[LogPart, None, bool]:
-    """What is new of all nodes. Its value: whether nothing more is there for now.
+    """Yields the new lines of all nodes; returns whether there is nothing more for now.
 
-    `logs`: their addresses by name, as the run history has them. `whole`: the job is over, and what comes after the
-    last end of a line is a line too.
+    `logs`: signed URLs by name, from the run history. `is_over`: the job has ended, so text after the last newline is a
+    line too.
     """
-    drained = True
+    complete = True
     for name in sorted(logs):
         found = LOG.fullmatch(name)
         if found is not None:
-            at = positions.get(name, {})
-            drained &= yield from _of_log(cloud, name, logs[name], int(found[1] or 0), at, whole=whole)
-    return drained
+            position, node = positions.get(name, {}), int(found[1] or 0)
+            complete &= yield from _new_lines_of(cloud, name, logs[name], node, position, is_over=is_over)
+    return complete
 
 
-def _of_log(
-    cloud: Workspace, name: str, address: str, node: int, position: Mapping[str, Any], *, whole: bool
+def _new_lines_of(
+    cloud: Workspace, name: str, address: str, node: int, position: Mapping[str, Any], *, is_over: bool
 ) -> Generator[LogPart, None, bool]:
-    # The next byte to read, and when the log was created: after a preemption another one takes its place.
-    place = {"offset": 0, "created": "", **position}
-    for _ in range(MOST_READS):
-        part = cloud.read_log(address, place["offset"], place["created"])
+    # The offset of the next byte, and when the log was created: after a preemption a new log replaces it.
+    at = {"offset": 0, "created": "", **position}
+    for _ in range(MAX_READS):
+        part = cloud.read_log(address, at["offset"], at["created"])
         if part is None:
             return True
         lines = part.data[: part.data.rfind(b"\n") + 1]
-        # What has no end of line is brought when it is the last, and when it is longer than one can wait for.
-        complete = part.data if (not lines if part.more else whole) else lines
-        place |= {"offset": part.start + len(complete), "created": part.created}
-        if not complete:
+        # Text without a newline counts at the end of the log, or if it alone fills the chunk.
+        text = part.data if (not lines if part.more else is_over) else lines
+        at |= {"offset": part.start + len(text), "created": part.created}
+        if not text:
             return True
-        now = time.time()  # Azure ML's logs have no times
-        lines_read = [(now, line.rstrip(b"\r")) for line in complete.removesuffix(b"\n").split(b"\n")]
-        yield LogPart(node=node, lines=lines_read, stream=name, position=dict(place))
+        now = time.time()  # Azure ML's logs have no timestamps
+        lines_read = [(now, line.rstrip(b"\r")) for line in text.removesuffix(b"\n").split(b"\n")]
+        yield LogPart(node=node, lines=lines_read, stream=name, position=dict(at))
         if not part.more:
             return True
     return False

@@ -1,10 +1,13 @@
-"""What Azure ML says of a job, in our words: its state, its phase, when it ran, and how it ended. Pure."""
+"""Translates a job's entry in the run history: its phase, final state, times and billing. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
+
+from cloudtrain.providers.cloud.outcome import FinalState
+from cloudtrain.runs.events import Phase
 
 PHASES = {
     "NotStarted": "not started",
@@ -20,9 +23,14 @@ PHASES = {
     "NotResponding": "not responding",
     **dict.fromkeys(("Completed", "Failed", "Canceled"), "bringing the last lines"),
 }
-"""An unknown status is shown as it is."""
+"""Status -> phase; an unknown status is shown as it is."""
 
-ENDED = {"Completed": "succeeded", "Failed": "failed", "Canceled": "stopped"}
+ENDED: Mapping[str, Literal["succeeded", "failed", "stopped"]] = {
+    "Completed": "succeeded",
+    "Failed": "failed",
+    "Canceled": "stopped",
+}
+"""Status -> final state."""
 
 
 def status_of(details: Mapping[str, Any]) -> str:
@@ -31,54 +39,55 @@ def status_of(details: Mapping[str, Any]) -> str:
 
 
 def phase_of(details: Mapping[str, Any]) -> str:
-    """The phase in words."""
+    """The phase in words; an unknown status as it is."""
     status = status_of(details)
     return PHASES.get(status, status)
 
 
-def ending(details: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The final state and Azure ML's reason; None while the job lives, whatever unknown status it may be in."""
+def phase_event(details: Mapping[str, Any], now: float) -> Phase:
+    """The event for the current phase."""
+    event = Phase(time=now, phase=phase_of(details))
+    return event.replace(running=True) if status_of(details) == "Running" else event
+
+
+def final_state(details: Mapping[str, Any]) -> FinalState | None:
+    """The final state and Azure ML's reason; None while the job is not over, including unknown statuses."""
     state = ENDED.get(status_of(details))
     if state is None:
         return None
     error = (details.get("error") or {}).get("error") or {}
     message = str(error.get("message") or error.get("code") or "")
-    return state, message if state != "succeeded" else ""
-
-
-def phase_event(details: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """The event that tells the phase."""
-    running = {"running": True} if status_of(details) == "Running" else {}
-    return {"type": "phase", "time": now, "phase": phase_of(details), **running}
+    return FinalState(state, message if state != "succeeded" else "")
 
 
 def started_at(details: Mapping[str, Any]) -> float:
-    """When it began to run, as a Unix timestamp; 0 when it has not."""
-    return seconds(details.get("startTimeUtc"))
+    """When the job began to run, as a Unix timestamp; 0 if it has not."""
+    return timestamp(details.get("startTimeUtc"))
 
 
 def ended_at(details: Mapping[str, Any]) -> float:
-    """When it ended, as a Unix timestamp; 0 when it has not."""
-    return seconds(details.get("endTimeUtc"))
+    """When the job ended, as a Unix timestamp; 0 if it has not."""
+    return timestamp(details.get("endTimeUtc"))
 
 
 def billing(details: Mapping[str, Any], nodes: int, usd_per_hour: float | None) -> dict[str, Any]:
-    """How long its machines worked for it, and what that comes to. Azure ML itself bills machines, not jobs.
+    """How long the job ran (`training_seconds`), and `usd` where the price is known; empty before its end.
 
-    `usd_per_hour`: of one machine, on demand; None: unknown, and so is the cost.
+    `usd_per_hour`: on-demand price of one machine; None: unknown. Azure bills machines, not jobs, so this is an
+    estimate.
     """
-    begun, over = started_at(details), ended_at(details)
-    if not begun or not over:
+    started, ended = started_at(details), ended_at(details)
+    if not started or not ended:
         return {}
-    worked = max(0.0, over - begun)  # clocks differ
-    found: dict[str, Any] = {"training_seconds": round(worked)}
+    duration = max(0.0, ended - started)  # clocks differ
+    found: dict[str, Any] = {"training_seconds": round(duration)}
     if usd_per_hour is not None:
-        found["usd"] = round(worked / 3600 * usd_per_hour * nodes, 4)
+        found["usd"] = round(duration / 3600 * usd_per_hour * nodes, 4)
     return found
 
 
-def seconds(text: Any) -> float:
-    """Seconds since 1970 of `2026-11-21T07:30:00.1234567+00:00`; 0 for none."""
+def timestamp(text: Any) -> float:
+    """The Unix timestamp of `2026-11-21T07:30:00.1234567+00:00`; 0 for None or anything else."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:

@@ -1,4 +1,4 @@
-"""The azure provider: a plan becomes an Azure ML command job."""
+"""The azure provider: runs a plan as an Azure ML command job."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
 
 class AzureMLProvider(Provider):
-    """Azure ML command jobs. Everything that needs azure-ai-ml is imported when it is needed."""
+    """Azure ML command jobs. Modules that need azure-ai-ml are imported when they are used."""
 
     declaration = DECLARATION
     name = DECLARATION.name
     contracts = (DECLARATION.contract,)
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:
-        """Workspace, machines, environment and price: all from the spec, the settings and our tables."""
+        """Workspace, machines, environment and price, from the spec, the settings and the catalog."""
         from cloudtrain.providers.azure.target import target
 
         return target(settings, spec, rehearsal=rehearsal)
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """Azure ML's rules, across fields and of single ones, and what is to be uploaded."""
+        """Violations of Azure ML's rules, and problems with the inputs to upload."""
         from cloudtrain.providers.azure.validate import rule_issues
 
         return rule_issues(plan)
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (it starts no program)
-        """Whether the SDK is here. No network."""
+        """Whether azure-ai-ml is installed. No network."""
         from cloudtrain.providers.azure.validate import local_issues
 
         return local_issues(plan)
@@ -56,10 +56,10 @@ class AzureMLProvider(Provider):
         return Request(provider=self.name, document=document_of(plan, image), job=job_of(plan))
 
     def repository(self, settings: Settings) -> str:
-        """Of the workspace's registry, or of any other that it may pull from."""
-        from cloudtrain.providers.cloud.account import repository_in
+        """The repository `azure.repository`, in any registry that the workspace may pull from."""
+        from cloudtrain.providers.cloud.account import configured_repository
 
-        return repository_in(settings, self.name)
+        return configured_repository(settings, self.name)
 
     def start(
         self,
@@ -67,79 +67,80 @@ class AzureMLProvider(Provider):
         request: Request,
         run: RunFolder,
         archive: Path,
-        progress: Progress | None,  # of inputs: the source is uploaded by the SDK, which shows it itself
+        progress: Progress | None,  # of inputs; the SDK uploads the source and shows its own progress
         record: Record,
     ) -> dict[str, Any]:
-        """Look at the machines, upload what is new, create the job."""
-        from cloudtrain.providers.azure.submit import send
+        """Check the compute, upload what is new, create the job."""
+        from cloudtrain.providers.azure.submit import submit_job
 
-        return send(_cloud(run), plan.target, request.document, run, archive, progress, record)
+        return submit_job(_cloud(run), plan.target, request.document, run, archive, progress, record)
 
     def poll_seconds(self, run: RunFolder) -> float:
-        """As the settings said when the job was planned."""
+        """`azure.poll` as it was when the job was planned, in seconds."""
         return config_of(run).poll
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """Its status, and the log lines and events of all its nodes."""
+        """The job's status, and the log lines and events of all its nodes."""
         from cloudtrain.providers.azure.status import observe
 
         return [] if state.has_ended else observe(_cloud(run), run, state, self.poll_seconds(run))
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
-        """Told to save and end, then cancelled."""
+        """Ask the job to save and end, then cancel it."""
         from cloudtrain.providers.azure.stop import stop
 
         return stop(_cloud(run), run, state, self.poll_seconds(run), record)
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:
-        """Addresses in datastores; none of a job that was never started."""
-        from cloudtrain.providers.azure.results import places
+        """Datastore URIs; none of a job that was never started."""
+        from cloudtrain.providers.azure.results import artifact_uris
 
-        return places(request_of(run)) if state.ref is not None else {}
+        return artifact_uris(request_of(run)) if state.ref is not None else {}
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
-        """The checkpoints' place, if there is anything below it."""
-        from cloudtrain.providers.azure.results import has_any
+        """The datastore URI of the checkpoints; empty if there is nothing below it."""
+        from cloudtrain.providers.azure.results import has_blobs
 
-        place = self.artifacts(run, state).get("checkpoints", "")
-        return place if place and has_any(_cloud(run), place) else ""
+        uri = self.artifacts(run, state).get("checkpoints", "")
+        return uri if uri and has_blobs(_cloud(run), uri) else ""
 
     def fetch(
         self, run: RunFolder, state: RunState, names: Sequence[str], folder: Path, progress: Progress | None, note: Note
     ) -> list[str]:
-        """Download from the places that the request names, and what Azure ML has stored by itself into `output`."""
+        """Download from the URIs in the request; what Azure ML stores by itself goes into `output`."""
         from cloudtrain.providers.azure.results import fetch, fetch_artifacts
 
-        cloud, places = _cloud(run), self.artifacts(run, state)
-        found = fetch(cloud, places, names, folder, progress, note)
-        if "output" in names and places and fetch_artifacts(cloud, run.run_id, folder / "output"):
+        cloud, uris = _cloud(run), self.artifacts(run, state)
+        found = fetch(cloud, uris, names, folder, progress, note)
+        if "output" in names and uris and fetch_artifacts(cloud, run.run_id, folder / "output"):
             found = [name for name in names if name in {*found, "output"}]
         return found
 
     def release(self, run: RunFolder, state: RunState) -> Observation:  # noqa: ARG002
-        """UsageError: Azure ML keeps machines for a cluster, not for a job."""
+        """UsageError: clusters keep machines, not jobs."""
         hint = "the cluster's own setting says when idle machines go: az ml compute update --min-instances 0"
         raise UsageError(f"run {run.run_id} keeps no machines: a cluster does", hint=hint)
 
     def discover_runs(self, settings: Settings, run_id: str | None, known: KnownRuns) -> list[DiscoveredRun]:
-        """Jobs that carry our tags, in the workspace of the settings."""
+        """Jobs with our tags in the workspace of the settings."""
         from cloudtrain.catalog.pricing import user_prices
         from cloudtrain.providers.azure.account import workspace_of
         from cloudtrain.providers.azure.discover import discovered_runs
 
-        found = workspace_of(settings)
+        subscription, resource_group, name = workspace_of(settings)
         scope = AzureConfig(
-            subscription=found[0],
-            resource_group=found[1],
-            workspace=found[2],
+            subscription=subscription,
+            resource_group=resource_group,
+            workspace=name,
             location=settings.get("azure.location"),
             poll=settings["azure.poll"],
         )
-        own, _ = user_prices(settings.get("prices"))
-        return list(discovered_runs(_connect(*found), scope, run_id, own, known))
+        prices, _ = user_prices(settings.get("prices"))
+        cloud = _connect(subscription, resource_group, name)
+        return list(discovered_runs(cloud, scope, run_id, prices, known))
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """All log lines of an adopted run that had ended already."""
+        """All log lines of an ended run that another machine started."""
         from cloudtrain.providers.azure.status import backfill_logs
 
         return backfill_logs(_cloud(run), run, state)

@@ -1,4 +1,4 @@
-"""Whether the workspace has the machines that a request asks for: asked before anything is uploaded."""
+"""Checks before any upload that the workspace has the machines that a request needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cloudtrain.catalog.machines import find_instance
 from cloudtrain.errors import DENIED, CloudError, RefusedError
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.request import is_size
-from cloudtrain.providers.azure.results import parts
+from cloudtrain.providers.azure.results import datastore_path
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def refuse_machines(
     cloud: Workspace, document: Mapping[str, Any], config: AzureConfig, planned: str, gpus: int
 ) -> None:
-    """RefusedError when the cluster cannot run the job as it was planned, or the quota forbids serverless machines.
+    """RefusedError if the compute cannot run the job as planned, or the quota is too small for serverless machines.
 
-    `planned`: the machine type that the plan names, if any; `gpus`: per node.
-    CloudError when what the job writes could not be reached.
+    `planned`: the VM size in the plan, or empty; `gpus`: per node. CloudError if the datastores of the job's outputs
+    cannot be opened.
     """
     _location(cloud, config)
     nodes = int(document["resources"]["instance_count"])
@@ -31,12 +31,12 @@ def refuse_machines(
     else:
         spot = document.get("queue_settings", {}).get("job_tier") == "spot"
         _quota(cloud, document["resources"]["instance_type"], nodes, spot=spot)
-    for name in {parts(output["path"])[0] for output in document["outputs"].values()}:
-        cloud.container(name)  # `stop` tells the job through it, `fetch` brings its results from it
+    for name in {datastore_path(output["path"])[0] for output in document["outputs"].values()}:
+        cloud.container(name)  # `stop` and `fetch` need it
 
 
 def _location(cloud: Workspace, config: AzureConfig) -> None:
-    """What a job may cost was reckoned with the prices of a place: it must be the right one."""
+    """RefusedError if the workspace is not in the location whose prices the cost estimate used."""
     there = cloud.location
     if config.prices and config.location and there and there != config.location:
         hint = f"azure.location: {there}"
@@ -48,14 +48,15 @@ def _cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: int) -
     if found is None:
         hint = "az ml compute list shows those there are; leave azure.compute out for serverless machines"
         raise RefusedError(f"the workspace {cloud.name} has no compute {name}", hint=hint)
-    if str(found["kind"]).lower() == "computeinstance" and nodes > 1:
+    if found.kind.lower() == "computeinstance" and nodes > 1:
         raise RefusedError(f"{name} is a compute instance: one machine, and the job asks for {nodes}")
-    most = found["nodes"]
-    if most is not None and nodes > int(most):
+    if found.max_nodes is not None and nodes > found.max_nodes:
         hint = f"az ml compute update --name {name} --max-instances {nodes}, or fewer resources.nodes"
-        raise RefusedError(f"the cluster {name} has at most {most} nodes, the job asks for {nodes}", hint=hint)
-    size = str(found["size"] or "")
-    if planned and is_size(planned) and str(found["kind"]).lower() == "kubernetes":
+        raise RefusedError(
+            f"the cluster {name} has at most {found.max_nodes} nodes, the job asks for {nodes}", hint=hint
+        )
+    size = found.size
+    if planned and is_size(planned) and found.kind.lower() == "kubernetes":
         hint = "one of kubectl get instancetypes, with resources.gpus; or leave it out for the cluster's own default"
         raise RefusedError(f"{name} is a cluster of Kubernetes, which has no instance type {planned}", hint=hint)
     if planned and size and planned.lower() != size.lower():
@@ -69,21 +70,22 @@ def _cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: int) -
 
 
 def _quota(cloud: Workspace, size: str, nodes: int, *, spot: bool) -> None:
-    """Quotas count vCPUs, per family of sizes; those of low-priority machines all together."""
+    """RefusedError if the vCPU quota is too small: one per VM family, and one for all low-priority machines."""
     try:
-        known, usages = cloud.family(size), cloud.usages()
+        family, usages = cloud.vm_family(size), cloud.quota_usages()
     except CloudError as error:
         if error.code == DENIED:
-            return  # whoever may submit may not always look at a region's quotas; the service itself will say
+            return  # users who may submit may lack the right to list quotas; the service will check
         raise
-    if known is None:
+    if family is None:
         hint = "az ml compute list-sizes shows those there are"
         raise RefusedError(f"the region of the workspace {cloud.name} has no machines of the size {size}", hint=hint)
-    family, cores = known
-    name = "lowprioritycores" if spot else family.lower()
-    for usage, used, limit in usages:
-        if usage.lower() == name and 0 <= limit < used + nodes * cores:
-            what = "low-priority machines" if spot else family
-            message = f"{nodes} x {size} are {nodes * cores} vCPUs; the quota of {what} is {limit}, {used} are in use"
+    vcpus = nodes * family.vcpus
+    name = "lowprioritycores" if spot else family.name.lower()
+    for usage in usages:
+        if usage.name.lower() == name and 0 <= usage.limit < usage.used + vcpus:
+            what = "low-priority machines" if spot else family.name
+            in_use = f"the quota of {what} is {usage.limit}, {usage.used} are in use"
+            message = f"{nodes} x {size} are {vcpus} vCPUs; {in_use}"
             hint = f"ask for more in the studio: Quota > Azure Machine Learning > {what}; or name another size"
             raise RefusedError(message, hint=hint)

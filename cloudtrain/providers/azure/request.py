@@ -12,7 +12,8 @@ from cloudtrain.contracts.launch import job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import environment_of
-from cloudtrain.providers.cloud.request import ARCHIVE, PREFIX, as_folder, input_file, tags
+from cloudtrain.providers.cloud.paths import ARCHIVE, PREFIX, as_folder, input_file
+from cloudtrain.providers.cloud.tags import tags
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.images.reference import ResolvedImage
@@ -35,7 +36,7 @@ STORING_SECONDS = 60
 """So long before Azure ML ends the job without a word, and the grace period besides, it stops by itself: its last
 checkpoint is to be stored, too."""
 
-BOOT = (
+BOOTSTRAP = (
     f"import os,sys,tarfile as t;x=t.open('{ARCHIVE}');x.extraction_filter=getattr(t,'data_filter',None);"
     "x.extractall('code');os.chdir('code');os.execl(*[sys.executable]*2,'-u','.cloudtrain')"
 )
@@ -63,7 +64,7 @@ SERVICES: dict[str, dict[str, str]] = {
 _IDENTITIES = {"managed": "managed", "user": "user_identity"}
 
 
-def run_place(datastore: str, run_id: str) -> str:
+def run_uri(datastore: str, run_id: str) -> str:
     """Where all that belongs to one run lies, without a slash at the end."""
     return f"azureml://datastores/{datastore}/paths/{PREFIX}/runs/{run_id}"
 
@@ -136,7 +137,7 @@ def input_name(name: str) -> str:
     return name.replace("-", "_")
 
 
-def input_place(item: Input, plan: Plan) -> str:
+def input_uri(item: Input, plan: Plan) -> str:
     """Where an input lies: an address, or the absolute path of a folder or file here, which is uploaded."""
     place = item.on(plan.target.provider) or ""
     if "://" in place and not place.startswith("azureml://registries/"):
@@ -164,32 +165,32 @@ def _command(inputs: list[str]) -> str:
         variables[variable] = f"${{{{inputs.{name}}}}}"
     # In double quotes, which serve whether the place is put in as it is or as a variable of the shell.
     exports = " ".join(f'{name}="{value}"' for name, value in variables.items())
-    return f'export {exports} && exec python3 -u -c "{BOOT}"'
+    return f'export {exports} && exec python3 -u -c "{BOOTSTRAP}"'
 
 
 def _inputs(plan: Plan) -> dict[str, Any]:
     found = {}
     for name, item in plan.spec.inputs.items():
-        place = input_place(item, plan)
+        place = input_uri(item, plan)
         single = input_file(item, place) if is_address(place) else name in plan.context.local_files
         kind = _TYPES[item.type or ("file" if single else "folder")]
         found[input_name(name)] = {"type": kind, "path": place, "mode": _MODES[item.mode]}
     earlier = plan.context.resume_from
     if earlier and plan.is_rehearsal:  # in a datastore it would lie beside this run's own
-        earlier = f"{run_place(plan.target.config_as(AzureConfig).datastore, plan.context.resume_run)}/checkpoints"
+        earlier = f"{run_uri(plan.target.config_as(AzureConfig).datastore, plan.context.resume_run)}/checkpoints"
     if earlier and as_folder(earlier) != _checkpoints(plan):
         found[RESUME] = {"type": "uri_folder", "path": as_folder(earlier), "mode": "ro_mount"}
     return found
 
 
 def _outputs(plan: Plan) -> dict[str, Any]:
-    place = run_place(plan.target.config_as(AzureConfig).datastore, plan.run_id)
+    place = run_uri(plan.target.config_as(AzureConfig).datastore, plan.run_id)
     paths = {name: f"{place}/{name}/" for name in OUTPUTS} | {"checkpoints": _checkpoints(plan)}
     return {name: {"type": "uri_folder", "path": path, "mode": "rw_mount"} for name, path in paths.items()}
 
 
 def _checkpoints(plan: Plan) -> str:
-    place = run_place(plan.target.config_as(AzureConfig).datastore, plan.run_id)
+    place = run_uri(plan.target.config_as(AzureConfig).datastore, plan.run_id)
     return as_folder(plan.spec.checkpoints.uri or f"{place}/checkpoints")
 
 

@@ -11,18 +11,18 @@ from collections.abc import Iterator
 
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers.azure.account import malformed_settings
+from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import AzureConfig
-from cloudtrain.providers.azure.image import misnamed
+from cloudtrain.providers.azure.image import check_image_name
 from cloudtrain.providers.azure.request import SERVICES, as_variable, input_name, is_address, is_size, job_of
 from cloudtrain.providers.azure.section import AzureSection
-from cloudtrain.providers.cloud.request import OURS
+from cloudtrain.providers.cloud.tags import TAG_PREFIX
 from cloudtrain.units import exact_duration
 
 MAX_RUNTIME_SECONDS, MAX_SPOT_SECONDS = 21 * 86_400, 7 * 86_400
 TAGS, TAG_NAME_CHARACTERS, TAG_CHARACTERS = 50, 100, 1000
 OWN_TAGS = 11
-"""As many as `cloudtrain.providers.cloud.request.tags` may add."""
+"""As many as `cloudtrain.providers.cloud.tags.tags` may add."""
 JOB_BYTES = 100_000
 """Of the job document, which is sent in a variable; Linux takes 128 KiB in one."""
 
@@ -56,8 +56,8 @@ _PLATFORMS = {
 
 def broken_rules(plan: Plan) -> list[Issue]:
     """All of them at once, each with the field to blame."""
-    single = [*malformed_settings(plan.target.config_as(AzureConfig)), *misnamed(plan.spec.image), *_size(plan)]
-    return [*single, *_places(plan), *_machines(plan), *_time(plan), *_ways(plan), *_names(plan)]
+    single = [*format_issues(plan.target.config_as(AzureConfig)), *check_image_name(plan.spec.image), *_size(plan)]
+    return [*single, *_places(plan), *_machines(plan), *_time(plan), *_services(plan), *_names(plan)]
 
 
 def notes(plan: Plan) -> list[str]:
@@ -148,7 +148,7 @@ def _time(plan: Plan) -> Iterator[Issue]:
         )
 
 
-def _ways(plan: Plan) -> Iterator[Issue]:
+def _services(plan: Plan) -> Iterator[Issue]:
     azure = plan.spec.section(AzureSection)
     unknown = [name for name in azure.services if name not in SERVICES]
     if unknown:
@@ -176,8 +176,8 @@ def _names(plan: Plan) -> Iterator[Issue]:
         message = f"{len(spec.tags)} tags and up to {OWN_TAGS} of cloudtrain's own are more than a job has: {TAGS}"
         yield Issue(("tags",), message)
     for key, value in spec.tags.items():
-        if key.startswith(OURS):
-            yield Issue(("tags", key), f"names that begin with {OURS} are taken", "choose another name")
+        if key.startswith(TAG_PREFIX):
+            yield Issue(("tags", key), f"names that begin with {TAG_PREFIX} are taken", "choose another name")
         if len(key) > TAG_NAME_CHARACTERS or not key:
             yield Issue(("tags", key), f"a tag's name has 1 to {TAG_NAME_CHARACTERS} characters, this one {len(key)}")
         if len(value) > TAG_CHARACTERS:

@@ -1,4 +1,4 @@
-"""Looking at a job: one look at its run history, then the new log lines, and from both the events that are new."""
+"""Observes a job: its entry in the run history, then the new log lines, and from both the events that are new."""
 
 from __future__ import annotations
 
@@ -8,24 +8,36 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.providers.azure.config import config_of, request_of
 from cloudtrain.providers.azure.logs import new_lines
-from cloudtrain.providers.azure.phases import billing, ended_at, ending, phase_event, phase_of, started_at, status_of
-from cloudtrain.providers.azure.results import left, places
-from cloudtrain.providers.azure.submit import gone, reconcile
+from cloudtrain.providers.azure.phases import (
+    billing,
+    ended_at,
+    final_state,
+    phase_event,
+    phase_of,
+    started_at,
+    status_of,
+)
+from cloudtrain.providers.azure.results import artifact_uris, existing_artifacts
+from cloudtrain.providers.azure.submit import job_not_found, reconcile
 from cloudtrain.providers.cloud.log_attempt import LogAttempt, backfill
-from cloudtrain.providers.cloud.outcome import all_nodes_reported, cut_short, ended_event
+from cloudtrain.providers.cloud.outcome import FinalState, all_nodes_reported, ended_event, incomplete_shutdown
+from cloudtrain.runs.events import Ended, Event, StopRequested
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import Event, LogPart, Observation, Positions
+from cloudtrain.runs.observation import LogPart, Observation, Positions
 from cloudtrain.runs.state import RunState
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
 
-SETTLING_PAUSES = 3
-"""Logs lag: after the end of a job its last lines are waited for, for this many looks."""
+LOG_LAG_POLLS = 3
+"""Logs lag: after the end of a job its last lines are waited for during this many polling intervals."""
 
 
-def observe(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> Iterator[Observation]:
-    """What is new since the last look. `state` is kept up to date with what has been observed so far."""
+def observe(cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float) -> Iterator[Observation]:
+    """What is new since the last call. `state` must be kept up to date with each observation before the next one.
+
+    CloudError if the workspace has no such job (any more).
+    """
     now = time.time()
     if state.ref is None:
         yield Observation(events=reconcile(cloud, run, now))
@@ -33,25 +45,17 @@ def observe(cloud: Workspace, run: RunFolder, state: RunState, pause: float) -> 
         return
     details = cloud.details(run.run_id)
     if details is None:
-        raise gone(cloud, run.run_id)
+        raise job_not_found(cloud, run.run_id)
     yield Observation(events=list(_progress(details, state, now)))
-    over = ending(details)
-    log = LogAttempt(lambda positions: new_lines(cloud, logs_of(details), positions, whole=over is not None))
+    final = final_state(details)
+    log = LogAttempt(lambda positions: new_lines(cloud, logs_of(details), positions, is_over=final is not None))
     yield from log.observations(state)
-    if over is not None:  # what has just been read may hold the nodes' last words
-        waited = _waited(details, state, now, pause)
+    if final is not None:  # the lines just read may contain the nodes' own reports
+        waited = _log_lag_is_over(details, state, now, poll_seconds)
         if log.is_done(waited=waited, all_reported=all_nodes_reported(state, state.nodes)):
-            end = _ended(details, state, over, run)
-            rest = left(cloud, run.run_id, places(request_of(run)))
-            yield Observation(events=[{**end, "left": rest}])
-
-
-def _progress(details: Mapping[str, Any], state: RunState, now: float) -> Iterator[Event]:
-    """How far it is, where that has changed."""
-    if phase_of(details) != state.phase:
-        yield phase_event(details, now)
-    if status_of(details) == "CancelRequested" and not state.stop_requested:
-        yield {"type": "stop_requested", "time": now, "reason": "Azure ML is cancelling it"}
+            end = _end_event(details, state, final, run)
+            left = existing_artifacts(cloud, run.run_id, artifact_uris(request_of(run)))
+            yield Observation(events=[end.replace(left=left)])
 
 
 def backfill_logs(cloud: Workspace, run: RunFolder, state: RunState) -> Iterator[Observation]:
@@ -59,56 +63,65 @@ def backfill_logs(cloud: Workspace, run: RunFolder, state: RunState) -> Iterator
 
     def read(positions: Positions) -> Generator[LogPart, None, bool]:
         logs = logs_of(cloud.details(run.run_id) or {})
-        return (yield from new_lines(cloud, logs, positions, whole=True))
+        return (yield from new_lines(cloud, logs, positions, is_over=True))
 
     return backfill(read, state)
 
 
 def logs_of(details: Mapping[str, Any]) -> Mapping[str, str]:
-    """The addresses of a job's logs by their names."""
+    """The signed URLs of a job's logs, by log name."""
     return details.get("logFiles") or {}
 
 
-def _waited(details: Mapping[str, Any], state: RunState, now: float, pause: float) -> bool:
-    """Whether the last lines had their time to arrive: since the end, or since we first saw it, as clocks differ."""
+def _progress(details: Mapping[str, Any], state: RunState, now: float) -> Iterator[Event]:
+    """The phase, and a stop that somebody requested elsewhere, where they are new."""
+    if phase_of(details) != state.phase:
+        yield phase_event(details, now)
+    if status_of(details) == "CancelRequested" and not state.stop_requested:
+        yield StopRequested(time=now, reason="Azure ML is cancelling it")
+
+
+def _log_lag_is_over(details: Mapping[str, Any], state: RunState, now: float, poll_seconds: float) -> bool:
+    """Whether the last lines have had time to arrive: since the end, or since we first saw it, as clocks differ."""
     if not started_at(details) and not logs_of(details):
-        return True  # it never came so far as to print anything
-    seen = state.phase_seen if state.phase == phase_of(details) else now
-    return now - min(seen, ended_at(details) or now) > SETTLING_PAUSES * pause
+        return True  # it never printed anything
+    first_seen = state.phase_seen if state.phase == phase_of(details) else now
+    return now - min(first_seen, ended_at(details) or now) > LOG_LAG_POLLS * poll_seconds
 
 
-def _ended(details: Mapping[str, Any], state: RunState, over: tuple[str, str], run: RunFolder) -> dict[str, Any]:
-    """The end by Azure ML's word, unless the nodes know better: a stop of ours ends with checkpoints, not by force."""
-    final, reason = over
-    whole = all_nodes_reported(state, state.nodes)
-    outcomes = {node.outcome for node in state.nodes_ended.values()}
-    causes = {node.why for node in state.nodes_ended.values() if node.outcome == "stopped"}
-    # An eviction ends them too: only a stop by us, or by themselves, is none of Azure ML's failures.
-    by_us = bool(state.stop_requested) or bool(causes & {"time", "stop_file"})
-    if whole and outcomes == {"succeeded"}:
-        final, reason = "succeeded", ""  # done, when it was cancelled
-    elif final == "succeeded" and "stopped" in outcomes:
-        final, reason = "stopped", ""  # it ended in order, and before its time
-    elif final != "stopped" and by_us and "stopped" in outcomes and outcomes <= {"stopped", "succeeded"}:
-        final, reason = "stopped", ""
-    taken = _taken_away(state)
-    if final == "stopped":
+def _end_event(details: Mapping[str, Any], state: RunState, final: FinalState, run: RunFolder) -> Ended:
+    """The end as Azure ML reports it, corrected by what the nodes reported.
+
+    After our own stop, for example, Azure ML says "failed" or "canceled" although every node saved and ended in order.
+    """
+    all_reported = all_nodes_reported(state, state.nodes)
+    outcomes = {report.outcome for report in state.nodes_ended.values()}
+    stop_causes = {report.why for report in state.nodes_ended.values() if report.outcome == "stopped"}
+    # An eviction stops nodes too: only a stop by us, or by the nodes themselves, overrides Azure ML's failure.
+    stopped_by_us = bool(state.stop_requested) or bool(stop_causes & {"time", "stop_file"})
+    if all_reported and outcomes == {"succeeded"}:
+        final = FinalState("succeeded", "")  # it was done before the cancellation took effect
+    elif final.state == "succeeded" and "stopped" in outcomes:
+        final = FinalState("stopped", "")  # it ended in order, but early
+    elif final.state != "stopped" and stopped_by_us and "stopped" in outcomes and outcomes <= {"stopped", "succeeded"}:
+        final = FinalState("stopped", "")
+    eviction = _eviction(state)
+    if final.state == "stopped":
         late = "the time limit is over (limits.max_runtime, or what limits.max_cost pays for)"
-        reason = late if "time" in causes else reason or state.reason or taken or "it was cancelled"
-        reason += cut_short(state, "azure.stop_grace gives more") if "saved" not in reason else ""
-    elif final == "failed" and taken:
-        reason = f"{taken}: {reason}" if reason else taken
-    return ended_event(state, (final, reason), ended_at(details) or time.time(), _bill(details, state, run))
+        reason = late if "time" in stop_causes else final.reason or state.reason or eviction or "it was cancelled"
+        reason += incomplete_shutdown(state, "azure.stop_grace gives more") if "saved" not in reason else ""
+        final = final._replace(reason=reason)
+    elif final.state == "failed" and eviction:
+        final = final._replace(reason=f"{eviction}: {final.reason}" if final.reason else eviction)
+    prices = config_of(run).prices
+    bill = billing(details, state.nodes, max(prices.values(), default=None))
+    return ended_event(state, final, ended_at(details) or time.time(), bill)
 
 
-def _taken_away(state: RunState) -> str:
-    """Which node its platform has told to end, if it did; empty: none."""
-    for node, told in sorted(state.nodes_ended.items()):
-        if told.outcome == "stopped" and told.why in ("sigterm", "preempted"):
-            how = "its machine was taken away" if told.why == "preempted" else "its platform ended it (SIGTERM)"
+def _eviction(state: RunState) -> str:
+    """Which node was stopped by its platform, in words; empty if none was."""
+    for node, report in sorted(state.nodes_ended.items()):
+        if report.outcome == "stopped" and report.why in ("sigterm", "preempted"):
+            how = "its machine was taken away" if report.why == "preempted" else "its platform ended it (SIGTERM)"
             return f"node {node} stopped before it was done: {how}"
     return ""
-
-
-def _bill(details: Mapping[str, Any], state: RunState, run: RunFolder) -> dict[str, Any]:
-    return billing(details, state.nodes, max(config_of(run).prices.values(), default=None))

@@ -1,7 +1,7 @@
-"""Stopping a job: first so that it can save, then for good.
+"""Stops a job: asks it to save and end, and then cancels it.
 
-Azure ML promises no signal before it takes a job's processes away. So the job is told through its own storage, where
-its launcher looks, and is cancelled when it has ended by itself, or the time for that is over.
+Azure ML promises no signal before it removes a job's processes. So a stop file is written to the job's own storage,
+where the launcher looks for it, and the job is cancelled once it has ended or the grace period is over.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from cloudtrain.contracts.azureml import STOP_FILE
 from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.providers.azure.config import request_of
-from cloudtrain.providers.azure.phases import ending, status_of
-from cloudtrain.providers.azure.results import parts
+from cloudtrain.providers.azure.phases import final_state, status_of
+from cloudtrain.providers.azure.results import datastore_path
 from cloudtrain.providers.azure.status import observe
-from cloudtrain.providers.azure.submit import gone, reconcile
+from cloudtrain.providers.azure.submit import job_not_found, reconcile
 from cloudtrain.providers.cloud.outcome import all_nodes_reported
-from cloudtrain.runs.events import StopUntold
+from cloudtrain.runs.events import StopRequested, StopUntold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.record import RunRecord
@@ -27,21 +27,21 @@ from cloudtrain.runs.state import RunState
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
+"""The longest interval between two status requests while waiting for the job to save."""
+
 FINISHING_SECONDS = 15
-"""How long a job may take to end by itself once all its nodes have said their last words."""
+"""How long a job may take to end by itself once all its nodes have reported."""
 
-HEARING_SECONDS = 15
-"""How long its nodes may take to see that they are to stop: their grace period begins then."""
-
-"""The event of a stop that could not be told to the job, which therefore goes on."""
+NOTICE_SECONDS = 15
+"""How long the nodes may take to see the stop file; their grace period begins then."""
 
 
-def stop(cloud: Workspace, run: RunFolder, state: RunState, pause: float, record: Record) -> bool:
-    """Ask it to save and end, wait for that, cancel it. False: not yet, ask again.
+def stop(cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float, record: Record) -> bool:
+    """Ask the job to save and end, wait for that, then cancel it. False: the job does not exist yet, try again.
 
-    An interrupt while it waits leaves the job to end by itself, as it was told to. A job that cannot be told to save
-    goes on: CloudError. Whoever asks once more means it, and it is cancelled.
+    If it is interrupted while waiting, the job still ends by itself. If the stop file cannot be written, the job goes
+    on and CloudError is raised; a second call then cancels it at once.
     """
     if state.ref is None:
         record(Observation(events=reconcile(cloud, run, time.time())))
@@ -49,29 +49,29 @@ def stop(cloud: Workspace, run: RunFolder, state: RunState, pause: float, record
         return state.has_ended
     reason = "stop was asked"
     try:
-        told = _tell_if_it_runs(cloud, run)
+        must_wait = _write_stop_file_if_running(cloud, run)
     except (CloudError, StorageError) as error:
         reason = f"{reason}; it could not be told to save, so what came after its last checkpoint is lost: "
         reason += error.message
         if run.last_event(StopUntold) is None:
             record(Observation(events=[StopUntold(time=time.time(), reason=error.message)]))
-            raise _untold(run.run_id, error) from error
-        told = False
-    record(_requested(reason))
-    trouble = _let_it_save(cloud, run, state, pause, record) if told else ""
-    if trouble:
-        with suppress(StorageError):  # a full disk keeps no job from being stopped
-            record(_requested(f"{reason}; {trouble}"))
+            raise _undelivered_stop(run.run_id, error) from error
+        must_wait = False
+    record(_stop_requested(reason))
+    problem = _wait_until_saved(cloud, run, state, poll_seconds, record) if must_wait else ""
+    if problem:
+        with suppress(StorageError):  # a full disk must not keep a job from being stopped
+            record(_stop_requested(f"{reason}; {problem}"))
     _cancel(cloud, run.run_id)
     return True
 
 
-def _requested(reason: str) -> Observation:
-    return Observation(events=[{"type": "stop_requested", "time": time.time(), "reason": reason}])
+def _stop_requested(reason: str) -> Observation:
+    return Observation(events=[StopRequested(time=time.time(), reason=reason)])
 
 
-def _untold(run_id: str, error: CloudError | StorageError) -> CloudError:
-    """That this stop was not told, and what there is to choose."""
+def _undelivered_stop(run_id: str, error: CloudError | StorageError) -> CloudError:
+    """The error of a stop that did not reach the job, with what to do next."""
     again = (
         f"it goes on, and costs; once more `cloudtrain stop {run_id}` cancels it at once, and what came after its "
         "last checkpoint is lost"
@@ -83,55 +83,57 @@ def _untold(run_id: str, error: CloudError | StorageError) -> CloudError:
     )
 
 
-def _tell_if_it_runs(cloud: Workspace, run: RunFolder) -> bool:
-    """Put the stop file where its nodes look; False for a job that does not run. What passes is tried again."""
-    deadline = time.monotonic() + HEARING_SECONDS
+def _write_stop_file_if_running(cloud: Workspace, run: RunFolder) -> bool:
+    """Write the stop file; False if the job is not running. Transient errors are retried for NOTICE_SECONDS."""
+    deadline = time.monotonic() + NOTICE_SECONDS
     while True:
         try:
             if not _is_running(cloud, run):
                 return False
-            _tell(cloud, run)
+            datastore, folder = datastore_path(request_of(run)["outputs"]["output"]["path"])
+            cloud.container(datastore).put(folder + STOP_FILE, b"")
         except CloudError as error:
             if not error.transient or time.monotonic() > deadline:
                 raise
-            time.sleep(min(1.0, LOOK_SECONDS))
+            time.sleep(min(1.0, POLL_SECONDS))
         else:
             return True
 
 
-def _let_it_save(cloud: Workspace, run: RunFolder, state: RunState, pause: float, record: Record) -> str:
-    """Wait until a job that was told is over, or the grace period is; what is to be said where it was not seen to save.
+def _wait_until_saved(cloud: Workspace, run: RunFolder, state: RunState, poll_seconds: float, record: Record) -> str:
+    """Wait until the job is over or its grace period is; returns a note if it is not known to have saved, else "".
 
-    Where it cannot be looked at, it still has its time.
+    While its status cannot be read, the job still gets its whole grace period.
     """
-    grace = _grace(run)
-    deadline, blind = time.monotonic() + HEARING_SECONDS + grace, ""
+    grace_seconds = _grace_seconds(run)
+    deadline, last_error = time.monotonic() + NOTICE_SECONDS + grace_seconds, ""
     while time.monotonic() < deadline:
         try:
-            for seen in observe(cloud, run, state, pause):
-                record(seen)
-            blind = ""
+            for observation in observe(cloud, run, state, poll_seconds):
+                record(observation)
+            last_error = ""
         except (CloudError, StorageError) as error:
-            blind = error.message
+            last_error = error.message
         if state.has_ended:
             return ""
         if all_nodes_reported(state, state.nodes):
             deadline = min(deadline, time.monotonic() + FINISHING_SECONDS)
-        time.sleep(min(pause, LOOK_SECONDS))
-    if blind:
-        return f"whether it has saved is not known: {blind}"
+        time.sleep(min(poll_seconds, POLL_SECONDS))
+    if last_error:
+        return f"whether it has saved is not known: {last_error}"
     if all_nodes_reported(state, state.nodes):
         return ""
-    return f"it was cancelled after {grace:g} s without having said that it has saved (azure.stop_grace gives more)"
+    after = f"after {grace_seconds:g} s"
+    return f"it was cancelled {after} without having said that it has saved (azure.stop_grace gives more)"
 
 
-def _grace(run: RunFolder) -> float:
-    """How long the job was promised, in seconds."""
+def _grace_seconds(run: RunFolder) -> float:
+    """The grace period that the job was promised."""
     return RunRecord(run).grace_seconds
 
 
 def _is_running(cloud: Workspace, run: RunFolder) -> bool:
-    """Where that cannot be told it is taken to run: a job that does not is cancelled later for that, and no worse."""
+    """Whether the job is running; True if its status cannot be read, which only delays the cancellation."""
     try:
         details = cloud.details(run.run_id)
     except CloudError:
@@ -139,21 +141,16 @@ def _is_running(cloud: Workspace, run: RunFolder) -> bool:
     return details is not None and status_of(details) == "Running"
 
 
-def _tell(cloud: Workspace, run: RunFolder) -> None:
-    datastore, folder = parts(request_of(run)["outputs"]["output"]["path"])
-    cloud.container(datastore).put(folder + STOP_FILE, b"")
-
-
 def _cancel(cloud: Workspace, name: str) -> None:
-    """A job that is over already cannot be cancelled, and need not be."""
+    """Cancel the job. A refusal is ignored if the job is over or being cancelled."""
     try:
         cloud.cancel(name)
     except CloudError as refused:
         try:
             details = cloud.details(name)
         except CloudError:
-            raise refused from None  # that it was not cancelled is the news, not that nobody can tell how it stands
+            raise refused from None  # report the refusal, not that the status could not be read
         if details is None:
-            raise gone(cloud, name) from None
-        if ending(details) is None and status_of(details) != "CancelRequested":
+            raise job_not_found(cloud, name) from None
+        if final_state(details) is None and status_of(details) != "CancelRequested":
             raise

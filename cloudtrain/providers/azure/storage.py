@@ -1,4 +1,4 @@
-"""The edge to Azure's blob storage: containers of datastores, and logs by their signed addresses."""
+"""The only module that calls Azure's blob storage SDK: containers of datastores, and logs by their signed URLs."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from cloudtrain.providers import Progress
 from cloudtrain.providers.azure.errors import translated
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "initial_backoff": 0.5, "increment_base": 2}
-"""The SDK's own tries of one call: some seconds, not the minutes of its defaults."""
+"""Options of the SDK: it retries for seconds, not for the minutes of its defaults."""
 
 _NO_SUCH_RANGE = 416
 
-MOST_BYTES = 16 * 2**20
-"""Of a log in one look: a flood of lines is brought in turns."""
+MAX_BYTES = 16 * 2**20
+"""The most that is read of a log at once."""
 
 
-class Container:
-    """The container of a datastore."""
+class BlobContainer:
+    """The blob container of a datastore."""
 
     def __init__(self, account: str, name: str, credential: Any) -> None:
         self._client = ContainerClient(account, name, credential=credential, **RETRIES)
 
     def blobs(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Names and sizes in bytes of all blobs below a prefix; the folders that some accounts list are passed over."""
+        """Names and sizes in bytes of all blobs with a prefix, without the folders that some accounts list."""
         with _calling("listing blobs", prefix):
             for found in self._client.list_blobs(name_starts_with=prefix, include=["metadata"]):
                 if (found.metadata or {}).get("hdi_isfolder") != "true":
                     yield found.name, int(found.size or 0)
 
     def download(self, name: str, path: Path, progress: Progress | None = None) -> None:
-        """Bring one blob; the file is there whole or not at all. `progress` is told of its bytes."""
+        """Download one blob; the file appears only when it is complete. `progress` is called once, at the end."""
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name[:200]}.{os.urandom(4).hex()}.part")
         try:
@@ -52,33 +52,33 @@ class Container:
             progress(size, size)
 
     def upload(self, name: str, path: Path) -> None:
-        """Store one file, whatever was there. OSError when it cannot be read."""
+        """Upload a file, replacing an existing blob. OSError if the file cannot be read."""
         with path.open("rb") as file, _calling("writing a blob", name):
             self._client.upload_blob(name, file, overwrite=True)
 
     def put(self, name: str, content: bytes) -> None:
-        """Store one blob, whatever was there."""
+        """Store a blob, replacing an existing one."""
         with _calling("writing a blob", name):
             self._client.upload_blob(name, content, overwrite=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a log."""
+class LogChunk:
+    """A part of a log file."""
 
     data: bytes
     start: int
-    """The byte it begins with: not what was asked for, if the log was replaced meanwhile."""
+    """Offset of its first byte; 0 if the log was replaced since the last read."""
     created: str
-    """When the log was created; one that is replaced, as after a preemption, has another time."""
+    """When the log was created; a replaced log, as after a preemption, has another time."""
     more: bool
-    """Whether the log goes on after it."""
+    """Whether the log has more after it."""
 
 
-def read_log(address: str, start: int, created: str) -> Part | None:
-    """What a log holds from byte `start` on, by its signed address; None when it is not there (yet).
+def read_log(address: str, start: int, created: str) -> LogChunk | None:
+    """The log at a signed URL from byte `start` on, at most MAX_BYTES; None if it does not exist (yet).
 
-    `created`: when it was created, as far as one knows; a log of another time is read from its first byte.
+    `created`: the creation time at the last read, or empty; a log with another one is read from its first byte.
     """
     client = BlobClient.from_blob_url(address, **RETRIES)
     with client, _calling("reading the log", address.partition("?")[0]):
@@ -86,20 +86,20 @@ def read_log(address: str, start: int, created: str) -> Part | None:
             about = client.get_blob_properties()
             now = str(about.creation_time or "")
             begin = start if created in ("", now) and about.size >= start else 0
-            length = min(about.size - begin, MOST_BYTES)
+            length = min(about.size - begin, MAX_BYTES)
             data = b""
             if length:
                 found = client.download_blob(offset=begin, length=length)
                 if str(found.properties.creation_time or "") != now:
-                    return None  # replaced in this moment: the next look finds the new one
+                    return None  # replaced just now: the next read finds the new one
                 data = found.readall()
         except ResourceNotFoundError:
             return None
         except HttpResponseError as error:
-            if error.status_code != _NO_SUCH_RANGE:  # replaced by a shorter one in this moment
+            if error.status_code != _NO_SUCH_RANGE:  # replaced just now by a shorter one
                 raise
             return None
-    return Part(data, begin, now, more=begin + length < about.size)
+    return LogChunk(data, begin, now, more=begin + length < about.size)
 
 
 @contextmanager
@@ -108,5 +108,5 @@ def _calling(what: str, place: str) -> Iterator[None]:
         yield
     except (AzureError, OSError) as error:
         if isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError)):
-            raise  # the disk's
+            raise  # an error of the local disk
         raise translated(error, what, place) from error

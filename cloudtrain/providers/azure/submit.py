@@ -1,4 +1,4 @@
-"""Sending a request so that exactly one job comes of it, or none: look, record, create, and ask when in doubt."""
+"""Submits a request so that it creates exactly one job or none: check, upload, record, create, look when in doubt."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from cloudtrain.providers import Progress
 from cloudtrain.providers.azure.config import AzureConfig, request_of
 from cloudtrain.providers.azure.inputs import with_uploaded_inputs
 from cloudtrain.providers.azure.quota import refuse_machines
-from cloudtrain.providers.cloud import idempotent_create as arrival
-from cloudtrain.providers.cloud.request import ARCHIVE, ours, same_submission
+from cloudtrain.providers.cloud import idempotent_create
+from cloudtrain.providers.cloud.paths import ARCHIVE
+from cloudtrain.providers.cloud.tags import own_tags, same_submission
+from cloudtrain.runs.events import Creating, Event
 from cloudtrain.runs.files import make_private_folder, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation, Record
 
 if TYPE_CHECKING:
     from cloudtrain.providers.azure.client import Workspace
+    from cloudtrain.providers.azure.resources import JobInfo
 
 ATTEMPTS = 2
-"""On top of the SDK's own tries of each call."""
-
-_TAKEN = ("NameTaken",)
+"""Attempts to create the job, each with the SDK's own retries of single calls."""
 
 
-def send(
+def submit_job(
     cloud: Workspace,
     target: Target,
     document: Mapping[str, Any],
@@ -40,16 +41,16 @@ def send(
     progress: Progress | None,
     record: Record,
 ) -> dict[str, Any]:
-    """Look at the machines and at the name, upload source and inputs where they are new, create the job.
+    """Check the machines and the name, upload what is new of source and inputs, then create the job.
 
-    The answer finds it again. CloudError with `Outcome.UNKNOWN` when it cannot be told whether the job exists;
-    `reconcile` tells later. RefusedError when the machines cannot run it.
+    Returns the job's reference. RefusedError if the compute cannot run the job. CloudError with `Outcome.UNKNOWN` if it
+    is unknown whether the job exists; `reconcile` finds out later.
     """
     config = target.config_as(AzureConfig)
     refuse_machines(cloud, document, config, next(iter(target.instances), ""), target.gpus or 0)
-    _lay_out(Path(document["code"]), archive)
+    _prepare_code_folder(Path(document["code"]), archive)
     name = document["name"]
-    found = _find(cloud, name, document)  # a PUT of a name that exists would change that job's tags
+    found = _find(cloud, name, document)  # a PUT would change the tags of an existing job
     if found is not None:
         return found
 
@@ -57,51 +58,57 @@ def send(
     complete = with_uploaded_inputs(cloud, document, config.datastore, cache, progress)
 
     def creating() -> None:
-        record(Observation(events=[{"type": "creating", "time": time.time()}]))
+        record(Observation(events=[Creating(time=time.time())]))
 
     def create() -> dict[str, Any]:
-        return ref_of(cloud.create(complete, creating))
+        return job_reference(cloud.create(complete, creating))
 
-    return arrival.create(name, create, lambda: _find(cloud, name, document), attempts=ATTEMPTS, taken=_TAKEN)
+    return idempotent_create.create(
+        name,
+        create,
+        lambda: _find(cloud, name, document),
+        attempts=ATTEMPTS,
+        name_taken_codes=(idempotent_create.NAME_TAKEN,),
+    )
 
 
-def reconcile(cloud: Workspace, run: RunFolder, now: float) -> list[dict[str, Any]]:
-    """What became of a submission that nobody has seen the end of. Nothing, while it may still be under way."""
+def reconcile(cloud: Workspace, run: RunFolder, now: float) -> list[Event]:
+    """Events that say what became of an interrupted submission; none while it may still be in progress."""
     document = request_of(run)
-    return arrival.reconcile(run, now, lambda: _find(cloud, run.run_id, document), "Azure ML")
+    return idempotent_create.reconcile(run, now, lambda: _find(cloud, run.run_id, document), "Azure ML")
 
 
-def ref_of(described: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of a job to find it again."""
-    return {"name": described["name"], "url": described["url"]}
+def job_reference(job: JobInfo) -> dict[str, Any]:
+    """What is stored of a job to find it again: its name and the URL of the studio."""
+    return {"name": job.name, "url": job.url}
 
 
-def gone(cloud: Workspace, name: str) -> CloudError:
-    """Of a job that was there and is not seen any more: most likely it is another workspace that was asked."""
+def job_not_found(cloud: Workspace, name: str) -> CloudError:
+    """The error for a job that is missing: most likely the workspace is not the one it was submitted to."""
     message = f"the workspace {cloud.name} knows no job {name} (any more)"
     return CloudError(message, hint="look at azure.workspace and az account show, then try again", code="NoJob")
 
 
 def _find(cloud: Workspace, name: str, document: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The job, if it is there and ours: perhaps from a try whose answer was lost. RunExists if it is another's."""
-    described = cloud.job(name)
-    if described is None:
+    """The reference of the job if it exists and is of this submission, else None. RunExists if it is of another one."""
+    job = cloud.job(name)
+    if job is None:
         return None
-    if same_submission(ours(document["tags"]), ours(described["tags"])):
-        return ref_of(described)
+    if same_submission(own_tags(document["tags"]), own_tags(job.tags)):
+        return job_reference(job)
     message = f"a job {name} exists already in the workspace {cloud.name}"
     raise RunExists(message, hint="choose another --run-id")
 
 
-def _lay_out(folder: Path, archive: Path) -> None:
-    """A folder with the source archive and nothing else. The SDK knows it by its content, and uploads it once."""
+def _prepare_code_folder(folder: Path, archive: Path) -> None:
+    """Create the folder with the source archive and nothing else; the SDK uploads it once, by its content."""
     target = folder / ARCHIVE
     with storing(folder):
         make_private_folder(folder)
         if target.exists():
             return
         draft = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}")
-        with suppress(FileExistsError):  # laid out in this moment by another
+        with suppress(FileExistsError):  # another process has just created it
             try:
                 draft.hardlink_to(archive)
             except OSError:  # a disk without links

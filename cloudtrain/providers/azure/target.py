@@ -35,8 +35,8 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     On Kubernetes a type is the name of one of the cluster's own instance types.
     """
     resources = spec.resources
-    config, said = account(spec.section(AzureSection), settings, rehearsal=rehearsal)
-    problems = list(said.problems)
+    config, reader = account(spec.section(AzureSection), settings, rehearsal=rehearsal)
+    problems = list(reader.problems)
     named = resources.instance.get("azure", ())
     of_cluster = config.compute and not named
     types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _choice(resources, named)
@@ -77,8 +77,8 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         instances=types,
         tries_all_instances=False,
         cluster=config.compute or "",
-        borrowed=said.borrowed,
-        origins={**said.origins, "prices": settings.origins.get("prices", "")},
+        borrowed=reader.borrowed,
+        origins={**reader.origins, "prices": settings.origins.get("prices", "")},
         gpus=gpus,
         cost_estimate=made,
         problems=tuple(problems),

@@ -10,8 +10,7 @@ from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.request import document_of, input_name
 from cloudtrain.providers.azure.rules import broken_rules, notes
-from cloudtrain.providers.cloud.image_notes import image_notes
-from cloudtrain.providers.cloud.request import idle_note, rehearsal_notes
+from cloudtrain.providers.cloud.notes import idle_note, image_notes, rehearsal_notes
 from cloudtrain.source.inputs import MAX_NAMED, input_problem, list_input
 
 BUILD_FILES, BUILD_BYTES = 100, 1_000_000
@@ -21,10 +20,10 @@ INSTALL = 'pip install "cloudtrain[azure]"'
 def rule_issues(plan: Plan) -> list[Issue]:
     """Azure ML's rules, and what is to be uploaded. Imports no SDK."""
     found = [*map(plan.located, broken_rules(plan)), *_uploads(plan)]
-    said = [*rehearsal_notes(plan), *notes(plan), *image_notes(plan), *idle_note(plan)]
+    messages = [*rehearsal_notes(plan), *notes(plan), *image_notes(plan), *idle_note(plan)]
     if not plan.is_rehearsal and not _has_sdk():
-        said.append(f"azure-ai-ml is not installed, and a submit needs it: {INSTALL}")
-    return found + [warning(message) for message in said]
+        messages.append(f"azure-ai-ml is not installed, and a submit needs it: {INSTALL}")
+    return found + [warning(message) for message in messages]
 
 
 def local_issues(plan: Plan) -> list[Issue]:

@@ -1,1 +1,1 @@
-"""What is the same in every cloud: tags, log lines kept once, submissions that are settled later, ends. No SDK."""
+"""What both clouds share: account settings, tags, idempotent job creation, log reading and job outcomes. No SDK."""

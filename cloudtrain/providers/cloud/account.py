@@ -1,29 +1,39 @@
-"""What a job needs of a cloud's account: from the spec, or the settings, or else the cloud's own tools. Pure."""
+"""Reads account settings from the spec, else from our settings, else from the configuration of the cloud's own CLI.
+
+The CLIs' files are read as plain text: no SDK, no process.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
-from cloudtrain.providers.cloud.cli_defaults import Found
 from cloudtrain.settings import Settings
+
+CliDefault = tuple[str, str]
+"""A value and its origin: `("us-east-1", "~/.aws/config:2")`."""
+
+_SECTION = re.compile(r"\[\s*(.*?)\s*\]")
+_VALUE = re.compile(r"([\w.-]+)\s*[=:]\s*(.*?)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
-    """A setting without which no job can be made."""
+class RequiredSetting:
+    """A setting that every job needs."""
 
     example: str
     meaning: str
     placeholder: str
-    """What a rehearsal says where nobody has said anything: nothing of it is ever asked for."""
+    """The value of a rehearsal where the setting is missing; it is never sent."""
 
 
-def repository_in(settings: Settings, provider: str) -> str:
-    """The repository of the settings, where no spec is at hand. UsageError when nobody has said one."""
+def configured_repository(settings: Settings, provider: str) -> str:
+    """The image repository in the settings, for commands that read no spec. UsageError if it is not set."""
     found = settings.get(f"{provider}.repository")
     if not found:
         hint = f"--to REPOSITORY, or [{provider}] repository in cloudtrain.toml (no job.yaml is read here)"
@@ -31,33 +41,33 @@ def repository_in(settings: Settings, provider: str) -> str:
     return str(found)
 
 
-class Account:
-    """Settings of an account, read one by one; remembers where each comes from, and what is missing."""
+class SettingsReader:
+    """Reads the settings of an account one by one, and collects their origins and what is missing."""
 
     def __init__(
         self,
         provider: str,
         section: Any,
         settings: Settings,
-        cli_defaults: Callable[[], Mapping[str, Found]],
+        cli_defaults: Callable[[], Mapping[str, CliDefault]],
         *,
         rehearsal: bool,
     ) -> None:
-        """`section`: the provider's in the spec. `cli_defaults`: what the cloud's own tools are set to."""
+        """`section`: the provider's section of the spec. `cli_defaults`: reads the defaults of the cloud's own CLI."""
         self.provider, self.section, self.settings, self.rehearsal = provider, section, settings, rehearsal
         self.origins: dict[str, str] = {}
-        """Of what no spec line says, by dotted path."""
+        """Where a setting comes from if it is not in the spec, by dotted name."""
         self.borrowed: dict[str, str] = {}
-        """What was taken from the cloud's own tools, by dotted path, so that a plan can show it."""
+        """Values from the cloud's own CLI, by dotted name; the plan shows them."""
         self.placeholders: list[str] = []
-        """What a rehearsal goes without, dotted."""
+        """Dotted names of settings that a rehearsal replaces by placeholders."""
         self.problems: list[Issue] = []
-        """What is missing."""
+        """Required settings that are missing."""
         self._cli_defaults = cli_defaults
-        self._known: Mapping[str, Found] | None = None
+        self._cli_values: Mapping[str, CliDefault] | None = None
 
-    def required(self, name: str, needed: Needed) -> str:
-        """A setting that is reported where it is missing; a rehearsal may go without."""
+    def required(self, name: str, needed: RequiredSetting) -> str:
+        """The setting; if it is missing, a placeholder in a rehearsal, else an issue and an empty text."""
         value = self.optional(name)
         if value:
             return value
@@ -72,25 +82,52 @@ class Account:
         return ""
 
     def optional(self, name: str) -> str | None:
-        """A setting that may be missing."""
-        value = self._said(name)
+        """The setting, or None."""
+        value = self._from_spec_or_settings(name)
         if value:
             return str(value)
-        if self._known is None:
-            self._known = self._cli_defaults()
-        if name not in self._known:
+        if self._cli_values is None:
+            self._cli_values = self._cli_defaults()
+        if name not in self._cli_values:
             return None
-        found, self.origins[f"{self.provider}.{name}"] = self._known[name]
+        found, self.origins[f"{self.provider}.{name}"] = self._cli_values[name]
         self.borrowed[f"{self.provider}.{name}"] = found
         return found
 
-    def several(self, name: str) -> tuple[str, ...]:
-        """A list of texts; empty where nobody has said any."""
-        return tuple(self._said(name) or ())
+    def list_of(self, name: str) -> tuple[str, ...]:
+        """A setting that is a list; empty if it is missing."""
+        return tuple(self._from_spec_or_settings(name) or ())
 
-    def _said(self, name: str) -> Any:
+    def _from_spec_or_settings(self, name: str) -> Any:
         value = getattr(self.section, name)
         if value in (None, (), "") and self.settings.get(f"{self.provider}.{name}"):
             value = self.settings[f"{self.provider}.{name}"]
             self.origins[f"{self.provider}.{name}"] = self.settings.origins[f"{self.provider}.{name}"]
         return value
+
+
+def ini_value(path: Path, section: str, key: str) -> CliDefault | None:
+    """The value of a key in a section of an INI file; None if it is missing or the file cannot be read."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    current = ""
+    for number, line in enumerate(lines, 1):
+        if header := _SECTION.match(line):
+            current = re.sub(r"""["']""", "", header[1])  # [profile "my own"] is `profile my own`
+        elif current == section and (found := _VALUE.match(line)) and found[1] == key:
+            value = re.split(r"\s[#;]", found[2])[0].strip()
+            return (value, f"{display_path(path)}:{number}") if value else None
+    return None
+
+
+def display_path(path: Path) -> str:
+    """The path with the home folder written as `~`."""
+    home = str(Path.home())
+    return "~" + str(path)[len(home) :] if str(path).startswith(f"{home}/") else str(path)
+
+
+def environment_value(environ: Mapping[str, str], name: str) -> CliDefault | None:
+    """The value of an environment variable; None if it is empty or not set."""
+    return (environ[name], f"environment {name}") if environ.get(name) else None

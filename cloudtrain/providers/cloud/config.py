@@ -1,4 +1,4 @@
-"""What both clouds decide for a plan: prices, how often a job is looked at, and where a rehearsal is not in earnest."""
+"""Settings that both clouds fix in a plan: prices, the polling interval, and what a rehearsal goes without."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cloudtrain.planning.target import ProviderConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CloudConfig(ProviderConfig):
-    """The part of a cloud's settings that is alike in all clouds."""
+    """The settings that both clouds have; each adds its own."""
 
     prices: Mapping[str, float] = field(default_factory=dict)
-    """US dollars per hour of one machine, by instance type; those that are known."""
+    """US dollars per hour of one machine, by instance type; types without a known price are missing."""
     poll: float = 10.0
-    """Seconds between two looks at a job."""
+    """Seconds between two status requests."""
     placeholders: tuple[str, ...] = ()
-    """Settings, dotted, that nobody has given and that a rehearsal does without."""
+    """Dotted names of settings that are not set, and that a rehearsal replaces by placeholders."""
     unpaid: tuple[str, ...] = ()
-    """What only money forbids, so that it is no reason to refuse a rehearsal: it is shown."""
+    """Messages about cost limits: they stop a real job, and are only shown for a rehearsal."""

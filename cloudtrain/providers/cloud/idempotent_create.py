@@ -1,4 +1,4 @@
-"""One job or none: creating it when answers may be lost, and finding out later what became of a submission."""
+"""Creates one job or none, although answers may be lost, and finds out later what became of a submission."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ from collections.abc import Callable, Container
 from typing import Any
 
 from cloudtrain.errors import NOTHING_STARTED, CloudError, Outcome, RunExists
-from cloudtrain.runs.events import Creating
+from cloudtrain.runs.events import Creating, Ended, Event, Submitted
 from cloudtrain.runs.folder import RunFolder
 
-ARRIVAL_SECONDS = 60
-"""A request that was sent and has made no job after this long will make none."""
+CREATE_TIMEOUT_SECONDS = 60
+"""If a request was sent and no job exists after this long, none will be created."""
 
-Find = Callable[[], dict[str, Any] | None]
-"""Looks for our job: what finds it again; None when no job has its name; RunExists when it is somebody else's."""
+NAME_TAKEN = "NameTaken"
+"""Code of a CloudError: a job of that name exists with other properties."""
+
+FindJob = Callable[[], dict[str, Any] | None]
+"""Looks for our job and returns its reference; None if no job has its name. RunExists if somebody else's job has it."""
 
 
 def create(
-    name: str, send: Callable[[], dict[str, Any]], find: Find, *, attempts: int, taken: Container[str]
+    name: str, send: Callable[[], dict[str, Any]], find: FindJob, *, attempts: int, name_taken_codes: Container[str]
 ) -> dict[str, Any]:
-    """Try, and after each failure that may pass ask whether the job is there, until it is or patience ends.
+    """Send the request up to `attempts` times, with backoff; returns the reference of the job.
 
-    `send` tries once: retries of an SDK would hide that an earlier try may have been the one that counted. `taken`:
-    the codes that say that the name is taken, perhaps by a try of ours whose answer was lost.
+    After a failure that leaves the outcome unknown, `find` looks whether the job exists. `send` must send exactly once:
+    an SDK's own retries would hide that an earlier attempt had succeeded. `name_taken_codes`: error codes which say
+    that the name is taken, perhaps by an earlier attempt whose answer was lost. CloudError with `Outcome.UNKNOWN` if it
+    stays unknown.
     """
     is_unknown = False
     for attempt in range(attempts):
@@ -33,49 +38,53 @@ def create(
         try:
             return send()
         except CloudError as error:
-            is_unknown |= error.outcome is Outcome.UNKNOWN or error.code in taken
+            is_unknown |= error.outcome is Outcome.UNKNOWN or error.code in name_taken_codes
             failure = error
         if not is_unknown and not failure.transient:
             raise failure
         if is_unknown:
-            found = _found(name, find, failure)
+            found = _find_after_failure(name, find, failure)
             if found is not None:
                 return found
             if not failure.transient:
                 break
-    raise _unknown(name, failure) if is_unknown else failure
+    raise _outcome_unknown(name, failure) if is_unknown else failure
 
 
-def reconcile(run: RunFolder, now: float, find: Find, service: str) -> list[dict[str, Any]]:
-    """What became of a submission that nobody has seen the end of. Nothing, while it may still be under way."""
+def reconcile(run: RunFolder, now: float, find: FindJob, service: str) -> list[Event]:
+    """Events that say what became of a submission nobody saw the end of; none while it may still be in progress.
+
+    `service`: the cloud's name in messages.
+    """
     if run.is_being_submitted():
         return []
     creating = run.last_event(Creating)
     if creating is None:  # the request was never sent: there is nothing to ask for
-        return [_never(now, f"submit was interrupted before the job was created; {NOTHING_STARTED}")]
+        return [_not_started(now, f"submit was interrupted before the job was created; {NOTHING_STARTED}")]
     try:
-        ref = find()
+        reference = find()
     except RunExists:
-        return [_never(now, f"another job of the name {run.run_id} exists; {NOTHING_STARTED}")]
-    if ref is not None:
-        return [{"type": "submitted", "time": now, "ref": ref}]
-    if now - creating.time < ARRIVAL_SECONDS:
+        return [_not_started(now, f"another job of the name {run.run_id} exists; {NOTHING_STARTED}")]
+    if reference is not None:
+        return [Submitted(time=now, ref=reference)]
+    if now - creating.time < CREATE_TIMEOUT_SECONDS:
         return []
-    return [_never(now, f"submit was interrupted, and {service} knows no job {run.run_id}; {NOTHING_STARTED}")]
+    message = f"submit was interrupted, and {service} knows no job {run.run_id}; {NOTHING_STARTED}"
+    return [_not_started(now, message)]
 
 
-def _found(name: str, find: Find, failure: CloudError) -> dict[str, Any] | None:
+def _find_after_failure(name: str, find: FindJob, failure: CloudError) -> dict[str, Any] | None:
     try:
         return find()
     except CloudError as error:
-        raise _unknown(name, failure) from error
+        raise _outcome_unknown(name, failure) from error
 
 
-def _unknown(name: str, failure: CloudError) -> CloudError:
+def _outcome_unknown(name: str, failure: CloudError) -> CloudError:
     hint = f"cloudtrain status {name} asks again; the same name never starts a second job"
     message = f"{failure.what}; whether the job {name} exists is not known yet"
     return CloudError(message, hint=hint, code=failure.code, outcome=Outcome.UNKNOWN)
 
 
-def _never(now: float, reason: str) -> dict[str, Any]:
-    return {"type": "ended", "time": now, "state": "failed", "reason": reason}
+def _not_started(now: float, reason: str) -> Ended:
+    return Ended(time=now, state="failed", reason=reason)

@@ -1,4 +1,4 @@
-"""What is known of an image in a registry, and who one is there: values that both clouds and the engine share."""
+"""An image in a registry and the login to one, as both clouds and the Docker engine use them."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-ANYBODY = "00000000-0000-0000-0000-000000000000"
-"""The name that goes with a token in place of a password, in registries of Azure."""
+TOKEN_USER = "00000000-0000-0000-0000-000000000000"  # noqa: S105
+"""The user name that Azure's registries expect with a token in place of a password."""
 
-MANIFESTS = (
+MANIFEST_TYPES = (
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
-"""Media types of images, for one kind of processor or several."""
+"""Media types of image manifests, for one architecture or several."""
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
-    """A name and a password that a registry takes; for hours, not for ever."""
+class RegistryLogin:
+    """A user name and a password or token for a registry; tokens expire after hours."""
 
     user: str
     password: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """An image that a registry has."""
+class RegistryImage:
+    """An image that exists in a registry."""
 
     digest: str
     architectures: frozenset[str]
-    """`amd64`, `arm64`: those it is there for; empty where that is not known."""
+    """`amd64`, `arm64`; empty if unknown."""
 
 
 def architectures(manifest: bytes | str, config: Callable[[str], bytes]) -> frozenset[str]:
-    """The processors that an image is built for. `config` brings the configuration of that digest."""
+    """The architectures of a manifest; empty if it is not an image's. `config` loads a configuration by digest."""
     try:
         document = json.loads(manifest)
         if "manifests" in document:
@@ -45,5 +45,5 @@ def architectures(manifest: bytes | str, config: Callable[[str], bytes]) -> froz
         else:
             found = [json.loads(config(document["config"]["digest"])).get("architecture")]
     except (ValueError, KeyError, TypeError, AttributeError):
-        return frozenset()  # of another kind than an image; whoever pulls it will say
+        return frozenset()  # not an image; the pull will fail and say so
     return frozenset(str(name) for name in found if name)

@@ -10,12 +10,12 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.docker import gpus
 from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.connect import docker_engine
-from cloudtrain.providers.local.checks import gpu_checks, gpu_rules, place_checks
+from cloudtrain.providers.local.checks import gpu_checks, gpu_rules, location_checks
 
 
 def container_rules(plan: Plan) -> list[Issue]:
     """What stands in the way as far as the disk and the environment tell: no engine is asked."""
-    return [*_address(), *gpu_rules(plan, _gpus(plan), "in all"), *place_checks(plan, in_container=True)]
+    return [*_address(), *gpu_rules(plan, _gpus(plan), "in all"), *location_checks(plan, in_container=True)]
 
 
 def container_checks(plan: Plan) -> list[Issue]:
@@ -24,7 +24,7 @@ def container_checks(plan: Plan) -> list[Issue]:
         return []
     wanted = _gpus(plan)
     missing = gpu_checks(plan, sys.executable, wanted, "in all")
-    return [*_engine(plan), *(missing or _taken(plan, wanted))]
+    return [*_engine(plan), *(missing or _gpu_issues(plan, wanted))]
 
 
 def _gpus(plan: Plan) -> int:
@@ -32,7 +32,7 @@ def _gpus(plan: Plan) -> int:
     return plan.gpus * plan.spec.resources.nodes
 
 
-def _taken(plan: Plan, wanted: int) -> list[Issue]:
+def _gpu_issues(plan: Plan, wanted: int) -> list[Issue]:
     """Whether other runs leave as many GPUs as are wanted."""
     if not wanted:
         return []

@@ -7,15 +7,15 @@ from pathlib import Path
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container import DATA_LABEL, RUN_LABEL
-from cloudtrain.providers.docker.emulator import clear_containers, leftovers_mark
-from cloudtrain.providers.local.backend import ORPHANS_SECONDS
-from cloudtrain.providers.local.supervisor_status import Life, end_orphans, life_of
+from cloudtrain.providers.docker.emulator import cleanup_marker, remove_containers
+from cloudtrain.providers.local.backend import ORPHAN_STOP_SECONDS
+from cloudtrain.providers.local.supervisor_status import SupervisorState, end_orphans, supervisor_state
 
 
-def clear_run(run: Path) -> str:
+def remove_leftovers(run: Path) -> str:
     """Remove all that is a run's; what there is to say of it. An engine that does not answer is no hindrance."""
     try:
-        count = clear_containers(run)
+        count = remove_containers(run)
     except CloudtrainError as error:
         return f"its containers could not be looked for: {error.message}"
     if count > 1:
@@ -23,17 +23,17 @@ def clear_run(run: Path) -> str:
     return "a container that was left has been removed" if count else ""
 
 
-def clear_ended_run(run: Path) -> None:
+def clean_up_ended_run(run: Path) -> None:
     """Remove what an ended run has left because the engine was away at its end; if it still is, at a later look."""
-    if leftovers_mark(run).exists() and life_of(run) in (Life.DEAD, Life.NOT_BEGUN):
-        clear_run(run)
+    if cleanup_marker(run).exists() and supervisor_state(run) in (SupervisorState.DEAD, SupervisorState.NOT_BEGUN):
+        remove_leftovers(run)
 
 
-def clear_dead_runs(data_dir: Path) -> None:
+def clean_up_dead_runs(data_dir: Path) -> None:
     """Remove all that belongs to runs of this data folder whose supervisor is proven to be gone."""
     with docker_engine() as engine:
         for run_id in sorted(engine.labelled({DATA_LABEL: str(data_dir)}, RUN_LABEL)):
             run = data_dir / "runs" / run_id
-            if life_of(run) in (Life.DEAD, Life.NOT_BEGUN):
-                end_orphans(run, ORPHANS_SECONDS)
-                clear_containers(run)
+            if supervisor_state(run) in (SupervisorState.DEAD, SupervisorState.NOT_BEGUN):
+                end_orphans(run, ORPHAN_STOP_SECONDS)
+                remove_containers(run)

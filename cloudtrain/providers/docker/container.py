@@ -15,7 +15,7 @@ HOME = "/tmp"  # noqa: S108  (inside the container, whose user has no other fold
 LOG_BYTES = 64 * 2**20
 """How much of what a container has printed the engine keeps for sure, while the container is there."""
 
-LEAST_SHM_BYTES = 2**30
+MIN_SHM_BYTES = 2**30
 """Docker's own 64 MB let DataLoader workers die of a bus error."""
 
 SHM_BYTES_PER_PROCESS = 4 * 2**30
@@ -81,7 +81,7 @@ class ContainerSpec:
     """The Linux capabilities that it keeps; all others are dropped."""
     ulimits: Mapping[str, int] = field(default_factory=dict)
     """Limits of its processes by the name that Docker has for them, soft and hard; -1: none."""
-    shm_bytes: int = LEAST_SHM_BYTES
+    shm_bytes: int = MIN_SHM_BYTES
     memory_bytes: int | None = None
     """The most it may use, swap included; None: all of the machine's."""
     gpus: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ def default_shm_bytes(processes: int, memory_bytes: int) -> int:
 
     `memory_bytes`: what there is for the node. As on Linux itself, shared memory takes half of it at most.
     """
-    return max(LEAST_SHM_BYTES, min(processes * SHM_BYTES_PER_PROCESS, memory_bytes // 2))
+    return max(MIN_SHM_BYTES, min(processes * SHM_BYTES_PER_PROCESS, memory_bytes // 2))
 
 
 def environment(spec: ContainerSpec, secrets: Mapping[str, str]) -> dict[str, str]:

@@ -56,7 +56,7 @@ def docker_emulator(paths: RunPaths, request: Mapping[str, Any], plan: EmulatedP
 class DockerEmulator:
     """Whatever the contract's own emulator says is to be started, started in containers."""
 
-    nodes_are_here = False
+    nodes_on_host = False
 
     def __init__(
         self, inner: Emulator[ContainerLaunch], paths: RunPaths, plan: EmulatedPlan, isolated: bool = False
@@ -71,7 +71,7 @@ class DockerEmulator:
         self.network = f"cloudtrain-{paths.run.name}-{digest}"
         self.gpus: tuple[str, ...] = ()
         """Those of all nodes, in their order."""
-        self._held = ExitStack()
+        self._gpu_locks = ExitStack()
 
     def inherits(self, variable: str) -> bool:
         """What the process beside the container sees, such as DOCKER_HOST; the container sees nothing of it."""
@@ -81,13 +81,13 @@ class DockerEmulator:
         """Folders, the network, and for each node a process that starts its container."""
         launches = self.inner.prepare(archive)
         self.gpus = self._take_gpus(launches)
-        mark = leftovers_mark(self.paths.run)
+        mark = cleanup_marker(self.paths.run)
         mark.parent.mkdir(exist_ok=True)
         mark.touch()
         with docker_engine() as engine:
             _, rootless = engine.machine()
             engine.make_network(self.network, self.labels, internal=self.isolated)
-        return [self._attached(launch, rootless) for launch in launches]
+        return [self._container_launch(launch, rootless) for launch in launches]
 
     def keep(self) -> None:
         """As the contract does."""
@@ -96,9 +96,9 @@ class DockerEmulator:
     def clear(self) -> None:
         """Containers outlive the processes that watch them, where those were killed; the network outlives them all."""
         try:
-            clear_containers(self.paths.run)
+            remove_containers(self.paths.run)
         finally:
-            self._held.close()
+            self._gpu_locks.close()
 
     def collect(self) -> list[str]:
         """As the contract does."""
@@ -124,7 +124,7 @@ class DockerEmulator:
             shm_bytes=config.shm_bytes,
             memory_bytes=config.memory_bytes,
             gpus=self.gpus[first : first + self.gpus_per_node],
-            **_rights(rootless, gpus=self.gpus_per_node > 0),
+            **_user_and_capabilities(rootless, gpus=self.gpus_per_node > 0),
         )
 
     def _take_gpus(self, launches: Sequence[Launch]) -> tuple[str, ...]:
@@ -132,9 +132,9 @@ class DockerEmulator:
         if not wanted:
             return ()
         visible = gpus.visible_gpus(gpus.chosen(launches[0].env))
-        return gpus.take(visible, wanted, self._held, shared=self.config.share_gpus)
+        return gpus.take(visible, wanted, self._gpu_locks, shared=self.config.share_gpus)
 
-    def _attached(self, launch: ContainerLaunch, rootless: bool) -> Launch:
+    def _container_launch(self, launch: ContainerLaunch, rootless: bool) -> Launch:
         file = self.paths.run / "nodes" / str(launch.node) / "container.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(self.spec(launch, rootless).to_json(), indent=2))
@@ -147,7 +147,7 @@ class DockerEmulator:
         )
 
 
-def _rights(rootless: bool, *, gpus: bool) -> dict[str, Any]:
+def _user_and_capabilities(rootless: bool, *, gpus: bool) -> dict[str, Any]:
     """As whom a container runs and what it may do: what the person may, and no more.
 
     A rootless engine's root is the person, so files are theirs in any case; but it can pass on neither their groups nor
@@ -161,15 +161,15 @@ def _rights(rootless: bool, *, gpus: bool) -> dict[str, Any]:
     return {"user": user, "groups": groups, "capabilities": capabilities, "ulimits": ULIMITS if gpus else {}}
 
 
-def clear_containers(run: Path) -> int:
+def remove_containers(run: Path) -> int:
     """Remove all that is a run's in the engine; how many containers there were. CloudtrainError when it cannot be."""
     with docker_engine() as engine:
         count = engine.clear(labels_of(run))
-    leftovers_mark(run).unlink(missing_ok=True)
+    cleanup_marker(run).unlink(missing_ok=True)
     return count
 
 
-def leftovers_mark(run: Path) -> Path:
+def cleanup_marker(run: Path) -> Path:
     """There as long as the engine may have something of the run: also after an end in which it could not be asked."""
     return run.parents[1] / CLEANUP_FOLDER / run.name
 

@@ -20,12 +20,12 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 from cloudtrain.errors import CloudError
 from cloudtrain.images.reference import ACR
 from cloudtrain.providers import Progress
-from cloudtrain.providers.cloud.registry import ANYBODY, Found, Login
+from cloudtrain.providers.cloud.registry import TOKEN_USER, RegistryImage, RegistryLogin
 from cloudtrain.providers.docker.container import LOG_BYTES, ContainerSpec, environment
 from cloudtrain.providers.docker.errors import missing_image, refused_push, translated
 from cloudtrain.providers.docker.host import environment as environment_of_sdk
 
-_TROUBLE = (DockerException, requests.exceptions.RequestException, OSError)
+_SDK_ERRORS = (DockerException, requests.exceptions.RequestException, OSError)
 _LOG = {"max-size": f"{LOG_BYTES}", "max-file": "2", "compress": "false"}
 """The engine keeps what a container prints while it runs, so that a restart of the engine loses none of it."""
 
@@ -33,7 +33,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ExitStatus:
     """How a container ended."""
 
     code: int
@@ -42,7 +42,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class LocalImage:
     """An image on this machine."""
 
     id: str
@@ -62,13 +62,13 @@ class Container:
 
     def start(self) -> None:
         """Start it; from its first byte on nothing of what it prints is lost."""
-        with _telling(f"start {self._spec.image}", self._spec):
+        with _translating_errors(f"start {self._spec.image}", self._spec):
             self._output = self._api.attach(self._id, stream=True, demux=True)
             self._api.start(self._id)
 
     def output(self) -> Iterator[tuple[bytes | None, bytes | None]]:
         """What it prints, as it comes: pieces of its standard output, or else of its standard error; until its end."""
-        with _telling(f"read what {self._spec.name} prints", self._spec):
+        with _translating_errors(f"read what {self._spec.name} prints", self._spec):
             yield from self._output
 
     def output_again(self) -> Iterator[tuple[bytes | None, bytes | None]]:
@@ -91,7 +91,7 @@ class Container:
         for number in (0, 1):
             threading.Thread(target=read, args=(number,), daemon=True, name=f"log-{number}").start()
         open_streams = 2
-        with _telling(f"read what {self._spec.name} has printed", self._spec):
+        with _translating_errors(f"read what {self._spec.name} has printed", self._spec):
             while open_streams:
                 number, piece = pieces.get()
                 if isinstance(piece, Exception):
@@ -103,32 +103,32 @@ class Container:
 
     def output_from_now(self) -> Iterator[tuple[bytes | None, bytes | None]]:
         """What it prints from this moment on, until its end."""
-        with _telling(f"read what {self._spec.name} prints", self._spec):
+        with _translating_errors(f"read what {self._spec.name} prints", self._spec):
             yield from self._api.attach(self._id, stream=True, demux=True)
 
     def is_running(self) -> bool:
         """Whether it goes on. CloudError, of code `engine`, where no engine answers."""
-        with _telling(f"look at {self._spec.name}", self._spec):
+        with _translating_errors(f"look at {self._spec.name}", self._spec):
             return bool(self._api.inspect_container(self._id)["State"]["Running"])
 
     def signal(self, name: str) -> None:
         """Send a signal to its first process; one that is over needs none."""
-        with _telling(f"signal {self._spec.name}", self._spec), suppress(APIError):
+        with _translating_errors(f"signal {self._spec.name}", self._spec), suppress(APIError):
             self._api.kill(self._id, name)
 
-    def ending(self) -> Ending:
+    def exit_status(self) -> ExitStatus:
         """Wait for its end, without any limit, and say how it was."""
-        with _telling(f"wait for {self._spec.name}", self._spec):
+        with _translating_errors(f"wait for {self._spec.name}", self._spec):
             self._api.wait(self._id, timeout=None)
             state = self._api.inspect_container(self._id)["State"]
-            return Ending(state["ExitCode"], state["OOMKilled"])
+            return ExitStatus(state["ExitCode"], state["OOMKilled"])
 
     def remove(self) -> None:
         """Remove it, with its anonymous volumes, running or not. One that is gone already is no trouble."""
         if self._output is not None:
             with suppress(Exception):
                 self._output.close()
-        with _telling(f"remove {self._spec.name}", self._spec):
+        with _translating_errors(f"remove {self._spec.name}", self._spec):
             _remove(self._api, self._id)
 
 
@@ -141,38 +141,42 @@ class Engine:
 
     def machine(self) -> tuple[str, bool]:
         """The architecture that it runs, and whether it is a rootless one: inside, its user is root."""
-        with _telling("ask about the machine"):
+        with _translating_errors("ask about the machine"):
             info = self.api.info()
         kind = str(info.get("Architecture", ""))
         return _ARCHITECTURES.get(kind, kind), any("rootless" in option for option in info.get("SecurityOptions") or ())
 
     def image_architecture(self, image: str) -> str | None:
         """The architecture of an image; None when it is not on this machine."""
-        with _telling(f"look at {image}"):
+        with _translating_errors(f"look at {image}"):
             try:
                 return str(self.api.inspect_image(image).get("Architecture", ""))
             except ImageNotFound:
                 return None
 
-    def images_with_label(self, label: str) -> list[Built]:
+    def images_with_label(self, label: str) -> list[LocalImage]:
         """The images that carry a label, finished ones alone."""
-        with _telling("list its images"):
+        with _translating_errors("list its images"):
             found = self.api.images(filters={"label": label, "dangling": False})
             found += self.api.images(filters={"label": label, "dangling": True})
         return [
-            Built(each["Id"], tuple(name for name in each["RepoTags"] or () if "<none>" not in name), each["Created"],
-                  each["Size"])
+            LocalImage(
+                id=each["Id"],
+                names=tuple(name for name in each["RepoTags"] or () if "<none>" not in name),
+                created=each["Created"],
+                size=each["Size"],
+            )
             for each in {each["Id"]: each for each in found}.values()
-        ]  # fmt: skip
+        ]
 
     def images_in_use(self) -> set[str]:
         """The images of all containers, running or not."""
-        with _telling("list its containers"):
+        with _translating_errors("list its containers"):
             return {container["ImageID"] for container in self.api.containers(all=True)}
 
     def remove_image(self, name: str) -> None:
         """Remove a name, and with its last one the image; what is gone already, or was taken up just now, stays so."""
-        with _telling(f"remove {name}"):
+        with _translating_errors(f"remove {name}"):
             try:
                 self.api.remove_image(name)
             except ImageNotFound:
@@ -181,11 +185,11 @@ class Engine:
                 if error.status_code != 409:
                     raise
 
-    def look_up(self, image: str, login: Login | None) -> Found | None:
+    def look_up(self, image: str, login: RegistryLogin | None) -> RegistryImage | None:
         """What the registry has at an image's address, as the engine reaches it; None for nothing."""
-        with _telling(f"look up {image} in its registry"):
+        with _translating_errors(f"look up {image} in its registry"):
             try:
-                told = self.api.inspect_distribution(image, auth_config=_proof(login))
+                told = self.api.inspect_distribution(image, auth_config=_auth_config(login))
             except NotFound:
                 return None
             except APIError as error:  # the engine answers, and tells what the registry has said
@@ -193,9 +197,9 @@ class Engine:
                 raise CloudError(f"Docker could not look up {image}: {why}", code="registry") from error
         platforms = told.get("Platforms") or ()
         names = {each.get("architecture") for each in platforms if each.get("os") == "linux"}
-        return Found(told["Descriptor"]["digest"], frozenset(name for name in names if name))
+        return RegistryImage(told["Descriptor"]["digest"], frozenset(name for name in names if name))
 
-    def push(self, name: str, address: str, login: Login | None, progress: Progress | None) -> str:
+    def push(self, name: str, address: str, login: RegistryLogin | None, progress: Progress | None) -> str:
         """Push an image of this machine under another address, `repository:tag`; returns its digest there.
 
         The login stays in memory: nothing is written to docker's own configuration.
@@ -203,9 +207,9 @@ class Engine:
         repository, _, tag = address.rpartition(":")
         amounts: dict[str, tuple[int, int]] = {}
         digest = ""
-        with _telling(f"push {address}"):
+        with _translating_errors(f"push {address}"):
             self.api.tag(name, repository, tag)
-            for said in self.api.push(repository, tag, stream=True, decode=True, auth_config=_proof(login)):
+            for said in self.api.push(repository, tag, stream=True, decode=True, auth_config=_auth_config(login)):
                 if "error" in said:
                     raise refused_push(address, str(said["error"]))
                 digest = _digest(said) or digest
@@ -219,12 +223,12 @@ class Engine:
 
     def make_network(self, name: str, labels: Mapping[str, str], *, internal: bool) -> None:
         """A network for the nodes of one run. `internal`: nothing else can be reached from it."""
-        with _telling(f"make the network {name}"):
+        with _translating_errors(f"make the network {name}"):
             self.api.create_network(name, driver="bridge", labels=dict(labels), internal=internal)
 
     def create(self, spec: ContainerSpec, secrets: Mapping[str, str]) -> Container:
         """A container, not started yet. Secrets are in its environment: whoever may ask the engine sees them there."""
-        with _telling(f"create a container of {spec.image}", spec):
+        with _translating_errors(f"create a container of {spec.image}", spec):
             host = self.api.create_host_config(
                 mounts=[Mount(b.target, b.source, type="bind", read_only=b.read_only) for b in spec.binds],
                 shm_size=spec.shm_bytes,
@@ -258,13 +262,13 @@ class Engine:
 
     def labelled(self, labels: Mapping[str, str], wanted: str) -> set[str]:
         """The values of one label among all containers and networks that carry these others."""
-        with _telling("list what is there"):
+        with _translating_errors("list what is there"):
             found = [*self._containers(labels), *self._networks(labels)]
         return {thing["Labels"][wanted] for thing in found if wanted in (thing["Labels"] or {})}
 
     def clear(self, labels: Mapping[str, str]) -> int:
         """Remove every container and network that carries these labels; returns how many containers there were."""
-        with _telling("remove what is left"):
+        with _translating_errors("remove what is left"):
             containers = self._containers(labels)
             for container in containers:
                 _remove(self.api, container["Id"])
@@ -274,11 +278,11 @@ class Engine:
         return len(containers)
 
     def _containers(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.api.containers(all=True, filters={"label": _pairs(labels)})
+        found: list[dict[str, Any]] = self.api.containers(all=True, filters={"label": _label_filters(labels)})
         return found
 
     def _networks(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.api.networks(filters={"label": _pairs(labels)})
+        found: list[dict[str, Any]] = self.api.networks(filters={"label": _label_filters(labels)})
         return found
 
 
@@ -290,7 +294,7 @@ def engine(seconds: float) -> Iterator[Engine]:
     """
     try:
         client = DockerClient.from_env(version="auto", timeout=seconds, environment=environment_of_sdk())
-    except _TROUBLE as error:
+    except _SDK_ERRORS as error:
         raise translated(error, "reach the engine") from error
     try:
         yield Engine(client)
@@ -298,21 +302,21 @@ def engine(seconds: float) -> Iterator[Engine]:
         client.close()
 
 
-def stored_login(registry: str) -> Login | None:
+def stored_login(registry: str) -> RegistryLogin | None:
     """What `docker login` has kept for a registry, helpers of the system included; None where there is nothing."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a helper that is not installed: then there is nothing
             kept = load_config().resolve_authconfig(registry) or {}
-    except (*_TROUBLE, ValueError, KeyError):  # a file or a helper that says something else than it should
+    except (*_SDK_ERRORS, ValueError, KeyError):  # a file or a helper that says something else than it should
         return None
     user, password = kept.get("username") or kept.get("Username"), kept.get("password") or kept.get("Password")
     if ACR.fullmatch(registry) and kept.get("IdentityToken"):  # what `az acr login` leaves
-        user, password = ANYBODY, kept["IdentityToken"]
-    return Login(user, password) if user and password else None
+        user, password = TOKEN_USER, kept["IdentityToken"]
+    return RegistryLogin(user, password) if user and password else None
 
 
-def _proof(login: Login | None) -> dict[str, str] | None:
+def _auth_config(login: RegistryLogin | None) -> dict[str, str] | None:
     return {"username": login.user, "password": login.password} if login else None
 
 
@@ -326,7 +330,7 @@ def _devices(spec: ContainerSpec) -> list[DeviceRequest]:
     return [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu"]])] if spec.gpus else []
 
 
-def _pairs(labels: Mapping[str, str]) -> list[str]:
+def _label_filters(labels: Mapping[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in labels.items()]
 
 
@@ -341,10 +345,10 @@ def _remove(api: Any, container_id: str) -> None:
 
 
 @contextmanager
-def _telling(doing: str, spec: ContainerSpec | None = None) -> Iterator[None]:
+def _translating_errors(doing: str, spec: ContainerSpec | None = None) -> Iterator[None]:
     try:
         yield
-    except _TROUBLE as error:
+    except _SDK_ERRORS as error:
         if isinstance(error, ImageNotFound) and spec is not None:
             raise missing_image(spec.image) from error
         raise translated(error, doing, image=spec.image if spec else "") from error

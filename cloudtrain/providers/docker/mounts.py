@@ -8,10 +8,10 @@ from pathlib import Path
 from cloudtrain.contracts.sagemaker import ROOT
 from cloudtrain.errors import StorageError
 from cloudtrain.providers.aws.request import SOURCE
-from cloudtrain.providers.cloud.request import ARCHIVE
+from cloudtrain.providers.cloud.paths import ARCHIVE
 from cloudtrain.providers.docker.container import Bind, ContainerLaunch, host_names
 from cloudtrain.providers.emulation import container as rooms
-from cloudtrain.providers.emulation.azureml import HERE, AzureMLEmulator
+from cloudtrain.providers.emulation.azureml import REHEARSAL_VARIABLES, AzureMLEmulator
 from cloudtrain.providers.emulation.base import threads
 from cloudtrain.providers.emulation.plain import PlainEmulator
 from cloudtrain.providers.emulation.sagemaker import SageMakerEmulator
@@ -26,7 +26,7 @@ MOUNTS = "/mnt/azureml"
 class PlainContainers(PlainEmulator):
     """The plain contract: what each node sees of the run's own folders is in the request."""
 
-    nodes_are_here = False
+    nodes_on_host = False
 
     def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
         """The request's own launches."""
@@ -37,7 +37,7 @@ class PlainContainers(PlainEmulator):
 class SageMakerContainers(SageMakerEmulator):
     """Each node has its own /opt/ml; its channels are mounted there, read-only."""
 
-    nodes_are_here = False
+    nodes_on_host = False
     interface = INTERFACE
 
     def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
@@ -68,7 +68,7 @@ class SageMakerContainers(SageMakerEmulator):
 class AzureMLContainers(AzureMLEmulator):
     """Each node has a working folder of its own; inputs are mounted read-only, outputs are the run's own folders."""
 
-    nodes_are_here = False
+    nodes_on_host = False
 
     def names(self, nodes: int) -> tuple[str, ...]:
         """Host names of the run's own network."""
@@ -91,7 +91,7 @@ class AzureMLContainers(AzureMLEmulator):
                 node=process.node,
                 argv=argv,
                 cwd=f"{MOUNTS}/wd",
-                env={**share, **process.env, **HERE, "CLOUDTRAIN_NODE_ADDR": host},
+                env={**share, **process.env, **REHEARSAL_VARIABLES, "CLOUDTRAIN_NODE_ADDR": host},
                 secrets=self.plan.local_secrets(),
                 host=host,
                 binds=(Bind(source=str(folder), target=f"{MOUNTS}/wd"), code, *shared),

@@ -26,11 +26,11 @@ from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers.docker.connect import docker_engine
 from cloudtrain.providers.docker.container import ContainerSpec, spec_from_json
 from cloudtrain.providers.docker.emulator import SECRET
-from cloudtrain.providers.docker.output import NodeWords
-from cloudtrain.providers.local.processes import STOPPED, SUPERVISOR_PID, end_with
+from cloudtrain.providers.docker.output import ContainerOutput
+from cloudtrain.providers.local.processes import STOPPED, SUPERVISOR_PID, set_parent_death_signal
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.docker.engine import Container, Ending, Engine
+    from cloudtrain.providers.docker.engine import Container, Engine, ExitStatus
 
 Output = Iterator[tuple[bytes | None, bytes | None]]
 """Pieces of a container's standard output, or else of its standard error."""
@@ -48,7 +48,7 @@ AWAY_SECONDS = 60.0
 LOOK_SECONDS = 0.25
 """Between two looks whether the engine is back."""
 
-MOST_LOSSES = 40
+MAX_LOSSES = 40
 """How often in a row an engine that answers may lose what a container prints before it has said anything new."""
 
 
@@ -60,11 +60,11 @@ class DockerNode:
 
     def __init__(self, spec: ContainerSpec, secrets: Mapping[str, str]) -> None:
         self.spec, self.secrets = spec, secrets
-        self.words = NodeWords(spec.node, sys.stdout.fileno())
-        self.asked = False
+        self.output = ContainerOutput(spec.node, sys.stdout.fileno())
+        self.stop_requested = False
         self.forced = False
-        self.ending: Ending | None = None
-        self.trouble: CloudtrainError | None = None
+        self.exit_status: ExitStatus | None = None
+        self.last_error: CloudtrainError | None = None
         self._over = threading.Event()
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
@@ -72,22 +72,24 @@ class DockerNode:
 
     def listen(self) -> None:
         """From now on SIGTERM is passed on."""
-        signal.signal(signal.SIGTERM, lambda *_: self._ask())
+        signal.signal(signal.SIGTERM, lambda *_: self._request_stop())
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def run(self) -> int:
         """Everything, in order; the exit code. Whatever happens, the container is removed."""
         try:
             with docker_engine() as engine:
-                if self.asked:
+                if self.stop_requested:
                     return STOPPED
                 with self._started(engine) as container:
                     self._watch(container)
         except CloudtrainError as error:
-            self.trouble = self.trouble or error
-        if self.ending is None:
-            return self.words.trouble(self.trouble)
-        return self.words.conclude(self.ending.code, self.ending.out_of_memory, self.spec, self.asked, self.forced)
+            self.last_error = self.last_error or error
+        if self.exit_status is None:
+            return self.output.report_failure(self.last_error)
+        return self.output.finish(
+            self.exit_status.code, self.exit_status.out_of_memory, self.spec, self.stop_requested, self.forced
+        )
 
     @contextmanager
     def _started(self, engine: Engine) -> Iterator[Container]:
@@ -102,7 +104,7 @@ class DockerNode:
                     if error.code != "ulimits" or not names:
                         raise
                     fewer = ", ".join(sorted(names))
-                    self.words.say(f"{error.message} ({fewer}): NCCL may miss that over InfiniBand; {error.hint}")
+                    self.output.log(f"{error.message} ({fewer}): NCCL may miss that over InfiniBand; {error.hint}")
                     continue
                 yield container
                 return
@@ -117,7 +119,7 @@ class DockerNode:
         grace = max(1.0, self.spec.grace_seconds - KILL_BEFORE_SECONDS)
         while not self._over.is_set():
             now = time.monotonic()
-            if self.asked:
+            if self.stop_requested:
                 since = since or now
                 with suppress(CloudtrainError):  # an engine that is away hears it when it is back
                     if now - since > grace:
@@ -126,7 +128,7 @@ class DockerNode:
                     elif now - reminded > REMIND_SECONDS:
                         reminded = now
                         container.signal("SIGTERM")
-            select.select([self._woken], [], [], 0.5 if self.asked else None)
+            select.select([self._woken], [], [], 0.5 if self.stop_requested else None)
             with suppress(BlockingIOError):
                 os.read(self._woken, 4096)
         follower.join()
@@ -137,26 +139,26 @@ class DockerNode:
         try:
             while True:
                 try:
-                    self._pass_on(output())
-                    self.ending = container.ending()
+                    self._forward(output())
+                    self.exit_status = container.exit_status()
                     return
                 except CloudtrainError:
-                    losses = losses + 1 if self.words.heard == heard else 1
-                    heard = self.words.heard
-                    if losses > MOST_LOSSES or not self._is_back(container):
+                    losses = losses + 1 if self.output.heard == heard else 1
+                    heard = self.output.heard
+                    if losses > MAX_LOSSES or not self._is_back(container):
                         raise
-                    output = self._anew(container)
+                    output = self._output_source(container)
         except CloudtrainError as error:
-            self.trouble = error
+            self.last_error = error
         finally:
-            self.words.flush()
+            self.output.flush()
             self._over.set()
-            self._nudge()
+            self._wake_up()
 
-    def _pass_on(self, output: Output) -> None:
+    def _forward(self, output: Output) -> None:
         for out, error in output:
-            if not self.words.hear(out or b"", error or b""):
-                self._ask()  # nobody reads it any more: the supervisor is gone
+            if not self.output.forward(out or b"", error or b""):
+                self._request_stop()  # nobody reads it any more: the supervisor is gone
 
     def _is_back(self, container: Container) -> bool:
         """Wait until the engine answers again; False if it does not, or has the container no more."""
@@ -172,24 +174,24 @@ class DockerNode:
                 if error.code != "engine" or away > AWAY_SECONDS:
                     return False
                 if not waited:
-                    self.words.say(f"{error.message}: waiting {AWAY_SECONDS:.0f} s for it; what runs goes on")
+                    self.output.log(f"{error.message}: waiting {AWAY_SECONDS:.0f} s for it; what runs goes on")
                 waited = True
-        if waited or not self.words.engine_lost:  # one that is leaving is lost several times
-            self.words.say(f"the Docker engine was lost and is back after {time.monotonic() - since:.1f} s")
-        self.words.engine_lost = True
+        if waited or not self.output.engine_lost:  # one that is leaving is lost several times
+            self.output.log(f"the Docker engine was lost and is back after {time.monotonic() - since:.1f} s")
+        self.output.engine_lost = True
         return True
 
-    def _anew(self, container: Container) -> Callable[[], Output]:
-        if self.words.hear_again():
+    def _output_source(self, container: Container) -> Callable[[], Output]:
+        if self.output.replay():
             return container.output_again
-        self.words.say("what was printed meanwhile may be missing here: the engine does not keep that much")
+        self.output.log("what was printed meanwhile may be missing here: the engine does not keep that much")
         return container.output_from_now
 
-    def _ask(self) -> None:
-        self.asked = True
-        self._nudge()
+    def _request_stop(self) -> None:
+        self.stop_requested = True
+        self._wake_up()
 
-    def _nudge(self) -> None:
+    def _wake_up(self) -> None:
         with suppress(BlockingIOError):
             os.write(self._wake, b"\0")
 
@@ -201,7 +203,7 @@ def main(argv: list[str]) -> int:
     node = DockerNode(spec, {name: os.environ[SECRET + name] for name in spec.secrets})
     node.listen()
     if supervisor := os.environ.get(SUPERVISOR_PID):
-        end_with(int(supervisor))
+        set_parent_death_signal(int(supervisor))
     return node.run()
 
 

@@ -21,12 +21,12 @@ LONGEST = 64 * 1024
 _LOG_OVERHEAD = 48
 """Bytes at most that the engine writes down beside each line: its time, its source, two lengths."""
 
-_TOLD = ("outcome", "seconds", "error", "forced", "why", "stop_asked")
+_NODE_ENDED_FIELDS = ("outcome", "seconds", "error", "forced", "why", "stop_asked")
 
 KILLED, TERMINATED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
 
 
-class NodeWords:
+class ContainerOutput:
     """One node's output: whole lines of its container, and at the end ours."""
 
     def __init__(self, node: int, out: int) -> None:
@@ -41,12 +41,12 @@ class NodeWords:
         self._lines = 0
         self.engine_lost = False
         """Whether the engine was away for a time."""
-        self.told: dict[str, Any] | None = None
+        self.node_ended: dict[str, Any] | None = None
         """The launcher's own last word."""
         self._last = b""
         """The last line that is no event: where no launcher ever came to speak, it says why."""
 
-    def hear(self, *streams: bytes) -> bool:
+    def forward(self, *streams: bytes) -> bool:
         """Pass on the lines that are whole now, of standard output and standard error; False if nobody reads them."""
         heard = True
         for number, whole in enumerate(streams):
@@ -65,7 +65,7 @@ class NodeWords:
         self._pass_on([rest for rest in self._rest if rest])
         self._rest, self._held = [b"", b""], [None, None]
 
-    def hear_again(self) -> bool:
+    def replay(self) -> bool:
         """From now on everything comes once more, from the first byte: what was passed on already is left out.
 
         False where so much was said that the engine may not have kept its beginning: then nothing is left out.
@@ -80,7 +80,7 @@ class NodeWords:
         """Bytes that have been passed on."""
         return sum(self._passed)
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """A line of ours in the node's log."""
         self._log(text)
 
@@ -101,39 +101,39 @@ class NodeWords:
         self._held[number] = None
         return held.removeprefix(rest)
 
-    def trouble(self, error: CloudtrainError | None) -> int:
+    def report_failure(self, error: CloudtrainError | None) -> int:
         """The container could not be started, or not be watched to its end; the exit code."""
         message = error.message if error else "its container was lost"
         self._fail(type(error).__name__ if error else "lost", message, hint=error.hint if error else None)
         return 1
 
-    def conclude(self, code: int, out_of_memory: bool, spec: ContainerSpec, asked: bool, forced: bool) -> int:
+    def finish(self, code: int, out_of_memory: bool, spec: ContainerSpec, asked: bool, forced: bool) -> int:
         """Add to the launcher's words what only the engine knows; the exit code."""
         why = _memory(spec) if out_of_memory else ""
         if why:
             self._log(f"the kernel killed a process of this container: {why}")
-        error = self.told.get("error") if self.told else None
-        if isinstance(error, dict) and (_is_sigkill(error) or (why and _in_a_loader(error))):
-            self._say("node_ended", **{**(self.told or {}), "error": _known_better(error, why)})
-        elif self.told is None and asked:
-            self._say("node_ended", outcome="stopped", error=None, forced=forced)
-        elif self.told is None:
-            message = _left(code, self._last.decode("utf-8", "replace").strip()[:200])
+        error = self.node_ended.get("error") if self.node_ended else None
+        if isinstance(error, dict) and (_is_sigkill(error) or (why and _is_dataloader_worker(error))):
+            self._write_event("node_ended", **{**(self.node_ended or {}), "error": _with_memory_cause(error, why)})
+        elif self.node_ended is None and asked:
+            self._write_event("node_ended", outcome="stopped", error=None, forced=forced)
+        elif self.node_ended is None:
+            message = _exit_message(code, self._last.decode("utf-8", "replace").strip()[:200])
             hint = KILLED_FROM_OUTSIDE if code == KILLED and not why else None
             if self.engine_lost and code in (KILLED, TERMINATED):
                 message, hint = "the Docker engine was stopped, and ended its container", ENGINE_STOPPED
             self._fail("SIGKILL" if code == KILLED else "exit", f"{message} ({why})" if why else message, hint)
             return code or 1
-        elif self.told.get("outcome") == "stopped" and not asked:
+        elif self.node_ended.get("outcome") == "stopped" and not asked:
             by = "the Docker engine was stopped" if self.engine_lost else "by docker stop, or by a signal from outside"
-            self._say("node_ended", **{**self.told, "stopped_by": by})
+            self._write_event("node_ended", **{**self.node_ended, "stopped_by": by})
         return code
 
     def _fail(self, exception: str, message: str, hint: str | None = None) -> None:
         error = {"rank": -1, "node": self.node, "time": round(time.time(), 3), "exception": exception}
         error |= {"message": message, "attempt": 0, **({"hint": hint} if hint else {})}
-        self._say("error", **error)
-        self._say("node_ended", outcome="failed", error=error, forced=False)
+        self._write_event("error", **error)
+        self._write_event("node_ended", outcome="failed", error=error, forced=False)
         self._log(f"failed: {message}")
 
     def _pass_on(self, lines: list[bytes]) -> bool:
@@ -148,9 +148,9 @@ class NodeWords:
     def _note(self, text: bytes) -> None:
         event = parse(text)
         if isinstance(event, NodeEnded):
-            self.told = {name: value for name, value in event.to_json().items() if name in _TOLD}
+            self.node_ended = {name: value for name, value in event.to_json().items() if name in _NODE_ENDED_FIELDS}
 
-    def _say(self, kind: str, **fields: Any) -> None:
+    def _write_event(self, kind: str, **fields: Any) -> None:
         origin = {"node": self.node, "rank": -1, "seq": time.time_ns()}
         event = {"type": kind, "time": round(time.time(), 3), **origin, **fields}
         self._write(EVENT_MARK + json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
@@ -174,7 +174,7 @@ def _memory(spec: ContainerSpec) -> str:
     return f"out of host memory: its container reached the limit of {format_size(spec.memory_bytes)}"
 
 
-def _known_better(error: dict[str, Any], why: str) -> dict[str, Any]:
+def _with_memory_cause(error: dict[str, Any], why: str) -> dict[str, Any]:
     """The launcher's account of a kill, with what the engine knows about the memory."""
     message = str(error["message"]).removesuffix(" (out of host memory?)")
     if why:
@@ -188,11 +188,11 @@ def _is_sigkill(error: dict[str, Any]) -> bool:
     return "SIGKILL" in text or "signal: Killed" in text
 
 
-def _in_a_loader(error: dict[str, Any]) -> bool:
+def _is_dataloader_worker(error: dict[str, Any]) -> bool:
     return "DataLoader worker" in str(error.get("message"))
 
 
-def _left(code: int, last: str) -> str:
+def _exit_message(code: int, last: str) -> str:
     if code == 0:
         return "its container ended well, but the launcher never spoke: the image's python3 is none"
     if code - 128 in list(signal.Signals):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.providers.emulation.plan import EmulatedPlan
     from cloudtrain.spec import JobSpec
 
-INSIDE = "/cloudtrain"
+CONTAINER_ROOT = "/cloudtrain"
 """Below it lies, in the container, all that is the run's."""
 
 MASTER_PORT = 29500
@@ -41,7 +41,7 @@ class DockerProvider(LocalBackend):
 
     declaration = DECLARATION
     name = DECLARATION.name
-    container_root = INSIDE
+    container_root = CONTAINER_ROOT
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
         """The image, and what a container of it may use."""
@@ -90,12 +90,12 @@ class DockerProvider(LocalBackend):
         hosts = host_names(nodes)
         layout = Layout(
             python="python3",
-            job_file=f"{INSIDE}/job.json",
-            source=f"{INSIDE}/source",
-            output=f"{INSIDE}/output",
-            model=f"{INSIDE}/model",
-            checkpoints=f"{INSIDE}/checkpoints",
-            inputs={name: _inside(name, place, plan) for name, place in plan.inputs.items()},
+            job_file=f"{CONTAINER_ROOT}/job.json",
+            source=f"{CONTAINER_ROOT}/source",
+            output=f"{CONTAINER_ROOT}/output",
+            model=f"{CONTAINER_ROOT}/model",
+            checkpoints=f"{CONTAINER_ROOT}/checkpoints",
+            inputs={name: _input_path(name, place, plan) for name, place in plan.inputs.items()},
         )
         found = launches(
             plan,
@@ -122,7 +122,7 @@ class DockerProvider(LocalBackend):
                     env={**launch.env, "CLOUDTRAIN_MASTER_PORT": str(MASTER_PORT)},
                     secrets=launch.secrets,
                     host=hosts[launch.node],
-                    binds=(*_own(plan, launch.node, layout), *shared),
+                    binds=(*_run_binds(plan, launch.node, layout), *shared),
                 ).to_json()
                 for launch in found
             ],
@@ -136,33 +136,33 @@ class DockerProvider(LocalBackend):
         self, plan: Plan, request: Request, run: RunFolder, archive: Path, progress: Progress | None, record: Record
     ) -> dict[str, Any]:
         """Start the supervisor, once nothing is left of runs whose own was killed."""
-        from cloudtrain.providers.docker.cleanup import clear_dead_runs
+        from cloudtrain.providers.docker.cleanup import clean_up_dead_runs
 
-        clear_dead_runs(run.path.parents[1])
+        clean_up_dead_runs(run.path.parents[1])
         return super().start(plan, request, run, archive, progress, record)
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """As for every run on this machine; of an ended one, what the engine still has is removed."""
         if state.has_ended:
-            from cloudtrain.providers.docker.cleanup import clear_ended_run
+            from cloudtrain.providers.docker.cleanup import clean_up_ended_run
 
-            clear_ended_run(run.path)
+            clean_up_ended_run(run.path)
         return super().observe(run, state)
 
     def end_orphans(self, run: Path) -> str:
         """Processes first: they stop their containers themselves, with a checkpoint. Then what they have left."""
-        from cloudtrain.providers.docker.cleanup import clear_run
+        from cloudtrain.providers.docker.cleanup import remove_leftovers
 
-        return "; ".join(part for part in (super().end_orphans(run), clear_run(run)) if part)
+        return "; ".join(part for part in (super().end_orphans(run), remove_leftovers(run)) if part)
 
 
 def _shm_bytes(settings: Settings, spec: JobSpec) -> int:
     """By the node's processes and its share of the memory."""
-    memory = settings.get("docker.memory") or machine_memory() // spec.resources.nodes
+    memory = settings.get("docker.memory") or host_memory_bytes() // spec.resources.nodes
     return default_shm_bytes(spec.resources.processes_on(spec.resources.gpus or 0), memory)
 
 
-def machine_memory() -> int:
+def host_memory_bytes() -> int:
     """Bytes of memory of this machine; where it does not say, 8 GiB."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -170,7 +170,7 @@ def machine_memory() -> int:
         return 2**33
 
 
-def _own(plan: Plan, node: int, layout: Layout) -> list[Bind]:
+def _run_binds(plan: Plan, node: int, layout: Layout) -> list[Bind]:
     """What of the run folder a node sees."""
     paths = RunPaths(Path(plan.context.data_dir) / "runs" / plan.run_id)
     places: Mapping[str, Path] = {
@@ -183,9 +183,9 @@ def _own(plan: Plan, node: int, layout: Layout) -> list[Bind]:
     return [*binds, Bind(source=str(paths.job_file), target=layout.job_file, read_only=True)]
 
 
-def _inside(name: str, place: str, plan: Plan) -> str:
+def _input_path(name: str, place: str, plan: Plan) -> str:
     """Where an input is in the container; a single file keeps its own name."""
-    folder = f"{INSIDE}/inputs/{name}"
+    folder = f"{CONTAINER_ROOT}/inputs/{name}"
     return f"{folder}/{Path(resolve_path(plan, place)).name}" if name in plan.context.local_files else folder
 
 

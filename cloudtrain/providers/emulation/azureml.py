@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.contracts.azureml import KEPT_FOLDERS, STOP_FILE, Mount, command_job
+from cloudtrain.contracts.azureml import STOP_FILE, STORED_FOLDERS, Mount, command_job
 from cloudtrain.contracts.launch import Launch
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.request import RESUME, input_name
-from cloudtrain.providers.cloud.request import ARCHIVE
+from cloudtrain.providers.cloud.paths import ARCHIVE
 from cloudtrain.providers.emulation import container as rooms
 from cloudtrain.providers.emulation.base import (
-    OF_THE_MACHINE,
+    HOST_VARIABLES,
     search_path,
     threads,
 )
@@ -23,7 +23,7 @@ from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.emulation.storage_sync import merge
 
-HERE = {"CLOUDTRAIN_SCHEDULED_EVENTS": "off"}
+REHEARSAL_VARIABLES = {"CLOUDTRAIN_SCHEDULED_EVENTS": "off"}
 """What a rehearsal tells the launcher: this is no machine of Azure, and nobody announces that it is taken away."""
 
 
@@ -34,7 +34,7 @@ class AzureMLEmulator:
     for inputs that have one. Inputs without a local place come from their datastore.
     """
 
-    nodes_are_here = True
+    nodes_on_host = True
 
     def __init__(self, paths: RunPaths, document: Mapping[str, Any], plan: EmulatedPlan) -> None:
         self.paths, self.plan = paths, plan
@@ -49,7 +49,7 @@ class AzureMLEmulator:
 
     def inherits(self, variable: str) -> bool:
         """What a program needs to run on this machine at all, and the person's Azure in place of the job's identity."""
-        return variable in OF_THE_MACHINE or variable.startswith(("AZURE_", "MSI_", "LC_"))
+        return variable in HOST_VARIABLES or variable.startswith(("AZURE_", "MSI_", "LC_"))
 
     def prepare(self, archive: Path) -> Sequence[Launch]:
         """The working folder of each node, and the command that is run in it."""
@@ -67,7 +67,7 @@ class AzureMLEmulator:
             folder = self.working_folder(process.node)
             (folder / ARCHIVE).symlink_to(archive)
             address = self.addresses[process.node]
-            env = {**machine, **process.env, **places, **HERE, "CLOUDTRAIN_NODE_ADDR": address}
+            env = {**machine, **process.env, **places, **REHEARSAL_VARIABLES, "CLOUDTRAIN_NODE_ADDR": address}
             launches.append(Launch(node=process.node, argv=argv, cwd=str(folder), env=env, secrets=secrets))
         return launches
 
@@ -95,7 +95,7 @@ class AzureMLEmulator:
         for file in self.paths.output.glob(f"{STOP_FILE}*"):
             file.unlink()
         said: list[str] = []
-        for name in KEPT_FOLDERS:
+        for name in STORED_FOLDERS:
             folders = [self.paths.run / "nodes" / str(process.node) / "wd" / name for process in self.job.processes]
             there = [folder for folder in folders if folder.is_dir()]
             for clash in merge(there, self.paths.output / name, str(folders[0]), said.append):
@@ -113,10 +113,10 @@ class AzureMLEmulator:
             if not Path(given).exists():
                 raise StorageError(f"input {mount.name}: there is nothing at {given}")
             return Path(given).resolve()
-        return self._brought(mount.name, given)
+        return self._downloaded(mount.name, given)
 
-    def _brought(self, name: str, place: str) -> Path:
-        from cloudtrain.providers.azure.results import bring_folder
+    def _downloaded(self, name: str, place: str) -> Path:
+        from cloudtrain.providers.azure.results import download_folder
 
         if not place.startswith("azureml://"):
             hint = f"give a local folder for it: inputs: {{{name}: {{local: ./data, azure: …}}}}"
@@ -128,7 +128,7 @@ class AzureMLEmulator:
 
         config, folder = self.plan.target_config(AzureConfig), self.paths.run / "inputs" / name
         cloud = workspace(config.subscription, config.resource_group, config.workspace)
-        if not bring_folder(cloud, place, folder, None):
+        if not download_folder(cloud, place, folder, None):
             raise StorageError(f"input {name}: there is nothing at {place}")
         files = list(folder.iterdir())
         return files[0] if len(files) == 1 and place.endswith(files[0].name) else folder

@@ -19,7 +19,7 @@ class Emulator(Protocol[LaunchT]):
 
     max_runtime_seconds: int | None
     grace_seconds: int
-    nodes_are_here: bool
+    nodes_on_host: bool
     """Whether a path that a node speaks of is a path of this machine."""
 
     def inherits(self, variable: str) -> bool:
@@ -43,7 +43,7 @@ class Emulator(Protocol[LaunchT]):
         ...
 
 
-OF_THE_MACHINE = {
+HOST_VARIABLES = {
     *("PATH", "HOME", "USER", "LANG", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"),
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PYTHONDONTWRITEBYTECODE"),
 }

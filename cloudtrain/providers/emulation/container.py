@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from cloudtrain.contracts.sagemaker import Container, TrainingJob
+from cloudtrain.contracts.sagemaker import NodeContainer, TrainingJob
 
 # -I -S: the variables are the program's; a PYTHONPATH or PYTHONHOME among them is not meant for the one that enters.
 _ENTER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
@@ -18,7 +18,7 @@ _ENTER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py
 _FIRST, _PER_BLOCK, _MOST = 101, 150, 1000
 
 
-def build(job: TrainingJob, container: Container, root: Path, places: Mapping[str, Path]) -> None:
+def build(job: TrainingJob, container: NodeContainer, root: Path, places: Mapping[str, Path]) -> None:
     """Lay out below `root` what SageMaker puts at /opt/ml. Doing it again changes nothing.
 
     `places` says where each channel's content lies on this machine, a folder or a single file: it is linked, not
@@ -85,7 +85,7 @@ def _probe() -> bool:
 
 
 def command(
-    container: Container, root: Path, *, hosts_file: Path, address: str, master: str, private: bool
+    container: NodeContainer, root: Path, *, hosts_file: Path, address: str, master: str, private: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """What to execute for one node, and the variables that it gets on top of those a platform has anyway.
 

@@ -17,8 +17,8 @@ import socket
 import sys
 import tempfile
 
-NEW_MOUNTS, NEW_NAMES, NEW_USERS = 0x00020000, 0x04000000, 0x10000000  # CLONE_NEW... of sched.h
-BIND, PRIVATE, ALL_BELOW = 1 << 12, 1 << 18, 1 << 14  # MS_... of sys/mount.h
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x00020000, 0x04000000, 0x10000000  # CLONE_NEW... of sched.h
+MS_BIND, MS_PRIVATE, MS_REC = 1 << 12, 1 << 18, 1 << 14  # MS_... of sys/mount.h
 TREE, HOSTS = "/opt/ml", "/etc/hosts"
 CANNOT = 125
 USAGE = "usage: enter.py ROOT HOST HOSTS_FILE PROGRAM [ARG...] | enter.py --probe"
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
         # Python ignores these two for itself; whoever is executed would go on ignoring them.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        _become(program, env)
+        _exec(program, env)
     except OSError as error:
         print(f"cannot enter the container {host!r}: {error}", file=sys.stderr)
     return CANNOT
@@ -47,29 +47,29 @@ def main(argv: list[str]) -> int:
 def enter(root: str, host: str, hosts_file: str) -> None:
     """Give this process `root` at /opt/ml, `hosts_file` at /etc/hosts, and the host name. OSError if it cannot be."""
     here, root, hosts_file = os.getcwd(), os.path.abspath(root), os.path.abspath(hosts_file)
-    _leave_the_machine()
-    _mount("none", "/", PRIVATE | ALL_BELOW)  # from here on nothing reaches the machine's own mounts
+    _unshare()
+    _mount("none", "/", MS_PRIVATE | MS_REC)  # from here on nothing reaches the machine's own mounts
     if not os.path.isdir(TREE):
-        _make_room()
-    _mount(hosts_file, HOSTS, BIND)
-    _mount(root, TREE, BIND | ALL_BELOW)
+        _add_mount_point()
+    _mount(hosts_file, HOSTS, MS_BIND)
+    _mount(root, TREE, MS_BIND | MS_REC)
     socket.sethostname(host)
     os.chdir(here)  # by its path: the folder may lie behind another mount now
 
 
-def _leave_the_machine() -> None:
+def _unshare() -> None:
     """Namespaces of our own; whoever may not make them alone may do so as a user in a namespace of users."""
     uid, gid = os.geteuid(), os.getegid()
     try:
-        _call("unshare", NEW_MOUNTS | NEW_NAMES)
+        _call("unshare", CLONE_NEWNS | CLONE_NEWUTS)
     except PermissionError:
-        _call("unshare", NEW_USERS | NEW_MOUNTS | NEW_NAMES)
+        _call("unshare", CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWUTS)
         _write("/proc/self/setgroups", "deny")  # without it nobody may write gid_map
         _write("/proc/self/uid_map", f"{uid} {uid} 1")
         _write("/proc/self/gid_map", f"{gid} {gid} 1")
 
 
-def _make_room() -> None:
+def _add_mount_point() -> None:
     """Another /opt for this process, with all that the machine's has, and a folder /opt/ml."""
     parent, tree = os.path.split(TREE)
     os.chdir(parent)  # relative paths reach the old one also when the new one lies over it
@@ -84,11 +84,11 @@ def _make_room() -> None:
             os.mkdir(copy)
         else:
             os.close(os.open(copy, os.O_CREAT | os.O_EXCL))
-        _mount(name, copy, BIND | ALL_BELOW)
+        _mount(name, copy, MS_BIND | MS_REC)
     os.mkdir(TREE)
 
 
-def _become(program: list[str], env: dict[bytes, bytes]) -> None:
+def _exec(program: list[str], env: dict[bytes, bytes]) -> None:
     try:
         os.execvpe(program[0], program, env)
     except OSError as error:

@@ -14,7 +14,7 @@ from cloudtrain.source.results import copy_results
 class PlainEmulator:
     """The plain contract: the nodes share the run's own folders, so there is nothing to keep or to collect."""
 
-    nodes_are_here = True
+    nodes_on_host = True
 
     def __init__(self, paths: RunPaths, request: Mapping[str, Any]) -> None:
         self.paths, self.request = paths, request

@@ -43,7 +43,7 @@ class RunPaths:
         return self.run / "supervisor.json"
 
     @property
-    def stop_mark(self) -> Path:
+    def stop_file(self) -> Path:
         """There once a stop was asked for: the supervisor looks for it, wherever it runs."""
         return self.run / "stop"
 

@@ -12,16 +12,16 @@ from cloudtrain.contracts.sagemaker import ROOT, training_job
 from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
-from cloudtrain.providers.cloud.request import ARCHIVE
+from cloudtrain.providers.cloud.paths import ARCHIVE
 from cloudtrain.providers.emulation import container as rooms
 from cloudtrain.providers.emulation.base import (
-    OF_THE_MACHINE,
+    HOST_VARIABLES,
     search_path,
     threads,
 )
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
-from cloudtrain.providers.emulation.storage_sync import Signs, merge, sync
+from cloudtrain.providers.emulation.storage_sync import FileStates, merge, sync
 
 
 class SageMakerEmulator:
@@ -31,7 +31,7 @@ class SageMakerEmulator:
     one, the run's own folders for checkpoints, model and output. Inputs without a local place come from S3.
     """
 
-    nodes_are_here = True
+    nodes_on_host = True
     interface = "lo" if sys.platform == "linux" else "lo0"
 
     def __init__(self, paths: RunPaths, body: Mapping[str, Any], plan: EmulatedPlan) -> None:
@@ -39,7 +39,7 @@ class SageMakerEmulator:
         self.job = training_job(body, interface=self.interface)
         self.max_runtime_seconds: int | None = self.job.max_runtime_seconds
         self.grace_seconds = self.job.grace_seconds
-        self.seen: dict[Path, Signs] = {}
+        self.seen: dict[Path, FileStates] = {}
         self.roots = [paths.run / "nodes" / str(container.node) / "ml" for container in self.job.containers]
 
     def inherits(self, variable: str) -> bool:
@@ -47,7 +47,7 @@ class SageMakerEmulator:
 
         SageMaker's containers see nothing of the person's shell; what is missing there is to be missed here.
         """
-        return variable in OF_THE_MACHINE or variable.startswith(("AWS_", "LC_"))
+        return variable in HOST_VARIABLES or variable.startswith(("AWS_", "LC_"))
 
     def prepare(self, archive: Path) -> Sequence[Launch]:
         """The tree of each node, with its files and channels, and the command that enters it."""
@@ -90,7 +90,7 @@ class SageMakerEmulator:
             if channel.name not in (SOURCE, JOB):
                 resume = self.plan.resume_from
                 given = resume if channel.name == RESUME else self.plan.local_input(channel.name)
-                places[channel.name] = self._brought(channel.name, given or channel.uri)
+                places[channel.name] = self._downloaded(channel.name, given or channel.uri)
         return places
 
     def _source(self, archive: Path) -> Path:
@@ -100,10 +100,10 @@ class SageMakerEmulator:
             (source / ARCHIVE).symlink_to(archive)
         return source
 
-    def _brought(self, name: str, place: str) -> Path:
+    def _downloaded(self, name: str, place: str) -> Path:
         if not place.startswith("s3://"):
             return Path(place).resolve()
-        from cloudtrain.providers.aws.results import bring_folder
+        from cloudtrain.providers.aws.results import download_folder
 
         try:
             from cloudtrain.providers.aws.client import aws
@@ -111,6 +111,6 @@ class SageMakerEmulator:
             raise UsageError(f"input {name}: {place} cannot be read without boto3: {error}") from None
 
         folder = self.paths.run / "inputs" / name
-        if not bring_folder(aws(self.plan.target_config(AwsConfig).region), place, folder, None):
+        if not download_folder(aws(self.plan.target_config(AwsConfig).region), place, folder, None):
             raise StorageError(f"input {name}: there is nothing at {place}")
         return folder

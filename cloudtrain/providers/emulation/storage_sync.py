@@ -17,11 +17,11 @@ _DRAFT = (".cloudtrain-", ".part")
 """How the name of a file begins and ends that is still being copied by us."""
 
 
-Signs = dict[Path, tuple[int, int]]
+FileStates = dict[Path, tuple[int, int]]
 """Files by their paths: size, and time of the last change in nanoseconds."""
 
 
-def sync(source: Path, into: Path, seen: Signs | None = None) -> int:
+def sync(source: Path, into: Path, seen: FileStates | None = None) -> int:
     """Copy the files that are new, or have another size or time than their copy; returns how many.
 
     Each comes whole or not at all. What vanishes or changes meanwhile is left to the next round, and nothing is removed
@@ -29,25 +29,25 @@ def sync(source: Path, into: Path, seen: Signs | None = None) -> int:
     none. `seen`: what earlier rounds have brought from here, to be kept by the caller; of that, what is deleted here is
     deleted there, as SageMaker does.
     """
-    copied, now, seen = 0, dict(_signs(source)), {} if seen is None else seen
-    for path, sign in now.items():
-        if seen.get(path) != sign:
+    copied, now, seen = 0, dict(_file_states(source)), {} if seen is None else seen
+    for path, state in now.items():
+        if seen.get(path) != state:
             target = into / path.relative_to(source)
             with suppress(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError):
                 copied += _copy(path, target)
                 there = target.lstat()
-                if (there.st_size, there.st_mtime_ns) == sign:
-                    seen[path] = sign
+                if (there.st_size, there.st_mtime_ns) == state:
+                    seen[path] = state
     for path in seen.keys() - now.keys():
         del seen[path]
         _delete(into, path.relative_to(source))
     return copied
 
 
-def _signs(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
+def _file_states(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
     for entry in _entries(folder):
         if entry.is_dir(follow_symlinks=False):
-            yield from _signs(Path(entry.path))
+            yield from _file_states(Path(entry.path))
         elif entry.is_file(follow_symlinks=False):
             with suppress(FileNotFoundError):
                 about = entry.stat(follow_symlinks=False)

@@ -19,14 +19,14 @@ from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.processes import run_module
 from cloudtrain.providers.local.supervisor_status import (
-    Life,
+    SupervisorState,
     disk_time,
     end_orphans,
     has_begun,
     identity_of,
-    last_beat,
-    life_of,
-    tell_to_stop,
+    last_heartbeat,
+    send_stop_signal,
+    supervisor_state,
 )
 from cloudtrain.runs.events import Ended
 from cloudtrain.runs.files import private_opener, storing
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from cloudtrain.providers.emulation.base import Emulator
     from cloudtrain.providers.emulation.plan import EmulatedPlan
 
-ORPHANS_SECONDS = 10
+ORPHAN_STOP_SECONDS = 10
 """How long nodes that lost their supervisor may take to stop by themselves, with a checkpoint."""
 
 START_DEADLINE_SECONDS = 20
@@ -118,26 +118,28 @@ class LocalBackend(Provider):
 
         A supervisor that cannot be looked at from here is never ended by a look: what is seen of it is said.
         """
-        return () if state.has_ended else (Observation(events=self._look(run, state)),)
+        return () if state.has_ended else (Observation(events=self._observed_events(run, state)),)
 
-    def _look(self, run: RunFolder, state: RunState) -> list[Event]:
+    def _observed_events(self, run: RunFolder, state: RunState) -> list[Event]:
         if not run.path.is_dir():
             hint = "a training that still ran there ends within seconds"
             raise StorageError(f"run {run.run_id}: its folder was removed", hint=hint)
         now = time.time()
-        life = life_of(run.path, ProcessIdentity.from_json(state.ref))
-        if life in (Life.ALIVE, Life.NOT_BEGUN) and (life is Life.ALIVE or not self._is_overdue(run, state, now)):
+        life = supervisor_state(run.path, ProcessIdentity.from_json(state.ref))
+        if life in (SupervisorState.ALIVE, SupervisorState.NOT_BEGUN) and (
+            life is SupervisorState.ALIVE or not self._is_overdue(run, state, now)
+        ):
             return [_phase(now, "")] if state.phase else []
-        given_up = life is Life.UNKNOWN and _ignores_a_stop(run.path)
+        given_up = life is SupervisorState.UNKNOWN and _ignored_stop(run.path)
         # It may have written its last word and gone between the reading of the events and this look.
         if run.last_event(Ended):
             return []
         if told := end_on_full_disk.read(RunPaths(run.path).end_on_full_disk):
             self.end_orphans(run.path)
             return [told]
-        if life is Life.UNKNOWN and not given_up:
+        if life is SupervisorState.UNKNOWN and not given_up:
             phase = f"no sign of life of its supervisor{_where(run.path)}"
-            since = last_beat(run.path)
+            since = last_heartbeat(run.path)
             return [] if state.phase == phase else [_phase(now, phase, since if since > 0 else now)]
         reason = "submit was interrupted before anything started"
         if given_up:
@@ -154,14 +156,14 @@ class LocalBackend(Provider):
 
     def end_orphans(self, run: Path) -> str:
         """End what a dead supervisor left running; what there is to say of it."""
-        left = end_orphans(run, ORPHANS_SECONDS)
+        left = end_orphans(run, ORPHAN_STOP_SECONDS)
         return f"{left} processes that were left have been ended" if left else ""
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:  # noqa: ARG002
         """A file that the supervisor looks for each second, wherever it runs; and SIGTERM, if it is proven ours."""
         with storing(run.path):
-            RunPaths(run.path).stop_mark.touch()
-        tell_to_stop(run.path)
+            RunPaths(run.path).stop_file.touch()
+        send_stop_signal(run.path)
         return True
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
@@ -218,13 +220,13 @@ def _where(run: Path) -> str:
     return f" on {who.machine}" if who else ""
 
 
-def _ignores_a_stop(run: Path) -> bool:
+def _ignored_stop(run: Path) -> bool:
     """Whether a stop was asked for long ago, and no heartbeat has come since; both by the clock of the disk."""
     try:
-        asked = RunPaths(run).stop_mark.stat().st_mtime
+        asked = RunPaths(run).stop_file.stat().st_mtime
     except OSError:
         return False
-    return last_beat(run) < asked < disk_time(run) - ANSWER_SECONDS
+    return last_heartbeat(run) < asked < disk_time(run) - ANSWER_SECONDS
 
 
 def resolve_path(plan: Plan, place: str) -> str:

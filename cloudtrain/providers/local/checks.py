@@ -16,7 +16,7 @@ from cloudtrain.providers.local.config import LocalConfig
 from cloudtrain.source.inputs import is_empty
 
 
-def machine_rules(plan: Plan) -> list[Issue]:
+def host_rules(plan: Plan) -> list[Issue]:
     """What stands in the way as far as the disk and the environment tell: no process is started."""
     python, issues = plan.host.config_as(LocalConfig).python, []
     if python == sys.executable:
@@ -24,10 +24,10 @@ def machine_rules(plan: Plan) -> list[Issue]:
     if plan.is_rehearsal and not (Path(python).parent / "python3").exists():
         message = f"there is no python3 beside {python}, which is what the container's command starts"
         issues.append(Issue((), message, "set CLOUDTRAIN_PYTHON to one called python3"))
-    return [*issues, *gpu_rules(plan, plan.gpus, "per node"), *place_checks(plan)]
+    return [*issues, *gpu_rules(plan, plan.gpus, "per node"), *location_checks(plan)]
 
 
-def machine_checks(plan: Plan) -> list[Issue]:
+def host_checks(plan: Plan) -> list[Issue]:
     """The rest: what takes a process to tell."""
     python, wanted = plan.host.config_as(LocalConfig).python, plan.gpus
     issues = _torch(python) if python != sys.executable else []
@@ -61,7 +61,7 @@ def _too_few(plan: Plan, found: int, wanted: int, of: str) -> list[Issue]:
     return [Issue((), message, hint)]
 
 
-def place_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
+def location_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
     """Whether inputs and secrets are where the spec says that this machine has them.
 
     `in_container`: nothing of the person's own credentials is there.
@@ -85,7 +85,7 @@ def place_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
     for name, places in plan.spec.secrets.items():
         kept = plan.host.location_for(places)
         if kept is None:  # of a rehearsal
-            issues.append(_kept_in_the_cloud(plan, name, places, in_container))
+            issues.append(_cloud_secret_issue(plan, name, places, in_container))
             continue
         variable = kept.partition(":")[2]
         if variable not in os.environ:
@@ -94,7 +94,7 @@ def place_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
     return issues
 
 
-def _kept_in_the_cloud(plan: Plan, name: str, places: Mapping[str, str], in_container: bool) -> Issue:
+def _cloud_secret_issue(plan: Plan, name: str, places: Mapping[str, str], in_container: bool) -> Issue:
     hint = f"for rehearsals: local: 'env:{name}'"
     why = plan.target.declaration.no_local_secrets
     if why and plan.target.provider in places:

@@ -31,7 +31,7 @@ def run_module(module: str) -> tuple[str, ...]:
     return (sys.executable, "-c", _RUN.format(module=module), str(Path(__file__).parents[3]))
 
 
-def end_with(parent: int) -> None:
+def set_parent_death_signal(parent: int) -> None:
     """Get SIGTERM when the parent ends, by whatever signal (prctl(2), Linux); elsewhere nothing is promised.
 
     Leaves at once when `parent` is gone already.

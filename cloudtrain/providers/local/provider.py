@@ -51,16 +51,16 @@ class LocalProvider(LocalBackend):
 
     def rules(self, plan: Plan) -> list[Issue]:
         """Whether this machine can run the plan: torch, GPUs, inputs, secrets."""
-        from cloudtrain.providers.local.checks import machine_rules
+        from cloudtrain.providers.local.checks import host_rules
 
-        return [*super().rules(plan), *machine_rules(plan)]
+        return [*super().rules(plan), *host_rules(plan)]
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:
         """The same, where it takes a process to tell: GPUs, and torch in another Python."""
-        from cloudtrain.providers.local.checks import machine_checks, not_executed
+        from cloudtrain.providers.local.checks import host_checks, not_executed
 
         named_by = plan.host.origins.get("python")
-        return machine_checks(plan) if starting or not named_by else [not_executed(plan, named_by)]
+        return host_checks(plan) if starting or not named_by else [not_executed(plan, named_by)]
 
     def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> Emulator[Launch]:
         """What executes a request under the contract that it is for, in processes."""

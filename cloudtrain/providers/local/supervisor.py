@@ -34,11 +34,11 @@ from cloudtrain.providers.local.ports import free_port
 from cloudtrain.providers.local.processes import STOPPED, SUPERVISOR_PID
 from cloudtrain.providers.local.supervisor_status import (
     HEARTBEAT_SECONDS,
-    MARK,
-    beat,
+    RUN_DIR_VARIABLE,
     end_orphans,
     identity_of,
-    introduce,
+    write_heartbeat,
+    write_identity,
 )
 from cloudtrain.runs.events import Ended, Event, NodeEnded, NodeStarted, RankEnded, Restarted
 from cloudtrain.runs.failure import failed_process, first_cause
@@ -50,9 +50,9 @@ from cloudtrain.runs.logs import format_timestamp, log_file, split_events
 
 PEERS_SECONDS = 8
 """How long the other nodes may take to end after one has failed; most then sit in a collective without an end."""
-KEEPING_SECONDS = 1
+SYNC_SECONDS = 1
 """Between two looks at what must be kept while the job runs, and at whether it is to go on at all."""
-REMOVED_LOOKS = 3
+REMOVED_CHECKS = 3
 """So many looks in a row must miss the run's folder before it counts as removed."""
 
 
@@ -97,18 +97,18 @@ class Supervisor:
         try:
             try:
                 launches = self._prepare()
-                self._look_around()
+                self._check_folder()
                 if self.asked:
                     self.stop("stop was asked")
                 else:
                     self._start(launches)
                     self._watch(started)
-                ended = self._verdict()
+                ended = self._outcome()
             finally:
                 self._clear()  # before the collecting: what is brought together must not change any more
-            if self._is_there():
+            if self._folder_exists():
                 with storing(self.paths.run):
-                    self._remark(self.emulator.collect())
+                    self._log_notes(self.emulator.collect())
         except CloudtrainError as error:
             ended = {"state": "failed", "reason": error.message + (f" ({error.hint})" if error.hint else "")}
         except Exception:  # noqa: BLE001  (a bug of ours: the run must still end, the traceback is kept)
@@ -119,10 +119,10 @@ class Supervisor:
             ended["reason"] = "; ".join(part for part in (ended.get("reason"), lost) if part)
         for node in self.nodes:
             node.log.close()
-            if node.scratch and self.emulator.nodes_are_here:
+            if node.scratch and self.emulator.nodes_on_host:
                 shutil.rmtree(node.scratch, ignore_errors=True)
-        if not self._is_there():
-            self._leave_nothing()
+        if not self._folder_exists():
+            self._remove_recreated_folder()
             return
         last = {"type": "ended", "time": time.time(), **ended}
         if self._append(last, durable=True):
@@ -156,7 +156,7 @@ class Supervisor:
                 "CLOUDTRAIN_MASTER_PORT": port,
                 **{name: os.environ[place.partition(":")[2]] for name, place in launch.secrets.items()},
                 SUPERVISOR_PID: str(os.getpid()),
-                MARK: str(self.paths.run),
+                RUN_DIR_VARIABLE: str(self.paths.run),
             }
             process = subprocess.Popen(
                 launch.argv,
@@ -183,15 +183,15 @@ class Supervisor:
                     self.stop(f"max_runtime of {limit} s is over")
                 if self.deadline is not None and now > self.deadline:
                     self._signal_all(signal.SIGKILL)
-                for key, _ in selector.select(timeout=self._patience(now, started, limit)):
+                for key, _ in selector.select(timeout=self._select_timeout(now, started, limit)):
                     if isinstance(key.data, Node):
                         if not self._read(key.data):
                             selector.unregister(key.fd)
                     else:
                         os.read(key.fd, 4096)
                 self._collect()
-                if time.monotonic() > self.kept + KEEPING_SECONDS:
-                    self._look_around()
+                if time.monotonic() > self.kept + SYNC_SECONDS:
+                    self._check_folder()
                     self._keep()
 
     def _register(self, selector: selectors.BaseSelector) -> None:
@@ -205,11 +205,11 @@ class Supervisor:
             os.set_blocking(output, False)
             selector.register(output, selectors.EVENT_READ, node)
 
-    def _patience(self, now: float, started: float, limit: int | None) -> float:
+    def _select_timeout(self, now: float, started: float, limit: int | None) -> float:
         ends = [self.deadline] if self.deadline is not None else []
         if limit and not self.stop_reason:
             ends.append(started + limit)
-        return max(0.05, min([KEEPING_SECONDS, *(end - now for end in ends)]))
+        return max(0.05, min([SYNC_SECONDS, *(end - now for end in ends)]))
 
     def _collect(self) -> None:
         """Take leave of launchers that have ended; when one failed, the others are ended too."""
@@ -257,7 +257,7 @@ class Supervisor:
             self.lost_lines += text[written:].count(b"\n")
         return bool(chunk)
 
-    def _verdict(self) -> dict[str, Any]:
+    def _outcome(self) -> dict[str, Any]:
         errors = [node.error for node in self.nodes if node.error]
         if self.nodes and all(node.code == 0 for node in self.nodes):
             left = next((node for node in self.nodes if node.stopped), None)
@@ -283,24 +283,24 @@ class Supervisor:
         how = f"was killed by {signal.Signals(-node.code).name}" if node.code < 0 else f"exited with code {node.code}"
         return {"state": "failed", "reason": f"the launcher of node {node.rank} {how}; see its log"}
 
-    def _look_around(self) -> None:
+    def _check_folder(self) -> None:
         """What a file says, or a folder that is there no more: nobody may be able to signal us."""
-        if self.paths.stop_mark.exists() and not self.asked:
+        if self.paths.stop_file.exists() and not self.asked:
             self.asked.append(signal.SIGTERM)
-        self.missed = 0 if self._is_there() else self.missed + 1
+        self.missed = 0 if self._folder_exists() else self.missed + 1
         if self._is_removed():
             self.stop("the run's folder was removed")
 
-    def _is_there(self) -> bool:
+    def _folder_exists(self) -> bool:
         try:
             return os.path.samestat(self.paths.run.stat(), self.place)
         except OSError as error:  # a disk that fails just now has removed nothing
             return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
     def _is_removed(self) -> bool:
-        return self.missed >= REMOVED_LOOKS
+        return self.missed >= REMOVED_CHECKS
 
-    def _leave_nothing(self) -> None:
+    def _remove_recreated_folder(self) -> None:
         """The folder was removed, so what the job made of it again in its last seconds goes too; a new run's stays."""
         if not (self.paths.run / "plan.json").exists():
             shutil.rmtree(self.paths.run, ignore_errors=True)
@@ -326,7 +326,7 @@ class Supervisor:
         except CloudtrainError as error:
             _note(f"not all is removed: {error.message}")
 
-    def _remark(self, said: list[str]) -> None:
+    def _log_notes(self, said: list[str]) -> None:
         """A word of ours at the end of the first node's log."""
         if said and self.nodes:
             now = format_timestamp(time.time())
@@ -362,25 +362,25 @@ def main(argv: list[str]) -> int:
     # A handler that does nothing, rather than SIG_IGN, which the launchers would inherit.
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(signum, lambda *_: None)
-    introduce(run)
+    write_identity(run)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     if RunFolder(run).last_event(Ended):  # whoever looked had given us up, so late have we come
         return 1
-    threading.Thread(target=_beat, args=(run,), daemon=True, name="heartbeat").start()
+    threading.Thread(target=_heartbeat, args=(run,), daemon=True, name="heartbeat").start()
     Supervisor(run, archive, asked, umask).run()
     return 0
 
 
-def _beat(run: Path) -> None:
+def _heartbeat(run: Path) -> None:
     """In a thread of its own, so that neither a slow disk nor a large source looks like death."""
     while True:
         time.sleep(HEARTBEAT_SECONDS)
-        beat(run)
+        write_heartbeat(run)
 
 
-def _take(lock: int, patience_seconds: float = 2) -> bool:
+def _take(lock: int, timeout_seconds: float = 2) -> bool:
     """Take the run's lock. Whoever looks whether we live holds it for a moment; another supervisor, for good."""
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + timeout_seconds
     while not lock_file(lock, wait=False):
         if time.monotonic() > deadline:
             return False

@@ -19,7 +19,7 @@ from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.runs.files import is_locked, read_regular_file
 from cloudtrain.runs.identity import ProcessIdentity
 
-PATIENCE_SECONDS = 5
+KILL_TIMEOUT_SECONDS = 5
 """How long what was killed may take to be gone."""
 
 HEARTBEAT_SECONDS = 5
@@ -27,7 +27,7 @@ SILENCE_SECONDS = 60
 """A supervisor that we cannot look at ourselves counts as living for so long after its last heartbeat."""
 
 
-class Life(Enum):
+class SupervisorState(Enum):
     """What is known of a run's supervisor."""
 
     NOT_BEGUN = "has not taken the run on"
@@ -36,25 +36,25 @@ class Life(Enum):
     UNKNOWN = "shows no heartbeat, and whether it lives cannot be told from here"
 
 
-def life_of(run: Path, started: ProcessIdentity | None = None) -> Life:
+def supervisor_state(run: Path, started: ProcessIdentity | None = None) -> SupervisorState:
     """What the signs say together. `started`: who was started to take the run on, while it has not said so itself."""
     held = is_locked(RunPaths(run).lock)
     if held:
-        return Life.ALIVE
+        return SupervisorState.ALIVE
     who = identity_of(run)
     if who is None:
         if has_begun(run):  # by a version of ours that wrote its process id alone
-            return Life.DEAD if held is False else Life.UNKNOWN
+            return SupervisorState.DEAD if held is False else SupervisorState.UNKNOWN
         if started is None or not started.shares_pid_namespace():
-            return Life.NOT_BEGUN
+            return SupervisorState.NOT_BEGUN
         who = started
     if who.shares_pid_namespace():
-        return Life.DEAD if who.is_alive() is False else Life.ALIVE
+        return SupervisorState.DEAD if who.is_alive() is False else SupervisorState.ALIVE
     if silence_seconds(run) < SILENCE_SECONDS:
-        return Life.ALIVE
+        return SupervisorState.ALIVE
     if held is False and who.shares_kernel():  # whose locks all its containers share
-        return Life.DEAD
-    return Life.DEAD if who.is_from_earlier_boot() else Life.UNKNOWN
+        return SupervisorState.DEAD
+    return SupervisorState.DEAD if who.is_from_earlier_boot() else SupervisorState.UNKNOWN
 
 
 def identity_of(run: Path) -> ProcessIdentity | None:
@@ -65,7 +65,7 @@ def identity_of(run: Path) -> ProcessIdentity | None:
         return None
 
 
-def introduce(run: Path) -> None:
+def write_identity(run: Path) -> None:
     """Write down that this very process is the run's supervisor; whole, or not at all."""
     file = RunPaths(run).supervisor_file
     draft = file.with_name(f".{file.name}")
@@ -73,7 +73,7 @@ def introduce(run: Path) -> None:
     draft.replace(file)
 
 
-def beat(run: Path) -> None:
+def write_heartbeat(run: Path) -> None:
     """A sign of life, by the clock of the disk. A disk that will not take it now may do so later."""
     with suppress(OSError):
         os.utime(RunPaths(run).supervisor_file)
@@ -81,10 +81,10 @@ def beat(run: Path) -> None:
 
 def silence_seconds(run: Path) -> float:
     """How long ago the last heartbeat was, by the clock of the disk; endless, when there never was one."""
-    return disk_time(run) - last_beat(run)
+    return disk_time(run) - last_heartbeat(run)
 
 
-def last_beat(run: Path) -> float:
+def last_heartbeat(run: Path) -> float:
     """When the last heartbeat was, as a Unix timestamp by the clock of the disk; long ago when there never was."""
     try:
         return RunPaths(run).supervisor_file.stat().st_mtime
@@ -101,7 +101,7 @@ def disk_time(folder: Path) -> float:
         return time.time()
 
 
-def tell_to_stop(run: Path) -> None:
+def send_stop_signal(run: Path) -> None:
     """SIGTERM to the supervisor, if it is proven that the process is the one. It reads the stop file in any case."""
     who = identity_of(run)
     if who is None or not who.is_alive():
@@ -126,24 +126,24 @@ def has_begun(run: Path) -> bool:
         return False
 
 
-MARK = "CLOUDTRAIN_RUN_DIR"
+RUN_DIR_VARIABLE = "CLOUDTRAIN_RUN_DIR"
 """The variable that every process of a run inherits; the folder tells runs of the same id apart."""
 
 
-def end_orphans(run: Path, patience_seconds: float = 0) -> int:
+def end_orphans(run: Path, timeout_seconds: float = 0) -> int:
     """Kill every process that carries this run's mark in its environment; returns how many had to be killed.
 
-    `patience_seconds`: how long they may take to end by themselves first, as launchers do that lost their supervisor.
+    `timeout_seconds`: how long they may take to end by themselves first, as launchers do that lost their supervisor.
     Finds those too that left their process group or session. Linux tells their environment in /proc; elsewhere
     the process groups are all there is, and the supervisor ends those itself.
     """
     killed: set[int] = set()
     began = time.monotonic()
-    while alive := [pid for pid in _carriers(run) if pid != os.getpid()]:
+    while alive := [pid for pid in _run_processes(run) if pid != os.getpid()]:
         waited = time.monotonic() - began
-        if waited > patience_seconds + PATIENCE_SECONDS:
+        if waited > timeout_seconds + KILL_TIMEOUT_SECONDS:
             break
-        if waited >= patience_seconds:
+        if waited >= timeout_seconds:
             for pid in alive:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
@@ -152,19 +152,19 @@ def end_orphans(run: Path, patience_seconds: float = 0) -> int:
     return len(killed)
 
 
-def _carriers(run: Path) -> list[int]:
-    mark = f"{MARK}={run}".encode()
+def _run_processes(run: Path) -> list[int]:
+    mark = f"{RUN_DIR_VARIABLE}={run}".encode()
     found = []
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if mark in file.read_bytes().split(b"\0") and _sees_the_same(file.parent, run):
+            if mark in file.read_bytes().split(b"\0") and _same_folder_seen_by(file.parent, run):
                 found.append(int(file.parent.name))
         except OSError:
             continue
     return found
 
 
-def _sees_the_same(process: Path, run: Path) -> bool:
+def _same_folder_seen_by(process: Path, run: Path) -> bool:
     """Whether the run's path means to a process what it means to us: in a container it may be another folder."""
     root = process / "root"
     try:

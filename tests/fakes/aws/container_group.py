@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from cloudtrain.contracts.sagemaker import FAILURE_CHARACTERS, FAILURE_FILE, Container, TrainingJob
+from cloudtrain.contracts.sagemaker import FAILURE_CHARACTERS, FAILURE_FILE, NodeContainer, TrainingJob
 from cloudtrain.providers.emulation import container as rooms
 from cloudtrain.providers.local.ports import free_port
 from tests.fakes.containers import Container as Process
@@ -85,7 +85,7 @@ class ContainerGroup:
             if node.code is None:
                 node.end()
 
-    def _environment(self, container: Container, root: Path) -> dict[str, str]:
+    def _environment(self, container: NodeContainer, root: Path) -> dict[str, str]:
         home = root.parent / "home"
         home.mkdir(exist_ok=True)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from cloudtrain.contracts.azureml import KEPT_FOLDERS, CommandJob, Mount
+from cloudtrain.contracts.azureml import STORED_FOLDERS, CommandJob, Mount
 from cloudtrain.providers.emulation.container import addresses
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.documents import BlobPath, blob_path_of, literals
@@ -100,7 +100,7 @@ class ContainerGroup:
 
         "./outputs" and "./logs", after "Save and log files for Azure Machine Learning" in Microsoft's documentation.
         """
-        for index, name in itertools.product(range(len(self.contract.processes)), KEPT_FOLDERS):
+        for index, name in itertools.product(range(len(self.contract.processes)), STORED_FOLDERS):
             self._store(self._root(index) / "wd" / name, BlobPath(LOG_CONTAINER, f"{self.job.log_folder}{name}"))
 
     def _store(self, folder: Path, place: BlobPath) -> None:

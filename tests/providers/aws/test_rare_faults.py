@@ -9,7 +9,7 @@ import pytest
 
 from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError
-from cloudtrain.providers.aws.client import ONE_REQUEST_BYTES, Aws, aws
+from cloudtrain.providers.aws.client import ONE_REQUEST_BYTES, AwsClient, aws
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
 from tests.providers.aws.jobs import LASTING, PASSING, exists, submitted
@@ -27,7 +27,7 @@ def large(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def region(cloud: Cloud) -> Aws:
+def region(cloud: Cloud) -> AwsClient:
     return aws(cloud.region)
 
 
@@ -39,7 +39,7 @@ def open_uploads(cloud: Cloud, prefix: str) -> list[Any]:
 @pytest.mark.parametrize("operation", PARTS)
 @pytest.mark.parametrize("kind", PASSING)
 def test_an_upload_in_parts_outlives_what_passes(
-    cloud: Cloud, region: Aws, large: Path, kind: FaultKind, operation: str
+    cloud: Cloud, region: AwsClient, large: Path, kind: FaultKind, operation: str
 ) -> None:
     key = f"passing/{kind}/{operation}"
     cloud.endpoint.fault(kind, "s3", operation)
@@ -50,7 +50,7 @@ def test_an_upload_in_parts_outlives_what_passes(
 @pytest.mark.parametrize("operation", PARTS)
 @pytest.mark.parametrize("kind", [*LASTING, "error"])
 def test_an_upload_that_fails_leaves_neither_object_nor_open_parts(
-    cloud: Cloud, region: Aws, large: Path, kind: FaultKind, operation: str
+    cloud: Cloud, region: AwsClient, large: Path, kind: FaultKind, operation: str
 ) -> None:
     key = f"lasting/{kind}/{operation}"
     cloud.endpoint.fault(kind, "s3", operation, times=EVER)
@@ -62,7 +62,7 @@ def test_an_upload_that_fails_leaves_neither_object_nor_open_parts(
 
 
 def test_parts_that_a_killed_client_has_left_are_given_up_with_the_next_upload_of_the_same(
-    cloud: Cloud, region: Aws, large: Path
+    cloud: Cloud, region: AwsClient, large: Path
 ) -> None:
     s3 = cloud.client("s3")
     key, other = "killed/source.tar.gz", "killed/source.tar.gz.of-another"
@@ -79,7 +79,7 @@ def test_parts_that_a_killed_client_has_left_are_given_up_with_the_next_upload_o
 
 @pytest.mark.parametrize("right", ["s3:ListBucketMultipartUploads", "s3:AbortMultipartUpload"])
 def test_who_may_not_look_after_open_uploads_stores_the_source_all_the_same(
-    cloud: Cloud, region: Aws, large: Path, right: str
+    cloud: Cloud, region: AwsClient, large: Path, right: str
 ) -> None:
     cloud.account.denied_actions |= {right}
     assert region.put_once(cloud.bucket, f"rights/{right[3:]}", large, None, None)

@@ -72,10 +72,11 @@ def exists(cloud: AzureCloud, run_id: str) -> bool:
 
 def forget() -> None:
     """Connections and tokens, as if another process went on."""
-    from cloudtrain.providers.azure import client as azure
+    from cloudtrain.providers.azure.client import workspace
+    from cloudtrain.providers.azure.credentials import credential
 
-    azure.workspace.cache_clear()
-    azure.credential.cache_clear()
+    workspace.cache_clear()
+    credential.cache_clear()
 
 
 def log_of(cloud: AzureCloud, run_id: str, node: int) -> tuple[Container, str]:

@@ -229,5 +229,5 @@ def test_a_submission_of_which_nothing_was_sent_is_settled_without_asking(cloud:
     account = cloud.account
     at = workspace(account.subscription, account.resource_group, account.workspace)
     (ended,) = reconcile(at, run.folder, time.time())
-    assert ended["reason"].endswith("nothing was started")
+    assert ended.to_json()["reason"].endswith("nothing was started")
     assert cloud.endpoint.calls == []

@@ -107,7 +107,7 @@ def test_a_log_that_is_replaced_amid_a_look_is_found_by_the_next_one(cloud: Azur
 
 def test_a_flood_of_lines_comes_in_turns_and_whole(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     run = submitted("flood-1")
-    monkeypatch.setattr("cloudtrain.providers.azure.storage.MOST_BYTES", 1 << 14)
+    monkeypatch.setattr("cloudtrain.providers.azure.storage.MAX_BYTES", 1 << 14)
     lines = [f"line {number} {'é' * (number % 50)}" for number in range(10_000)]
     prints(cloud, run.id, 0, *lines, end="")
     run.status()
@@ -122,7 +122,7 @@ def test_a_line_longer_than_one_look_brings_keeps_nobody_waiting(
     cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submitted("endless-1")
-    monkeypatch.setattr("cloudtrain.providers.azure.storage.MOST_BYTES", 1 << 10)
+    monkeypatch.setattr("cloudtrain.providers.azure.storage.MAX_BYTES", 1 << 10)
     line = "\r".join(f"{number} %" for number in range(700))
     prints(cloud, run.id, 0, line, "[rank 0] after it")
     run.status()

@@ -91,8 +91,8 @@ def test_a_cancel_that_is_refused_since_the_job_is_over_is_no_error(
 def test_a_stop_is_sent_whatever_cannot_be_read(
     cloud: AzureCloud, kind: FaultKind, call: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.providers.azure.stop.HEARING_SECONDS", 0)
-    monkeypatch.setattr("cloudtrain.providers.azure.stop._grace", lambda _: 0.5)
+    monkeypatch.setattr("cloudtrain.providers.azure.stop.NOTICE_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.5)
     run = running(cloud, run_id_of("blind", kind, call[1]))
     cloud.endpoint.fault(kind, *call, times=EVER)
     with suppress(CloudError):  # that it has ended cannot be told by everybody
@@ -151,8 +151,8 @@ def test_a_job_that_cannot_be_told_to_save_goes_on_until_somebody_asks_again(
 def test_a_job_that_does_not_say_that_it_saved_within_its_grace_period_is_cancelled_and_this_is_said(
     cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.providers.azure.stop.HEARING_SECONDS", 0)
-    monkeypatch.setattr("cloudtrain.providers.azure.stop._grace", lambda _: 0.2)
+    monkeypatch.setattr("cloudtrain.providers.azure.stop.NOTICE_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.2)
     run = submitted("slow-save-1")
     cloud.service.jobs[run.id].enter("Running")
     state = run.stop()

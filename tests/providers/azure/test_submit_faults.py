@@ -98,7 +98,7 @@ def test_a_create_without_an_answer_is_settled_later(
         submitted(run_id)
     cloud.endpoint.reset()
     assert find_run(run_id).status().state == "submitting"
-    monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.ARRIVAL_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.CREATE_TIMEOUT_SECONDS", 0)
     state = find_run(run_id).status()
     assert state.state == "failed"
     assert "Azure ML knows no job" in state.reason

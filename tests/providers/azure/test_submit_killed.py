@@ -43,6 +43,6 @@ def test_a_submit_that_is_killed_at_any_call_leaves_one_job_or_none(
     assert in_process(*submit).code == 3
     assert exists(cloud, run_id) is made
     if sent and not made:
-        monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.ARRIVAL_SECONDS", 0)
+        monkeypatch.setattr("cloudtrain.providers.cloud.idempotent_create.CREATE_TIMEOUT_SECONDS", 0)
         status = json.loads(in_process("status", run_id, "--json").out)
         assert (status["state"], "nothing was started" in status["reason"]) == ("failed", True)
