@@ -51,7 +51,7 @@ class Declaration:
     """What `--provider` takes, and the key of its section in job.yaml."""
     label: str
     """What people call it: `SageMaker`."""
-    is_remote: bool
+    is_remote: bool = True
     """Whether asking about a run takes a network."""
     contract: str = "plain"
     """What its containers find: `sagemaker`; `plain` for our own."""

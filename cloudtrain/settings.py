@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,8 @@ def load_settings(
     issues: list[Issue] = []
     files = (_xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml", folder / FILE_NAME)
     tables = [_file(file, issues) for file in files]
-    known = _settings_for({key for table in tables for key in table}, environ)
+    chosen = [(flags or {}).get("provider"), *(table["provider"][0] for table in tables if "provider" in table)]
+    known = _settings_for({key for table in tables for key in table}, environ, chosen)
     values = {key: setting.default for key, setting in known.items() if setting.default is not None}
     values["data_dir"] = str(_xdg(environ, "XDG_DATA_HOME", ".local/share"))
     origins = dict.fromkeys(values, "default")
@@ -174,11 +175,15 @@ def load_settings(
     return Settings(values=values, origins=origins, folder=folder)
 
 
-def _settings_for(keys: Set[str], environ: Mapping[str, str]) -> dict[str, Setting]:
-    """The settings that these keys and variables may mean; other packages are searched only if they may be theirs."""
+def _settings_for(keys: Set[str], environ: Mapping[str, str], chosen: Sequence[object]) -> dict[str, Setting]:
+    """The settings that these keys and variables may mean; other packages are searched only if they may be theirs.
+
+    `chosen`: the providers that a flag or a file names, whose defaults count too; None where one names none.
+    """
     ours = known_settings(third_parties=False)
-    variables = {variable_of(key) for key in ours}
+    variables, names = {variable_of(key) for key in ours}, [each.name for each in declarations(third_parties=False)]
     are_ours = keys <= ours.keys() and all(name in variables for name in environ if name.startswith(PREFIX))
+    are_ours &= all(name in names for name in (*chosen, environ.get(variable_of("provider"))) if name)
     return ours if are_ours else known_settings()
 
 

@@ -40,7 +40,7 @@ class Target:
     contract: str = "plain"
     where: str
     """For people: `this machine`, `us-east-1`."""
-    max_nodes: int
+    max_nodes: int = 1
     grace_seconds: int
     """From the platform's SIGTERM to its SIGKILL."""
     unused: tuple[str, ...] = ()

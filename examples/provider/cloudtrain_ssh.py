@@ -17,7 +17,7 @@ LOOK = "[ -e started ] || exec echo absent; flock -n lock true || exec echo runn
 class SshSection(plugin.Section):
     """The section `ssh` of job.yaml."""
 
-    host: str = plugin.Field("localhost", description="the machine, as ssh takes it: me@gpu-box")
+    host: str | None = plugin.Field(None, description="the machine, as ssh takes it: me@gpu-box")
     folder: str = plugin.Field("/var/tmp/cloudtrain", pattern="^/", description="where it keeps runs")
 
 
@@ -35,22 +35,22 @@ class Ssh(plugin.BatchProvider):
     declaration = plugin.Declaration(
         name="ssh",
         label="SSH",
-        is_remote=True,
         input_schemes=("ssh",),
         input_example="ssh:///data/digits",
         secret_stores={"file": "PATH"},
+        settings={"host": plugin.Setting("the machine, unless job.yaml names one", default="localhost")},
         section=lambda: SshSection,
     )
 
     def target(self, settings: plugin.Settings, spec: plugin.JobSpec, *, rehearsal: bool = False) -> plugin.Target:
         section = spec.section(SshSection)
+        host = section.host or settings["ssh.host"]
         return plugin.Target(
             provider="ssh",
-            where=section.host,
-            max_nodes=1,
+            where=host,
             grace_seconds=settings["stop_grace"],
             unused=plugin.CLOUD_FIELDS,
-            config=SshConfig(host=section.host, folder=section.folder),
+            config=SshConfig(host=host, folder=section.folder),
         )
 
     def checks(self, plan: plugin.Plan, *, starting: bool) -> list[plugin.Issue]:

@@ -17,6 +17,9 @@ from cloudtrain.cli import cli
 from cloudtrain.settings import FILE_NAME, load_settings
 from pages import ROOT, Block, all_blocks, blocks, commands
 from tests.support.in_process import call
+from tests.support.third_party import PACKAGE, ssh_provider, ssh_site
+
+__all__ = ["ssh_provider", "ssh_site"]  # fixtures
 
 ACCOUNT = {
     "CLOUDTRAIN_AWS_REGION": "us-east-1",
@@ -65,7 +68,7 @@ PLANS = [
 
 @pytest.mark.parametrize(("block", "where"), PLANS)
 def test_a_job_that_is_shown_can_be_planned(
-    block: Block, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    block: Block, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     for name, value in {**ACCOUNT, "HF_TOKEN": "a token"}.items():
         monkeypatch.setenv(name, value)
@@ -73,6 +76,8 @@ def test_a_job_that_is_shown_can_be_planned(
     lay_out(tmp_path, yaml.safe_load(block.text))
     (tmp_path / "job.yaml").write_text(block.text)
     provider, _, as_ = where.partition(" as ")
+    if provider == "ssh":
+        request.getfixturevalue("ssh_provider")
     if provider in ("aws", "azure"):  # by the command, which holds the request against the cloud's rules
         ended = call("plan", "--provider", provider)
         assert ended.code == 0, ended.err
@@ -97,7 +102,16 @@ def test_on_azure_the_job_beside_microsofts_own_asks_for_the_same(
     assert request.document["distribution"] == {"type": "pytorch", "process_count_per_instance": 1}
 
 
-@pytest.mark.parametrize("block", all_blocks("toml"), ids=str)
+WHOLE = [block for block in all_blocks("toml", "python") if (PACKAGE / block.notes.get("file", "?")).is_file()]
+
+
+def test_the_worked_example_is_shown_whole() -> None:
+    shown = {block.notes["file"]: block.text for block in WHOLE}
+    assert shown == {path.name: path.read_text() for path in PACKAGE.iterdir() if path.is_file()}
+    assert len(shown["cloudtrain_ssh.py"].splitlines()) < 100
+
+
+@pytest.mark.parametrize("block", [block for block in all_blocks("toml") if block not in WHOLE], ids=str)
 def test_settings_that_are_shown_are_settings(block: Block, tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text(block.text)
     shown = {f"{table}.{key}" for table, keys in tomllib.loads(block.text).items() for key in keys}

@@ -1,11 +1,9 @@
-"""Where the conformance suite runs jobs of each provider: imitated clouds, this machine, and a stand-in for ssh."""
+"""Where the conformance suite runs jobs of each provider: imitated clouds and this machine."""
 
 from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +15,6 @@ from cloudtrain.testing.conformance import GREETING, GREETING_FILE, SECRET, Plat
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import IMAGE, AzureCloud
 from tests.support.engine import engine_and_image
-
-SSH = """#!/bin/sh
-# Stands for ssh: past its options and the host, the words are one command of a shell, here as there.
-while [ "$1" != -- ]; do shift; done
-shift 2
-cd / && exec sh -c "$*"
-"""
 
 
 def greeting(folder: Path) -> Path:
@@ -102,28 +93,3 @@ def azure(folder: Path) -> Iterator[Platform]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
-
-
-@contextmanager
-def ssh(folder: Path) -> Iterator[Platform]:
-    """The provider of the guide, which must be installed: the machine that it reaches is this one."""
-    (folder / "bin").mkdir()
-    (folder / "bin" / "ssh").write_text(SSH)
-    (folder / "bin" / "ssh").chmod(0o755)
-    (folder / "token").write_text(f"{SECRET}\n")
-    yield Platform(
-        provider="ssh",
-        job={"ssh": {"host": "gpu-box", "folder": str(folder / "runs of ssh")}, "image": {"ssh": sys.prefix}},
-        env={"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"},
-        input=f"ssh://{greeting(folder)}",
-        secret=f"file:{folder / 'token'}",
-    )
-
-
-def installed(package: Path, site: Path) -> None:
-    """Install a package into a folder, as pip does for everybody, without any index."""
-    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    argv += ["--disable-pip-version-check", "--target", str(site), str(package)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.fail(done.stderr)

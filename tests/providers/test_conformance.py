@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.testing.conformance import Platform, ProviderConformance
-from tests.house.tools import ROOT
+from examples.provider import test_ssh
 from tests.providers import platforms
+from tests.support.third_party import install
 
 pytestmark = [pytest.mark.torchrun, pytest.mark.linux("the machine on which these jobs run")]
 
@@ -41,15 +42,15 @@ class TestAzureML(ProviderConformance):
     platform = staticmethod(platforms.azure)
 
 
-class TestSsh(ProviderConformance):
-    """The worked example, as anybody would install it."""
+class TestSsh(test_ssh.TestSsh):
+    """The worked example."""
 
     @classmethod
     @contextmanager
     def platform(cls, folder: Path) -> Iterator[Platform]:
-        platforms.installed(ROOT / "examples" / "provider", folder / "site")
+        site = install(folder / "site")
         with pytest.MonkeyPatch.context() as patch:
-            patch.syspath_prepend(str(folder / "site"))
-            with platforms.ssh(folder) as platform:
+            patch.syspath_prepend(str(site))
+            with super().platform(folder) as platform:
                 yield platform
         sys.modules.pop("cloudtrain_ssh", None)

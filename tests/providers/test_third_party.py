@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,151 +15,131 @@ from cloudtrain.errors import SpecError, UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.settings import load_settings
 from cloudtrain.spec import json_schema
+from cloudtrain.submission.preflight import preflight
+from examples.provider import test_ssh
 from tests.support.in_process import call
 
-MODULE = '''
-from dataclasses import dataclass
-from cloudtrain.declaration import Declaration, Setting
-from cloudtrain.providers import Request
-from cloudtrain.spec.section import Section, Strings
-from cloudtrain.planning.target import ProviderConfig, Target
-from pydantic import Field
-
-class SlurmSection(Section):
-    """What is particular to Slurm."""
-    partition: str | None = Field(None, description="where to queue")
-    constraints: Strings = Field((), description="features of nodes")
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlurmConfig(ProviderConfig):
-    partition: str = "batch"
-
-class Slurm:
-    declaration = Declaration(
-        name="slurm", label="Slurm", is_remote=True, contract="slurm",
-        input_schemes=("lustre",), input_example="lustre://scratch/data", secret_stores={"pass": "PATH"},
-        section=lambda: SlurmSection, request_name="sbatch script",
-        settings={"account": Setting("who is billed"), "poll": Setting("seconds between looks", "seconds", 5.0)},
-    )
-    contracts = ("slurm",)
-
-    def target(self, settings, spec, *, rehearsal=False):
-        config = SlurmConfig(partition=spec.section(SlurmSection).partition or "batch")
-        limits = {"max_nodes": 4, "grace_seconds": 60}
-        return Target(provider="slurm", contract="slurm", where="the cluster", config=config, **limits)
-
-    def rules(self, plan):
-        return []
-
-    def checks(self, plan, *, starting):
-        return []
-
-    def render(self, plan, image=None):
-        partition = plan.target.config_as(SlurmConfig).partition
-        return Request(provider="slurm", document={"partition": partition, "nodes": plan.spec.resources.nodes})
-'''
-
 JOB = """name: digits
-image: {slurm: /images/torch.sif}
-inputs: {train: {slurm: lustre://scratch/digits, local: ./data}}
-secrets: {TOKEN: {slurm: "pass:team/token"}}
-slurm: {partition: gpu}
+image: {ssh: /opt/torch}
+inputs: {train: {ssh: "ssh:///data/digits", local: ./data}}
+secrets: {TOKEN: {ssh: "file:/home/me/token"}}
+ssh: {host: me@gpu-box, folder: /scratch/it's mine}
 """
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with a provider, installed; the current folder is a job's."""
-    info = tmp_path / "site" / "slurm_provider-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slurm-provider\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[cloudtrain.providers]\nslurm = slurm_provider:Slurm\n")
-    (tmp_path / "site" / "slurm_provider.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.delitem(__import__("sys").modules, "slurm_provider", raising=False)
-    job = tmp_path / "job"
-    job.mkdir()
-    monkeypatch.chdir(job)
-    (job / "job.yaml").write_text(JOB)
-    return job
+def job(tmp_path: Path, ssh_provider: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The provider of the guide is installed; the current folder is a job's."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path
 
 
-def test_it_is_found_and_says_what_it_is(slurm: Path) -> None:
-    assert is_provider("slurm")
-    assert "slurm" in provider_names()
-    assert declaration_of("slurm").label == "Slurm"
-    assert get_provider("slurm").declaration.name == "slurm"
+def test_it_is_found_and_says_what_it_is(job: Path) -> None:
+    assert is_provider("ssh")
+    assert "ssh" in provider_names()
+    assert declaration_of("ssh").label == "SSH"
+    assert get_provider("ssh").declaration.name == "ssh"
 
 
-def test_a_job_that_names_it_everywhere_is_planned_and_rendered(slurm: Path) -> None:
-    plan = cloudtrain.plan(cloudtrain.load(slurm / "job.yaml"), "slurm")
-    assert cloudtrain.render(plan).document == {"partition": "gpu", "nodes": 1}
-    assert plan.to_json()["target"]["facts"] == {"partition": "gpu"}
-    assert plan.to_json()["spec"]["slurm"] == {"partition": "gpu"}
+def test_a_job_that_names_it_everywhere_is_planned_and_rendered(job: Path) -> None:
+    plan = cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "ssh")
+    document, folder = cloudtrain.render(plan).document, f"/scratch/it's mine/{plan.run_id}"
+    assert document["host"] == "me@gpu-box"
+    words = [shlex.split(line) for line in document["script"].splitlines()]
+    assert ["cd", folder, "||", "exit", "1"] in words
+    assert ["export", "CLOUDTRAIN_INPUT_TRAIN=/data/digits"] in words
+    assert ["TOKEN=$(cat", "/home/me/token);", "export", "TOKEN"] in words
+    assert ["(cd", "source", "&&", "exec", "/opt/torch/bin/python3", "-u", f"{folder}/source/.cloudtrain)"] in words
+    assert plan.to_json()["target"]["facts"] == {"host": "me@gpu-box", "folder": "/scratch/it's mine"}
+    assert plan.to_json()["spec"]["ssh"] == {"host": "me@gpu-box", "folder": "/scratch/it's mine"}
     assert plan.unused == ()
 
 
-def test_its_section_is_checked_at_its_line_as_ours_are(slurm: Path) -> None:
-    (slurm / "job.yaml").write_text("name: digits\nslurm:\n  partitoin: gpu\n  constraints: 3\n")
+def test_its_section_is_checked_at_its_line_as_ours_are(job: Path) -> None:
+    (job / "job.yaml").write_text("name: digits\nssh:\n  hots: gpu-box\n  folder: runs\n")
     with pytest.raises(SpecError) as refused:
-        cloudtrain.load(slurm / "job.yaml")
-    lines = [issue.line().rpartition("/")[2] for issue in refused.value.issues]
-    assert lines == [
-        "job.yaml:3:3: slurm.partitoin: unknown key (did you mean 'partition'?)",
-        "job.yaml:4:3: slurm.constraints: expected a text or a list of texts, got 3",
-    ]
+        cloudtrain.load(job / "job.yaml")
+    lines = [issue.line().rpartition("/job.yaml")[2] for issue in refused.value.issues]
+    assert lines[0] == ":3:3: ssh.hots: unknown key (did you mean 'host'?)"
+    assert lines[1].startswith(":4:3: ssh.folder: ")
 
 
 def test_its_settings_are_read_from_file_and_environment_and_checked_at_their_line(
-    slurm: Path, monkeypatch: pytest.MonkeyPatch
+    job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (slurm / "cloudtrain.toml").write_text("[slurm]\naccount = 'physics'\n")
-    assert load_settings(slurm).get("slurm.account") == "physics"
-    assert load_settings(slurm).get("slurm.poll") == 5.0
-    (slurm / "cloudtrain.toml").write_text("[slurm]\nacount = 'physics'\n")
-    with pytest.raises(SpecError, match=r"cloudtrain\.toml:2: slurm\.acount: unknown setting .*'slurm\.account'"):
-        load_settings(slurm)
-    (slurm / "cloudtrain.toml").unlink()
-    monkeypatch.setenv("CLOUDTRAIN_SLURM_POLL", "20")
-    assert load_settings(slurm).get("slurm.poll") == 20.0
+    assert load_settings(job, {"provider": "ssh"})["ssh.host"] == "localhost"
+    (job / "cloudtrain.toml").write_text("[ssh]\nhost = 'gpu-box'\n")
+    assert load_settings(job).get("ssh.host") == "gpu-box"
+    (job / "cloudtrain.toml").write_text("[ssh]\nhots = 'gpu-box'\n")
+    with pytest.raises(SpecError, match=r"cloudtrain\.toml:2: ssh\.hots: unknown setting .*'ssh\.host'"):
+        load_settings(job)
+    (job / "cloudtrain.toml").unlink()
+    monkeypatch.setenv("CLOUDTRAIN_SSH_HOST", "other-box")
+    (job / "job.yaml").write_text("name: digits\n")
+    plan = cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "ssh")
+    assert cloudtrain.render(plan).document["host"] == "other-box"
 
 
-def test_its_secrets_and_inputs_are_held_against_what_it_declares(slurm: Path) -> None:
-    (slurm / "job.yaml").write_text("secrets: {TOKEN: {slurm: 'vault:x'}}\n")
-    with pytest.raises(SpecError, match=r"secrets\.TOKEN\.slurm: expected 'pass:PATH'"):
-        cloudtrain.load(slurm / "job.yaml")
-    (slurm / "job.yaml").write_text("inputs: {train: 's3://bucket/x/'}\n")
-    with pytest.raises(SpecError, match="cannot be read by the slurm provider") as refused:
-        cloudtrain.plan(cloudtrain.load(slurm / "job.yaml"), "slurm")
-    assert "{slurm: 'lustre://scratch/data', aws: 's3://bucket/x/'}" in (refused.value.issues[0].hint or "")
+def test_its_secrets_and_inputs_are_held_against_what_it_declares(job: Path) -> None:
+    (job / "job.yaml").write_text("secrets: {TOKEN: {ssh: 'vault:x'}}\n")
+    with pytest.raises(SpecError, match=r"secrets\.TOKEN\.ssh: expected 'file:PATH'"):
+        cloudtrain.load(job / "job.yaml")
+    (job / "job.yaml").write_text("inputs: {train: 's3://bucket/x/'}\n")
+    with pytest.raises(SpecError, match="cannot be read by the ssh provider") as refused:
+        cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "ssh")
+    assert "{ssh: 'ssh:///data/digits', aws: 's3://bucket/x/'}" in (refused.value.issues[0].hint or "")
 
 
-def test_other_providers_say_that_its_section_means_nothing_to_them(slurm: Path) -> None:
-    (slurm / "job.yaml").write_text("slurm: {partition: gpu}\n")
-    assert cloudtrain.plan(cloudtrain.load(slurm / "job.yaml"), "local").unused == ("slurm",)
+def test_its_checks_name_the_line_of_what_its_machine_has_not(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").write_text(test_ssh.STAND_IN)
+    (tmp_path / "bin" / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "here").mkdir()
+    inputs = f"inputs:\n  there: {{ssh: 'ssh://{tmp_path}/here'}}\n  gone: {{ssh: 'ssh:///no/such'}}\n"
+    (job / "job.yaml").write_text(f"{inputs}secrets:\n  TOKEN: {{ssh: 'file:/no/token'}}\n")
+    issues = preflight(cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "ssh"))
+    assert [issue.line().rpartition("/job.yaml")[2] for issue in issues] == [
+        ":3:3: inputs.gone: localhost has no /no/such",
+        ":5:3: secrets.TOKEN: localhost has no /no/token",
+    ]
 
 
-def test_the_schema_and_the_plan_for_people_know_it(slurm: Path) -> None:
+def test_other_providers_say_that_its_section_means_nothing_to_them(job: Path) -> None:
+    (job / "job.yaml").write_text("ssh: {host: gpu-box}\n")
+    assert cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "local").unused == ("ssh",)
+
+
+def test_the_schema_and_the_plan_for_people_know_it(job: Path) -> None:
     schema = json_schema()
-    assert "slurm" in schema["properties"]
-    assert "slurm" in schema["$defs"]["Resources"]["properties"]["instance"]["properties"]
-    shown = call("plan", "--provider", "slurm")
+    assert "ssh" in schema["properties"]
+    assert "ssh" in schema["$defs"]["Resources"]["properties"]["instance"]["properties"]
+    (job / "job.yaml").write_text("ssh: {host: gpu-box}\n")
+    shown = call("plan", "--provider", "ssh")
     assert shown.code == 0, shown.err
-    assert "sbatch script, 2 fields" in shown.out
+    assert "on gpu-box" in shown.out
 
 
-def test_one_that_cannot_be_imported_is_told_where_it_is_named_and_nowhere_else(slurm: Path) -> None:
-    (slurm.parent / "site" / "slurm_provider.py").write_text("import there_is_no_such_module\n")
-    (slurm / "job.yaml").write_text("name: digits\n")
-    cloudtrain.plan(cloudtrain.load(slurm / "job.yaml"), "local")
-    with pytest.raises(UsageError, match="'slurm' of slurm-provider cannot be imported: No module named"):
-        cloudtrain.plan(cloudtrain.load(slurm / "job.yaml"), "slurm")
+def test_one_that_cannot_be_imported_is_told_where_it_is_named_and_nowhere_else(
+    job: Path, ssh_provider: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "site"
+    shutil.copytree(ssh_provider, broken)
+    (broken / "cloudtrain_ssh.py").write_text("import there_is_no_such_module\n")
+    monkeypatch.syspath_prepend(str(broken))
+    (job / "job.yaml").write_text("name: digits\n")
+    cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "local")
+    with pytest.raises(UsageError, match="'ssh' of cloudtrain-ssh cannot be imported: No module named"):
+        cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "ssh")
 
 
 def test_without_the_package_its_name_is_unknown(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text("slurm: {partition: gpu}\ninputs: {x: {slurm: y}}\n")
+    (tmp_path / "job.yaml").write_text("ssh: {host: gpu-box}\ninputs: {x: {ssh: y}}\n")
     with pytest.raises(SpecError) as refused:
         cloudtrain.load(tmp_path / "job.yaml")
     told = [issue.line() for issue in refused.value.issues]
-    assert any(line.endswith("slurm: unknown key") for line in told)
-    assert any("inputs.x.slurm: unknown provider" in line for line in told)
+    assert any(line.endswith("ssh: unknown key") for line in told)
+    assert any("inputs.x.ssh: unknown provider" in line for line in told)
