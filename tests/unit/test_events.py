@@ -45,11 +45,11 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
 def test_no_line_whatever_breaks_the_supervisor_and_what_it_keeps_can_be_shown(
     supervisor: Supervisor, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    while supervisor._read(supervisor.nodes[0]):
+    while supervisor.nodes[0].read(supervisor._record):
         pass
-    supervisor.nodes[0].code = 1
+    supervisor.nodes[0].exit_code = 1
     supervisor.first_failed = supervisor.nodes[0]
-    assert supervisor._outcome()["state"] in ("failed", "stopped")
+    assert supervisor._outcome().state in ("failed", "stopped")
     state = fold_json("x", [BORN, *events_of(supervisor.folder)])
     assert state.metrics, "some of the lines were good ones"
     show(state)

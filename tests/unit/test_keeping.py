@@ -77,12 +77,12 @@ def test_a_disk_without_hard_links_gets_copies(tmp_path: Path, monkeypatch: pyte
 
 def test_new_and_changed_files_are_copied_and_none_is_taken_away(tmp_path: Path) -> None:
     source, into = tmp_path / "source", tmp_path / "into" / "checkpoints"
-    assert keeping.sync(source, into) == 0
+    assert keeping.sync_folder(source, into) == 0
     write(source, {"step-1/model": "1", "last": "1", ".hidden.tmp": "kept", ".cloudtrain-1234abcd.part": "ours"})
     (source / "empty").mkdir()
     (source / "link").symlink_to("last")
-    assert keeping.sync(source, into) == 3
-    assert keeping.sync(source, into) == 0
+    assert keeping.sync_folder(source, into) == 3
+    assert keeping.sync_folder(source, into) == 0
     assert (into / "last").stat().st_mtime_ns == (source / "last").stat().st_mtime_ns
     assert not (into / "last").samefile(source / "last")
 
@@ -90,7 +90,7 @@ def test_new_and_changed_files_are_copied_and_none_is_taken_away(tmp_path: Path)
     os.utime(source / "last", ns=(0, (into / "last").stat().st_mtime_ns + 1))
     shutil.rmtree(source / "step-1")
     (source / "step-1").write_text("now a file")
-    assert keeping.sync(source, into) == 1
+    assert keeping.sync_folder(source, into) == 1
     assert contents(into) == {"step-1/model": "1", "last": "2", ".hidden.tmp": "kept"}
 
 
@@ -100,7 +100,7 @@ def test_what_is_deleted_is_deleted_there_too_unless_another_node_brings_it_anew
 
     def sync() -> None:
         for node, known in zip(nodes, seen, strict=True):
-            keeping.sync(node, into, known)
+            keeping.sync_folder(node, into, known)
 
     for node in nodes:
         write(node, {"step-1/model": "1", "step-2/model": "2", "own/" + node.name: "x"})
@@ -121,7 +121,7 @@ def test_a_file_that_changes_while_it_is_copied_is_left_to_the_next_round(
 ) -> None:
     source, into = tmp_path / "source", tmp_path / "into"
     write(source, {"model": "old", "other": "x"})
-    keeping.sync(source, into)
+    keeping.sync_folder(source, into)
     (source / "model").write_text("newer")
     (source / "other").write_text("xx")
     copy = shutil.copyfile
@@ -140,7 +140,7 @@ def test_a_file_that_changes_while_it_is_copied_is_left_to_the_next_round(
 
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "copyfile", disturbed)
-        assert keeping.sync(source, into) == 1
+        assert keeping.sync_folder(source, into) == 1
     assert contents(into) == {"model": "old", "other": "xx"}
-    assert keeping.sync(source, into) == (change != "vanishes")
+    assert keeping.sync_folder(source, into) == (change != "vanishes")
     assert contents(into)["model"] == {"grows": "newest, longer", "replaced": "NEWER", "vanishes": "old"}[change]

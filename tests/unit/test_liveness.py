@@ -243,7 +243,7 @@ def test_a_supervisor_that_died_before_it_took_the_run_on_is_known_by_who_was_st
     folder = born(store, "b-1")
     assert supervisor_state(folder.path, MINE) is SupervisorState.ALIVE
     assert supervisor_state(folder.path, replace(MINE, start="1")) is SupervisorState.DEAD
-    assert supervisor_state(folder.path, ELSEWHERE) is SupervisorState.NOT_BEGUN
+    assert supervisor_state(folder.path, ELSEWHERE) is SupervisorState.NOT_STARTED
 
 
 def test_who_takes_a_run_on_says_so(store: RunStore) -> None:

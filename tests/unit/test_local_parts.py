@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.providers.local.ports import free_port
-from cloudtrain.providers.local.supervisor import Supervisor, _take
-from cloudtrain.providers.local.supervisor_status import SupervisorState, end_orphans, has_begun, supervisor_state
+from cloudtrain.providers.local.processes import free_port
+from cloudtrain.providers.local.supervisor import Supervisor, _take_lock
+from cloudtrain.providers.local.supervisor_status import SupervisorState, end_orphans, has_started, supervisor_state
 from tests.house.tools import ROOT
 
 
@@ -32,7 +32,7 @@ def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> 
     looking.wait()
     try:
         for _ in range(200):
-            assert _take(lock)
+            assert _take_lock(lock)
             fcntl.flock(lock, fcntl.LOCK_UN)
     finally:
         done.set()
@@ -42,22 +42,22 @@ def test_a_look_at_a_run_never_costs_the_supervisor_its_lock(tmp_path: Path) -> 
 
 def test_a_second_supervisor_gives_up(tmp_path: Path) -> None:
     first, second = (os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(2))
-    assert _take(first)
-    assert not _take(second, timeout_seconds=0.05)
+    assert _take_lock(first)
+    assert not _take_lock(second, timeout_seconds=0.05)
     os.close(first)
     os.close(second)
 
 
 def test_the_lock_tells_whether_a_supervisor_lives(tmp_path: Path) -> None:
-    assert supervisor_state(tmp_path) is SupervisorState.NOT_BEGUN
-    assert not has_begun(tmp_path)
+    assert supervisor_state(tmp_path) is SupervisorState.NOT_STARTED
+    assert not has_started(tmp_path)
     lock = os.open(tmp_path / "supervisor.lock", os.O_RDWR | os.O_CREAT)
-    assert _take(lock)
+    assert _take_lock(lock)
     os.pwrite(lock, b"4711", 0)
     assert supervisor_state(tmp_path) is SupervisorState.ALIVE
     os.close(lock)
     assert supervisor_state(tmp_path) is SupervisorState.DEAD
-    assert has_begun(tmp_path)
+    assert has_started(tmp_path)
 
 
 def test_nothing_is_ended_that_does_not_belong_to_the_run(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_checkpoints_that_cannot_be_kept_now_end_no_training_and_are_kept_later(
     saved.write_text("weights")
     (tmp_path / "checkpoints").symlink_to("checkpoints")  # leads nowhere, for root too
     supervisor = Supervisor(tmp_path, tmp_path / "source.tar.gz", [])
-    supervisor._keep()
+    supervisor._sync()
     assert "checkpoints not kept" in capfd.readouterr().err
     (tmp_path / "checkpoints").unlink()
-    supervisor._keep()
+    supervisor._sync()
     assert (tmp_path / "checkpoints" / "step-1").read_text() == "weights"

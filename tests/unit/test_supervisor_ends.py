@@ -17,6 +17,7 @@ from cloudtrain.contracts.launch import Launch
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import end_on_full_disk
 from cloudtrain.providers.local.provider import LocalProvider
+from cloudtrain.runs.events import Cause, Ended
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import EVENT_MARK
@@ -44,9 +45,9 @@ class Shells:
             for node, line in enumerate(self.lines)
         ]
 
-    def keep(self) -> None: ...
+    def sync(self) -> None: ...
 
-    def clear(self) -> None: ...
+    def clean_up(self) -> None: ...
 
     def collect(self) -> list[str]:
         return []
@@ -144,8 +145,9 @@ def test_an_end_too_long_for_its_room_keeps_what_matters(tmp_path: Path) -> None
     file = RunPaths(tmp_path).end_on_full_disk
     end_on_full_disk.reserve(file)
     assert end_on_full_disk.read(file) is None
-    error = {f"field-{number}": "é" * 9000 for number in range(40)}
-    ended = {"type": "ended", "time": 1.5, "state": "failed"}
-    end_on_full_disk.write(file, {**ended, "reason": "x" * 9000, "error": error})
-    assert end_on_full_disk.read(file) == {**ended, "reason": "x" * 500}
-    assert file.stat().st_size == end_on_full_disk.ROOM
+    extra = {f"field-{number}": "é" * 9000 for number in range(40)}
+    cause = {"rank": 0, "node": 0, "time": 1.0, "exception": "ValueError", "message": "m"}
+    ended = Ended(time=1.5, state="failed")
+    end_on_full_disk.write(file, ended.replace(reason="x" * 9000, error=Cause.read({**cause, **extra})))
+    assert end_on_full_disk.read(file) == ended.replace(reason="x" * 500)
+    assert file.stat().st_size == end_on_full_disk.RESERVED_BYTES

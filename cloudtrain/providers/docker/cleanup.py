@@ -25,7 +25,7 @@ def remove_leftovers(run: Path) -> str:
 
 def clean_up_ended_run(run: Path) -> None:
     """Remove what an ended run has left because the engine was away at its end; if it still is, at a later look."""
-    if cleanup_marker(run).exists() and supervisor_state(run) in (SupervisorState.DEAD, SupervisorState.NOT_BEGUN):
+    if cleanup_marker(run).exists() and supervisor_state(run) in (SupervisorState.DEAD, SupervisorState.NOT_STARTED):
         remove_leftovers(run)
 
 
@@ -34,6 +34,6 @@ def clean_up_dead_runs(data_dir: Path) -> None:
     with docker_engine() as engine:
         for run_id in sorted(engine.labelled({DATA_LABEL: str(data_dir)}, RUN_LABEL)):
             run = data_dir / "runs" / run_id
-            if supervisor_state(run) in (SupervisorState.DEAD, SupervisorState.NOT_BEGUN):
+            if supervisor_state(run) in (SupervisorState.DEAD, SupervisorState.NOT_STARTED):
                 end_orphans(run, ORPHAN_STOP_SECONDS)
                 remove_containers(run)

@@ -89,11 +89,11 @@ class DockerEmulator:
             engine.make_network(self.network, self.labels, internal=self.isolated)
         return [self._container_launch(launch, rootless) for launch in launches]
 
-    def keep(self) -> None:
+    def sync(self) -> None:
         """As the contract does."""
-        self.inner.keep()
+        self.inner.sync()
 
-    def clear(self) -> None:
+    def clean_up(self) -> None:
         """Containers outlive the processes that watch them, where those were killed; the network outlives them all."""
         try:
             remove_containers(self.paths.run)

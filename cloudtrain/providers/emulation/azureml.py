@@ -84,10 +84,10 @@ class AzureMLEmulator:
         folder.mkdir(parents=True)
         return folder
 
-    def keep(self) -> None:
+    def sync(self) -> None:
         """Nothing: they write where it stays, as to a mounted datastore."""
 
-    def clear(self) -> None:
+    def clean_up(self) -> None:
         """Nothing: all that a node starts is a process that carries the run's mark."""
 
     def collect(self) -> list[str]:

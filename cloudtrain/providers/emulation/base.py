@@ -30,11 +30,11 @@ class Emulator(Protocol[LaunchT]):
         """Lay everything out, and say what is to be started, one launch per node."""
         ...
 
-    def keep(self) -> None:
+    def sync(self) -> None:
         """Called now and then while it runs: what must survive even if this machine dies."""
         ...
 
-    def clear(self) -> None:
+    def clean_up(self) -> None:
         """Called when the nodes' processes have ended: nothing that they have started goes on. CloudtrainError."""
         ...
 

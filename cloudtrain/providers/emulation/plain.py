@@ -39,10 +39,10 @@ class PlainEmulator:
         for launch in self.request["launches"]:
             unpack(archive, self.paths.source(launch["node"]))
 
-    def keep(self) -> None:
+    def sync(self) -> None:
         """Nothing: they write where it stays."""
 
-    def clear(self) -> None:
+    def clean_up(self) -> None:
         """Nothing: all that a node starts is a process that carries the run's mark."""
 
     def collect(self) -> list[str]:

@@ -21,7 +21,7 @@ from cloudtrain.providers.emulation.base import (
 )
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
-from cloudtrain.providers.emulation.storage_sync import FileStates, merge, sync
+from cloudtrain.providers.emulation.storage_sync import FileStates, merge, sync_folder
 
 
 class SageMakerEmulator:
@@ -66,17 +66,17 @@ class SageMakerEmulator:
             launches.append(Launch(node=container.node, argv=argv, cwd=str(root), env=env, secrets=secrets))
         return launches
 
-    def keep(self) -> None:
+    def sync(self) -> None:
         """Checkpoints are uploaded as they come, from every node to one place."""
         for root in self.roots:
-            sync(root / self.job.checkpoints, self.paths.checkpoints, self.seen.setdefault(root, {}))
+            sync_folder(root / self.job.checkpoints, self.paths.checkpoints, self.seen.setdefault(root, {}))
 
-    def clear(self) -> None:
+    def clean_up(self) -> None:
         """Nothing: all that a node starts is a process that carries the run's mark."""
 
     def collect(self) -> list[str]:
         """All nodes' model folders become one, and so do their output folders."""
-        self.keep()
+        self.sync()
         said: list[str] = []
         for folder, into in (("model", self.paths.model), ("output/data", self.paths.output)):
             for name in merge([root / folder for root in self.roots], into, f"{ROOT}/{folder}", said.append):

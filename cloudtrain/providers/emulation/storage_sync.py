@@ -21,7 +21,7 @@ FileStates = dict[Path, tuple[int, int]]
 """Files by their paths: size, and time of the last change in nanoseconds."""
 
 
-def sync(source: Path, into: Path, seen: FileStates | None = None) -> int:
+def sync_folder(source: Path, into: Path, seen: FileStates | None = None) -> int:
     """Copy the files that are new, or have another size or time than their copy; returns how many.
 
     Each comes whole or not at all. What vanishes or changes meanwhile is left to the next round, and nothing is removed

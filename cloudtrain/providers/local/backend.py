@@ -1,4 +1,4 @@
-"""What every provider that runs jobs on this machine does alike: a supervisor per run, and the run's own folders."""
+"""What all providers on this machine share: a supervisor process per run, and artifacts in the run's own folders."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from cloudtrain.providers.local.supervisor_status import (
     SupervisorState,
     disk_time,
     end_orphans,
-    has_begun,
+    has_started,
     identity_of,
     last_heartbeat,
     send_stop_signal,
     supervisor_state,
 )
-from cloudtrain.runs.events import Ended
+from cloudtrain.runs.events import Ended, Phase
 from cloudtrain.runs.files import private_opener, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.identity import ProcessIdentity
@@ -43,37 +43,37 @@ if TYPE_CHECKING:
     from cloudtrain.providers.emulation.plan import EmulatedPlan
 
 ORPHAN_STOP_SECONDS = 10
-"""How long nodes that lost their supervisor may take to stop by themselves, with a checkpoint."""
+"""How long nodes that lost their supervisor may take to save a checkpoint and end."""
 
 START_DEADLINE_SECONDS = 20
-"""A start that nobody recorded and that has not reported by then never will; a supervisor that comes later gives up."""
+"""If no supervisor has started by then, none will: one that comes later gives up."""
 
-FAR_START_DEADLINE_SECONDS = 120
-"""The same for a supervisor that was started where we cannot look, and that perhaps has much to wait for."""
+REMOTE_START_DEADLINE_SECONDS = 120
+"""The same for a supervisor in another container or on another host, which may start more slowly."""
 
-ANSWER_SECONDS = 60
-"""A supervisor that cannot be looked at from here, and has shown no sign of life so long after a stop, is given up."""
+STOP_RESPONSE_SECONDS = 60
+"""A supervisor in another container or on another host is given up if it sends no heartbeat so long after a stop."""
 
 UNUSED = ("image", *CLOUD_FIELDS, "resources.shm")
-"""Fields of the spec that mean nothing on this machine."""
+"""Fields of the spec that are not used on this machine."""
 
 
 class LocalBackend(Provider):
-    """The part of a provider that is the same for launchers and for containers."""
+    """The part of a provider that is the same for processes and for containers."""
 
     container_root = ""
-    """Where a job sees the run's own folders, if that is not where they are."""
+    """The path in the container below which a job sees the run's folders; empty: it sees them where they are."""
 
     @property
     def contracts(self) -> tuple[str, ...]:
-        """Our own, and those that are emulated here."""
+        """The plain contract, and those of the clouds, which are emulated."""
         from cloudtrain.providers.aws.declaration import DECLARATION as AWS
         from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 
         return ("plain", AWS.contract, AZURE.contract)
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """Checkpoints of a run in a cloud are not at hand here."""
+        """An issue if the run is to resume from checkpoints that are in a cloud."""
         earlier = plan.context.resume_from
         if "://" not in earlier:
             return []
@@ -81,7 +81,7 @@ class LocalBackend(Provider):
         return [Issue((), f"the earlier run's checkpoints are in {earlier}", hint)]
 
     def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> Emulator[Launch]:
-        """What executes a request here, under the contract that it is for. The supervisor asks for it."""
+        """The emulator that executes a request under its contract. Called by the supervisor."""
         raise NotImplementedError
 
     def start(
@@ -93,7 +93,7 @@ class LocalBackend(Provider):
         progress: Progress | None,  # noqa: ARG002
         record: Record,  # noqa: ARG002  (the supervisor reports for itself)
     ) -> dict[str, Any]:
-        """Start the supervisor, in a session of its own: closing the terminal does not reach it."""
+        """Start the supervisor in a session of its own, so that closing the terminal does not end it."""
         paths = RunPaths(run.path)
         argv = [*run_module("local.supervisor"), str(run.path), str(archive)]
         with storing(paths.supervisor_log), open(paths.supervisor_log, "wb", opener=private_opener) as log:
@@ -105,75 +105,75 @@ class LocalBackend(Provider):
                 stderr=log,
                 start_new_session=True,
             )
-        identity = ProcessIdentity.of(process.pid).to_json()  # before anybody may collect it
+        identity = ProcessIdentity.of(process.pid).to_json()  # before it can be reaped
         _reap(process)
         return identity
 
     def poll_seconds(self, run: RunFolder) -> float:  # noqa: ARG002
-        """A look at this machine costs next to nothing."""
+        """One second: observing a run on this machine is cheap."""
         return 1.0
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """The end of a run whose supervisor is proven to be gone; what of it is left, if anything, is ended first.
+        """The end of a run whose supervisor is dead; what it left running is ended first.
 
-        A supervisor that cannot be looked at from here is never ended by a look: what is seen of it is said.
+        If it is unknown whether the supervisor lives, nothing is ended, and a phase says so.
         """
-        return () if state.has_ended else (Observation(events=self._observed_events(run, state)),)
+        return () if state.has_ended else (Observation(events=self._state_events(run, state)),)
 
-    def _observed_events(self, run: RunFolder, state: RunState) -> list[Event]:
+    def _state_events(self, run: RunFolder, state: RunState) -> Sequence[Event]:
+        """What the supervisor's state means for the run. StorageError if the run's folder was removed."""
         if not run.path.is_dir():
             hint = "a training that still ran there ends within seconds"
             raise StorageError(f"run {run.run_id}: its folder was removed", hint=hint)
         now = time.time()
-        life = supervisor_state(run.path, ProcessIdentity.from_json(state.ref))
-        if life in (SupervisorState.ALIVE, SupervisorState.NOT_BEGUN) and (
-            life is SupervisorState.ALIVE or not self._is_overdue(run, state, now)
-        ):
+        supervisor = supervisor_state(run.path, ProcessIdentity.from_json(state.ref))
+        is_starting = supervisor is SupervisorState.NOT_STARTED and not self._is_overdue(run, state, now)
+        if supervisor is SupervisorState.ALIVE or is_starting:
             return [_phase(now, "")] if state.phase else []
-        given_up = life is SupervisorState.UNKNOWN and _ignored_stop(run.path)
-        # It may have written its last word and gone between the reading of the events and this look.
+        given_up = supervisor is SupervisorState.UNKNOWN and _ignored_stop(run.path)
+        # It may have written the last event and exited after the events were read.
         if run.last_event(Ended):
             return []
-        if told := end_on_full_disk.read(RunPaths(run.path).end_on_full_disk):
+        if ended := end_on_full_disk.read(RunPaths(run.path).end_on_full_disk):
             self.end_orphans(run.path)
-            return [told]
-        if life is SupervisorState.UNKNOWN and not given_up:
+            return [ended]
+        if supervisor is SupervisorState.UNKNOWN and not given_up:
             phase = f"no sign of life of its supervisor{_where(run.path)}"
             since = last_heartbeat(run.path)
             return [] if state.phase == phase else [_phase(now, phase, since if since > 0 else now)]
         reason = "submit was interrupted before anything started"
         if given_up:
             reason = f"its supervisor{_where(run.path)} shows no sign of life and did not answer the stop"
-        elif has_begun(run.path):
+        elif has_started(run.path):
             reason = "its supervisor is gone (killed, or this machine was restarted)"
-        if not given_up and (left := self.end_orphans(run.path)):
-            reason += f"; {left}"
-        return [{"type": "ended", "time": now, "state": "failed", "reason": reason}]
+        if not given_up and (orphans := self.end_orphans(run.path)):
+            reason += f"; {orphans}"
+        return [Ended(time=now, state="failed", reason=reason)]
 
     def _is_overdue(self, run: RunFolder, state: RunState, now: float) -> bool:
-        deadline = START_DEADLINE_SECONDS if state.ref is None else FAR_START_DEADLINE_SECONDS
+        deadline = START_DEADLINE_SECONDS if state.ref is None else REMOTE_START_DEADLINE_SECONDS
         return now - state.created >= deadline and not run.is_being_submitted()
 
     def end_orphans(self, run: Path) -> str:
-        """End what a dead supervisor left running; what there is to say of it."""
-        left = end_orphans(run, ORPHAN_STOP_SECONDS)
-        return f"{left} processes that were left have been ended" if left else ""
+        """End processes that a dead supervisor left running; returns a note, empty if there were none."""
+        count = end_orphans(run, ORPHAN_STOP_SECONDS)
+        return f"{count} processes that were left have been ended" if count else ""
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:  # noqa: ARG002
-        """A file that the supervisor looks for each second, wherever it runs; and SIGTERM, if it is proven ours."""
+        """Write the stop file, which the supervisor checks every second, and send SIGTERM if it is on this machine."""
         with storing(run.path):
             RunPaths(run.path).stop_file.touch()
         send_stop_signal(run.path)
         return True
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
-        """The run's own folders, those that hold something."""
+        """The run's own folders that are not empty."""
         paths = RunPaths(run.path)
         found = {"model": paths.model, "output": paths.output, "checkpoints": paths.checkpoints}
         return {name: str(path) for name, path in found.items() if _is_own_folder(path) and any(path.iterdir())}
 
     def checkpoints(self, run: RunFolder, state: RunState) -> str:
-        """Their folder, if it holds any."""
+        """The path of the checkpoint folder; empty if there are none."""
         return self.artifacts(run, state).get("checkpoints", "")
 
     def fetch(
@@ -185,61 +185,61 @@ class LocalBackend(Provider):
         progress: Progress | None,  # noqa: ARG002
         note: Note,
     ) -> list[str]:
-        """Copy them."""
-        brought = []
+        """Copy the artifacts."""
+        copied = []
         for name in names:
             source = run.path / name
-            if source.is_symlink():  # in place of the folder that was made for it
+            if source.is_symlink():  # the job has replaced the folder by a link
                 note(f"{name} was left out: a link in place of the folder ({source.readlink()})")
             elif name in self.artifacts(run, state):
                 roots = (f"{self.container_root}/{name}",) if self.container_root else ()
                 if copy_results(source, folder / name, roots, note):
-                    brought.append(name)
-        return brought
+                    copied.append(name)
+        return copied
 
     def release(self, run: RunFolder, state: RunState) -> Observation:  # noqa: ARG002
-        """UsageError: a run of this machine keeps none."""
+        """UsageError: a run on this machine keeps no machines."""
         raise UsageError(f"run {run.run_id} keeps no machines: it runs on this one")
 
     def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
-        """UsageError: there is no SDK."""
+        """UsageError: there is no SDK for this machine."""
         raise UsageError("a run on this machine has no object of a cloud's SDK")
 
 
 def _is_own_folder(path: Path) -> bool:
-    """A program may put a link in its place, which leads to somebody else's files."""
+    """Whether it is a folder and not a link, by which a job could lead to somebody else's files."""
     return path.is_dir() and not path.is_symlink()
 
 
-def _phase(now: float, phase: str, since: float | None = None) -> dict[str, Any]:
-    return {"type": "phase", "time": now, "phase": phase, "since": since or now}
+def _phase(now: float, phase: str, since: float | None = None) -> Phase:
+    return Phase(time=now, phase=phase, since=since or now)
 
 
 def _where(run: Path) -> str:
-    who = identity_of(run)
-    return f" on {who.machine}" if who else ""
+    identity = identity_of(run)
+    return f" on {identity.machine}" if identity else ""
 
 
 def _ignored_stop(run: Path) -> bool:
-    """Whether a stop was asked for long ago, and no heartbeat has come since; both by the clock of the disk."""
+    """Whether a stop was requested long ago and no heartbeat has come since, by the clock of the disk."""
     try:
-        asked = RunPaths(run).stop_file.stat().st_mtime
+        requested_at = RunPaths(run).stop_file.stat().st_mtime
     except OSError:
         return False
-    return last_heartbeat(run) < asked < disk_time(run) - ANSWER_SECONDS
+    return last_heartbeat(run) < requested_at < disk_time(run) - STOP_RESPONSE_SECONDS
 
 
-def resolve_path(plan: Plan, place: str) -> str:
-    """The absolute path of a place on this machine, as the spec says it."""
-    return os.path.normpath(Path(plan.context.folder) / Path(place).expanduser())
+def resolve_path(plan: Plan, location: str) -> str:
+    """The absolute path of a location on this machine; relative ones in the spec count from the job's folder."""
+    return os.path.normpath(Path(plan.context.folder) / Path(location).expanduser())
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Leave the supervisor to itself: collect it when it ends while we still live, and do not wait for it."""
+    """Reap the supervisor in the background if it ends before this process, without ever waiting for it."""
 
-    def collect() -> None:
+    def wait() -> None:
         with suppress(ChildProcessError):
             os.waitpid(process.pid, 0)
 
-    threading.Thread(target=collect, daemon=True).start()
+    threading.Thread(target=wait, daemon=True).start()
     process.returncode = 0

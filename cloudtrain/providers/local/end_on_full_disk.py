@@ -1,56 +1,57 @@
-"""How a run has ended, where a full disk would not take the event: written over room that was taken at the start."""
+"""Stores how a run ended if a full disk does not take the event: in a file whose space was reserved at the start."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-ROOM = 4096
-"""Bytes: one block of the usual file systems, which write over it in place."""
+from cloudtrain.runs.events import Ended, parse
 
-_LONGEST = 500
-"""Characters that are kept of any one text."""
+RESERVED_BYTES = 4096
+"""One block of the usual file systems, which overwrite it in place."""
+
+_MAX_CHARACTERS = 500
+"""Of any one text in the event."""
 
 
 def reserve(file: Path) -> None:
-    """Take the room, if there is any."""
+    """Reserve the space, if there is any left."""
     try:
-        with file.open("wb") as taken:
-            taken.write(b" " * ROOM)
-            taken.flush()
-            os.fsync(taken.fileno())
+        with file.open("wb") as reserved:
+            reserved.write(b" " * RESERVED_BYTES)
+            reserved.flush()
+            os.fsync(reserved.fileno())
     except OSError:
         file.unlink(missing_ok=True)
 
 
-def write(file: Path, event: Mapping[str, Any]) -> None:
-    """Write down the event that ends the run, shortened to fit; nothing where no room was taken."""
-    short = _short(event)
+def write(file: Path, event: Ended) -> None:
+    """Write the event that ends the run, shortened to fit; does nothing if no space was reserved."""
+    short = _shortened(event.to_json())
     text = json.dumps(short, ensure_ascii=False).encode("utf-8", "replace")
-    if len(text) > ROOM:
+    if len(text) > RESERVED_BYTES:
         text = json.dumps({key: short[key] for key in ("type", "time", "state", "reason") if key in short}).encode()
     try:
-        with file.open("r+b") as taken:
-            taken.write(text[:ROOM].ljust(ROOM))
-            taken.flush()
-            os.fsync(taken.fileno())
+        with file.open("r+b") as reserved:
+            reserved.write(text[:RESERVED_BYTES].ljust(RESERVED_BYTES))
+            reserved.flush()
+            os.fsync(reserved.fileno())
     except OSError:
         return
 
 
-def read(file: Path) -> dict[str, Any] | None:
-    """The event, if there is one."""
+def read(file: Path) -> Ended | None:
+    """The stored event; None if there is none."""
     try:
-        event = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+        event = parse(file.read_bytes())
+    except OSError:
         return None
-    return event if isinstance(event, dict) and event.get("type") == "ended" and "state" in event else None
+    return event if isinstance(event, Ended) else None
 
 
-def _short(value: Any) -> Any:
+def _shortened(value: Any) -> Any:
     if isinstance(value, str):
-        return value[:_LONGEST]
-    return {key: _short(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+        return value[:_MAX_CHARACTERS]
+    return {key: _shortened(item) for key, item in value.items()} if isinstance(value, dict) else value

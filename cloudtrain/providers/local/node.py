@@ -1,44 +1,109 @@
-"""One node of a run on this machine, as its supervisor sees it: its launcher, and what that has said."""
+"""One node of a run on this machine, as its supervisor sees it: the launcher's process, its output and its reports."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from cloudtrain.runs.events import Cause
+from cloudtrain.contracts.launch import Launch
+from cloudtrain.runs.events import Cause, Event, NodeEnded, NodeStarted
+from cloudtrain.runs.logs import format_timestamp, split_events
+
+READ_BYTES = 1 << 16
+"""The most that is read of a launcher's output at once."""
 
 
 @dataclass(kw_only=True)
 class Node:
-    """One launcher and what it has said."""
+    """One launcher and what it has reported."""
 
     rank: int
     process: subprocess.Popen[bytes]
     log: IO[bytes]
-    rest: bytes = b""
-    code: int | None = None
+    """The node's log file, unbuffered."""
+    unfinished_line: bytes = b""
+    """The end of its output so far, without a newline."""
+    lost_lines: int = 0
+    """Log lines that could not be written because the disk was full."""
+    exit_code: int | None = None
+    """Of the launcher, as `Popen.returncode`; None while it runs."""
     error: Cause | None = None
-    """The root cause by its launcher's own account."""
+    """The first cause of a failure, as its launcher reported it."""
     stopped: bool = False
-    """Whether its launcher says so; where its exit code would end the job for its peers, it leaves with 0."""
-    stop_asked: float = 0.0
-    """When its launcher was asked to stop; 0 if it never was."""
+    """Whether its launcher reported a stop; it may exit with 0 then, so that the platform does not end its peers."""
+    stop_requested_at: float = 0.0
+    """Unix timestamp at which its launcher was asked to stop; 0 if it was not."""
     stopped_by: str = ""
-    """By whom, if not by us, as far as whoever watches it can tell."""
+    """Who asked it to stop, in words, if that is known and was not the supervisor."""
     forced: bool = False
-    """Whether its launcher had to kill what did not end within the grace period."""
-    scratch: str = ""
-    """Its launcher's temporary folder, which one that was killed leaves behind."""
+    """Whether its launcher killed processes that did not end within the grace period."""
+    scratch_folder: str = ""
+    """Its launcher's temporary folder, which remains if the launcher is killed."""
+
+    @property
+    def output(self) -> int:
+        """File descriptor of its output. RuntimeError if it was started without a pipe."""
+        if self.process.stdout is None:
+            raise RuntimeError("a launcher was started without a pipe")
+        return self.process.stdout.fileno()
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the run has stopped, if the supervisor did not ask for it."""
+        return f"node {self.rank} was told to stop" + (f": {self.stopped_by}" if self.stopped_by else "")
+
+    def read(self, record: Callable[[Sequence[Event]], None]) -> bool:
+        """Process what the launcher has printed; False if there is nothing more, for now or for good.
+
+        Events go to `record` before lines go to the log: a reader that sees a line then finds the error it is about.
+        """
+        try:
+            chunk = os.read(self.output, READ_BYTES)
+        except BlockingIOError:
+            return self.process.poll() is None
+        *lines, self.unfinished_line = (self.unfinished_line + chunk).split(b"\n")
+        if not chunk and self.unfinished_line:
+            lines, self.unfinished_line = [self.unfinished_line], b""
+        events, text_lines = split_events(lines, self.rank)
+        for event in events:
+            self._note(event)
+        if events:
+            record(events)
+        if text_lines:
+            self._write(text_lines)
+        return bool(chunk)
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, NodeStarted):
+            self.scratch_folder = event.scratch
+        elif isinstance(event, NodeEnded):
+            self.error, self.forced, self.stopped = event.error, event.forced, event.outcome == "stopped"
+            self.stop_requested_at, self.stopped_by = event.stop_asked, event.stopped_by
+
+    def _write(self, lines: Sequence[bytes]) -> None:
+        now = format_timestamp(time.time()).encode()
+        text = b"".join(now + b" " + line + b"\n" for line in lines)
+        try:
+            written = self.log.write(text)
+        except OSError:  # a full disk loses log lines, not the training
+            written = 0
+        self.lost_lines += text[written:].count(b"\n")
 
 
-def stopped(node: Node) -> str:
-    """Why a run has stopped, where we did not ask for it."""
-    return f"node {node.rank} was told to stop" + (f": {node.stopped_by}" if node.stopped_by else "")
-
-
-def stdout(node: Node) -> int:
-    """Where a launcher is read from."""
-    if node.process.stdout is None:
-        raise RuntimeError("a launcher was started without a pipe")
-    return node.process.stdout.fileno()
+def start_node(launch: Launch, env: Mapping[str, str], log: IO[bytes], *, umask: int) -> Node:
+    """Start a launcher in a session of its own. `umask`: of what the job writes; -1: the supervisor's."""
+    process = subprocess.Popen(
+        launch.argv,
+        cwd=launch.cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        umask=umask,
+    )
+    return Node(rank=launch.node, process=process, log=log)

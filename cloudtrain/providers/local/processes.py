@@ -1,10 +1,11 @@
-"""Processes of our own: they run this very package, and end with whoever started them."""
+"""Helper processes that run this package, end with their parent, and use a port that nobody else gets."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -17,27 +18,46 @@ sys.exit(main(sys.argv[1:]))
 _PR_SET_PDEATHSIG = 1
 
 SUPERVISOR_PID = "CLOUDTRAIN_SUPERVISOR_PID"
-"""The variable by which a child knows whom it ends with."""
+"""Environment variable with the process id of the supervisor, whose end also ends the process that has it."""
 
 STOPPED = 5
-"""A launcher's exit code after a stop, and that of whoever stands for one."""
+"""Exit code of a launcher after a stop, and of a process that stands for one."""
 
 
 def run_module(module: str) -> tuple[str, ...]:
-    """What to execute for a module of this folder: this very package, wherever it lies.
+    """The command that runs `main` of a module below `cloudtrain.providers`, from wherever this package is.
 
-    No variable tells of it, so that a job's environment holds no trace.
+    No environment variable names the package, so the job's environment stays untouched.
     """
     return (sys.executable, "-c", _RUN.format(module=module), str(Path(__file__).parents[3]))
 
 
 def set_parent_death_signal(parent: int) -> None:
-    """Get SIGTERM when the parent ends, by whatever signal (prctl(2), Linux); elsewhere nothing is promised.
+    """Have this process get SIGTERM when its parent ends for any reason (prctl(2)); does nothing outside Linux.
 
-    Leaves at once when `parent` is gone already.
+    Exits at once if `parent`, a process id, is not the parent any more.
     """
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if os.getppid() != parent:
         os._exit(128 + signal.SIGTERM)
+
+
+def free_port() -> int:
+    """A port on loopback that the system gives to nobody else for the next minute.
+
+    A connection through it is closed by the listening side first. The port then is in TIME_WAIT, so it is not chosen
+    for others, while a server that asks for it by number (with SO_REUSEADDR, as torch does) gets it.
+    """
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)
+        address = server.getsockname()
+        with socket.socket() as client:
+            client.connect(address)
+            accepted, _ = server.accept()
+            accepted.close()
+            client.recv(1)
+        return int(address[1])

@@ -1,7 +1,7 @@
-"""Whether a run's supervisor lives, by more than one sign; and the end of whatever a dead one left running.
+"""Whether a run's supervisor is alive, from its lock, identity and heartbeat; and ending what a dead one left running.
 
-Its lock, its identity and its heartbeat speak together: a lock alone is not seen across some network disks, a process
-id alone means nothing in another container. What is not proven dead is neither ended nor called so.
+No single sign is enough: some network disks do not show locks, and a process id means nothing in another container.
+A supervisor that is not proven dead is not treated as dead.
 """
 
 from __future__ import annotations
@@ -20,45 +20,48 @@ from cloudtrain.runs.files import is_locked, read_regular_file
 from cloudtrain.runs.identity import ProcessIdentity
 
 KILL_TIMEOUT_SECONDS = 5
-"""How long what was killed may take to be gone."""
+"""How long killed processes may take to disappear."""
 
 HEARTBEAT_SECONDS = 5
 SILENCE_SECONDS = 60
-"""A supervisor that we cannot look at ourselves counts as living for so long after its last heartbeat."""
+"""A supervisor whose process cannot be inspected from here counts as alive this long after its last heartbeat."""
 
 
 class SupervisorState(Enum):
-    """What is known of a run's supervisor."""
+    """What is known about a run's supervisor."""
 
-    NOT_BEGUN = "has not taken the run on"
+    NOT_STARTED = "has not taken the run on"
     ALIVE = "lives, or has shown a heartbeat just now"
     DEAD = "is proven to be gone"
     UNKNOWN = "shows no heartbeat, and whether it lives cannot be told from here"
 
 
 def supervisor_state(run: Path, started: ProcessIdentity | None = None) -> SupervisorState:
-    """What the signs say together. `started`: who was started to take the run on, while it has not said so itself."""
+    """The state by all signs together.
+
+    `started`: the process that was started as supervisor, until it has written its own identity.
+    """
     held = is_locked(RunPaths(run).lock)
     if held:
         return SupervisorState.ALIVE
-    who = identity_of(run)
-    if who is None:
-        if has_begun(run):  # by a version of ours that wrote its process id alone
+    identity = identity_of(run)
+    if identity is None:
+        if has_started(run):  # by an earlier version, which wrote only its process id
             return SupervisorState.DEAD if held is False else SupervisorState.UNKNOWN
         if started is None or not started.shares_pid_namespace():
-            return SupervisorState.NOT_BEGUN
-        who = started
-    if who.shares_pid_namespace():
-        return SupervisorState.DEAD if who.is_alive() is False else SupervisorState.ALIVE
+            return SupervisorState.NOT_STARTED
+        identity = started
+    if identity.shares_pid_namespace():
+        return SupervisorState.DEAD if identity.is_alive() is False else SupervisorState.ALIVE
     if silence_seconds(run) < SILENCE_SECONDS:
         return SupervisorState.ALIVE
-    if held is False and who.shares_kernel():  # whose locks all its containers share
+    if held is False and identity.shares_kernel():  # containers of one kernel share its locks
         return SupervisorState.DEAD
-    return SupervisorState.DEAD if who.is_from_earlier_boot() else SupervisorState.UNKNOWN
+    return SupervisorState.DEAD if identity.is_from_earlier_boot() else SupervisorState.UNKNOWN
 
 
 def identity_of(run: Path) -> ProcessIdentity | None:
-    """Who took the run on, by its own account."""
+    """The supervisor's identity as it wrote it down; None if there is none that can be read."""
     try:
         return ProcessIdentity.from_json(json.loads(read_regular_file(RunPaths(run).supervisor_file)))
     except (OSError, ValueError, RecursionError):
@@ -66,7 +69,7 @@ def identity_of(run: Path) -> ProcessIdentity | None:
 
 
 def write_identity(run: Path) -> None:
-    """Write down that this very process is the run's supervisor; whole, or not at all."""
+    """Write down that this process is the run's supervisor, atomically."""
     file = RunPaths(run).supervisor_file
     draft = file.with_name(f".{file.name}")
     draft.write_text(json.dumps(ProcessIdentity.of(os.getpid()).to_json()))
@@ -74,18 +77,18 @@ def write_identity(run: Path) -> None:
 
 
 def write_heartbeat(run: Path) -> None:
-    """A sign of life, by the clock of the disk. A disk that will not take it now may do so later."""
+    """Set the heartbeat to now, by the clock of the disk. Errors are ignored: the next one may succeed."""
     with suppress(OSError):
         os.utime(RunPaths(run).supervisor_file)
 
 
 def silence_seconds(run: Path) -> float:
-    """How long ago the last heartbeat was, by the clock of the disk; endless, when there never was one."""
+    """Seconds since the last heartbeat, by the clock of the disk; infinite if there was none."""
     return disk_time(run) - last_heartbeat(run)
 
 
 def last_heartbeat(run: Path) -> float:
-    """When the last heartbeat was, as a Unix timestamp by the clock of the disk; long ago when there never was."""
+    """Unix timestamp of the last heartbeat, by the clock of the disk; minus infinity if there was none."""
     try:
         return RunPaths(run).supervisor_file.stat().st_mtime
     except OSError:
@@ -93,7 +96,7 @@ def last_heartbeat(run: Path) -> float:
 
 
 def disk_time(folder: Path) -> float:
-    """The clock of a disk, perhaps that of another machine, as a Unix timestamp; our own where it cannot be asked."""
+    """The current Unix timestamp of a disk, which may be another machine's; this machine's if that cannot be read."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             return os.fstat(file.fileno()).st_mtime
@@ -102,24 +105,24 @@ def disk_time(folder: Path) -> float:
 
 
 def send_stop_signal(run: Path) -> None:
-    """SIGTERM to the supervisor, if it is proven that the process is the one. It reads the stop file in any case."""
-    who = identity_of(run)
-    if who is None or not who.is_alive():
+    """Send SIGTERM to the supervisor if its process is proven to be the right one; the stop file works in any case."""
+    identity = identity_of(run)
+    if identity is None or not identity.is_alive():
         return
     with suppress(OSError):
         if not hasattr(os, "pidfd_open"):
-            os.kill(who.pid, signal.SIGTERM)
+            os.kill(identity.pid, signal.SIGTERM)
             return
-        process = os.pidfd_open(who.pid)
+        process = os.pidfd_open(identity.pid)
         try:
-            if who.is_alive():  # still the same, now that its number cannot be given to another
+            if identity.is_alive():  # check again, now that its id cannot be reused
                 signal.pidfd_send_signal(process, signal.SIGTERM)
         finally:
             os.close(process)
 
 
-def has_begun(run: Path) -> bool:
-    """Whether a supervisor has ever taken the run on: it writes its process id once it holds the lock."""
+def has_started(run: Path) -> bool:
+    """Whether a supervisor has ever started: it writes its process id once it holds the lock."""
     try:
         return RunPaths(run).lock.stat().st_size > 0
     except OSError:
@@ -127,15 +130,14 @@ def has_begun(run: Path) -> bool:
 
 
 RUN_DIR_VARIABLE = "CLOUDTRAIN_RUN_DIR"
-"""The variable that every process of a run inherits; the folder tells runs of the same id apart."""
+"""Environment variable that every process of a run inherits: its folder, as run ids are not unique."""
 
 
 def end_orphans(run: Path, timeout_seconds: float = 0) -> int:
-    """Kill every process that carries this run's mark in its environment; returns how many had to be killed.
+    """Kill every process of a run, also those that left its process group or session; returns how many were killed.
 
-    `timeout_seconds`: how long they may take to end by themselves first, as launchers do that lost their supervisor.
-    Finds those too that left their process group or session. Linux tells their environment in /proc; elsewhere
-    the process groups are all there is, and the supervisor ends those itself.
+    `timeout_seconds`: how long they may take to end by themselves first, as launchers without a supervisor do. They are
+    found by RUN_DIR_VARIABLE in /proc; where there is no /proc, none are found.
     """
     killed: set[int] = set()
     began = time.monotonic()
@@ -153,11 +155,11 @@ def end_orphans(run: Path, timeout_seconds: float = 0) -> int:
 
 
 def _run_processes(run: Path) -> list[int]:
-    mark = f"{RUN_DIR_VARIABLE}={run}".encode()
+    entry = f"{RUN_DIR_VARIABLE}={run}".encode()
     found = []
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if mark in file.read_bytes().split(b"\0") and _same_folder_seen_by(file.parent, run):
+            if entry in file.read_bytes().split(b"\0") and _same_folder_seen_by(file.parent, run):
                 found.append(int(file.parent.name))
         except OSError:
             continue
@@ -165,10 +167,10 @@ def _run_processes(run: Path) -> list[int]:
 
 
 def _same_folder_seen_by(process: Path, run: Path) -> bool:
-    """Whether the run's path means to a process what it means to us: in a container it may be another folder."""
+    """Whether the run's path is the same folder for that process; in a container it may be another one."""
     root = process / "root"
     try:
         return os.path.samestat((root / run.relative_to("/")).stat(), run.stat())
-    except FileNotFoundError:  # removed, or hidden below what a rehearsal has mounted
-        mine = Path("/proc/self/ns/pid").readlink(), Path("/").stat()
-        return (process / "ns" / "pid").readlink() == mine[0] and os.path.samestat(root.stat(), mine[1])
+    except FileNotFoundError:  # removed, or hidden by a mount of a rehearsal
+        same_pids = (process / "ns" / "pid").readlink() == Path("/proc/self/ns/pid").readlink()
+        return same_pids and os.path.samestat(root.stat(), Path("/").stat())

@@ -11,7 +11,7 @@ from typing import IO
 
 from cloudtrain.contracts.sagemaker import FAILURE_CHARACTERS, FAILURE_FILE, NodeContainer, TrainingJob
 from cloudtrain.providers.emulation import container as rooms
-from cloudtrain.providers.local.ports import free_port
+from cloudtrain.providers.local.processes import free_port
 from tests.fakes.containers import Container as Process
 
 Say = Callable[[str, bytes], None]

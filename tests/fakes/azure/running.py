@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cloudtrain.contracts.azureml import command_job
 from cloudtrain.providers.emulation.container import addresses
-from cloudtrain.providers.local.ports import free_port
+from cloudtrain.providers.local.processes import free_port
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.assets import Assets
 from tests.fakes.azure.container_group import ContainerGroup, NoInput
