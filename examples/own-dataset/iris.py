@@ -1,6 +1,6 @@
-"""A model and a data set of one's own for the shared trainer: 150 irises, of three kinds, by four measures.
+"""A custom task for the shared trainer: the species of 150 iris flowers from four measurements.
 
-`Iris` is an ordinary `torch.utils.data.Dataset`; `build` is what `--model iris:build` names.
+`Iris` is an ordinary `torch.utils.data.Dataset`; `--model iris:build` names the function that makes the task.
 """
 
 from __future__ import annotations
@@ -15,29 +15,32 @@ from cloudtrain_trainer.tasks import Task
 
 
 class Iris(Dataset[tuple[Tensor, Tensor]]):
-    """One flower at a time: its measures, a little noisy, and its kind."""
+    """One flower per sample: four measurements in cm with a little noise, and the species (0 to 2)."""
 
     def __init__(self) -> None:
-        measures, kinds = load_iris(return_X_y=True)
-        self.measures = torch.tensor(measures, dtype=torch.float32)
-        self.kinds = torch.tensor(kinds)
+        measurements, species = load_iris(return_X_y=True)
+        self.measurements = torch.tensor(measurements, dtype=torch.float32)
+        self.species = torch.tensor(species)
 
     def __len__(self) -> int:
-        return len(self.kinds)
+        return len(self.species)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.measures[index] + 0.05 * torch.randn(4), self.kinds[index]
+        return self.measurements[index] + 0.05 * torch.randn(4), self.species[index]
 
 
 def model() -> nn.Module:
+    """A network of input shape (batch, 4) and logits (batch, 3)."""
     return nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 3))
 
 
-def correct(outputs: Tensor, kinds: Tensor) -> Tensor:
-    return (outputs.argmax(1) == kinds).sum()
+def correct(logits: Tensor, species: Tensor) -> Tensor:
+    """The count of correct predictions, shape (). `logits`: (batch, 3). `species`: (batch,)."""
+    return (logits.argmax(1) == species).sum()
 
 
 def build(seed: int) -> Task:
+    """The task. `seed`: of the split into training and validation data."""
     train, validation = random_split(Iris(), [120, 30], generator=torch.Generator().manual_seed(seed))
     return Task(
         model=model,

@@ -53,7 +53,7 @@ def main() -> int:
     import torch
 
     gpus = torch.cuda.device_count()
-    if not gpus and not options.run_discarded_step:
+    if not gpus and not options.rehearse:
         print("no GPU is visible here: nothing to measure")
         return 0
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "entrypoints", ROOT / "entrypoints" / "job")))
@@ -73,8 +73,8 @@ def measure(options: argparse.Namespace) -> None:
     ranks.init_process_group()
     figures: dict[str, Any] = {"device": hardware.device_name(ranks.device), "ranks": ranks.size}
     ranks.log(f"{ranks.size} x {figures['device']}, bf16, {options.steps} steps per window, {options.rounds} rounds")
-    for load, flags in (TINY if options.run_discarded_step else LOADS).items():
-        each = options.batch or (4 if options.run_discarded_step else PER_GPU[load])
+    for load, flags in (TINY if options.rehearse else LOADS).items():
+        each = options.batch or (4 if options.rehearse else PER_GPU[load])
         strategy = "ddp" if ranks.size > 1 else "single"
         parsed = parse([*flags, "--batch-size", str(each * ranks.size), "--strategy", strategy, "--amp", "bf16",
                         "--epochs", "100000", "--probe-memory", "no"])  # fmt: skip
