@@ -149,7 +149,7 @@ def _show(error: click.ClickException) -> None:
 
 def _fail(error: Exception, argv: list[str]) -> int:
     from cloudtrain.cli.github import annotate_error
-    from cloudtrain.cli.terminal import write, write_json
+    from cloudtrain.cli.terminal import indented, write, write_json
     from cloudtrain.errors import CloudtrainError, SpecError
 
     if not isinstance(error, CloudtrainError):
@@ -158,6 +158,9 @@ def _fail(error: Exception, argv: list[str]) -> int:
         write(f"{traceback.format_exc()}{BUG}", err=True)
         return 1
     write(f"error: {error.render()}" if not isinstance(error, SpecError) else error.render(), err=True)
+    notes: list[str] = getattr(error, "__notes__", [])
+    for note in notes:
+        write(f"note: {indented(note, 6)}", err=True)
     annotate_error(error)
     if "--json" in argv:
         detail: dict[str, Any] = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
@@ -166,5 +169,5 @@ def _fail(error: Exception, argv: list[str]) -> int:
                 {"where": issue.origin, "path": issue.field, "message": issue.message, "hint": issue.hint}
                 for issue in error.issues
             ]
-        write_json({"error": detail})
+        write_json({"error": detail, **({"warnings": notes} if notes else {})})
     return error.exit_code

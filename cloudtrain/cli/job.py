@@ -65,14 +65,20 @@ def check_command(
     from cloudtrain.api import jobs as api
     from cloudtrain.cli import github
     from cloudtrain.cli.plan_view import place
+    from cloudtrain.errors import CloudtrainError
     from cloudtrain.submission.preflight import preflight, raise_errors
     from cloudtrain.submission.submit import start_notes
 
     plan = api.plan(api.load(job, overrides), provider, as_=as_, data_dir=folder)
     issues = preflight(plan, starting=False)
-    raise_errors(issues)
     notes = start_notes(plan, issues)
     github.annotate("warning", notes)
+    try:
+        raise_errors(issues)
+    except CloudtrainError as error:  # printed first, the notes after it
+        for note in notes:
+            error.add_note(note)
+        raise
     if as_json:
         print_json({"ok": True, "name": plan.spec.name, "provider": plan.provider, "warnings": notes})
         return

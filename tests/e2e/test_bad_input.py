@@ -93,6 +93,17 @@ def test_likely_secrets_in_the_source_are_named_by_check_and_plan(place: Path) -
     assert "likely to hold" not in call("plan").out
 
 
+def test_check_prints_the_errors_first_and_then_what_else_there_is_to_know(place: Path) -> None:
+    (place / ".env").touch()
+    (place / "job.yaml").write_text("args: {task: no-such-task}\n")
+    said = call("check")
+    error, note = said.err.find("the shared trainer says:"), said.err.find("note: left out of the source")
+    assert (said.code, 0 <= error < note) == (2, True), said.err
+    document = json.loads(call("check", "--json").out)
+    assert "the shared trainer says:" in document["error"]["mistakes"][0]["message"]
+    assert ["left out of the source" in text for text in document["warnings"]] == [True]
+
+
 MANY = """\
 nmae: digits
 entrypoint: trian.py

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
+from cloudtrain.errors import StorageError
+from cloudtrain.providers.emulation.plan import EmulatedPlan
 from tests.support.earlier_runs import earlier_runs
 
 ENDS = {"old-local": "succeeded", "old-failed": "failed", "old-as-aws": "succeeded", "old-as-azure": "succeeded"}
@@ -42,3 +44,10 @@ def test_each_is_planned_again_as_it_was(data: str, run_id: str) -> None:
     assert plan.is_rehearsal == run_id.startswith("old-as-")
     if run_id == "old-failed":
         assert after["resume_from"] == str(old.folder.path / "checkpoints")
+
+
+@pytest.mark.parametrize("facts", [{}, {"python": 3}], ids=["missing", "no text"])
+def test_a_plan_that_does_not_say_its_python_is_told_as_damaged(facts: dict[str, object]) -> None:
+    plan = EmulatedPlan.from_json({"provider": "local", "target": {"contract": "sagemaker"}, "host": {"facts": facts}})
+    with pytest.raises(StorageError, match=r"plan\.json cannot be read: it does not say which python runs the job"):
+        _ = plan.python

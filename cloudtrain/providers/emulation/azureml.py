@@ -60,7 +60,7 @@ class AzureMLEmulator:
         }
         command = self.job.command_line({name: f"${variable}" for name, variable in variables.items()})
         places = {variables[name]: path for name, path in found.items()}
-        machine = {"PATH": search_path(self.plan.host_settings["python"]), **threads(self.paths, self.plan.cores)}
+        machine = {"PATH": search_path(self.plan.python), **threads(self.paths, self.plan.cores)}
         argv, secrets = ("/bin/sh", "-c", command), self.plan.local_secrets()
         launches = []
         for process in self.job.processes:

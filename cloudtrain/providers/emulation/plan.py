@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.declaration import declaration_of
+from cloudtrain.errors import StorageError
 from cloudtrain.planning.target import Config
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import PLAN
@@ -63,6 +64,15 @@ class EmulatedPlan:
     def target_config(self, kind: type[Config]) -> Config:
         """The settings of the provider whose request it is."""
         return kind.from_json(self.target_settings)
+
+    @property
+    def python(self) -> str:
+        """The Python of this machine that runs the nodes' programs. StorageError when the plan does not name it."""
+        python = self.host_settings.get("python")
+        if not isinstance(python, str):
+            hint = "the run's folder was changed by hand, or its disk failed"
+            raise StorageError(f"{PLAN} cannot be read: it does not say which python runs the job", hint=hint)
+        return python
 
     def local_input(self, name: str) -> str:
         """Where this machine has an input, by the spec; empty when it says nothing of it."""

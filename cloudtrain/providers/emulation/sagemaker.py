@@ -55,7 +55,7 @@ class SageMakerEmulator:
         addresses, private = rooms.addresses(len(self.roots)), rooms.is_private()
         hosts = self.paths.run / "hosts"
         hosts.write_text(rooms.hosts_text(self.job.hosts, addresses))
-        machine = {"PATH": search_path(self.plan.host_settings["python"]), **threads(self.paths, self.plan.cores)}
+        machine = {"PATH": search_path(self.plan.python), **threads(self.paths, self.plan.cores)}
         launches = []
         for container, root, address in zip(self.job.containers, self.roots, addresses, strict=True):
             rooms.build(self.job, container, root, places)
