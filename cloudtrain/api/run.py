@@ -1,4 +1,4 @@
-"""A run, while it goes on and ever after: status, logs, wait, stop, fetch, rerun. Needs neither spec nor plan."""
+"""A run that was submitted, going on or ended: status, logs, wait, stop, fetch, rerun."""
 
 from __future__ import annotations
 
@@ -13,102 +13,96 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.api.monitor import RunMonitor
 from cloudtrain.errors import CloudError, JobFailed, StorageError, UsageError
-from cloudtrain.providers import Note, Progress, Provider, get_provider
-from cloudtrain.runs.events import Cursor, Event
+from cloudtrain.providers import Note, Progress
+from cloudtrain.runs.events import Event
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.files import storing
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.history import History
-from cloudtrain.runs.index import index_run
 from cloudtrain.runs.logs import BATCH_LINES, LogLine, LogReader
 from cloudtrain.runs.observation import Observation
-from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
-from cloudtrain.runs.store import RunStore
 
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
 
 POLL_SECONDS = 0.05
+"""Between two looks at the run folder while somebody waits; how often a cloud is asked its provider says."""
 RETRY_SECONDS = 1.0
+"""Before a stop is tried again; doubled with each attempt."""
 MAX_LISTED = 20
-"""Of what was left out, in an error."""
+"""As many of the files that were left out are named in an error."""
 STOP_ATTEMPTS = 5
-"""Of telling a job to stop, on top of an SDK's own tries of each call."""
-MAX_BACKOFF = 16
-"""A cloud that does not answer is asked ever more rarely: at last after this many usual pauses."""
-
-
+"""Attempts to send a stop, besides the retries of an SDK."""
 EVENT_BATCH_BYTES = 1 << 20
-"""So much of the events is handed on at once."""
+"""An update holds about this much of the events file at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What is new about a run."""
+    """What is new about a run since the update before."""
 
     state: RunState
+    """The state now; the same object in every update."""
     events: list[Event]
+    """In the order in which they were written."""
     lines: list[LogLine]
+    """Of all nodes, by time."""
     last_error: str = ""
-    """What the cloud does not tell this time, and why; it will be asked again."""
+    """Why the cloud could not be asked, or the log not read, this time; it is tried again. Empty when all is well."""
 
 
 class Run:
-    """One run, on this machine or in a cloud, while it goes on and ever after."""
+    """One run, on this machine or in a cloud, going on or ended."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.id = folder.run_id
-        self._history = History(folder)
-        self._state = self._history.state
-        self._last_poll = 0.0
-        self._poll_seconds: float | None = None
-        self._backoff = 1
-        self._last_error = ""
-        self._cached_provider: Provider | None = None
+        self._monitor = RunMonitor(folder)
 
     def __repr__(self) -> str:
-        return f"<Run {self.id}: {self._state.state}>"
+        return f"<Run {self.id}: {self._monitor.state.state}>"
 
     @property
     def damaged_lines(self) -> int:
-        """Lines among its events that are none: a writer was killed, a disk was full, or somebody has changed them."""
-        return self._history.damaged_lines
+        """How many lines of its events file hold no event: after a full disk, a killed writer, a change by hand."""
+        return self._monitor.history.damaged_lines
 
     def status(self) -> RunState:
-        """The state now. CloudError when the cloud cannot be asked."""
-        self._backfill_logs()
-        self._last_poll = 0.0
-        state = self._refresh(retry=False)
+        """The state now, asked from the provider. CloudError when the cloud cannot be asked."""
+        self._monitor.backfill_logs()
+        self._monitor.poll_at_once()
+        state = self._monitor.refresh(retry=False)
         if state.has_ended and state.keeps_machines:
             with suppress(CloudError):  # as last seen, then
-                self.take(self._provider().observe(self.folder, state))
-        return self._state
+                self._monitor.observe()
+        return self._monitor.state
 
     def cached_status(self) -> RunState:
-        """The state as last seen; nobody is asked."""
-        return self._history.read()
+        """The state as last seen: only the run folder is read. StorageError when that fails."""
+        return self._monitor.history.read()
 
     def take(self, observations: Iterable[Observation]) -> None:
-        """Write down what somebody has observed of the run; a list of runs shows how an ended one stands."""
-        if self._history.take(observations):
-            index_run(self._history)
+        """Write observations of the run to its folder, and its end to the index that `list_runs` reads."""
+        self._monitor.record(observations)
 
     def watch(self) -> Iterator[Update]:
-        """Everything from the beginning, then what comes, until the run has ended."""
-        reader, told = LogReader(self.folder), 0
-        self._refresh()
+        """Updates until the run has ended: first all that is there already, then what comes.
+
+        CloudError when the cloud cannot be asked, and asking again would not help.
+        """
+        reader, offset = LogReader(self.folder), 0
+        self._monitor.refresh()
         while True:
-            # Lines first: an error is told before the lines that tell of it, so it is never read after them.
+            # Lines first: the event of an error is written before the lines that show it: it is never read after them.
             lines = reader.read_batch()
-            state = self._refresh()
-            last_error = self._last_error or state.log_error
-            events, told = self.folder.events_since(told, EVENT_BATCH_BYTES)
-            while events and (following := self.folder.events_since(told, EVENT_BATCH_BYTES))[0]:
+            state = self._monitor.refresh()
+            last_error = self._monitor.last_error or state.log_error
+            events, offset = self.folder.events_since(offset, EVENT_BATCH_BYTES)
+            while events and (following := self.folder.events_since(offset, EVENT_BATCH_BYTES))[0]:
                 yield Update(state, events, [], last_error)
-                events, told = following
+                events, offset = following
             while state.has_ended and (rest := reader.read_batch()):
                 if len(lines) + len(rest) > BATCH_LINES:
                     yield Update(state, events, lines, last_error)
@@ -121,16 +115,19 @@ class Run:
                 time.sleep(POLL_SECONDS)
 
     def wait(self, timeout: float | None = None) -> RunState:
-        """Wait for the end and return the state. TimeoutError after `timeout` seconds; the run goes on."""
+        """Wait for the end and return the state. TimeoutError after `timeout` seconds, while the run goes on.
+
+        CloudError when the cloud cannot be asked, and asking again would not help.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not (state := self._refresh()).has_ended:
+        while not (state := self._monitor.refresh()).has_ended:
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"run {self.id} is still {state.state} after {timeout:g} s; it goes on")
             time.sleep(POLL_SECONDS)
         return state
 
     def result(self) -> RunState:
-        """Wait for the end; JobFailed, with the root cause, unless the run succeeded."""
+        """Wait for the end and return the state. JobFailed, with the root cause, unless the run succeeded."""
         state = self.wait()
         if state.state != "succeeded":
             raise JobFailed(f"run {self.id} {state.state}: {explain(state)}", hint=f"cloudtrain logs {self.id}")
@@ -146,9 +143,14 @@ class Run:
         since: float | None = None,
         grep: str | None = None,
     ) -> Iterator[LogLine]:
-        """Log lines, oldest first. `since`: Unix timestamp. `follow`: until the run has ended.
+        """Log lines of all nodes, oldest first.
 
-        CloudError, after the lines that are here already, when the cloud does not give the others.
+        `node`, `rank`: only lines of that one. `tail`: only the last so many of those that are there. `since`: only
+        lines from that Unix timestamp on. `grep`: only lines in which that regular expression matches. `follow`: go on
+        until the run has ended.
+
+        CloudError, after the lines that are here already, when the cloud does not give the others; UsageError for a
+        `grep` that is no regular expression.
         """
         try:
             pattern = re.compile(grep) if grep else None
@@ -163,7 +165,7 @@ class Run:
                 and (pattern is None or pattern.search(line.text) is not None)
             )
 
-        failure = self._sync_logs(retry=follow)
+        failure = self._monitor.sync_logs(retry=follow)
         reader = LogReader(self.folder)
         if tail is None:
             yield from filter(wanted, reader.read_all())
@@ -173,17 +175,18 @@ class Run:
         if failure is not None:  # what is here is shown all the same
             raise failure
         while follow:
-            ended = self._refresh().has_ended
-            self._raise_if_log_unread()
+            ended = self._monitor.refresh().has_ended
+            self._monitor.raise_if_log_unread()
             yield from filter(wanted, reader.read_all())
             if ended:
                 return
             time.sleep(POLL_SECONDS)
 
     def stop(self) -> RunState:
-        """SIGTERM to every rank, the grace period, the end; returns when it has come. An ended run stays as it is.
+        """Send SIGTERM to every rank, wait for the end, and return the state. A run that has ended stays as it is.
 
-        The job is told to stop also when nobody can tell how it stands.
+        After the grace period ranks are killed. The stop is sent even if the cloud does not say how the job stands;
+        CloudError when it cannot be sent, or when the cloud does not say that the run has ended.
         """
         state = self.last_known()
         while not state.has_ended and not self._request_stop(state):
@@ -196,12 +199,12 @@ class Run:
             raise CloudError(error.message, hint=hint, code=error.code) from error
 
     def release(self) -> RunState:
-        """Give back the machines that are kept after the run, and billed. UsageError where there are none."""
-        self.take([self._provider().release(self.folder, self.cached_status())])
-        return self._state
+        """Give back the machines that are kept after the run, and billed, and return the state. UsageError for none."""
+        self.take([self._monitor.provider.release(self.folder, self.cached_status())])
+        return self._monitor.state
 
     def last_known(self) -> RunState:
-        """The state now or, if nobody can tell, as last seen."""
+        """The state now or, when the provider cannot be asked, as last seen."""
         try:
             return self.status()
         except (CloudError, StorageError) as error:
@@ -210,11 +213,11 @@ class Run:
             return self.cached_status()
 
     def _request_stop(self, state: RunState) -> bool:
-        """Send the stop, again and again through what passes. False: the job is not there yet."""
+        """Send the stop; a failure that may pass is tried again. False: the job does not exist yet."""
         again = f"cloudtrain stop {self.id} asks again"
         for attempt in range(STOP_ATTEMPTS):
             try:
-                return self._provider().stop(self.folder, state, self._history.record)
+                return self._monitor.provider.stop(self.folder, state, self._monitor.history.record)
             except CloudError as error:
                 failure = error
             if not failure.transient:
@@ -233,22 +236,23 @@ class Run:
         progress: Progress | None = None,
         note: Note | None = None,
     ) -> Path:
-        """Bring model and output (and checkpoints) into a new folder, by default one named like the run.
+        """Copy model and output (and checkpoints) to a new folder, by default one named like the run; returns it.
 
-        The folder is there with everything in it, or not at all. `progress` is told of bytes; `note` of each thing
-        that was left out, such as a link that leads out of what the job left.
+        The folder is there with everything in it, or not at all. `progress` is called with bytes; `note` with a
+        sentence on each file that was left out, such as a link that leads out of the run's own files. UsageError when
+        the folder is not empty, StorageError when there is nothing to copy or the disk refuses.
         """
         target = Path(folder or self.id)
         if os.path.exists(target) and (not target.is_dir() or any(target.iterdir())):  # noqa: PTH110  (false for what no disk can hold)
             raise UsageError(f"{target} exists and is not empty", hint=f"cloudtrain fetch {self.id} ANOTHER_FOLDER")
         names = ("model", "output", *(("checkpoints",) if checkpoints else ()))
         draft = target.absolute().with_name(f".{target.absolute().name}.{os.urandom(4).hex()}.part")
-        state = self.last_known()  # what is stored can be brought, whoever does not answer
+        state = self.last_known()  # stored files can be copied also when the provider does not answer
         left_out: list[str] = []
         with storing(target, f"cloudtrain fetch {self.id} ANOTHER_FOLDER"):
             try:
                 draft.mkdir(parents=True)
-                found = self._provider().fetch(self.folder, state, names, draft, progress, left_out.append)
+                found = self._monitor.provider.fetch(self.folder, state, names, draft, progress, left_out.append)
                 if found:
                     if target.is_dir():
                         target.rmdir()
@@ -268,20 +272,27 @@ class Run:
         return target
 
     def artifacts(self) -> Mapping[str, str]:
-        """Where model, output and checkpoints lie: folders of this machine, or addresses in a cloud.
+        """Where model, output and checkpoints are, by these names: folders of this machine, or URIs in a cloud.
 
-        Once it has been looked for, only what is there.
+        Of a run whose end has been seen, only those that exist.
         """
         state = self.cached_status()
-        found, left = self._provider().artifacts(self.folder, state), state.results
+        found, left = self._monitor.provider.artifacts(self.folder, state), state.results
         return found if left is None else {name: place for name, place in found.items() if name in left}
 
     def native(self) -> Any:
-        """The job as an object of the cloud's own SDK: for aws a `sagemaker.core` TrainingJob, for azure a `Job`."""
-        return self._provider().native(self.folder, self.status())
+        """The job as an object of the cloud's own SDK: for aws a `sagemaker.core` TrainingJob, for azure a `Job`.
+
+        UsageError for a run that has none.
+        """
+        return self._monitor.provider.native(self.folder, self.status())
 
     def rerun(self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None) -> Run:
-        """Run the same source and spec again, under a new id; what did not succeed goes on from its checkpoints."""
+        """Submit the same source and spec again, under a new id, and return that run.
+
+        A run that did not succeed goes on from its checkpoints unless `fresh`. `overrides`: as `--set`, `KEY=VALUE`.
+        UsageError while this one goes on, StorageError when its source is not stored any more.
+        """
         from cloudtrain.submission.context import archive_of
         from cloudtrain.submission.submit import submit
 
@@ -289,84 +300,12 @@ class Run:
         return Run(submit(again, archive=archive_of(again)))
 
     def plan_again(self, overrides: Sequence[str] = (), *, fresh: bool = False, provider: str | None = None) -> Plan:
-        """The plan that `rerun` submits."""
+        """The plan that `rerun` submits; the same arguments and errors."""
         state = self.status()
         if not state.has_ended:
             raise UsageError(f"run {self.id} is still {state.state}", hint=f"cloudtrain stop {self.id}")
         resume = not fresh and state.state != "succeeded"
-        resume_from = self._provider().checkpoints(self.folder, state) if resume else ""
+        resume_from = self._monitor.provider.checkpoints(self.folder, state) if resume else ""
         from cloudtrain.submission.rerun import plan_again  # the one verb that needs spec and plan
 
         return plan_again(self.folder, provider, tuple(overrides), resume_from)
-
-    def _sync_logs(self, *, retry: bool) -> CloudError | None:
-        """Bring what is new of the log; the error where a cloud does not give it."""
-        try:
-            self._backfill_logs(retry_failed=True)
-            self._refresh(retry=retry)
-            self._raise_if_log_unread(retry=retry)
-        except CloudError as error:
-            return error
-        return None
-
-    def _raise_if_log_unread(self, *, retry: bool = True) -> None:
-        """CloudError when the log cannot be read; `retry`: only when asking again cannot help."""
-        unread = self._state.log_unread
-        if unread and not (retry and unread.transient and not self._state.has_ended):
-            raise CloudError(self._state.log_error, hint=unread.hint or None, code=unread.code)
-
-    def _backfill_logs(self, *, retry_failed: bool = False) -> None:
-        """Lines and events of an ended run that are not here: of a run of another machine, the first time; of one
-        whose log could not be read, each time that somebody asks for it (`again`).
-        """
-        state = self._history.read()
-        if not state.has_ended:
-            return
-        late = state.adopted and not state.log_unread and self.folder.last_event(Cursor) is None
-        if not late and not (retry_failed and state.log_unread):
-            return
-        self._history.take(self._provider().backfill_logs(self.folder, state))
-
-    def _provider(self) -> Provider:
-        if self._cached_provider is None:
-            self._cached_provider = get_provider(self._state.provider or RunRecord(self.folder).provider)
-        return self._cached_provider
-
-    def _refresh(self, *, retry: bool = True) -> RunState:
-        """Read what is new; now and then ask the provider. `retry`: a cloud that cannot tell now is asked later.
-
-        StorageError when the events do not tell how the run began.
-        """
-        self._history.read()
-        if not self._state.created:
-            hint = f"what is left of it is in {self.folder.path}"
-            raise StorageError(f"run {self.id} is damaged: its events do not tell how it began", hint=hint)
-        if not self._state.has_ended and self._is_poll_due():
-            try:
-                self.take(self._provider().observe(self.folder, self._state))
-                self._backoff, self._last_error = 1, ""
-            except CloudError as error:
-                if not (retry and error.transient):
-                    raise
-                self._backoff = min(2 * self._backoff, MAX_BACKOFF)
-                self._last_error = error.message
-            self._history.read()
-        elif self._state.has_ended and not self._last_poll:
-            self._last_poll = time.monotonic()
-            self._clean_up()
-        return self._state
-
-    def _clean_up(self) -> None:
-        """Of a run on this machine that has ended: what could not be removed at its end."""
-        if self.id in RunStore(self.folder.path.parents[1]).runs_to_clean_up():
-            self.take(self._provider().observe(self.folder, self._state))
-
-    def _is_poll_due(self) -> bool:
-        now = time.monotonic()
-        if self._last_poll:
-            if self._poll_seconds is None:
-                self._poll_seconds = self._provider().poll_seconds(self.folder)
-            if now - self._last_poll <= self._poll_seconds * self._backoff:
-                return False
-        self._last_poll = now
-        return True
