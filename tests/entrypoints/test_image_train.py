@@ -110,7 +110,7 @@ def test_a_stop_is_heard_while_the_source_is_unpacked(
         for each, handler in before.items():
             signal.signal(each, handler)
     assert ended.value.code == launch.STOPPED
-    assert capsys.readouterr().err == "train: stopped before the job began\n"
+    assert capsys.readouterr().err == "train: stopped before the job started\n"
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
@@ -120,14 +120,14 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.
 
 
 HOSTILE: dict[str, list[tarfile.TarInfo]] = {
-    "no plain path": [member("../evil")],
-    "no plain path below": [member("/etc/evil")],
-    "leads outside": [member("link", tarfile.SYMTYPE, "../../evil")],
-    "a link that leads outside": [member("link", tarfile.SYMTYPE, "/etc")],
-    "behind a link": [member("a/b", tarfile.SYMTYPE, "."), member("a/b/c")],
+    "not a plain path": [member("../evil")],
+    "not a plain path below": [member("/etc/evil")],
+    "link to outside": [member("link", tarfile.SYMTYPE, "../../evil")],
+    "a link to outside": [member("link", tarfile.SYMTYPE, "/etc")],
+    "below a link": [member("a/b", tarfile.SYMTYPE, "."), member("a/b/c")],
     "twice": [member("x", tarfile.SYMTYPE, "y"), member("x")],
-    "neither file, folder nor symbolic link": [member("hard", tarfile.LNKTYPE, "train.py")],
-    "nor symbolic link": [member("pipe", tarfile.FIFOTYPE)],
+    "neither a file, a folder nor a symbolic link": [member("hard", tarfile.LNKTYPE, "train.py")],
+    "nor a symbolic link": [member("pipe", tarfile.FIFOTYPE)],
 }
 
 
@@ -176,7 +176,7 @@ def test_unpacking_again_brings_the_same(tmp_path: Path, monkeypatch: pytest.Mon
         (None, "source.tar.gz is missing: give the job a channel named cloudtrain-source"),
         pytest.param(b"no archive", "is not a source archive", id="text"),
         ([member("train.py")], "there is no .cloudtrain/ in it"),
-        ([member("../evil")], "is not a source archive: ../evil is no plain path"),
+        ([member("../evil")], "is not a source archive: ../evil is not a plain path"),
     ],
 )
 def test_what_cannot_begin_says_why_where_it_is_looked_for(tmp_path: Path, content: Any, message: str) -> None:
@@ -194,7 +194,7 @@ def test_what_cannot_begin_says_why_where_it_is_looked_for(tmp_path: Path, conte
     assert (tmp_path / "output/failure").read_text() == done.stdout.removeprefix("train: ").rstrip("\n")
 
 
-BY_HAND = """
+MANUAL = """
 import json, os, signal, sys, time
 from pathlib import Path
 stop = []
@@ -209,12 +209,12 @@ Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], "saved").write_text("weights")
 
 
 @pytest.mark.torchrun
-def test_by_hand_a_script_finds_its_data_and_an_interrupt_saves(tmp_path: Path) -> None:
+def test_a_manual_training_finds_its_data_and_an_interrupt_saves(tmp_path: Path) -> None:
     base, work = tmp_path / "ml", tmp_path / "work"
     (base / "input/data/my-data").mkdir(parents=True)
     (base / "input/data/my-data/x").write_text("mine")
     work.mkdir()
-    (work / "own.py").write_text(BY_HAND)
+    (work / "own.py").write_text(MANUAL)
     environ = clean(SAGEMAKER_BASE_DIR=str(base), CLOUDTRAIN_PAYLOAD=str(ENTRYPOINTS))
     process = subprocess.Popen(
         [sys.executable, str(TRAIN), "own.py", "--lr", "0.1"], cwd=work, env=environ, stdin=subprocess.DEVNULL,
@@ -236,19 +236,19 @@ def test_by_hand_a_script_finds_its_data_and_an_interrupt_saves(tmp_path: Path) 
     assert seen == {"argv": ["--lr", "0.1"], "data": "mine", "cwd": str(work)}
 
 
-def test_by_hand_what_is_missing_is_told_with_how_to_mount_it(tmp_path: Path) -> None:
-    told = {
+def test_a_manual_training_without_its_script_says_how_to_mount_it(tmp_path: Path) -> None:
+    messages = {
         ("own.py",): 'docker run -v "$PWD:/work" -w /work IMAGE train own.py',
-        (): "this image has no trainer in it",
+        (): "this image contains no trainer",
         ("--help",): "--strategy",
     }
-    for words, message in told.items():
-        payload = tmp_path if not words else ENTRYPOINTS
+    for arguments, message in messages.items():
+        payload = tmp_path if not arguments else ENTRYPOINTS
         environ = clean(SAGEMAKER_BASE_DIR=str(tmp_path / "ml"), CLOUDTRAIN_PAYLOAD=str(payload))
         done = subprocess.run(
-            [sys.executable, str(TRAIN), *words], cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL,
+            [sys.executable, str(TRAIN), *arguments], cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG_SECONDS, check=False,
         )  # fmt: skip
         assert message in done.stdout
-        assert done.returncode == (0 if words == ("--help",) else 1)
+        assert done.returncode == (0 if arguments == ("--help",) else 1)
         assert "Traceback" not in done.stdout

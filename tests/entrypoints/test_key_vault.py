@@ -69,7 +69,9 @@ def test_a_name_is_a_vault_and_a_secret_or_an_address(name: str, url: str) -> No
      "https://me:pw@v/secrets/a", "https://v/secrets/a?x=1", "https://v/secrets/../a", "a@b/c", "a/b\n"],
 )  # fmt: skip
 def test_what_names_no_secret_is_told_before_anything_is_asked(name: str) -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)secret B .*: names no secret of a vault; write keyvault:VAULT/NAME,"):
+    with pytest.raises(
+        RuntimeError, match=r"(?s)secret B .*: does not name a Key Vault secret; write keyvault:VAULT/NAME,"
+    ):
         look_up({"B": f"keyvault:{name}"}, {})
 
 
@@ -147,13 +149,13 @@ def test_what_passes_is_tried_again(vault: Vault, trouble: int) -> None:
          "answered 403 (ForbiddenByRbac): the job's identity needs the role Key Vault Secrets User on the vault", 1),
         (403, "no", "answered 403: the job's identity needs the role Key Vault Secrets User on the vault", 1),
         (403, refusal("Forbidden", "ForbiddenByFirewall"), "(ForbiddenByFirewall): open the vault's firewall", 1),
-        (403, refusal("Forbidden", "SecretDisabled"), "says that it is disabled (SecretDisabled)", 1),
+        (403, refusal("Forbidden", "SecretDisabled"), "says that the secret is disabled (SecretDisabled)", 1),
         (403, refusal(SECRET), "answered 403: ", 1),
         (404, refusal("SecretNotFound"), "has no such secret or version (SecretNotFound)", 1),
         (401, {"error": {"code": "Unauthorized"}}, "does not accept the job's identity (Unauthorized)", 1),
         (302, "", "answered with a redirect (302), which is not followed with a token", 1),
         (307, "", "answered with a redirect (307), which is not followed with a token", 1),
-        (200, "<html>welcome", "answered without a value: is that a vault?", 1),
+        (200, "<html>welcome", "answered without a value: is it a vault?", 1),
         (200, {"value": 7}, "answered without a value", 1),
         pytest.param(200, "[" * 100_000, "answered without a value", 1, id="deep"),
         (503, "", "answered 503", 4),
@@ -190,7 +192,7 @@ def test_a_node_without_a_token_is_told_what_its_job_needs(vault: Vault, status:
 
 def test_a_job_without_an_identity_is_told_to_take_one(vault: Vault) -> None:
     for environ in ({"MSI_ENDPOINT": ""}, {"MSI_SECRET": ""}, {"MSI_SECRET": f"{MSI_SECRET}\n"}):
-        assert "no identity to ask the vault with; say `azure: {identity: managed}`" in failure(vault, **environ)
+        assert "no identity for the vault; say `azure: {identity: managed}`" in failure(vault, **environ)
     nowhere = f"http://127.0.0.1:{free_port()}/"
     assert "the node's own endpoint cannot be reached (Connection refused)" in failure(vault, MSI_ENDPOINT=nowhere)
     assert "no token for the user" in failure(vault, OBO_ENDPOINT=nowhere)

@@ -1,8 +1,8 @@
-"""Secrets that a cloud keeps for the job, looked up inside it by the job's own identity. Standard library only.
+"""Secrets that a cloud stores, looked up inside the job with the job's identity. Standard library only.
 
-A reference says where one is kept: `secretsmanager:NAME`, `ssm:NAME` (an ARN may stand for the name),
-`keyvault:VAULT/NAME`, `keyvault:VAULT/NAME/VERSION`; `#KEY` after it asks for one field of a secret that is a JSON
-object. A value is returned and nothing else is done with it: it is in no log, message, file or argument.
+A reference says where a secret is stored: `secretsmanager:NAME`, `ssm:NAME` (NAME may be an ARN),
+`keyvault:VAULT/NAME`, `keyvault:VAULT/NAME/VERSION`; `#KEY` after it selects one field of a secret that is a JSON
+object. A value is only returned: it is never in a log, message, file or argument.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ FORMS = "secretsmanager:NAME, ssm:NAME or keyvault:VAULT/NAME"
 def look_up(
     secrets: Mapping[str, str], environ: Mapping[str, str], cancelled: Callable[[], bool] = lambda: False
 ) -> dict[str, str]:
-    """The values of those variables that are not in the environment already; RuntimeError with the remedy.
+    """The values of those variables that `environ` does not have yet; RuntimeError that says what to do.
 
-    `until`: a reason to wait no longer, such as SIGTERM; nothing is returned then. An endpoint that does not answer
-    may keep us busy for minutes: so the asking is done in a thread of its own, which may be left behind.
+    `secrets`: variable -> reference. Returns {} as soon as `cancelled()` is true. An endpoint that does not answer may
+    take minutes, so the requests are made in a thread, which is then left behind.
     """
-    wanted = {name: reference for name, reference in secrets.items() if name not in environ}
-    if not wanted:
+    missing = {name: reference for name, reference in secrets.items() if name not in environ}
+    if not missing:
         return {}
     found: dict[str, str] = {}
     errors: list[BaseException] = []
@@ -36,9 +36,9 @@ def look_up(
     def work() -> None:
         stores = SecretStores(environ)
         try:
-            for name, reference in wanted.items():
+            for name, reference in missing.items():
                 found[name] = _resolve(name, reference, stores)
-        except BaseException as error:  # noqa: BLE001  (raised below, where it is waited for)
+        except BaseException as error:  # noqa: BLE001  (raised below, in the thread that waits)
             errors.append(error)
 
     thread = threading.Thread(target=work, daemon=True, name="secrets")
@@ -53,18 +53,18 @@ def look_up(
 
 
 class SecretStores:
-    """Everything that a reference may begin with."""
+    """The stores that a reference can name."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._vaults: KeyVault | None = None
 
     def get_secret(self, label: str, store: str, name: str) -> str:
-        """The value of one secret; RuntimeError, beginning with `what`, with the remedy."""
+        """The value of one secret; RuntimeError that begins with `label` and says what to do."""
         if store != "keyvault":
             return aws_secrets.get_secret(label, store, name, self._environ)
         if self._vaults is None:
-            # Not above: urllib takes longer to load than half of the launcher, and most jobs do without.
+            # Not at the top: urllib takes longer to import than half of the launcher, and most jobs do not need it.
             from cloudtrain_launcher.stored_secrets.azure import KeyVault
 
             self._vaults = KeyVault(self._environ)
@@ -81,18 +81,18 @@ def _resolve(variable: str, reference: str, stores: SecretStores) -> str:
     if key:
         value = _json_field(label, value, key)
     if "\0" in value:
-        raise RuntimeError(f"{label} holds a zero byte: no environment variable can hold it")
+        raise RuntimeError(f"{label} contains a zero byte, which an environment variable cannot contain")
     return value
 
 
 def _json_field(label: str, value: str, key: str) -> str:
-    """One field of a secret that is a JSON object. No message repeats any of it."""
+    """One field of a secret that is a JSON object. No message contains any of its values."""
     try:
         document = json.loads(value)
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise RuntimeError(f"{label} is no JSON object: ask for it without #{key}")
+        raise RuntimeError(f"{label} is not a JSON object: remove #{key} from the reference")
     if key not in document:
         raise RuntimeError(f"{label} has no field {key!r}")
     return document[key] if isinstance(document[key], str) else json.dumps(document[key])

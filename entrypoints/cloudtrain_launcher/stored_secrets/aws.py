@@ -1,4 +1,4 @@
-"""Secrets Manager and Parameter Store, asked with the job's role through the image's boto3."""
+"""Secrets Manager and Parameter Store, read with the job's role and the image's boto3."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ PERMISSIONS = {
     "secretsmanager": "secretsmanager:GetSecretValue (and kms:Decrypt for a key of your own)",
     "ssm": "ssm:GetParameter (and kms:Decrypt for its key)",
 }
-"""What the role needs, by the store that a reference begins with."""
+"""Store -> the permissions that the role needs."""
 
 
 def get_secret(label: str, store: str, name: str, environ: Mapping[str, str]) -> str:
-    """The value of one secret; RuntimeError, beginning with `what`, with the remedy."""
+    """The value of one secret; RuntimeError that begins with `label` and says what to do.
+
+    `store`: secretsmanager or ssm. `name`: the secret's name or ARN.
+    """
     try:
         boto3, config, errors = (
             importlib.import_module(m) for m in ("boto3", "botocore.config", "botocore.exceptions")
@@ -21,7 +24,7 @@ def get_secret(label: str, store: str, name: str, environ: Mapping[str, str]) ->
     except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
         raise RuntimeError(
             f"{label} is looked up with boto3, which cannot be imported here ({error}): "
-            "add boto3 to the image, or take an image that has it"
+            "add boto3 to the image, or use an image that has it"
         ) from None
     region = _region(name, environ)
     timeouts = config.Config(connect_timeout=10, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 5})
@@ -40,14 +43,14 @@ def get_secret(label: str, store: str, name: str, environ: Mapping[str, str]) ->
             f"VPC an endpoint or NAT) and a role with {PERMISSIONS[store]}"
         ) from None
     if "SecretString" not in answer:
-        raise RuntimeError(f"{label} is binary, and a variable holds text: store it as text")
+        raise RuntimeError(f"{label} is binary, and a variable can only contain text: store it as text")
     return str(answer["SecretString"])
 
 
 def _region(name: str, environ: Mapping[str, str]) -> str | None:
-    """Where to ask: an ARN says it itself; boto3 alone would not look at AWS_REGION."""
-    named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-    return _region_of_arn(name) or named or _region_of_arn(environ.get("TRAINING_JOB_ARN", "")) or None
+    """The region of the ARN, the environment or the job; boto3 itself does not read AWS_REGION. None if unknown."""
+    configured = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    return _region_of_arn(name) or configured or _region_of_arn(environ.get("TRAINING_JOB_ARN", "")) or None
 
 
 def _region_of_arn(text: str) -> str:

@@ -1,9 +1,9 @@
-"""Azure Key Vault, asked with the job's identity. Standard library only.
+"""Azure Key Vault, read with the job's identity. Standard library only.
 
 A name is `VAULT/NAME`, `VAULT/NAME/VERSION`, or `https://HOST/secrets/NAME[/VERSION]` for the vaults of other clouds.
-Tokens come from the endpoints that Azure ML offers inside a job, asked as azure-identity's AzureMLCredential and
-azure-ai-ml's AzureMLOnBehalfOfCredential ask them. No message holds a value, a token or what a server has written,
-but for a code that is one word.
+Tokens come from the endpoints that Azure ML provides inside a job, requested as azure-identity's AzureMLCredential and
+azure-ai-ml's AzureMLOnBehalfOfCredential do. No message contains a value, a token or text of a server, except an error
+code that is one word.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Mapping
 from urllib.parse import urlencode, urlsplit
 
 PUBLIC_DOMAIN = "vault.azure.net"
-"""Where the vaults of the public cloud are; also whom a token is for."""
+"""The domain of the public cloud's vaults, and the audience of its tokens."""
 
 ROLE = "the role Key Vault Secrets User on the vault"
 NO_IDENTITY = "say `azure: {identity: managed}` in job.yaml, and give the compute an identity"
@@ -28,23 +28,23 @@ FORMS = "keyvault:VAULT/NAME, keyvault:VAULT/NAME/VERSION or keyvault:https://HO
 
 TIMEOUT_SECONDS = 20
 BACKOFF_SECONDS = (0.5, 1.5, 4.0)
-"""Seconds between the tries of what may pass: too many requests, a server in trouble, no answer."""
+"""Seconds before each retry of what may pass: too many requests, a server error, no answer."""
 
 MAX_RESPONSE_BYTES = 1 << 20
 
 _HEADER_VALUE = re.compile(r"[\x21-\x7e]+")
-"""What a header can carry: http.client would show another value in its error."""
+"""A valid header value: http.client would show any other in its error message."""
 
 
 class KeyVault:
-    """All vaults that a job asks, with one token for each cloud."""
+    """Reads secrets from vaults, with one token for each cloud."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._tokens: dict[str, str] = {}
 
     def get_secret(self, label: str, name: str) -> str:
-        """The value of one secret; RuntimeError, beginning with `what`, with the remedy."""
+        """The value of one secret; RuntimeError that begins with `label` and says what to do."""
         url = secret_url(label, name)
         cloud = _token_audience(url)
         if cloud not in self._tokens:
@@ -56,20 +56,20 @@ class KeyVault:
         raise RuntimeError(f"{label}: {host} {_explain(status, answer)}")
 
     def _token(self, label: str, resource: str) -> str:
-        """A token of the identity that the job runs as: its user's, else the compute's."""
+        """A token of the identity that the job runs as: the user's if there is one, else the compute's."""
         environ = self._environ
         on_behalf, managed, secret = (environ.get(n, "") for n in ("OBO_ENDPOINT", "MSI_ENDPOINT", "MSI_SECRET"))
         headers: dict[str, str] = {}
         query = {"resource": resource}
         if not on_behalf:
             if not managed or not _HEADER_VALUE.fullmatch(secret):
-                raise RuntimeError(f"{label}: the job has no identity to ask the vault with; {NO_IDENTITY}")
+                raise RuntimeError(f"{label}: the job has no identity for the vault; {NO_IDENTITY}")
             headers = {"secret": secret}
             query["api-version"] = "2017-09-01"
             if environ.get("DEFAULT_IDENTITY_CLIENT_ID"):
                 query["clientid"] = environ["DEFAULT_IDENTITY_CLIENT_ID"]
         url = on_behalf or managed
-        # The endpoint is on the node itself: a proxy must not see this.
+        # The endpoint is on the node itself: the request must not go through a proxy.
         status, answer = _get(f"{url}{'&' if '?' in url else '?'}{urlencode(query)}", headers, proxy=False)
         token = answer.get("access_token") or answer.get("token")
         if status == 200 and isinstance(token, str) and _HEADER_VALUE.fullmatch(token):
@@ -80,33 +80,35 @@ class KeyVault:
 
 
 def secret_url(label: str, name: str) -> str:
-    """Where a secret is asked for; RuntimeError if the name is none."""
+    """The URL of a secret; RuntimeError that begins with `label` if the name is not valid."""
     if name.startswith("https://"):
-        place = re.fullmatch(r"(https://[A-Za-z0-9.-]+(?::\d+)?/secrets/[A-Za-z0-9-]+(?:/[A-Za-z0-9]+)?)/?", name)
-        url = place[1] if place else ""
+        match = re.fullmatch(r"(https://[A-Za-z0-9.-]+(?::\d+)?/secrets/[A-Za-z0-9-]+(?:/[A-Za-z0-9]+)?)/?", name)
+        url = match[1] if match else ""
     else:
-        parts = re.fullmatch(r"([A-Za-z0-9-]+)/([A-Za-z0-9-]+(?:/[A-Za-z0-9]+)?)", name)
-        url = f"https://{parts[1]}.{PUBLIC_DOMAIN}/secrets/{parts[2]}" if parts else ""
+        match = re.fullmatch(r"([A-Za-z0-9-]+)/([A-Za-z0-9-]+(?:/[A-Za-z0-9]+)?)", name)
+        url = f"https://{match[1]}.{PUBLIC_DOMAIN}/secrets/{match[2]}" if match else ""
     if not url:
-        raise RuntimeError(f"{label}: names no secret of a vault; write {FORMS}")
+        raise RuntimeError(f"{label}: does not name a Key Vault secret; write {FORMS}")
     return f"{url}?api-version=7.4"
 
 
 def _token_audience(url: str) -> str:
-    """Whom the token must be for: vaults are at NAME.vault.…, and each cloud has an ending of its own."""
+    """The audience of the token: vaults are at NAME.vault.…, with another domain in each cloud."""
     _, _, rest = (urlsplit(url).hostname or "").partition(".")
     return rest if rest.startswith("vault.") else PUBLIC_DOMAIN
 
 
 def _explain(status: int, answer: Mapping[str, Any]) -> str:
-    """What a vault's answer means, and what helps."""
+    """What a vault's refusal means, and what to do."""
     code = _code(answer)
     if status == 0:
         return f"{_unreachable(answer)}; the job needs a way to the vault: its firewall, or a private endpoint"
     if status == 403 and "Disabled" in code:
-        return f"says that it is disabled{code}: enable it, or name another version"
+        return f"says that the secret is disabled{code}: enable it, or name another version"
     if status == 403 and ("Firewall" in code or "Connection" in code):
-        return f"lets this node not in{code}: open the vault's firewall to the compute, or give it a private endpoint"
+        return (
+            f"does not accept this node{code}: open the vault's firewall to the compute, or give it a private endpoint"
+        )
     if status == 403:
         return f"answered 403{code}: the job's identity needs {ROLE}"
     if status == 404:
@@ -116,7 +118,7 @@ def _explain(status: int, answer: Mapping[str, Any]) -> str:
     if 300 <= status < 400:
         return f"answered with a redirect ({status}), which is not followed with a token: name the vault's own address"
     if status == 200:
-        return "answered without a value: is that a vault?"
+        return "answered without a value: is it a vault?"
     return f"answered {status}{code}"
 
 
@@ -125,18 +127,18 @@ def _unreachable(answer: Mapping[str, Any]) -> str:
 
 
 def _code(answer: Mapping[str, Any]) -> str:
-    """The innermost error code, if it is one word."""
+    """` (CODE)` for the innermost error code, if it is one word; else empty."""
     error: Any = answer.get("error")
-    found = ""
+    innermost = ""
     while isinstance(error, dict):
         code = error.get("code")
-        found = code if isinstance(code, str) and re.fullmatch(r"[A-Za-z_]{1,60}", code) else found
+        innermost = code if isinstance(code, str) and re.fullmatch(r"[A-Za-z_]{1,60}", code) else innermost
         error = error.get("innererror")
-    return f" ({found})" if found else ""
+    return f" ({innermost})" if innermost else ""
 
 
 def _get(url: str, headers: Mapping[str, str], *, proxy: bool = True) -> tuple[int, dict[str, Any]]:
-    """Status and JSON of the last try's answer; status 0 with a `why` if there was none."""
+    """Status and JSON object of the answer, after retries; status 0 and `why` if there was none."""
     handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
     if not proxy:
         handlers.append(urllib.request.ProxyHandler({}))
@@ -153,12 +155,12 @@ def _get(url: str, headers: Mapping[str, str], *, proxy: bool = True) -> tuple[i
 def _request_once(
     opener: urllib.request.OpenerDirector, request: urllib.request.Request
 ) -> tuple[int, dict[str, Any], bool]:
-    """Status, JSON, and whether that may pass."""
+    """Status, JSON object, and whether a retry may help."""
     try:
         try:
             response = opener.open(request, timeout=TIMEOUT_SECONDS)
         except urllib.error.HTTPError as error:
-            response = error  # an answer too, and to be closed like one
+            response = error  # also an answer, and to be closed like one
         with response:
             status = int(response.status)
             return status, _json(response.read(MAX_RESPONSE_BYTES)), status == 429 or status >= 500
@@ -167,11 +169,11 @@ def _request_once(
         if isinstance(reason, ssl.SSLCertVerificationError):
             why = f"its certificate is not trusted here: {reason.verify_message}; SSL_CERT_FILE names those that are"
             return 0, {"why": why}, False
-        said = reason.strerror if isinstance(reason, OSError) else ""
-        if not said:
-            late = isinstance(reason, socket.timeout)
-            said = f"no answer within {TIMEOUT_SECONDS} s" if late else type(reason).__name__
-        return 0, {"why": said}, isinstance(error, (OSError, http.client.HTTPException))
+        why = reason.strerror if isinstance(reason, OSError) else ""
+        if not why:
+            timed_out = isinstance(reason, socket.timeout)
+            why = f"no answer within {TIMEOUT_SECONDS} s" if timed_out else type(reason).__name__
+        return 0, {"why": why}, isinstance(error, (OSError, http.client.HTTPException))
 
 
 def _json(content: bytes) -> dict[str, Any]:
@@ -183,8 +185,8 @@ def _json(content: bytes) -> dict[str, Any]:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Leaves a redirect as the answer that it is."""
+    """Returns a redirect as the answer, instead of following it."""
 
     def redirect_request(self, *_: Any) -> None:
-        """No other request is made."""
+        """Never: a token must not be sent elsewhere."""
         return
