@@ -1,4 +1,4 @@
-"""Nodes of an Azure ML command job on this machine: the variables, mounts and command line that they would get."""
+"""Nodes of an Azure ML command job on this machine: with the variables, mounts and command line of the service."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def folders(base: Path) -> dict[str, str]:
 def start_node(
     base: Path, rank: int, nodes: int, port: int, programs: dict[str, str], job: dict[str, Any], **environ: str
 ) -> subprocess.Popen[str]:
-    """Start one node as the service would: a shell in the node's own folder, which becomes the launcher."""
+    """Start one node as the service does: a shell in the node's own folder, replaced by the launcher."""
     code = base / f"wd-{rank}" / f"node-{rank}"  # each node has a disk of its own
     shutil.copytree(ENTRYPOINTS, code / ".cloudtrain", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     for name, text in programs.items():

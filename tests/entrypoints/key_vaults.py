@@ -1,4 +1,4 @@
-"""A Key Vault and a node's identity endpoint on this machine, as a job of Azure ML finds them."""
+"""A Key Vault and a node's identity endpoint on this machine, as an Azure ML job finds them."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ SECRET = "value-that-nobody-may-print"
 
 
 def refusal(code: str, inner: str = "") -> dict[str, Any]:
-    """An error as Key Vault writes it; its message repeats what we must not."""
+    """An error as Key Vault writes it; its message contains what ours must not."""
     return {"error": {"code": code, "message": SECRET, **({"innererror": {"code": inner}} if inner else {})}}
 
 
 @dataclass
 class Vault:
-    """Answers by the path of a request; every request is kept."""
+    """Answers requests by their path, and records them."""
 
     host: str
     identity: str
     certificate: Path
     answers: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
-    """Path -> status and body of one request after another; the last of them stays."""
+    """Path -> status and body of one request after another; the last one is repeated."""
     requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
-    """Scheme, path with query, headers in small letters."""
+    """Scheme, path with query, headers in lower case."""
 
     def environ(self, **more: str) -> dict[str, str]:
-        """What a job with a managed identity finds."""
+        """The variables of a job with a managed identity."""
         return {"MSI_ENDPOINT": self.identity, "MSI_SECRET": MSI_SECRET, "SSL_CERT_FILE": str(self.certificate)} | more
 
     def reference(self, rest: str) -> str:
-        """A secret of this vault."""
+        """The reference to a secret of this vault."""
         return f"keyvault:https://{self.host}/secrets/{rest}"
 
     def asked(self, scheme: str) -> list[str]:
-        """The paths and queries that were asked for, one after another."""
+        """The paths and queries that were requested, in their order."""
         return [path for found, path, _ in self.requests if found == scheme]
 
 
@@ -97,7 +97,7 @@ def _server(vault: Vault, scheme: str, files: tuple[Path, Path] | None = None) -
 
 
 def _certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate of our own for this machine, and its key."""
+    """A self-signed certificate for this machine, and its key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

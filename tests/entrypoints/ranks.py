@@ -1,4 +1,4 @@
-"""One rank without torchrun: the worker as torchrun would start it, and what it told the launcher."""
+"""One rank without torchrun: the worker started as by torchrun, and what it sent to the launcher."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ DEADLINE_SECONDS = 60
 
 @dataclass(frozen=True)
 class Rank:
-    """How a rank ended and what it said."""
+    """How a rank ended, and its output."""
 
     code: int
-    said: str
-    """Text and events as they came through its pipe."""
+    output: str
+    """Text and events from its pipe."""
 
     @property
     def events(self) -> list[dict[str, Any]]:
         """The events of the rank itself."""
         marker = signed_marker(KEY)
-        lines = [line.partition(marker)[2] for line in self.said.splitlines() if marker in line]
+        lines = [line.partition(marker)[2] for line in self.output.splitlines() if marker in line]
         return [json.loads(line) for line in lines]
 
     @property
     def error(self) -> dict[str, Any]:
-        """The one error that it told of."""
+        """The only error that it reported."""
         (found,) = (event for event in self.events if event["type"] == "error")
         return found
 
     @property
     def text(self) -> str:
-        """What is no event."""
+        """The output without events."""
         marks = (MARKER, signed_marker(KEY))
-        return "".join(line for line in self.said.splitlines(True) if not any(mark in line for mark in marks))
+        return "".join(line for line in self.output.splitlines(True) if not any(mark in line for mark in marks))
 
 
 def run_rank(folder: Path, script: str | bytes, *argv: str, world: int = 1, **job: Any) -> Rank:
-    """Run a script as rank 0 of a world in which nobody else is."""
+    """Run a script as rank 0, without starting the other ranks."""
     data = script if isinstance(script, bytes) else script.encode()
     (folder / job.get("target", "train.py")).write_bytes(data)
     (folder / "job.json").write_text(json.dumps(document(processes=world, argv=list(argv), **job)))
     os.mkfifo(folder / "rank-0")
     pipe = os.open(folder / "rank-0", os.O_RDWR)
-    said: list[bytes] = []
+    output: list[bytes] = []
     env = {**os.environ, "CLOUDTRAIN_JOB_FILE": str(folder / "job.json"), "CLOUDTRAIN_STREAM_DIR": str(folder)}
     env |= {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": str(world), "CLOUDTRAIN_STREAM_KEY": KEY}
-    reader = threading.Thread(target=_read, args=(pipe, said))
+    reader = threading.Thread(target=_read, args=(pipe, output))
     reader.start()
     try:
         worker = [sys.executable, str(ENTRYPOINTS / "cloudtrain_launcher" / "worker.py")]
@@ -66,12 +66,12 @@ def run_rank(folder: Path, script: str | bytes, *argv: str, world: int = 1, **jo
         reader.join()
         os.close(pipe)
         (folder / "rank-0").unlink()
-    return Rank(done.returncode, b"".join(said).removesuffix(_END).decode("utf-8", "replace"))
+    return Rank(done.returncode, b"".join(output).removesuffix(_END).decode("utf-8", "replace"))
 
 
 _END = b"\0the rank has ended\0"
 
 
-def _read(pipe: int, said: list[bytes]) -> None:
-    while not b"".join(said[-2:]).endswith(_END):
-        said.append(os.read(pipe, 1 << 16))
+def _read(pipe: int, output: list[bytes]) -> None:
+    while not b"".join(output[-2:]).endswith(_END):
+        output.append(os.read(pipe, 1 << 16))

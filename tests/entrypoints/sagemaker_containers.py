@@ -1,4 +1,4 @@
-"""A SageMaker container's tree in a folder of its own, as the service would have filled it at /opt/ml."""
+"""The folders of a SageMaker container, filled as the service fills /opt/ml."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def resources(here: str = "algo-1", hosts: tuple[str, ...] = ("algo-1",), **chan
 
 
 def container(base: Path, job: dict[str, Any] | None = None, **nodes: Any) -> dict[str, str]:
-    """Fill `base`; the variables of a rehearsal on this machine that go with it."""
+    """Fill the folder `base`; returns the variables of a rehearsal on this machine."""
     for folder in ("input/config", "input/data/cloudtrain-job", "model", "output/data", "checkpoints", "code"):
         (base / folder).mkdir(parents=True, exist_ok=True)
     (base / "input/config/resourceconfig.json").write_text(json.dumps(resources(**nodes)))
@@ -44,13 +44,13 @@ def container(base: Path, job: dict[str, Any] | None = None, **nodes: Any) -> di
 
 
 def clean(**variables: str) -> dict[str, str]:
-    """This process's environment, less whatever a job around it may have left, and with `variables`."""
+    """The environment of this process without variables of a job around it, and with `variables`."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("CLOUDTRAIN_", "PET_", "AWS_"))}
     return kept | variables
 
 
 def put_source(base: Path, **files: str) -> None:
-    """The source channel: a program's files, and the launcher where a job's archive has it."""
+    """Fill the source channel with these files and the launcher."""
     channel = base / "input/data/cloudtrain-source"
     channel.mkdir(parents=True, exist_ok=True)
     with tarfile.open(channel / "source.tar.gz", "w:gz") as tar:

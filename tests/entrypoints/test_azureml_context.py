@@ -1,4 +1,4 @@
-"""Azure ML's mapping: who a node is by its variables, where its folders are, what is told when that is wrong."""
+"""Azure ML's mapping: a node's rank and folders from its variables, and the errors if they are invalid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.limits import HANG_SECONDS
 HERE = {"CLOUDTRAIN_NODE_ADDR": "127.0.0.102"}
 
 
-def test_a_node_is_what_its_variables_say(tmp_path: Path) -> None:
+def test_a_node_context_comes_from_the_variables(tmp_path: Path) -> None:
     paths, parent = folders(tmp_path), Path.cwd().parent / "kept"
     found = platforms.find_node_context(variables(1, 2, CLOUDTRAIN_JOB='{"é": 1}') | paths | HERE)
     assert found == contract.NodeContext(
@@ -57,7 +57,7 @@ def test_a_node_is_what_its_variables_say(tmp_path: Path) -> None:
     assert (found.node_rank, found.nodes, found.master_port, found.resume_dir) == (0, 1, 4711, "")
 
 
-def test_what_only_the_launcher_needs_does_not_reach_the_ranks(tmp_path: Path) -> None:
+def test_variables_of_the_launcher_do_not_reach_the_ranks(tmp_path: Path) -> None:
     environ = variables(1, 2, CLOUDTRAIN_JOB=json.dumps(document(nodes=2))) | folders(tmp_path) | HERE
     context = contract.with_job_file(azureml_context(environ), tmp_path)
     assert contract.read_job(context.job_file).nodes == 2
@@ -71,7 +71,7 @@ def test_what_only_the_launcher_needs_does_not_reach_the_ranks(tmp_path: Path) -
     assert not [name for name in found if name.startswith(("FI_", "NCCL_")) and name != "NCCL_SOCKET_IFNAME"]
 
 
-def test_a_job_document_that_came_as_a_file_stays_where_it_is(tmp_path: Path) -> None:
+def test_a_job_document_in_a_file_is_used_as_it_is(tmp_path: Path) -> None:
     context = platforms.plain_context(variables() | folders(tmp_path) | {
         "CLOUDTRAIN_NODE_RANK": "0", "CLOUDTRAIN_NODES": "1", "CLOUDTRAIN_MASTER_ADDR": "x",
         "CLOUDTRAIN_MASTER_PORT": "1", "CLOUDTRAIN_JOB_FILE": "/job.json",
@@ -103,15 +103,13 @@ NO_DISTRIBUTION = (
         ({"CLOUDTRAIN_MODEL_DIR": ""}, "the variable CLOUDTRAIN_MODEL_DIR is not set"),
     ],
 )  # fmt: skip
-def test_variables_that_make_no_sense_are_told_with_the_remedy(
-    tmp_path: Path, changes: dict[str, str], message: str
-) -> None:
+def test_invalid_variables_are_reported_with_what_to_do(tmp_path: Path, changes: dict[str, str], message: str) -> None:
     with pytest.raises(RuntimeError) as caught:
         azureml_context(variables() | folders(tmp_path) | HERE | changes)
     assert message in str(caught.value)
 
 
-def test_an_address_leads_to_its_interface() -> None:
+def test_the_interface_is_the_one_that_has_the_address() -> None:
     carried = {name: azureml._address_of(name) for _, name in socket.if_nameindex()}
     for name, address in carried.items():
         assert azureml.interface_of(address) == ("" if not address else name)
@@ -120,7 +118,7 @@ def test_an_address_leads_to_its_interface() -> None:
     assert azureml.interface_of("node-0.example") == ""
 
 
-def test_a_nodes_own_address_is_the_one_on_the_way_to_the_first_node() -> None:
+def test_a_nodes_address_is_the_one_on_the_route_to_the_first_node() -> None:
     mine = [a for _, name in socket.if_nameindex() if (a := azureml._address_of(name)) and a != "127.0.0.1"]
     expected = [(address, 6105, address) for address in mine]
     expected += [("localhost", 6105, ""), ("no-such-host.invalid", 6105, ""), ("a..b", 1, ""), ("127.0.0.1", 99999, "")]
@@ -144,7 +142,7 @@ def test_a_nodes_own_address_is_the_one_on_the_way_to_the_first_node() -> None:
         ({"CLOUDTRAIN_JOB": "{"}, 0, "job.json cannot be read: not JSON"),
     ],
 )
-def test_a_launcher_refuses_a_world_that_is_not_the_plans(
+def test_a_launcher_refuses_a_number_of_nodes_that_is_not_the_plans(
     tmp_path: Path, changes: dict[str, str], node: int, message: str
 ) -> None:
     (tmp_path / "job.json").write_text(json.dumps(document(nodes=3)))
@@ -163,9 +161,9 @@ def test_a_launcher_refuses_a_world_that_is_not_the_plans(
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == ""
-    said = events(done.stdout)
-    assert [event["type"] for event in said][-2:] == ["error", "node_ended"]
-    assert (said[-1]["outcome"], said[-1]["node"]) == ("failed", node)
-    assert "why" not in said[-1]
-    assert message in said[-1]["error"]["message"]
-    assert done.stdout.splitlines()[-1] == f"[node {node}] failed: node {node}: {said[-1]['error']['message']}"
+    reported = events(done.stdout)
+    assert [event["type"] for event in reported][-2:] == ["error", "node_ended"]
+    assert (reported[-1]["outcome"], reported[-1]["node"]) == ("failed", node)
+    assert "why" not in reported[-1]
+    assert message in reported[-1]["error"]["message"]
+    assert done.stdout.splitlines()[-1] == f"[node {node}] failed: node {node}: {reported[-1]['error']['message']}"

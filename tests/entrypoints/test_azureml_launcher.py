@@ -1,4 +1,4 @@
-"""Launchers started as Azure ML would: one world whatever the program does, stops by file, by time and by name."""
+"""Launchers started as on Azure ML: one world, whatever the program does; stops by file, time limit and preemption."""
 
 from __future__ import annotations
 
@@ -100,27 +100,27 @@ time.sleep(600)
 """
 
 
-def ends(texts: list[str]) -> list[dict[str, Any]]:
+def last_events(texts: list[str]) -> list[dict[str, Any]]:
     return [events(text)[-1] for text in texts]
 
 
 def read_until(process: subprocess.Popen[str], kind: str) -> str:
-    """What the launcher has said up to the first event of the kind."""
+    """The launcher's output up to the first event of this type."""
     assert process.stdout is not None
-    said = ""
+    output = ""
     for line in process.stdout:
-        said += line
+        output += line
         if f'"type":"{kind}"' in line:
-            return said
-    raise AssertionError(f"no {kind} in:\n{said}")
+            return output
+    raise AssertionError(f"no {kind} in:\n{output}")
 
 
 @pytest.mark.torchrun
-def test_two_nodes_of_two_ranks_are_one_world_that_has_all_it_was_promised(tmp_path: Path) -> None:
+def test_two_nodes_of_two_ranks_are_one_world_with_inputs_checkpoints_and_secrets(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
-    places = folders(tmp_path)
-    Path(places["CLOUDTRAIN_INPUT_TRAIN"], "x.txt").write_text("input data")
-    Path(places["CLOUDTRAIN_RESUME_DIR"], "step-1").write_text("an earlier run's")
+    paths = folders(tmp_path)
+    Path(paths["CLOUDTRAIN_INPUT_TRAIN"], "x.txt").write_text("input data")
+    Path(paths["CLOUDTRAIN_RESUME_DIR"], "step-1").write_text("an earlier run's")
     port = free_port()
     with serving(tmp_path) as vault:
         vault.answers["/msi"] = [(200, {"access_token": TOKEN})]
@@ -166,16 +166,16 @@ def test_a_bare_torchrun_inside_the_job_is_one_world_too(tmp_path: Path) -> None
 
 
 @pytest.mark.torchrun
-def test_the_file_stops_all_nodes_and_one_that_comes_back(tmp_path: Path) -> None:
+def test_the_stop_file_stops_all_nodes_and_one_that_is_restarted(tmp_path: Path) -> None:
     port, programs, job = free_port(), {"train": SAVES_ON_SIGTERM}, {"nodes": 2}
     nodes = [start_node(tmp_path, rank, 2, port, programs, job) for rank in range(2)]
     before = [read_until(node, "ready") for node in nodes]
     (tmp_path / STOP_FILE).touch()
-    texts = [said + finish(node) for said, node in zip(before, nodes, strict=True)]
+    texts = [output + finish(node) for output, node in zip(before, nodes, strict=True)]
     assert [node.returncode for node in nodes] == [0, 0], (
         texts
     )  # with another the platform would end the job for the peers
-    for text, end in zip(texts, ends(texts), strict=True):
+    for text, end in zip(texts, last_events(texts), strict=True):
         assert (end["outcome"], end["why"], end["forced"], end["error"]) == ("stopped", "stop_file", False, None)
         assert "a stop was requested: stopping with a checkpoint" in text
         assert "Traceback" not in text
@@ -201,15 +201,15 @@ def test_the_time_limit_stops_a_job_with_all_its_nodes(tmp_path: Path) -> None:
     assert [node.returncode for node in nodes] == [0, 0], (
         texts
     )  # with another the platform would end the job for the peers
-    for text, end in zip(texts, ends(texts), strict=True):
+    for text, end in zip(texts, last_events(texts), strict=True):
         assert (end["outcome"], end["why"], end["forced"]) == ("stopped", "time", False)
         assert "] the time limit is near: stopping with a checkpoint\n" in text
-    assert ends(texts)[0]["seconds"] >= seconds
+    assert last_events(texts)[0]["seconds"] >= seconds
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["rank-0", "rank-1"]
 
 
 @pytest.mark.torchrun
-def test_after_a_restart_in_place_all_nodes_go_on_where_the_first_one_saved(tmp_path: Path) -> None:
+def test_after_a_restart_in_place_all_nodes_resume_from_the_first_nodes_checkpoint(tmp_path: Path) -> None:
     port, job = free_port(), {"nodes": 2, "restarts": 1}
     nodes = [start_node(tmp_path, rank, 2, port, {"train": ORDINARY}, job) for rank in range(2)]
     texts = [finish(node) for node in nodes]
@@ -222,17 +222,17 @@ def test_after_a_restart_in_place_all_nodes_go_on_where_the_first_one_saved(tmp_
 
 
 @pytest.mark.torchrun
-def test_a_model_that_is_spread_over_the_nodes_goes_on_after_a_restart_in_place(tmp_path: Path) -> None:
+def test_a_model_sharded_over_the_nodes_resumes_after_a_restart_in_place(tmp_path: Path) -> None:
     port = free_port()
     argv = ["--task", "digits", "--strategy", "fsdp", "--epochs", "3000", "--checkpoint-every-steps", "20"]
     job = {"nodes": 2, "restarts": 1, "kind": "trainer", "target": "", "argv": argv, "checkpoint_keep": 2}
     nodes = [start_node(tmp_path, rank, 2, port, {}, job) for rank in range(2)]
-    said = [read_until(node, kind) for node, kind in zip(nodes, ("checkpoint", "rank_started"), strict=True)]
-    pid = next(event["pid"] for event in events(said[1]) if event["type"] == "rank_started")
+    output = [read_until(node, kind) for node, kind in zip(nodes, ("checkpoint", "rank_started"), strict=True)]
+    pid = next(event["pid"] for event in events(output[1]) if event["type"] == "rank_started")
     os.kill(pid, signal.SIGKILL)
-    said[0] += read_until(nodes[0], "resumed")
+    output[0] += read_until(nodes[0], "resumed")
     (tmp_path / STOP_FILE).touch()
-    texts = [text + finish(node) for text, node in zip(said, nodes, strict=True)]
+    texts = [text + finish(node) for text, node in zip(output, nodes, strict=True)]
     assert [node.returncode for node in nodes] == [0, 0], texts
     assert next(event["step"] for event in events(texts[0]) if event["type"] == "resumed") >= 20
     assert all("checkpoint files from other nodes" in text for text in texts)
@@ -243,7 +243,7 @@ def test_a_model_that_is_spread_over_the_nodes_goes_on_after_a_restart_in_place(
 
 
 @pytest.mark.torchrun
-def test_a_machine_that_is_taken_away_makes_all_nodes_save_and_none_says_that_the_job_is_done(tmp_path: Path) -> None:
+def test_a_preemption_makes_all_nodes_save_and_none_exit_with_success(tmp_path: Path) -> None:
     port, programs, job = free_port(), {"train": SAVES_ON_SIGTERM}, {"nodes": 2}
     old = tmp_path / f"{STOP_FILE}-preempted"
     old.parent.mkdir()
@@ -251,15 +251,15 @@ def test_a_machine_that_is_taken_away_makes_all_nodes_save_and_none_says_that_th
     with metadata("gpu_1") as machine:
         nodes = [start_node(tmp_path, 0, 2, port, programs, job)]
         nodes += [start_node(tmp_path, 1, 2, port, programs, job, CLOUDTRAIN_SCHEDULED_EVENTS=machine.url)]
-        said = [read_until(node, "ready") for node in nodes]
+        output = [read_until(node, "ready") for node in nodes]
         machine.announce("Preempt", "gpu_1")
-        said = [text + read_until(node, "node_ended") for text, node in zip(said, nodes, strict=True)]
+        output = [text + read_until(node, "node_ended") for text, node in zip(output, nodes, strict=True)]
         assert [node.poll() for node in nodes] == [None, None], "whoever leaves first has failed, for Azure ML"
         for node in nodes:
             node.terminate()
-        texts = [text + finish(node) for text, node in zip(said, nodes, strict=True)]
+        texts = [text + finish(node) for text, node in zip(output, nodes, strict=True)]
     assert [node.returncode for node in nodes] == [5, 5], texts
-    assert [(end["outcome"], end["why"]) for end in ends(texts)] == [
+    assert [(end["outcome"], end["why"]) for end in last_events(texts)] == [
         ("stopped", "peer_preempted"),
         ("stopped", "preempted"),
     ]
@@ -267,12 +267,12 @@ def test_a_machine_that_is_taken_away_makes_all_nodes_save_and_none_says_that_th
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["rank-0", "rank-1"]
 
 
-def test_the_file_stops_a_node_that_waits_for_a_name(tmp_path: Path) -> None:
+def test_the_stop_file_stops_a_node_that_waits_for_a_name(tmp_path: Path) -> None:
     node = start_node(tmp_path, 1, 2, 6105, {}, {"nodes": 2}, MASTER_ADDR="no-such-host.invalid")
-    said = read_until(node, "node_started")
+    output = read_until(node, "node_started")
     (tmp_path / STOP_FILE).touch()
     began = time.monotonic()
-    text = said + finish(node)
+    text = output + finish(node)
     assert node.returncode == 0
     assert time.monotonic() - began < HANG_SECONDS
     assert [event["type"] for event in events(text)] == ["node_started", "node_ended"]

@@ -1,4 +1,4 @@
-"""Who is to blame: a rank that only lost its peer is not, whatever else it says; the rank that left it alone is."""
+"""Which error is the cause: not that of a rank that only lost its peer, but that of the peer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WATCHDOG = (
     ],
     ids=lambda value: value[:30],
 )
-def test_a_peer_that_is_gone_is_a_consequence(exception: str, message: str, file: str) -> None:
+def test_an_error_about_a_lost_peer_is_a_consequence(exception: str, message: str, file: str) -> None:
     assert failure.is_consequence(exception, message, file)
 
 
@@ -56,7 +56,7 @@ def test_a_peer_that_is_gone_is_a_consequence(exception: str, message: str, file
     ],
     ids=lambda value: value[:30],
 )
-def test_an_error_of_ones_own_is_no_consequence(exception: str, message: str, file: str) -> None:
+def test_an_error_of_the_program_is_not_a_consequence(exception: str, message: str, file: str) -> None:
     assert not failure.is_consequence(exception, message, file)
 
 
@@ -68,7 +68,7 @@ def started(rank: int, attempt: int = 0, time: float = 1.0) -> RankStarted:
     return RankStarted(time=time, rank=rank, local_rank=rank % 4, attempt=attempt)
 
 
-def left(rank: int, time: float) -> RankEnded:
+def finished(rank: int, time: float) -> RankEnded:
     return RankEnded(time=time, rank=rank, exitcode=0)
 
 
@@ -76,9 +76,9 @@ def lost_peer(rank: int, time: float, attempt: int = 0) -> Error:
     return error(rank, time, exception="RuntimeError", message=GLOO, consequence=True, attempt=attempt)
 
 
-def test_a_rank_that_ended_well_while_others_waited_for_it_is_the_cause(tmp_path: Path) -> None:
+def test_a_rank_that_exited_with_0_while_others_waited_for_it_is_the_cause(tmp_path: Path) -> None:
     node = launcher(tmp_path)
-    for event in (started(4), started(5), left(5, 2.0), lost_peer(4, 3.0)):
+    for event in (started(4), started(5), finished(5, 2.0), lost_peer(4, 3.0)):
         node._on_event(event)
     outcome, cause = node._outcome(1)
     assert outcome == "failed"
@@ -90,34 +90,34 @@ def test_a_rank_that_ended_well_while_others_waited_for_it_is_the_cause(tmp_path
 @pytest.mark.parametrize(
     "events",
     [
-        (left(5, 2.0), lost_peer(4, 3.0), error(6, 4.0, attempt=0)),
-        (left(5, 2.0), error(6, 1.5, attempt=0), lost_peer(4, 3.0)),
+        (finished(5, 2.0), lost_peer(4, 3.0), error(6, 4.0, attempt=0)),
+        (finished(5, 2.0), error(6, 1.5, attempt=0), lost_peer(4, 3.0)),
     ],
     ids=["told later", "told before"],
 )
-def test_an_error_of_a_ranks_own_counts_more_than_one_that_left(tmp_path: Path, events: tuple[Any, ...]) -> None:
+def test_an_error_of_the_program_counts_more_than_an_early_exit(tmp_path: Path, events: tuple[Any, ...]) -> None:
     node = launcher(tmp_path)
     for event in events:
         node._on_event(event)
     assert node._outcome(1)[1].rank == 6  # type: ignore[union-attr]
 
 
-def test_a_rank_that_ended_after_the_failure_or_in_an_earlier_attempt_is_not_blamed(tmp_path: Path) -> None:
+def test_an_exit_after_the_failure_or_in_an_earlier_attempt_is_not_the_cause(tmp_path: Path) -> None:
     node = launcher(tmp_path)
-    for event in (left(5, 2.0), started(4, 1, 3.0), lost_peer(4, 4.0, attempt=1), left(6, 5.0)):
+    for event in (finished(5, 2.0), started(4, 1, 3.0), lost_peer(4, 4.0, attempt=1), finished(6, 5.0)):
         node._on_event(event)
     assert node._outcome(1)[1].rank == 4  # type: ignore[union-attr]
 
 
-def words(*lines: str) -> CrashOutput:
+def crash_output(*lines: str) -> CrashOutput:
     found = CrashOutput()
     for line in lines:
         found.feed(line)
     return found
 
 
-def test_a_watchdogs_abort_is_told_by_nccls_own_reason_and_is_a_consequence() -> None:
-    heard = words(
+def test_an_abort_by_nccls_watchdog_has_its_reason_and_is_a_consequence() -> None:
+    crash = crash_output(
         "training",
         f"[rank1]:[E1121 10:00:00.0 ProcessGroupNCCL.cpp:683] [Rank 1] {WATCHDOG}",
         "[rank1]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:740] [Rank 1] To avoid data inconsistency, we are taking the "
@@ -125,26 +125,26 @@ def test_a_watchdogs_abort_is_told_by_nccls_own_reason_and_is_a_consequence() ->
         "terminate called after throwing an instance of 'c10::DistBackendError'",
         f"  what():  [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated: {WATCHDOG}",
     )
-    told = failure.exit_error(1, -signal.SIGABRT, 1.0, finished=False, reason=heard.reason)
-    assert told.message == f"was killed by SIGABRT: {WATCHDOG}"
-    assert told.consequence, "the rank that did not come is the cause, or nobody"
+    reported = failure.exit_error(1, -signal.SIGABRT, 1.0, finished=False, reason=crash.reason)
+    assert reported.message == f"was killed by SIGABRT: {WATCHDOG}"
+    assert reported.consequence, "the rank that did not come is the cause, or nobody"
 
 
-def test_an_abort_of_a_librarys_own_is_told_by_its_exception_and_is_a_cause() -> None:
-    heard = words(
+def test_an_abort_by_another_library_has_its_exception_and_is_a_cause() -> None:
+    crash = crash_output(
         "  what():  something that a program printed",
         "terminate called after throwing an instance of 'std::runtime_error'",
         "  what():  the tokenizer lost its file",
         "Fatal Python error: Aborted",
     )
-    told = failure.exit_error(1, -signal.SIGABRT, 1.0, finished=False, reason=heard.reason)
-    assert told.message == "was killed by SIGABRT: runtime_error: the tokenizer lost its file"
-    assert not told.consequence
+    reported = failure.exit_error(1, -signal.SIGABRT, 1.0, finished=False, reason=crash.reason)
+    assert reported.message == "was killed by SIGABRT: runtime_error: the tokenizer lost its file"
+    assert not reported.consequence
 
 
-def test_a_crash_is_told_with_the_last_line_of_the_programs_own(tmp_path: Path) -> None:
+def test_a_crash_is_reported_with_the_innermost_line_of_the_program(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import lib\nlib.crash(  1)\n")
-    heard = words(
+    crash = crash_output(
         "Fatal Python error: Segmentation fault",
         "",
         "Thread 0x00007f01 (most recent call first):",
@@ -159,32 +159,34 @@ def test_a_crash_is_told_with_the_last_line_of_the_programs_own(tmp_path: Path) 
         "[W] a line of another thread",
     )
     crashed = failure.exit_error(1, -signal.SIGSEGV, 1.0, finished=False)
-    found = heard.add_stack(crashed, tmp_path, tmp_path / ".payload")
+    found = crash.add_stack(crashed, tmp_path, tmp_path / ".payload")
     assert (found.file, found.line, found.code) == ("train.py", 2, "lib.crash(  1)")
     assert found.stack.startswith("Fatal Python error: Segmentation fault")
     assert "Extension modules" not in found.stack
     assert "another thread" not in found.stack
-    assert words("all is well").add_stack(crashed, tmp_path, tmp_path) == crashed
+    assert crash_output("all is well").add_stack(crashed, tmp_path, tmp_path) == crashed
 
 
 def test_the_failure_file_shows_the_stack_of_a_crash(tmp_path: Path) -> None:
-    told = failure.exit_error(3, -signal.SIGSEGV, 1.0, finished=False).replace(stack="Fatal Python error: " + "x" * 200)
-    failure.write_failure_file(str(tmp_path / "failure"), told)
+    reported = failure.exit_error(3, -signal.SIGSEGV, 1.0, finished=False).replace(
+        stack="Fatal Python error: " + "x" * 200
+    )
+    failure.write_failure_file(str(tmp_path / "failure"), reported)
     text = (tmp_path / "failure").read_text()
     assert text.startswith("rank 3 (node 0) was killed by SIGSEGV\nFatal Python error: ")
 
 
-def test_processes_that_never_formed_one_group_are_told_at_the_end_of_a_success(
+def test_a_success_of_processes_that_never_formed_one_group_ends_with_a_warning(
     tmp_path: Path, capfdbinary: Any
 ) -> None:
     for groups, warned in (((0, 0), True), ((4, 4), True), ((0, 8), False), ((8, 8), False), ((), False)):
         node = launcher(tmp_path)
         for rank, size in enumerate(groups):
-            node._on_event(left(rank, 2.0).replace(group=size))
+            node._on_event(finished(rank, 2.0).replace(group=size))
         assert node._conclude(0, 1.0) == 0
-        said = capfdbinary.readouterr().out.decode()
-        assert ("warning: the processes of this job never formed one" in said) == warned
-        assert ('"type":"warning"' in said) == warned
+        output = capfdbinary.readouterr().out.decode()
+        assert ("warning: the processes of this job never formed one" in output) == warned
+        assert ('"type":"warning"' in output) == warned
 
 
 def test_every_strategy_of_the_shared_trainer_forms_a_group_or_refuses_several_processes() -> None:

@@ -1,4 +1,4 @@
-"""Before programs start again every node has what any node saved, and nothing that any node deleted."""
+"""Before a restart every node gets what any node has saved, and loses what any node has deleted."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ distributed = pytest.importorskip("torch.distributed")
 
 
 class Nodes:
-    """The nodes of one job, each with a checkpoint folder of its own; torchrun's store is a real one."""
+    """The nodes of one job, each with a checkpoint folder of its own; the store is a real one of torch."""
 
     def __init__(self, base: Path, count: int) -> None:
         self.folders = [base / f"node-{node}" for node in range(count)]
-        self.said: list[list[str]] = [[] for _ in range(count)]
+        self.logged: list[list[str]] = [[] for _ in range(count)]
         for folder in self.folders:
             folder.mkdir()
         self.journals = [base / f"journal-{node}" for node in range(count)]
         self.shared = [
-            CheckpointSync(folder, "127.0.0.1", journal, said.append)
-            for folder, journal, said in zip(self.folders, self.journals, self.said, strict=True)
+            CheckpointSync(folder, "127.0.0.1", journal, logged.append)
+            for folder, journal, logged in zip(self.folders, self.journals, self.logged, strict=True)
         ]
 
     def start(self) -> list[BaseException]:
-        """All programs are about to start; what went wrong on any node."""
-        store, troubles = distributed.HashStore(), list[BaseException]()
+        """Do what torchrun does before it starts the programs; returns the errors of all nodes."""
+        store, errors = distributed.HashStore(), list[BaseException]()
 
         def node(rank: int) -> None:
             try:
                 self.shared[rank].before_start(store, rank, len(self.folders))
             except (OSError, RuntimeError) as error:
-                troubles.append(error)
+                errors.append(error)
 
         threads = [threading.Thread(target=node, args=(rank,), daemon=True) for rank in range(len(self.folders))]
         for thread in threads:
@@ -51,12 +51,12 @@ class Nodes:
         for thread in threads:
             thread.join(HANG_SECONDS)
         assert not any(thread.is_alive() for thread in threads)
-        return troubles
+        return errors
 
     def close(self) -> None:
-        """No thread is left."""
-        for one in self.shared:
-            one.stop()
+        """Stop all threads."""
+        for sync in self.shared:
+            sync.stop()
 
     def write(self, node: int, name: str, text: str, when: int = 0) -> Path:
         path = self.folders[node] / name
@@ -92,12 +92,12 @@ def test_what_one_rank_saves_all_ranks_load(nodes: Nodes) -> None:
     assert nodes.start() == []
     assert nodes.contents() == [{"step-4/model.pt": "weights"}] * 2
     assert (nodes.folders[1] / "step-4/model.pt").stat().st_mtime_ns == saved.stat().st_mtime_ns
-    assert nodes.said == [[], ["fetched 1 checkpoint files from other nodes, 0.0 MB"]]
+    assert nodes.logged == [[], ["fetched 1 checkpoint files from other nodes, 0.0 MB"]]
     assert nodes.start() == []
-    assert nodes.said[0] == [], "nothing goes back and forth"
+    assert nodes.logged[0] == [], "nothing goes back and forth"
 
 
-def test_the_shards_of_all_nodes_come_together(tmp_path: Path) -> None:
+def test_every_node_gets_the_shards_of_all_nodes(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, 3)
     nodes.start()
     for node in range(3):
@@ -109,7 +109,7 @@ def test_the_shards_of_all_nodes_come_together(tmp_path: Path) -> None:
     nodes.close()
 
 
-def test_what_one_node_deletes_is_gone_on_all_and_its_folder_too(nodes: Nodes) -> None:
+def test_what_one_node_deletes_is_deleted_on_all_with_its_folder(nodes: Nodes) -> None:
     for step in range(4):
         nodes.write(0, f"step-{step}/model.pt", "weights")
     nodes.start()
@@ -122,7 +122,7 @@ def test_what_one_node_deletes_is_gone_on_all_and_its_folder_too(nodes: Nodes) -
     assert [sorted(path.name for path in folder.iterdir()) for folder in nodes.folders] == [["step-2", "step-3"]] * 2
 
 
-def test_the_newest_of_two_versions_wins_and_what_was_written_anew_is_not_deleted(nodes: Nodes) -> None:
+def test_the_newer_of_two_versions_wins_and_a_rewritten_file_is_not_deleted(nodes: Nodes) -> None:
     for name in ("last.pt", "best.pt"):
         nodes.write(0, name, "old", when=10**9)
     nodes.start()
@@ -134,17 +134,17 @@ def test_the_newest_of_two_versions_wins_and_what_was_written_anew_is_not_delete
     assert nodes.contents() == [{"best.pt": "best", "last.pt": "newer"}] * 2
 
 
-def test_files_that_a_platform_has_restored_at_other_times_are_the_same(tmp_path: Path) -> None:
+def test_files_that_the_platform_restored_at_different_times_count_as_equal(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, 2)
     for node in range(2):
         nodes.write(node, "step-1/model.pt", "weights", when=(node + 1) * 10**9)
     nodes.start()
     assert nodes.start() == []
-    assert nodes.said == [[], []]
+    assert nodes.logged == [[], []]
     nodes.close()
 
 
-def test_unfinished_files_stay_where_they_are_and_links_inside_come_along(nodes: Nodes) -> None:
+def test_unfinished_files_are_not_fetched_and_links_inside_are(nodes: Nodes) -> None:
     nodes.write(0, "step-1/model.pt", "weights")
     nodes.write(0, "step-2.partial/model.pt", "half")
     (nodes.folders[0] / "latest").symlink_to("step-1/model.pt")
@@ -152,7 +152,7 @@ def test_unfinished_files_stay_where_they_are_and_links_inside_come_along(nodes:
     assert nodes.contents()[1] == {"step-1/model.pt": "weights", "latest": "-> step-1/model.pt"}
 
 
-def test_a_folder_that_only_its_node_needs_stays_there(nodes: Nodes) -> None:
+def test_a_folder_that_only_its_node_needs_is_not_fetched(nodes: Nodes) -> None:
     nodes.write(0, "step-1/shared.json", "{}")
     for node in range(2):
         nodes.write(node, f"step-1/weights-{node}/model.pt", "the whole model")
@@ -164,45 +164,47 @@ def test_a_folder_that_only_its_node_needs_stays_there(nodes: Nodes) -> None:
 
 def test_nodes_that_share_a_disk_find_nothing_to_do(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, 1)
-    one = nodes.shared[0]
-    nodes.shared.append(CheckpointSync(nodes.folders[0], "127.0.0.1", tmp_path / "journal-1", nodes.said[0].append))
+    sync = nodes.shared[0]
+    nodes.shared.append(CheckpointSync(nodes.folders[0], "127.0.0.1", tmp_path / "journal-1", nodes.logged[0].append))
     nodes.folders.append(nodes.folders[0])
     nodes.write(0, "old", "old")
     nodes.start()
     nodes.write(0, "new", "new")
     (nodes.folders[0] / "old").unlink()
     assert nodes.start() == []
-    assert (nodes.contents()[0], nodes.said[0], one) == ({"new": "new"}, [], nodes.shared[0])
+    assert (nodes.contents()[0], nodes.logged[0], sync) == ({"new": "new"}, [], nodes.shared[0])
     nodes.close()
 
 
-def test_whoever_keeps_the_folder_learns_what_is_another_nodes_doing(nodes: Nodes) -> None:
+def test_the_journal_lists_what_was_done_for_other_nodes(nodes: Nodes) -> None:
     nodes.write(0, "old.pt", "old")
     nodes.start()
     nodes.write(0, "new.pt", "new")
     (nodes.folders[0] / "old.pt").unlink()
     nodes.start()
-    told = [json.loads(line) for line in nodes.journals[1].read_text().splitlines()]
+    journal = [json.loads(line) for line in nodes.journals[1].read_text().splitlines()]
     new = list(list_files(nodes.folders[1])["new.pt"])
-    assert told[1:] == [[str(nodes.folders[1] / "old.pt"), None], [str(nodes.folders[1] / "new.pt"), new]]
+    assert journal[1:] == [[str(nodes.folders[1] / "old.pt"), None], [str(nodes.folders[1] / "new.pt"), new]]
     assert not nodes.journals[0].exists()
 
 
-def test_a_node_whose_disk_is_full_ends_the_start_on_all_nodes(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_on_one_node_fails_the_start_on_all_nodes(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("cloudtrain_launcher.checkpoint_files._receive", full)
     nodes.write(0, "step-1", "weights")
-    troubles = nodes.start()
-    assert [str(trouble) for trouble in troubles] == [
+    errors = nodes.start()
+    assert [str(error) for error in errors] == [
         "node 1 cannot copy the checkpoints of other nodes: No space left on device"
     ] * 2
     assert nodes.contents()[1] == {}
 
 
-def test_what_goes_on_one_node_while_programs_run_goes_on_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ranks save, and the first one deletes: its peers' parts go too, and nothing that is new or only renamed."""
+def test_what_is_deleted_on_one_node_while_programs_run_is_deleted_on_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ranks save and the first one deletes: the files of its peers are deleted too, but nothing new or renamed."""
     monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.POLL_SECONDS", 0.02)
     nodes, steps = Nodes(tmp_path, 2), 12
     assert nodes.start() == []
@@ -211,7 +213,7 @@ def test_what_goes_on_one_node_while_programs_run_goes_on_all(tmp_path: Path, mo
             nodes.write(node, f"step-{step}/rank-{node}.pt", "part")
         nodes.write(node, "draft/model.pt", f"of node {node}")
     settled = [shared._deletions for shared in nodes.shared]
-    assert eventually(lambda: all(len(one._snapshots[0].files) == steps + 1 for one in settled))
+    assert eventually(lambda: all(len(sync._snapshots[0].files) == steps + 1 for sync in settled))
     for step in range(steps - 2):
         shutil.rmtree(nodes.folders[0] / f"step-{step}")
     (nodes.folders[0] / "draft").rename(nodes.folders[0] / "final")
@@ -219,8 +221,8 @@ def test_what_goes_on_one_node_while_programs_run_goes_on_all(tmp_path: Path, mo
     kept = [{f"step-{step}/rank-{node}.pt": "part" for step in (steps - 2, steps - 1)} for node in range(2)]
     assert eventually(lambda: nodes.contents()[1] == {**kept[1], "draft/model.pt": "of node 1"})
     assert nodes.contents()[0] == {**kept[0], "final/model.pt": "of node 0"}
-    told = {path for path, entry in map(json.loads, nodes.journals[1].read_text().splitlines()) if entry is None}
-    assert str(nodes.folders[1] / "step-0/rank-1.pt") in told
+    journal = {path for path, entry in map(json.loads, nodes.journals[1].read_text().splitlines()) if entry is None}
+    assert str(nodes.folders[1] / "step-0/rank-1.pt") in journal
     nodes.write(0, "step-20/rank-0.pt", "of a draft that went at once")
     shutil.rmtree(nodes.folders[0] / "step-20")
     nodes.write(0, f"step-{steps - 2}/anew.pt", "new")
@@ -230,19 +232,19 @@ def test_what_goes_on_one_node_while_programs_run_goes_on_all(tmp_path: Path, mo
     nodes.close()
 
 
-def test_what_is_made_anew_at_once_stays_also_where_nodes_share_a_disk(
+def test_a_file_that_is_replaced_at_once_stays_also_on_a_shared_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that empties its folder before it saves there again has not deleted what it saved."""
     monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.POLL_SECONDS", 0)
     store = distributed.HashStore()
     (tmp_path / "disk").mkdir()
-    one, peer = (DeletionSync(tmp_path / "disk", lambda path, _: pytest.fail(path)) for _ in range(2))
+    sync, peer = (DeletionSync(tmp_path / "disk", lambda path, _: pytest.fail(path)) for _ in range(2))
     last = tmp_path / "disk" / "last" / "model.pt"
-    for each in (one, peer):
+    for each in (sync, peer):
         each._snapshots = [Snapshot({"last/model.pt": FileId(1, 1, 1)}, {"last": 2})] * 3
     for step in range(6):
-        for node, each in enumerate((one, peer)):
+        for node, each in enumerate((sync, peer)):
             each.exchange(store, node)
         if step % 2 == 0:
             last.parent.mkdir()
@@ -252,18 +254,18 @@ def test_what_is_made_anew_at_once_stays_also_where_nodes_share_a_disk(
     last.parent.mkdir()
     last.write_text("weights")
     for _ in range(4):
-        for node, each in enumerate((one, peer)):
+        for node, each in enumerate((sync, peer)):
             each.exchange(store, node)
     assert last.read_text() == "weights"
 
 
-def told_of(looks: list[Snapshot], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a node tells of when it sees these, one after the other."""
-    store, scripted = distributed.HashStore(), iter(looks)
+def reported_deletions(snapshots: list[Snapshot], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The deletions that a node reports when it takes these snapshots."""
+    store, scripted = distributed.HashStore(), iter(snapshots)
     monkeypatch.setattr("cloudtrain_launcher.checkpoint_deletions.take_snapshot", lambda _: next(scripted))
     node = DeletionSync(Path("nowhere"), lambda path, _: pytest.fail(path))
     node._snapshots = [next(scripted)] * 3
-    for _ in looks[1:]:
+    for _ in snapshots[1:]:
         node.exchange(store, 0)
     messages = [json.loads(store.get(f"gone/{number + 1}")) for number in range(store.add("gone/count", 0))]
     return [path for _, paths in messages for path in paths]
@@ -273,13 +275,13 @@ MODEL, OTHER = FileId(1, 10, 100), FileId(2, 10, 100)
 
 
 @pytest.mark.parametrize("name", ["draft/model.pt", "model.pt"], ids=["folder", "file"])
-def test_what_is_renamed_while_a_look_walks_past_it_has_not_gone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The look found neither name: the new one was not there when it read the folder, the old one no more after it."""
+def test_a_file_that_is_renamed_during_a_poll_is_not_deleted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The poll found neither name: the new one did not exist yet when it was read, the old one no longer afterwards."""
     old, new = ({} if "/" not in name else {top: 7} for top in ("draft", "final"))
     before, after = Snapshot({name: MODEL}, old), Snapshot({name.replace("draft", "final"): MODEL}, new)
     if "/" not in name:
         after = Snapshot({"best.pt": MODEL}, {})
-    assert told_of([before, Snapshot({}, {}), after, after, after], monkeypatch) == []
+    assert reported_deletions([before, Snapshot({}, {}), after, after, after], monkeypatch) == []
 
 
 @pytest.mark.parametrize(
@@ -292,16 +294,16 @@ def test_what_is_renamed_while_a_look_walks_past_it_has_not_gone(name: str, monk
     ],
     ids=["half", "emptied", "half, then emptied", "emptied for long"],
 )
-def test_a_folder_goes_as_a_whole_however_slowly_it_is_deleted(
+def test_a_folder_is_reported_as_a_whole_however_slowly_it_is_deleted(
     during: list[Snapshot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its name is what takes the other nodes' parts of it along, so the name must be told."""
+    """The folder itself must be reported, since the other nodes have files of their own in it."""
     before, after = Snapshot({"step-1/a.pt": MODEL, "step-1/b.pt": OTHER}, {"step-1": 7}), Snapshot({}, {})
-    assert told_of([before, *during, after, after, after], monkeypatch)[-1] == "step-1"
+    assert reported_deletions([before, *during, after, after, after], monkeypatch)[-1] == "step-1"
 
 
-def test_what_went_just_before_a_restart_takes_the_other_nodes_parts_along(tmp_path: Path) -> None:
-    """The looks are too far apart to see it in time."""
+def test_a_deletion_just_before_a_restart_includes_the_files_of_other_nodes(tmp_path: Path) -> None:
+    """The poll interval is too long to notice it in time."""
     nodes = Nodes(tmp_path, 2)
     nodes.write(0, "step-1/rank-0.pt", "part")
     nodes.start()
@@ -313,10 +315,10 @@ def test_what_went_just_before_a_restart_takes_the_other_nodes_parts_along(tmp_p
 
 
 @pytest.mark.parametrize("path", ["../outside", "/outside"], ids=["upwards", "absolute"])
-def test_a_path_that_leads_out_is_refused(nodes: Nodes, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_to_outside_is_refused(nodes: Nodes, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "cloudtrain_launcher.checkpoint_sync.list_files",
         lambda folder: {path: Entry(1, 1)} if folder == nodes.folders[0] else {},
     )
-    assert all("which is not a path inside the checkpoint folder" in str(trouble) for trouble in nodes.start())
+    assert all("which is not a path inside the checkpoint folder" in str(error) for error in nodes.start())
     assert not (nodes.folders[1].parent / "outside").exists()

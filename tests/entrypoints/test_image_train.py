@@ -1,4 +1,4 @@
-"""`docker run IMAGE train`: the image's own command makes a SageMaker container's tree into a running job."""
+"""`docker run IMAGE train`: the image's command launches the job in a SageMaker container, or a manual training."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def test_the_failure_file_names_the_rank_and_its_exception(tmp_path: Path) -> No
     put_source(tmp_path, train="def shard(n):\n    raise ValueError(f'the dog ate shard {n}')\nshard(3)\n")
     done = train(environ)
     assert done.returncode == 1
-    told = (tmp_path / "output/failure").read_text()
-    assert told.startswith("rank 0 (node 0) raised ValueError: the dog ate shard 3\nTraceback")
+    failure = (tmp_path / "output/failure").read_text()
+    assert failure.startswith("rank 0 (node 0) raised ValueError: the dog ate shard 3\nTraceback")
     assert done.stdout.splitlines()[-1] == "[node 0] failed: rank 0 (node 0) raised ValueError: the dog ate shard 3"
     assert events(done.stdout)[-1]["outcome"] == "failed"
 
 
-def test_a_stop_is_heard_while_the_source_is_unpacked(
+def test_a_stop_is_handled_while_the_source_is_extracted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -149,7 +149,9 @@ def load() -> ModuleType:
 
 @pytest.mark.parametrize("with_filter", [True, False])
 @pytest.mark.parametrize("why", HOSTILE)
-def test_nothing_lands_outside(why: str, with_filter: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_outside(
+    why: str, with_filter: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     if not with_filter:
         monkeypatch.delattr(tarfile, "data_filter")
@@ -159,7 +161,7 @@ def test_nothing_lands_outside(why: str, with_filter: bool, tmp_path: Path, monk
     assert list((tmp_path / "code").iterdir()) == []
 
 
-def test_unpacking_again_brings_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extracting_again_gives_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     run = member("bin/run")
     run.mode = 0o755
@@ -179,7 +181,7 @@ def test_unpacking_again_brings_the_same(tmp_path: Path, monkeypatch: pytest.Mon
         ([member("../evil")], "is not a source archive: ../evil is not a plain path"),
     ],
 )
-def test_what_cannot_begin_says_why_where_it_is_looked_for(tmp_path: Path, content: Any, message: str) -> None:
+def test_a_job_that_cannot_start_writes_why_into_the_failure_file(tmp_path: Path, content: Any, message: str) -> None:
     environ = container(tmp_path)
     archive = tmp_path / "input/data/cloudtrain-source/source.tar.gz"
     if isinstance(content, list):
@@ -223,13 +225,13 @@ def test_a_manual_training_finds_its_data_and_an_interrupt_saves(tmp_path: Path)
     assert process.stdout is not None
     try:
         lines = iter(process.stdout.readline, "")
-        said = list(iter(lambda: next(lines), "[rank 0] training\n"))
+        output = list(iter(lambda: next(lines), "[rank 0] training\n"))
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=HANG_SECONDS)
     finally:
         process.kill()
         process.communicate()
-    assert process.returncode == launch.STOPPED, [*said, out]
+    assert process.returncode == launch.STOPPED, [*output, out]
     assert events(out)[-1]["outcome"] == "stopped"
     assert (base / "checkpoints/saved").read_text() == "weights"
     seen = json.loads((base / "output/data/seen.json").read_text())

@@ -1,4 +1,4 @@
-"""Key Vault's secrets are asked for with one token of the job's identity, which nobody else gets to see."""
+"""Key Vault secrets are read with one token of the job's identity, which appears nowhere else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
 
 @pytest.fixture
 def vault(server: Vault, monkeypatch: pytest.MonkeyPatch) -> Vault:
-    """With the secret hf-token in it; trusted, not behind a proxy, and asked again without a pause."""
+    """A vault with the secret hf-token; trusted, without a proxy, and without delay between retries."""
     server.requests.clear()
     server.answers.clear()
     server.answers["/msi"] = [(200, {"access_token": TOKEN, "expires_on": "1795000000"})]
@@ -41,7 +41,7 @@ def vault(server: Vault, monkeypatch: pytest.MonkeyPatch) -> Vault:
 
 
 def failure(vault: Vault, rest: str = "hf-token", **environ: str) -> str:
-    """What a look-up that fails says: of all that is secret, nothing."""
+    """The message of a failed look-up, which contains no secret."""
     with pytest.raises(RuntimeError) as caught:
         look_up({"B": vault.reference(rest)}, vault.environ(**environ))
     shown = str(caught.getrepr(style="long"))
@@ -59,7 +59,7 @@ def failure(vault: Vault, rest: str = "hf-token", **environ: str) -> str:
         ("https://v.vault.azure.cn/secrets/a/0a1b/", "https://v.vault.azure.cn/secrets/a/0a1b"),
     ],
 )
-def test_a_name_is_a_vault_and_a_secret_or_an_address(name: str, url: str) -> None:
+def test_a_name_is_a_vault_and_a_secret_or_a_url(name: str, url: str) -> None:
     assert azure_secrets.secret_url("x", name) == f"{url}?api-version=7.4"
 
 
@@ -68,7 +68,7 @@ def test_a_name_is_a_vault_and_a_secret_or_an_address(name: str, url: str) -> No
     ["a", "/a", "a/", "a.b/c", "a/b/c/d", "a/b?x=1", "http://v.vault.azure.net/secrets/a", "https://v/keys/a",
      "https://me:pw@v/secrets/a", "https://v/secrets/a?x=1", "https://v/secrets/../a", "a@b/c", "a/b\n"],
 )  # fmt: skip
-def test_what_names_no_secret_is_told_before_anything_is_asked(name: str) -> None:
+def test_an_invalid_name_is_reported_before_any_request(name: str) -> None:
     with pytest.raises(
         RuntimeError, match=r"(?s)secret B .*: does not name a Key Vault secret; write keyvault:VAULT/NAME,"
     ):
@@ -85,19 +85,21 @@ def test_what_names_no_secret_is_told_before_anything_is_asked(name: str) -> Non
         ("localhost:8443", "vault.azure.net"),
     ],
 )
-def test_a_token_is_for_the_vaults_own_cloud(host: str, cloud: str) -> None:
+def test_the_token_is_for_the_cloud_of_the_vault(host: str, cloud: str) -> None:
     assert azure_secrets._token_audience(f"https://{host}/secrets/a") == cloud
 
 
-def test_one_token_of_the_managed_identity_opens_all_secrets(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_token_of_the_managed_identity_is_used_for_all_secrets(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")  # not for what is on the node itself
     vault.answers["/secrets/db/0a1b"] = [(200, {"value": json.dumps({"user": "u", "password": SECRET, "port": 5432})})]
     wanted = {"T": "hf-token", "P": "db/0a1b#password", "N": "db/0a1b#port"}
     environ = vault.environ(DEFAULT_IDENTITY_CLIENT_ID="client-1")
     found = look_up({name: vault.reference(rest) for name, rest in wanted.items()}, environ)
     assert found == {"T": SECRET, "P": SECRET, "N": "5432"}
-    (asked,) = vault.asked("http")
-    assert parse_qs(urlsplit(asked).query) == {
+    (requested,) = vault.asked("http")
+    assert parse_qs(urlsplit(requested).query) == {
         "api-version": ["2017-09-01"],
         "resource": ["https://vault.azure.net"],
         "clientid": ["client-1"],
@@ -109,7 +111,7 @@ def test_one_token_of_the_managed_identity_opens_all_secrets(vault: Vault, monke
         assert ("secret" in headers) == (scheme == "http")
 
 
-def test_microsofts_own_library_asks_the_node_the_same(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_microsofts_library_sends_the_same_token_request(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     identity = pytest.importorskip("azure.identity")
     for name in ("IDENTITY_ENDPOINT", "IDENTITY_HEADER"):
         monkeypatch.delenv(name, raising=False)
@@ -124,20 +126,20 @@ def test_microsofts_own_library_asks_the_node_the_same(vault: Vault, monkeypatch
     assert mine["secret"] == yours["secret"]
 
 
-def test_with_the_users_identity_the_token_is_asked_for_on_his_behalf(vault: Vault) -> None:
+def test_with_the_users_identity_the_token_is_requested_on_their_behalf(vault: Vault) -> None:
     vault.answers["/obo"] = [(200, {"token": TOKEN, "expiresOn": "2026-11-20T00:00:00Z"})]
     environ = vault.environ(OBO_ENDPOINT=vault.identity.replace("/msi", "/obo?v=1"))
     assert look_up({"T": vault.reference("hf-token")}, environ) == {"T": SECRET}
-    (asked,) = vault.asked("http")
-    assert urlsplit(asked).path == "/obo"
-    assert parse_qs(urlsplit(asked).query) == {"v": ["1"], "resource": ["https://vault.azure.net"]}
+    (requested,) = vault.asked("http")
+    assert urlsplit(requested).path == "/obo"
+    assert parse_qs(urlsplit(requested).query) == {"v": ["1"], "resource": ["https://vault.azure.net"]}
     assert "secret" not in vault.requests[0][2]
 
 
-@pytest.mark.parametrize("trouble", [429, 500, 503])
-def test_what_passes_is_tried_again(vault: Vault, trouble: int) -> None:
-    vault.answers["/msi"].insert(0, (trouble, "<html>"))
-    vault.answers["/secrets/hf-token"][:0] = [(trouble, refusal("Throttled")), (trouble, "")]
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_transient_errors_are_retried(vault: Vault, status: int) -> None:
+    vault.answers["/msi"].insert(0, (status, "<html>"))
+    vault.answers["/secrets/hf-token"][:0] = [(status, refusal("Throttled")), (status, "")]
     assert look_up({"T": vault.reference("hf-token")}, vault.environ()) == {"T": SECRET}
     assert (len(vault.asked("http")), len(vault.asked("https"))) == (2, 3)
 
@@ -162,13 +164,13 @@ def test_what_passes_is_tried_again(vault: Vault, trouble: int) -> None:
         (429, refusal("Throttled"), "answered 429 (Throttled)", 4),
     ],
 )  # fmt: skip
-def test_a_vaults_refusal_is_told_with_what_helps(
+def test_a_refusal_of_the_vault_is_reported_with_what_to_do(
     vault: Vault, status: int, answer: Any, message: str, requests: int
 ) -> None:
     vault.answers["/secrets/hf-token"] = [(status, answer)]
-    said = failure(vault)
-    assert vault.host in said
-    assert message in said
+    error = failure(vault)
+    assert vault.host in error
+    assert message in error
     assert len(vault.asked("https")) == requests
     assert len(vault.asked("http")) == 1, "the token, and no redirect"
 
@@ -183,14 +185,14 @@ def test_a_vaults_refusal_is_told_with_what_helps(
         (302, "", "answered 302"),
     ],
 )
-def test_a_node_without_a_token_is_told_what_its_job_needs(vault: Vault, status: int, answer: Any, why: str) -> None:
+def test_a_missing_token_is_reported_with_what_the_job_needs(vault: Vault, status: int, answer: Any, why: str) -> None:
     vault.answers["/msi"] = [(status, answer)]
-    said = failure(vault)
-    assert f"no token for the compute's identity: the node's own endpoint {why}; say `azure: {{identity: " in said
+    error = failure(vault)
+    assert f"no token for the compute's identity: the node's own endpoint {why}; say `azure: {{identity: " in error
     assert vault.asked("https") == []
 
 
-def test_a_job_without_an_identity_is_told_to_take_one(vault: Vault) -> None:
+def test_a_missing_identity_is_reported_with_how_to_add_one(vault: Vault) -> None:
     for environ in ({"MSI_ENDPOINT": ""}, {"MSI_SECRET": ""}, {"MSI_SECRET": f"{MSI_SECRET}\n"}):
         assert "no identity for the vault; say `azure: {identity: managed}`" in failure(vault, **environ)
     nowhere = f"http://127.0.0.1:{free_port()}/"
@@ -199,7 +201,7 @@ def test_a_job_without_an_identity_is_told_to_take_one(vault: Vault) -> None:
     assert vault.requests == []
 
 
-def test_a_vault_that_is_not_there_or_not_trusted_is_told(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_or_untrusted_vault_is_reported(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     real, vault.host = vault.host, f"localhost:{free_port()}"
     try:
         assert "cannot be reached (Connection refused); the job needs a way to the vault" in failure(vault)
@@ -210,7 +212,7 @@ def test_a_vault_that_is_not_there_or_not_trusted_is_told(vault: Vault, monkeypa
     assert vault.asked("https") == []
 
 
-def test_a_vault_that_keeps_silent_is_left_when_a_stop_comes(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_the_wait_for_a_vault_that_does_not_answer(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(azure_secrets, "BACKOFF_SECONDS", (600.0,))
     vault.answers["/secrets/hf-token"] = [(503, "")]
     began = time.monotonic()

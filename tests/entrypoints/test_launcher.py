@@ -1,4 +1,4 @@
-"""The launcher without the client: as any platform would start it, one process, a few variables, a job document."""
+"""The launcher without the client: started as on any platform, by one process, a few variables and a job document."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.torchrun
-def test_what_ranks_print_leaves_in_whole_marked_lines(tmp_path: Path) -> None:
+def test_output_of_ranks_is_written_in_whole_marked_lines(tmp_path: Path) -> None:
     script = (
         "import os, sys\nsys.stdout.write('half '); sys.stdout.flush(); sys.stdout.write('and half\\n')\n"
         "os.write(2, b'step 1\\rstep 2\\rstep 3\\n'); os.write(1, b'\\xff raw\\n'); os.write(1, b'no end')\n"
@@ -97,7 +97,7 @@ def test_what_ranks_print_leaves_in_whole_marked_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.torchrun
-def test_sigterm_before_torchrun_is_up_ends_as_stopped(tmp_path: Path) -> None:
+def test_sigterm_before_torchrun_has_started_ends_as_stopped(tmp_path: Path) -> None:
     process = start(tmp_path, "import time; time.sleep(600)")
     assert process.stdout is not None
     first = process.stdout.readline()
@@ -109,7 +109,7 @@ def test_sigterm_before_torchrun_is_up_ends_as_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.torchrun
-def test_a_program_that_saves_and_leaves_on_sigterm_counts_as_stopped(tmp_path: Path) -> None:
+def test_a_program_that_saves_and_exits_on_sigterm_counts_as_stopped(tmp_path: Path) -> None:
     script = (
         "import signal, sys, time\nfrom cloudtrain_job import emit\n"
         "def leave(*_):\n    print('saved'); sys.exit(0)\n"
@@ -117,16 +117,16 @@ def test_a_program_that_saves_and_leaves_on_sigterm_counts_as_stopped(tmp_path: 
     )
     process = start(tmp_path, script)
     assert process.stdout is not None
-    said = ""
+    output = ""
     for line in process.stdout:
-        said += line
+        output += line
         if '"type":"ready"' in line:
             break
     process.send_signal(signal.SIGTERM)
-    said += finish(process)
+    output += finish(process)
     assert process.returncode == 5
-    assert "[rank 0] saved" in said
-    assert "Traceback" not in said
+    assert "[rank 0] saved" in output
+    assert "Traceback" not in output
 
 
 def test_too_few_gpus_are_refused_before_torchrun_starts(tmp_path: Path) -> None:
@@ -151,15 +151,15 @@ def test_a_world_of_the_wrong_size_is_refused_in_the_rank_itself(tmp_path: Path)
         timeout=HANG_SECONDS,
         check=False,
     )
-    said = os.read(reader, 65536).decode()
+    output = os.read(reader, 65536).decode()
     os.close(reader)
     assert done.returncode == 1
-    assert "the world has 2 ranks, the plan says 2 nodes x 2 processes = 4" in said
-    assert "never" not in said
+    assert "the world has 2 ranks, the plan says 2 nodes x 2 processes = 4" in output
+    assert "never" not in output
 
 
 @pytest.mark.torchrun
-def test_a_failure_keeps_exit_handlers_but_not_for_ever(tmp_path: Path) -> None:
+def test_exit_handlers_run_after_a_failure_but_not_for_ever(tmp_path: Path) -> None:
     script = (
         "import atexit, time\natexit.register(time.sleep, 600)\natexit.register(print, 'goodbye')\nraise OSError('x')\n"
     )
@@ -182,7 +182,7 @@ def test_sys_exit_with_a_message_is_a_failure_and_exit_zero_is_not(tmp_path: Pat
 
 
 @pytest.mark.torchrun
-def test_without_torch_the_reason_is_said(tmp_path: Path) -> None:
+def test_without_torch_the_reason_is_reported(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('broken on purpose')")
     before = os.environ.get("PYTHONPATH")

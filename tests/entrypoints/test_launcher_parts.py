@@ -60,14 +60,14 @@ def test_no_restarts_means_a_static_rendezvous_in_node_order() -> None:
     assert "--shutdown-timeout=115" in arguments
 
 
-def test_restarts_mean_c10d_with_its_host_named_and_nodes_kept_in_order() -> None:
+def test_restarts_mean_a_c10d_rendezvous_that_keeps_the_nodes_in_order() -> None:
     job = contract.Job(**{**vars(JOB), "restarts": 3})
     arguments = torchrun.torchrun_arguments(job, platforms.plain_context(ENVIRON))
     assert {"--rdzv-backend=c10d", "--rdzv-endpoint=algo-1:7777", "--local-addr=algo-2"} <= set(arguments)
     assert any(argument.startswith("--rdzv-conf=is_host=false") for argument in arguments)
 
 
-def test_the_environment_drops_what_a_torchrun_around_us_left(tmp_path: Path) -> None:
+def test_the_environment_drops_variables_of_an_outer_torchrun(tmp_path: Path) -> None:
     foreign = {
         "RANK": "3",
         "WORLD_SIZE": "9",
@@ -82,7 +82,7 @@ def test_the_environment_drops_what_a_torchrun_around_us_left(tmp_path: Path) ->
     assert not {"RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "MASTER_PORT"} & set(env)
 
 
-def test_the_environment_names_interface_inputs_and_the_fresh_store(tmp_path: Path) -> None:
+def test_the_environment_has_the_interface_the_inputs_and_a_fresh_store(tmp_path: Path) -> None:
     env = environment.job_environment(JOB, platforms.plain_context(ENVIRON), tmp_path, ENVIRON)
     assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "eth1"
     assert env["CLOUDTRAIN_INPUT_TRAIN"] == "/data/train"
@@ -90,19 +90,19 @@ def test_the_environment_names_interface_inputs_and_the_fresh_store(tmp_path: Pa
     assert json.loads(Path(env["CLOUDTRAIN_ARGS_FILE"]).read_text()) == {"lr": 0.1}
 
 
-def test_names_that_only_begin_alike_are_the_users(tmp_path: Path) -> None:
+def test_variables_with_a_similar_name_are_left_to_the_user(tmp_path: Path) -> None:
     env = environment.job_environment(
         JOB, platforms.plain_context(ENVIRON), tmp_path, ENVIRON | {"MASTER_KEY": "k", "RANKER": "r"}
     )
     assert (env["MASTER_KEY"], env["RANKER"]) == ("k", "r")
 
 
-def test_a_name_that_never_resolves_is_not_waited_for_after_a_stop() -> None:
-    asked = iter((False, False, True))
-    platforms.wait_for_dns("no-such-host.invalid", timeout_seconds=60, cancelled=lambda: next(asked))
+def test_a_stop_ends_the_wait_for_a_name_that_never_resolves() -> None:
+    answers = iter((False, False, True))
+    platforms.wait_for_dns("no-such-host.invalid", timeout_seconds=60, cancelled=lambda: next(answers))
 
 
-def test_a_stop_that_comes_after_the_end_does_not_undo_it(tmp_path: Path) -> None:
+def test_a_stop_after_the_end_does_not_change_the_outcome(tmp_path: Path) -> None:
     launcher = launch.Launcher(JOB, platforms.plain_context(ENVIRON), tmp_path)
     launcher.stop.reason, launcher.stop.requested_at = "sigterm", 1.0
     assert launcher._outcome(0) == ("succeeded", None)
@@ -110,7 +110,7 @@ def test_a_stop_that_comes_after_the_end_does_not_undo_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("restarts", "outcome"), [(0, "failed"), (1, "stopped")])
-def test_a_stop_while_a_restart_was_under_way_is_a_stop(tmp_path: Path, restarts: int, outcome: str) -> None:
+def test_a_stop_during_a_restart_ends_as_stopped(tmp_path: Path, restarts: int, outcome: str) -> None:
     job = contract.Job(**{**vars(JOB), "restarts": restarts})
     launcher = launch.Launcher(job, platforms.plain_context(ENVIRON), tmp_path)
     launcher.ranks.errors.append(error(1, 5.0, attempt=0))
@@ -125,7 +125,7 @@ def test_an_interface_the_user_chose_stays(tmp_path: Path) -> None:
     assert env["GLOO_SOCKET_IFNAME"] == "ib0"
 
 
-def test_the_first_cause_is_the_earliest_that_is_no_consequence_of_the_last_attempt() -> None:
+def test_the_root_cause_is_the_earliest_error_of_the_last_attempt_that_is_not_a_consequence() -> None:
     found = failure.root_cause(
         [
             error(5, 1.0, attempt=0),
@@ -139,7 +139,7 @@ def test_the_first_cause_is_the_earliest_that_is_no_consequence_of_the_last_atte
     assert failure.root_cause([]) is None
 
 
-def test_a_death_without_a_word_is_told_by_its_signal_or_code() -> None:
+def test_an_exit_without_an_exception_is_described_by_its_signal_or_code() -> None:
     assert "SIGKILL (out of host memory?)" in failure.exit_error(2, -signal.SIGKILL, 1.0, finished=False).message
     assert "after its script had ended well" in failure.exit_error(2, -signal.SIGABRT, 1.0, finished=True).message
     assert failure.exit_error(2, 3, 1.0, finished=False).message == "exited with code 3"
@@ -147,11 +147,11 @@ def test_a_death_without_a_word_is_told_by_its_signal_or_code() -> None:
     assert "signal 63" in failure.exit_error(2, -63, 1.0, finished=False).message
 
 
-def test_what_no_rank_did_is_told_of_the_node() -> None:
+def test_an_error_that_no_rank_raised_is_described_as_the_nodes() -> None:
     assert failure.one_line(error(-1, 1.0, message="this node shows 0 GPUs")) == "node 0: this node shows 0 GPUs"
 
 
-def test_the_failure_file_holds_our_line_first_and_stays_below_its_limit(tmp_path: Path) -> None:
+def test_the_failure_file_begins_with_the_summary_and_stays_below_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "failure"
     failure.write_failure_file(str(path), error(3, 1.0, message="m", traceback="T" * 5000))
     text = path.read_text()
@@ -178,10 +178,8 @@ def test_events_of_one_process_never_share_a_number() -> None:
     assert numbers == sorted(set(numbers))
 
 
-def test_each_node_knows_how_training_ended_from_its_own_first_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The ranks of a node stop with all others, and the node itself may not have been told to: it has not succeeded."""
+def test_each_node_reads_the_result_of_its_own_first_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node whose ranks stopped with all others has not succeeded, even if the node itself was not asked to stop."""
     from cloudtrain_job import write_result
 
     monkeypatch.setenv("CLOUDTRAIN_RESULT_FILE", str(tmp_path / "result.json"))
@@ -209,7 +207,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     process.stdout.close()
 
 
-def test_places_in_arguments_are_those_of_this_node_and_all_else_stays_as_it_is() -> None:
+def test_placeholders_in_arguments_become_paths_of_this_node_and_all_else_is_unchanged() -> None:
     environ = {
         "CLOUDTRAIN_INPUT_TRAIN_SET": "/data/a b",
         "CLOUDTRAIN_MODEL_DIR": "/model",

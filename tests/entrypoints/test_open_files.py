@@ -1,4 +1,4 @@
-"""What a program leaves open is written when its rank ends, as it would be by `python program`."""
+"""Files that a program leaves open are written when its rank ends, as by `python program`."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_what_a_program_leaves_open_is_written_whole(tmp_path: Path, ending: str) -> None:
+def test_files_that_a_program_leaves_open_are_written_completely(tmp_path: Path, ending: str) -> None:
     last, code = ENDINGS[ending]
     (tmp_path / "mine.py").write_text("kept = []\ndef keep(file):\n    kept.append(file)\n    return file\n")
     rank = run_rank(tmp_path, UNCLOSED + last)
-    assert rank.code == code, rank.said
+    assert rank.code == code, rank.output
     more = {"first.txt": b"first", "second.txt": b"second", "log.gz": b"packed", "bare.gz": b"bare"}
     assert content(tmp_path) == EXPECTED | more
     assert ("Traceback" in rank.text) == bool(code)
@@ -104,18 +104,18 @@ def test_a_notebook_and_a_module_lose_nothing_either(tmp_path: Path, kind: str) 
     if kind == "module":
         (tmp_path / "train.py").write_text(code)
     rank = run_rank(tmp_path, code, kind=kind, target=target)
-    assert rank.code == 0, rank.said
+    assert rank.code == 0, rank.output
     assert (tmp_path / "metrics.csv").read_bytes() == EXPECTED["metrics.csv"]
 
 
-def test_a_file_that_cannot_be_written_is_told_and_costs_the_others_nothing(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported_and_the_others_are_written(tmp_path: Path) -> None:
     script = "full = open('/dev/full', 'w')\nfull.write('lost')\ngood = open('good.txt', 'w')\ngood.write('kept')\n"
     rank = run_rank(tmp_path, script)
     assert (tmp_path / "good.txt").read_text() == "kept"
     assert "/dev/full could not be closed, and may lack its end: OSError: [Errno 28]" in rank.text
 
 
-def test_a_pipe_that_nobody_reads_does_not_hold_up_a_failed_rank(tmp_path: Path) -> None:
+def test_a_pipe_without_a_reader_does_not_block_a_failed_rank(tmp_path: Path) -> None:
     script = (
         "import os\nreader, writer = os.pipe()\nstuck = open(writer, 'w', 1 << 20)\nstuck.write('x' * 900_000)\n"
         "raise ValueError('on purpose')\n"
@@ -125,7 +125,7 @@ def test_a_pipe_that_nobody_reads_does_not_hold_up_a_failed_rank(tmp_path: Path)
     assert rank.error["message"] == "on purpose"
 
 
-def test_a_rank_that_ended_well_gives_a_stuck_file_up_after_a_while_and_says_so(tmp_path: Path) -> None:
+def test_a_successful_rank_gives_up_a_stuck_file_after_a_while_and_reports_it(tmp_path: Path) -> None:
     program = (
         "import os, sys\nfrom cloudtrain_launcher import shutdown\n"
         "reader, writer = os.pipe()\nstuck = open(writer, 'w', 1 << 20)\n"
@@ -141,7 +141,7 @@ def test_a_rank_that_ended_well_gives_a_stuck_file_up_after_a_while_and_says_so(
 
 
 def test_a_child_that_a_program_forks_is_not_the_rank(tmp_path: Path) -> None:
-    """It comes back to the worker's own code when it ends, and must not tell of an end of the rank."""
+    """It returns to the worker's code when it ends, and must not report the end of the rank."""
     script = (
         "import os, sys\npid = os.fork()\nif pid == 0:\n    kept = open('child.txt', 'w')\n    kept.write('kept')\n"
         "    sys.exit(7)\nprint('child', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"

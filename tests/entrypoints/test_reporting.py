@@ -1,4 +1,4 @@
-"""What a rank tells of an exception: the original one, its file and line, whatever the exception is made of."""
+"""How a rank reports an exception: the original one, with its file and line, whatever its class."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WORKERS = {
 
 
 @pytest.mark.parametrize("case", WORKERS)
-def test_an_exception_in_a_worker_process_is_told_as_if_it_were_the_ranks_own(tmp_path: Path, case: str) -> None:
+def test_an_exception_in_a_worker_process_is_reported_as_the_ranks_own(tmp_path: Path, case: str) -> None:
     error = run_rank(tmp_path, LOADER, case).error
     assert (error["exception"], error["message"]) == ("ValueError", f"the dog ate sample 0 ({WORKERS[case]})")
     assert (error["file"], error["line"], error["code"][:17]) == ("train.py", 5, "raise ValueError(")
@@ -51,7 +51,7 @@ def test_an_exception_in_a_worker_process_is_told_as_if_it_were_the_ranks_own(tm
 
 
 class Odd(Exception):
-    """One that cannot be made of a text alone: torch raises RuntimeError in its place."""
+    """An exception that cannot be created from a message alone: torch raises RuntimeError in its place."""
 
     def __init__(self, name: str, number: int) -> None:
         super().__init__(f"{name} {number}")
@@ -85,7 +85,7 @@ def refused() -> None:
         (refused, "ConnectionRefusedError", "[Errno 111] Connection refused"),
     ],
 )
-def test_whatever_class_torch_raises_instead_the_original_is_told(
+def test_the_original_exception_is_reported_whatever_class_torch_raises_instead(
     fail: Callable[[], None], exception: str, message: str
 ) -> None:
     wrapper = pytest.importorskip("torch._utils").ExceptionWrapper
@@ -95,39 +95,39 @@ def test_whatever_class_torch_raises_instead_the_original_is_told(
         passed_on = wrapper(where="in pin memory thread for device 0")
     with pytest.raises(Exception) as raised:
         passed_on.reraise()
-    told = error_details.describe(raised.value, raised.tb, Path(__file__).parent, Path("/payload"))
-    assert (told.exception, told.message) == (exception, f"{message} (in pin memory thread for device 0)")
-    assert told.file == Path(__file__).name
-    assert not told.consequence
+    reported = error_details.describe(raised.value, raised.tb, Path(__file__).parent, Path("/payload"))
+    assert (reported.exception, reported.message) == (exception, f"{message} (in pin memory thread for device 0)")
+    assert reported.file == Path(__file__).name
+    assert not reported.consequence
 
 
-def test_a_traceback_of_torchs_spawn_and_of_threads_is_taken_apart_too() -> None:
+def test_tracebacks_of_torchs_spawn_and_of_threads_are_parsed_too() -> None:
     block = 'Traceback (most recent call last):\n  File "/job/a.py", line 7, in f\n    g()\npkg.errors.Own: not so\n'
     for text, where in (
         ("\n\n-- Process 3 terminated with the following error:\n" + block, "in process 3"),
         ("Caught Own in replica 1 on device 1.\nOriginal " + block, "in replica 1 on device 1"),
     ):
-        told = error_details.describe(RuntimeError(text), None, Path("/job"), Path("/payload"))
-        assert (told.exception, told.message) == ("Own", f"not so ({where})")
-        assert (told.file, told.line, told.code) == ("a.py", 7, "g()")
+        reported = error_details.describe(RuntimeError(text), None, Path("/job"), Path("/payload"))
+        assert (reported.exception, reported.message) == ("Own", f"not so ({where})")
+        assert (reported.file, reported.line, reported.code) == ("a.py", 7, "g()")
 
 
-def test_words_that_only_begin_like_a_workers_stay_as_they_are() -> None:
-    told = error_details.describe(
+def test_a_message_that_only_begins_like_a_workers_is_unchanged() -> None:
+    reported = error_details.describe(
         RuntimeError("Caught Own in a trap.\nOriginal Traceback"), None, Path("/job"), Path("/p")
     )
-    assert told.exception == "RuntimeError"
-    assert told.message.startswith("Caught Own")
+    assert reported.exception == "RuntimeError"
+    assert reported.message.startswith("Caught Own")
 
 
-def test_an_exception_whose_text_cannot_be_made_is_told_by_its_name_and_line(tmp_path: Path) -> None:
+def test_an_exception_whose_str_raises_is_reported_by_its_name_and_line(tmp_path: Path) -> None:
     script = (
         "class Bad(Exception):\n    def __str__(self):\n        raise RuntimeError('no text')\n\n"
         "import sys\nif sys.argv[1:]:\n    sys.exit(Bad())\nraise Bad()\n"
     )
     rank = run_rank(tmp_path, script)
     assert rank.code == 1
-    assert (rank.error["exception"], rank.error["line"]) == ("Bad", 8), rank.said
+    assert (rank.error["exception"], rank.error["line"]) == ("Bad", 8), rank.output
     assert "__str__" in rank.error["message"]
     assert run_rank(tmp_path, script, "exit").error["exception"] == "SystemExit"
 
@@ -143,12 +143,12 @@ def test_an_exception_whose_text_cannot_be_made_is_told_by_its_name_and_line(tmp
     ],
     ids=["library below", "method of a library", "code without a file", "syntax", "syntax of a module"],
 )
-def test_the_place_is_the_last_line_of_the_programs_own(tmp_path: Path, script: str, file: str) -> None:
+def test_the_file_is_that_of_the_innermost_line_of_the_program(tmp_path: Path, script: str, file: str) -> None:
     (tmp_path / "broken.py").write_text("def f(:\n")
     assert run_rank(tmp_path, script).error["file"] == file
 
 
-def test_a_place_outside_the_source_is_told_by_its_whole_path(tmp_path: Path) -> None:
+def test_a_file_outside_the_source_is_reported_by_its_absolute_path(tmp_path: Path) -> None:
     rank = run_rank(tmp_path, "", "-n", "1", "-r", "1", "import not_there", kind="module", target="json.tool")
     assert rank.code != 0
     assert error_details.display_path("/usr/lib/python3/x.py", tmp_path) == "/usr/lib/python3/x.py"
@@ -156,7 +156,7 @@ def test_a_place_outside_the_source_is_told_by_its_whole_path(tmp_path: Path) ->
     assert error_details.display_path(f"{tmp_path}-other/x.py", tmp_path) == f"{tmp_path}-other/x.py"
 
 
-def test_a_program_inherits_no_future_of_ours(tmp_path: Path) -> None:
+def test_a_program_does_not_inherit_future_imports_of_the_launcher(tmp_path: Path) -> None:
     script = (
         "import dataclasses\n@dataclasses.dataclass\nclass C:\n    lr: float = 0.1\n"
         "print([f.type for f in dataclasses.fields(C)])\n"

@@ -1,4 +1,4 @@
-"""An earlier run's checkpoints come back whole, and never in the place of anything that is there."""
+"""Checkpoints of an earlier run are restored as whole files, and never overwrite existing ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain_launcher import restore as restoring
+from cloudtrain_launcher import restore as restore_module
 from cloudtrain_launcher.restore import restore
 
 
@@ -31,33 +31,33 @@ def tree(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_all_files_come_back_where_they_were(earlier: Path, tmp_path: Path) -> None:
-    said: list[str] = []
+def test_all_files_are_restored_to_their_paths(earlier: Path, tmp_path: Path) -> None:
+    logged: list[str] = []
     os.utime(earlier / "last", ns=(1, 10**18))
-    restore(earlier, tmp_path / "new", 0, said.append)
+    restore(earlier, tmp_path / "new", 0, logged.append)
     assert tree(tmp_path / "new") == tree(earlier)
     assert (tmp_path / "new" / "last").stat().st_mtime_ns == 10**18
-    assert said == ["restored 4 files of an earlier run's checkpoints, 0.0 MB"]
+    assert logged == ["restored 4 files of an earlier run's checkpoints, 0.0 MB"]
 
 
-def test_what_is_missing_is_repaired_and_what_is_there_stays(earlier: Path, tmp_path: Path) -> None:
-    said: list[str] = []
+def test_missing_files_are_restored_and_existing_ones_stay(earlier: Path, tmp_path: Path) -> None:
+    logged: list[str] = []
     new = tmp_path / "new"
     (new / "step-2").mkdir(parents=True)
     (new / "step-2" / "shared.pt").write_text("written since")
     (new / ".0.restoring").write_text("torn")
     (earlier / ".1.restoring").write_text("torn before")
-    restore(earlier, new, 0, said.append)
+    restore(earlier, new, 0, logged.append)
     expected = tree(earlier) | {"step-2/shared.pt": "written since"}
     del expected[".1.restoring"]
     assert tree(new) == expected
-    restore(earlier, new, 0, said.append)
+    restore(earlier, new, 0, logged.append)
     assert tree(new) == expected
-    assert len(said) == 1
+    assert len(logged) == 1
 
 
 def test_links_are_neither_followed_nor_made(earlier: Path, tmp_path: Path) -> None:
-    said: list[str] = []
+    logged: list[str] = []
     new, outside = tmp_path / "new", tmp_path / "outside"
     new.mkdir()
     outside.mkdir()
@@ -67,11 +67,11 @@ def test_links_are_neither_followed_nor_made(earlier: Path, tmp_path: Path) -> N
     os.mkfifo(earlier / "pipe")
     (new / "step-1").symlink_to(outside)
     (new / "last").symlink_to(tmp_path / "nowhere")
-    restore(earlier, new, 0, said.append)
+    restore(earlier, new, 0, logged.append)
     assert tree(outside) == {"secret": "s"}
     assert sorted(path.name for path in new.iterdir()) == ["last", "step-1", "step-2"]
     assert not (tmp_path / "nowhere").exists()
-    assert said[:-1] == [
+    assert logged[:-1] == [
         "not restored: file-link: a link",
         "not restored: folder-link: a link",
         "not restored: pipe: not a file",
@@ -79,10 +79,8 @@ def test_links_are_neither_followed_nor_made(earlier: Path, tmp_path: Path) -> N
     ]
 
 
-def test_a_file_that_cannot_be_read_is_passed_over(
-    earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
+def test_a_file_that_cannot_be_read_is_skipped(earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[str] = []
     opened = os.open
 
     def refuse(path: Path, *rest: int) -> int:
@@ -91,12 +89,12 @@ def test_a_file_that_cannot_be_read_is_passed_over(
         return opened(path, *rest)
 
     monkeypatch.setattr(os, "open", refuse)
-    restore(earlier, tmp_path / "new", 0, said.append)
+    restore(earlier, tmp_path / "new", 0, logged.append)
     assert set(tree(tmp_path / "new")) == set(tree(earlier)) - {"last"}
-    assert said[0] == "not restored: last: Permission denied"
+    assert logged[0] == "not restored: last: Permission denied"
 
 
-def test_a_disk_that_is_full_is_an_error_and_leaves_no_half_file(
+def test_a_full_disk_is_an_error_and_leaves_no_partial_file(
     earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int) -> None:
@@ -108,16 +106,16 @@ def test_a_disk_that_is_full_is_an_error_and_leaves_no_half_file(
     assert tree(tmp_path / "new") == {}
 
 
-def test_a_stop_ends_it_between_two_blocks(earlier: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    asked = iter((False, False, False, True, True, True))
-    restore(earlier, tmp_path / "new", 0, said.append, lambda: next(asked))
+def test_a_stop_cancels_it_between_two_blocks(earlier: Path, tmp_path: Path) -> None:
+    logged: list[str] = []
+    answers = iter((False, False, False, True, True, True))
+    restore(earlier, tmp_path / "new", 0, logged.append, lambda: next(answers))
     assert tree(tmp_path / "new") == {"last": "2"}
-    assert said == []
+    assert logged == []
 
 
 def test_a_file_that_stands_for_a_link_becomes_one_if_it_stays_inside(earlier: Path, tmp_path: Path) -> None:
-    said: list[str] = []
+    logged: list[str] = []
     for name, target in {
         "latest": "step-2",
         "step-2/up": "../last",
@@ -127,27 +125,27 @@ def test_a_file_that_stands_for_a_link_becomes_one_if_it_stays_inside(earlier: P
         "empty": "",
     }.items():
         (earlier / f"{name}.cloudtrain-link").write_text(target)
-    restore(earlier, tmp_path / "new", 0, said.append)
+    restore(earlier, tmp_path / "new", 0, logged.append)
     links = {
         str(p.relative_to(tmp_path / "new")): str(p.readlink()) for p in tmp_path.rglob("new/**/*") if p.is_symlink()
     }
     assert links == {"latest": "step-2", "step-2/up": "../last"}
-    assert said[:-1] == [
+    assert logged[:-1] == [
         "not restored: absolute.cloudtrain-link: a link to outside (/etc/passwd)",
         "not restored: empty.cloudtrain-link: a link to outside ()",
         "not restored: out.cloudtrain-link: a link to outside (../x)",
         "not restored: sly.cloudtrain-link: a link to outside (step-1/../../x)",
     ]
-    restore(earlier, tmp_path / "new", 0, said.append)
+    restore(earlier, tmp_path / "new", 0, logged.append)
     assert (tmp_path / "new" / "latest").readlink() == Path("step-2")
 
 
-def test_large_files_of_a_mount_are_led_to(earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(restoring, "LINK_MIN_BYTES", 3)
+def test_large_files_on_a_mount_become_links(earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(restore_module, "LINK_MIN_BYTES", 3)
     new = tmp_path / "new"
-    restore(earlier, new, 0, said.append, link_large_files=True)
+    restore(earlier, new, 0, logged.append, link_large_files=True)
     assert (new / "step-1/shared.pt").readlink() == earlier / "step-1/shared.pt"
     assert not (new / "last").is_symlink(), "what a program may append to is on this disk"
     assert tree(new) == tree(earlier)
-    assert said[-1] == "2 large files of earlier checkpoints are read from storage when they are needed"
+    assert logged[-1] == "2 large files of earlier checkpoints are read from storage when they are needed"

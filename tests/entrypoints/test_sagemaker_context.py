@@ -1,4 +1,4 @@
-"""SageMaker's mapping: who a node is by resourceconfig.json, what it finds where, what is told when that is wrong."""
+"""SageMaker's mapping: a node's rank and folders from resourceconfig.json, and the errors if it is invalid."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def job(**changes: Any) -> contract.Job:
         ("worker.b", ("worker.b", "a_node", "10.0.0.7"), 2, "10.0.0.7"),
     ],
 )
-def test_ranks_are_the_places_of_the_names_in_their_own_order(
+def test_node_ranks_follow_the_sorted_names(
     tmp_path: Path, here: str, hosts: tuple[str, ...], rank: int, master: str
 ) -> None:
     container(tmp_path, here=here, hosts=hosts)
@@ -52,7 +52,7 @@ def test_ranks_are_the_places_of_the_names_in_their_own_order(
     assert (found.address, found.interface, found.master_port) == (here, "lo", 7777)
 
 
-def test_everything_lies_below_the_base_folder(tmp_path: Path) -> None:
+def test_all_paths_are_below_the_base_folder(tmp_path: Path) -> None:
     container(tmp_path)
     found = context(tmp_path)
     assert found.output_dir == f"{tmp_path}/output/data"
@@ -67,7 +67,7 @@ def test_everything_lies_below_the_base_folder(tmp_path: Path) -> None:
     assert platforms.find_failure_file({}) == ""
 
 
-def test_a_rehearsal_says_where_its_nodes_really_are(tmp_path: Path) -> None:
+def test_a_rehearsal_sets_addresses_and_ports_by_variables(tmp_path: Path) -> None:
     container(tmp_path, here="algo-2", hosts=("algo-1", "algo-2"))
     found = context(
         tmp_path,
@@ -96,7 +96,7 @@ def test_a_rehearsal_says_where_its_nodes_really_are(tmp_path: Path) -> None:
         (json.dumps({"hosts": ["algo-1"]}), "current_host is None"),
     ],
 )
-def test_a_resourceconfig_that_makes_no_sense_is_told_with_its_path(
+def test_an_invalid_resourceconfig_is_reported_with_its_path(
     tmp_path: Path, content: str | bytes | None, message: str
 ) -> None:
     container(tmp_path)
@@ -141,7 +141,7 @@ RDMA_FAMILIES = {"p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-
 
 
 @pytest.mark.parametrize("machine", [*EFA_TYPES, "ml.g4dn.metal", ""])
-def test_libfabric_is_told_of_rdma_on_machines_that_have_it_alone(tmp_path: Path, machine: str) -> None:
+def test_rdma_is_enabled_only_on_machines_that_have_it(tmp_path: Path, machine: str) -> None:
     container(tmp_path)
     path = tmp_path / "input/config/resourceconfig.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "current_instance_type": machine}))
@@ -152,7 +152,7 @@ def test_libfabric_is_told_of_rdma_on_machines_that_have_it_alone(tmp_path: Path
 
 
 @pytest.mark.parametrize("efa", [False, True])
-def test_nccl_is_told_the_nodes_name_and_of_efa_only_where_it_is(tmp_path: Path, efa: bool) -> None:
+def test_nccl_gets_the_nodes_name_and_efa_only_with_an_adapter(tmp_path: Path, efa: bool) -> None:
     container(tmp_path, here="algo-2", hosts=("algo-1", "algo-2"))
     found = environment.job_environment(JOB, context(tmp_path, efa=efa), tmp_path, {})
     assert found["NCCL_HOSTID"] == "algo-2"
@@ -163,7 +163,7 @@ def test_nccl_is_told_the_nodes_name_and_of_efa_only_where_it_is(tmp_path: Path,
     assert environment.job_environment(JOB, context(tmp_path, efa=efa), tmp_path, chosen).items() >= chosen.items()
 
 
-def test_the_loader_is_told_of_efas_libraries_only_where_the_adapter_is_and_after_the_users_own(tmp_path: Path) -> None:
+def test_efas_libraries_are_on_the_path_only_with_an_adapter_and_after_the_users_own(tmp_path: Path) -> None:
     container(tmp_path)
     for file in ("ofi-nccl/lib/x86_64/libnccl-net.so", "efa/lib/libfabric.so.1", "efa/lib/libfabric.so", "efa/README"):
         (tmp_path / "amazon" / file).parent.mkdir(parents=True, exist_ok=True)
@@ -194,7 +194,7 @@ def test_the_loader_is_told_of_efas_libraries_only_where_the_adapter_is_and_afte
         ({"target": ...}, "has no field target"),
     ],
 )
-def test_a_job_document_that_is_none_is_told(tmp_path: Path, changes: Any, message: str) -> None:
+def test_an_invalid_job_document_is_reported(tmp_path: Path, changes: Any, message: str) -> None:
     path = tmp_path / "job.json"
     if not isinstance(changes, str):
         changes = json.dumps({key: value for key, value in document(**changes).items() if value is not ...})
@@ -205,14 +205,14 @@ def test_a_job_document_that_is_none_is_told(tmp_path: Path, changes: Any, messa
     assert message in str(caught.value)
 
 
-def test_an_older_document_knows_neither_inputs_nor_secrets(tmp_path: Path) -> None:
+def test_an_older_job_document_has_neither_inputs_nor_secrets(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(json.dumps(document()))
     found = contract.read_job(tmp_path / "job.json")
     assert (found.inputs, found.secrets) == ({}, {})
 
 
 @pytest.mark.parametrize(
-    ("trouble", "message"),
+    ("problem", "message"),
     [
         ("no job document", "job.json cannot be read: No such file or directory"),
         ("no resourceconfig", "resourceconfig.json, where SageMaker names the job's nodes, cannot be read"),
@@ -222,18 +222,18 @@ def test_an_older_document_knows_neither_inputs_nor_secrets(tmp_path: Path) -> N
         ("a rank that is none", "CLOUDTRAIN_NODE_RANK is 'first'"),
     ],
 )
-def test_a_launcher_that_cannot_begin_ends_as_any_failure_does(tmp_path: Path, trouble: str, message: str) -> None:
+def test_a_launcher_that_cannot_start_ends_like_any_failure(tmp_path: Path, problem: str, message: str) -> None:
     environ = container(tmp_path)
-    if trouble == "no job document":
+    if problem == "no job document":
         (tmp_path / "input/data/cloudtrain-job/job.json").unlink()
-    elif trouble == "no resourceconfig":
+    elif problem == "no resourceconfig":
         (tmp_path / "input/config/resourceconfig.json").unlink()
-    elif trouble == "a port that is none":
+    elif problem == "a port that is none":
         environ["CLOUDTRAIN_MASTER_PORT"] = "x"
-    elif trouble == "unknown platform":
+    elif problem == "unknown platform":
         environ["CLOUDTRAIN_PLATFORM"] = "vax"
     else:
-        rank = {"CLOUDTRAIN_NODE_RANK": "0" if trouble == "nothing said" else "first"}
+        rank = {"CLOUDTRAIN_NODE_RANK": "0" if problem == "nothing said" else "first"}
         environ = {"CLOUDTRAIN_PLATFORM": "plain", **rank}
     done = subprocess.run(
         [sys.executable, str(ENTRYPOINTS)], env=clean(**environ), text=True, capture_output=True,
@@ -241,12 +241,12 @@ def test_a_launcher_that_cannot_begin_ends_as_any_failure_does(tmp_path: Path, t
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == ""
-    said = events(done.stdout)
-    assert [event["type"] for event in said] == ["error", "node_ended"]
-    assert message in said[-1]["error"]["message"]
-    assert done.stdout.splitlines()[-1] == f"[node 0] failed: node 0: {said[-1]['error']['message']}"
-    told = tmp_path / "output/failure"
+    reported = events(done.stdout)
+    assert [event["type"] for event in reported] == ["error", "node_ended"]
+    assert message in reported[-1]["error"]["message"]
+    assert done.stdout.splitlines()[-1] == f"[node 0] failed: node 0: {reported[-1]['error']['message']}"
+    failure_file = tmp_path / "output/failure"
     if environ["CLOUDTRAIN_PLATFORM"] == "sagemaker":
-        assert told.read_text() == f"node 0: {said[-1]['error']['message']}"
+        assert failure_file.read_text() == f"node 0: {reported[-1]['error']['message']}"
     else:
-        assert not told.exists()
+        assert not failure_file.exists()

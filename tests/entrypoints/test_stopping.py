@@ -1,4 +1,4 @@
-"""A stop is asked for once: by a signal, by a file on a mount however odd, or by the clock; peers follow."""
+"""A stop is requested once: by a signal, a file on a mount that may fail, or the time limit; the peers follow."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any
 import pytest
 
 from cloudtrain_launcher import contract, launch, platforms, stop_sources
-from cloudtrain_launcher import stop as stopping
+from cloudtrain_launcher import stop as stop_module
 from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
 from tests.support.limits import HANG_SECONDS
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Looks follow each other quickly; the test runner's own handler comes back."""
+def fast_polling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Poll quickly; restore the test runner's signal handler afterwards."""
     monkeypatch.setattr(stop_sources, "STOP_FILE_POLL_SECONDS", 0.01)
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
 
 
-def request(file: Path | str = "", after: int = 0) -> tuple[stopping.StopRequest, list[str]]:
-    said: list[str] = []
-    return stopping.StopRequest(str(file), after, said.append), said
+def request(file: Path | str = "", after: int = 0) -> tuple[stop_module.StopRequest, list[str]]:
+    logged: list[str] = []
+    return stop_module.StopRequest(str(file), after, logged.append), logged
 
 
 def wait(until: Callable[[], bool]) -> bool:
@@ -39,30 +39,30 @@ def wait(until: Callable[[], bool]) -> bool:
     return until()
 
 
-def test_nobody_asks_for_a_stop_where_there_is_nothing_to_ask_by() -> None:
-    stop, said = request()
+def test_no_stop_is_requested_without_a_file_a_limit_or_a_signal() -> None:
+    stop, logged = request()
     stop.listen()
     assert not stop.is_requested()
     assert not stop.recheck()
-    assert (stop.reason, said) == ("", [])
+    assert (stop.reason, logged) == ("", [])
 
 
-def test_the_first_to_ask_is_the_reason(tmp_path: Path) -> None:
-    stop, said = request(tmp_path / "stop")
+def test_the_first_request_is_the_reason(tmp_path: Path) -> None:
+    stop, logged = request(tmp_path / "stop")
     stop.listen()
     began = time.time()
     os.kill(os.getpid(), signal.SIGTERM)
     assert wait(stop.is_requested)
     (tmp_path / "stop").touch()
     assert stop.recheck()
-    assert (stop.reason, said) == ("sigterm", [])
+    assert (stop.reason, logged) == ("sigterm", [])
     assert began <= stop.requested_at <= time.time()
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_file_asks_whenever_it_comes_and_stays(tmp_path: Path, before: bool) -> None:
+def test_a_stop_file_counts_whenever_it_appears_and_is_not_removed(tmp_path: Path, before: bool) -> None:
     file = tmp_path / "stop"
-    stop, said = request(file)
+    stop, logged = request(file)
     if before:
         file.touch()
         stop.listen()
@@ -72,26 +72,26 @@ def test_a_file_asks_whenever_it_comes_and_stays(tmp_path: Path, before: bool) -
         assert not stop.is_requested()
         file.touch()
         assert wait(stop.is_requested)
-    assert (stop.reason, said) == ("stop_file", ["a stop was requested: stopping with a checkpoint"])
+    assert (stop.reason, logged) == ("stop_file", ["a stop was requested: stopping with a checkpoint"])
     assert file.exists()
 
 
-def test_the_clock_asks_and_tells_the_peers(tmp_path: Path) -> None:
+def test_the_time_limit_requests_a_stop_and_notifies_the_peers(tmp_path: Path) -> None:
     file = tmp_path / "stop"
-    stop, said = request(file, after=1)
-    peer, heard = request(file)
-    for one in (stop, peer):
-        one.listen()
-        assert not one.is_requested()
+    stop, logged = request(file, after=1)
+    peer, peer_logged = request(file)
+    for each in (stop, peer):
+        each.listen()
+        assert not each.is_requested()
     assert wait(stop.is_requested)
-    assert (stop.reason, said) == ("time", ["the time limit is near: stopping with a checkpoint"])
+    assert (stop.reason, logged) == ("time", ["the time limit is near: stopping with a checkpoint"])
     assert wait(peer.is_requested)
-    assert (peer.reason, heard) == ("time", said)
+    assert (peer.reason, peer_logged) == ("time", logged)
     alone, _ = request(after=-1)
     assert not alone.is_requested()
 
 
-def test_a_mount_that_fails_or_hangs_has_not_asked_for_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_that_fails_or_hangs_is_not_a_request_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop, _ = request(tmp_path / "no such folder" / "stop")
     stop.listen()
     assert not stop.recheck()
@@ -107,9 +107,7 @@ def test_a_mount_that_fails_or_hangs_has_not_asked_for_a_stop(tmp_path: Path, mo
     assert wait(stop.is_requested)
 
 
-def test_a_mount_that_remembers_that_the_file_was_not_there_is_read_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mount_that_caches_a_missing_file_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "lexists", lambda _: False)
     stop, _ = request(tmp_path / "stop")
     stop.listen()
@@ -121,7 +119,7 @@ def test_a_mount_that_remembers_that_the_file_was_not_there_is_read_anew(
     ("mine", "outcome", "why"),
     [({"consequence": True}, "stopped", "stop_file"), ({}, "failed", None)],
 )
-def test_who_lost_peers_that_had_been_stopped_has_stopped(
+def test_a_node_that_lost_stopped_peers_has_stopped(
     tmp_path: Path, capfdbinary: Any, mine: dict[str, Any], outcome: str, why: str | None
 ) -> None:
     context = platforms.plain_context({**ENVIRON, "CLOUDTRAIN_STOP_FILE": str(tmp_path / "stop")})
@@ -137,8 +135,8 @@ def test_who_lost_peers_that_had_been_stopped_has_stopped(
     [("stop_file", 0), ("time", 0), ("sigterm", 5), ("preempted", 5), ("peer_preempted", 5), ("", 5)],
     ids=["the stop file", "the time limit", "SIGTERM", "a preemption", "a peer's preemption", "peers that stopped"],
 )
-def test_on_azure_only_a_stop_that_the_job_was_asked_for_leaves_with_0(tmp_path: Path, why: str, code: int) -> None:
-    """Azure ML calls a job whose nodes all leave with 0 Completed."""
+def test_on_azure_only_a_stop_that_the_job_was_asked_for_exits_with_0(tmp_path: Path, why: str, code: int) -> None:
+    """Azure ML shows a job as Completed if all its nodes exit with 0."""
     context = contract.NodeContext(**{**vars(platforms.plain_context(ENVIRON)), "stopped_exit_code": 0})
     launcher = launch.Launcher(JOB, context, tmp_path)
     (tmp_path / "result.json").write_text('{"outcome": "stopped"}')
@@ -146,10 +144,10 @@ def test_on_azure_only_a_stop_that_the_job_was_asked_for_leaves_with_0(tmp_path:
     assert launcher._conclude(0, 1.0) == code
 
 
-def test_sigterm_tells_the_peers_and_what_an_earlier_attempt_told_is_passed_over(tmp_path: Path) -> None:
+def test_sigterm_notifies_the_peers_and_notes_of_an_earlier_attempt_are_ignored(tmp_path: Path) -> None:
     file = tmp_path / "stop"
-    (tmp_path / f"stop{stopping.PREEMPTED_SUFFIX}").write_text("of an earlier attempt")
-    (stop, _), (peer, heard) = request(file), request(file)
+    (tmp_path / f"stop{stop_module.PREEMPTED_SUFFIX}").write_text("of an earlier attempt")
+    (stop, _), (peer, peer_logged) = request(file), request(file)
     peer.listen()
     stop.listen()  # the last to listen has the signal
     assert not stop.is_requested()
@@ -158,5 +156,5 @@ def test_sigterm_tells_the_peers_and_what_an_earlier_attempt_told_is_passed_over
     assert wait(stop.is_requested)
     assert wait(peer.is_requested)
     assert (stop.reason, peer.reason) == ("sigterm", "peer_preempted")
-    assert heard == ["another node of this job is about to be preempted: stopping with a checkpoint"]
+    assert peer_logged == ["another node of this job is about to be preempted: stopping with a checkpoint"]
     assert not file.exists(), "a job that is started again goes on"

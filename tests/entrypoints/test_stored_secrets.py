@@ -1,4 +1,4 @@
-"""AWS's secrets are looked up where they are kept, errors name all but the value, and a stop waits for no answer."""
+"""AWS secrets are read from their stores, errors do not contain the value, and a stop does not wait for an answer."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ pytestmark = [pytest.mark.usefixtures("aws")]
         ("ssm:/path/b", SECRET),
     ],
 )
-def test_a_secret_comes_from_where_it_is_kept(reference: str, value: str, aws: dict[str, str]) -> None:
+def test_a_secret_is_read_from_its_store(reference: str, value: str, aws: dict[str, str]) -> None:
     assert look_up({"TOKEN": reference.replace("ARN", aws["ARN"])}, ENVIRON) == {"TOKEN": value}
 
 
-def test_the_region_is_the_arns_the_nodes_or_the_jobs(aws: dict[str, str]) -> None:
+def test_the_region_is_that_of_the_arn_the_environment_or_the_job(aws: dict[str, str]) -> None:
     assert look_up({"T": f"secretsmanager:{aws['ARN']}"}, {"AWS_REGION": "us-east-1"}) == {"T": SECRET}
     job = {"TRAINING_JOB_ARN": f"arn:aws:sagemaker:{REGION}:123456789012:training-job/j"}
     assert look_up({"T": "ssm:/path/b"}, job) == {"T": SECRET}
@@ -46,7 +46,7 @@ def test_the_region_is_the_arns_the_nodes_or_the_jobs(aws: dict[str, str]) -> No
         look_up({"T": "ssm:/path/b"}, {})
 
 
-def test_what_the_environment_has_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_set_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     assert look_up({"HF_TOKEN": "secretsmanager:hf-token"}, {"HF_TOKEN": "given"}) == {}
 
@@ -67,7 +67,7 @@ def test_what_the_environment_has_is_not_looked_up(monkeypatch: pytest.MonkeyPat
         ("ssm:", "cannot read 'ssm:'"),
     ],
 )
-def test_what_is_wrong_is_told_with_variable_reference_and_remedy(reference: str, message: str) -> None:
+def test_an_error_names_the_variable_the_reference_and_what_to_do(reference: str, message: str) -> None:
     with pytest.raises(RuntimeError) as caught:
         look_up({"FIRST": "ssm:/path/b", "B": reference}, ENVIRON)
     assert "secret B" in str(caught.value)
@@ -76,7 +76,7 @@ def test_what_is_wrong_is_told_with_variable_reference_and_remedy(reference: str
     assert SECRET not in repr(caught.getrepr(style="long"))
 
 
-def test_a_role_without_the_right_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_permission_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     class Denied(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.dumps({"__type": "AccessDeniedException", "Message": "no"}).encode()
@@ -101,13 +101,13 @@ def test_a_role_without_the_right_is_told_which(monkeypatch: pytest.MonkeyPatch)
             thread.join()
 
 
-def test_an_image_without_boto3_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_boto3_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(RuntimeError, match=r"secret HF_TOKEN \(.*\) is looked up with boto3.*add boto3 to the image"):
         look_up({"HF_TOKEN": "secretsmanager:hf-token"}, ENVIRON)
 
 
-def test_an_endpoint_that_makes_no_sense_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_endpoint_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
     with pytest.raises(RuntimeError, match=r"secret B .*ValueError: Invalid endpoint: nonsense; the job needs a way"):
         look_up({"B": "ssm:/path/b"}, ENVIRON)
@@ -121,7 +121,7 @@ def test_a_launcher_whose_secret_is_missing_fails_before_torchrun(tmp_path: Path
     assert "never" not in text
 
 
-def test_sigterm_while_the_endpoint_keeps_silent_stops_the_launcher(
+def test_sigterm_stops_a_launcher_whose_endpoint_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_REGION", REGION)

@@ -1,5 +1,5 @@
-"""What ranks print on its way through the launcher: nobody's line becomes an event by looking like one, a line without
-an end is shown, a secret is not."""
+"""The output of ranks in the launcher: a line that only looks like an event is text, an unfinished line is shown, a
+secret is masked."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class Node:
     def __init__(self, folder: Path, output: Any, masker: SecretMasker) -> None:
         self.masker = masker
         self.seen: list[dict[str, Any]] = []
-        self.gathered = streams.Streams(folder, 1, lambda event: self.seen.append(event.to_json()), key=KEY)
+        self.streams = streams.Streams(folder, 1, lambda event: self.seen.append(event.to_json()), key=KEY)
         self.pipe = os.open(folder / "rank-0", os.O_WRONLY)
         self._output = output
 
     def write(self, data: bytes) -> str:
-        """Write, and what comes out."""
+        """Write these bytes into the pipe; returns what the launcher writes."""
         for start in range(0, len(data) or 1, 60_000):
             os.write(self.pipe, data[start : start + 60_000])
-            self.gathered.pump(0)
+            self.streams.pump(0)
         return self._output.readouterr().out.decode("utf-8", "replace")  # type: ignore[no-any-return]
 
     def end(self) -> str:
         os.close(self.pipe)
-        self.gathered.drain()
+        self.streams.drain()
         return self._output.readouterr().out.decode()  # type: ignore[no-any-return]
 
 
@@ -52,7 +52,7 @@ def node(tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(streams, "UNFINISHED_SECONDS", 1e6)  # however slow this machine is
     found = Node(tmp_path, capfdbinary, masker)
     yield found
-    for fd in found.gathered._pipes:
+    for fd in found.streams._pipes:
         os.close(fd)
 
 
@@ -82,9 +82,9 @@ ERROR = '{"type":"error","time":1.5,"node":0,"rank":0,"exception":"ValueError","
 )
 @pytest.mark.parametrize("marker", [MARKER, SIGNED], ids=["printed", "signed"])
 def test_a_line_that_only_looks_like_an_event_is_text(line: str, marker: str, node: Node) -> None:
-    said = node.write(f"{marker}{line}\n".encode()) + node.end()
+    output = node.write(f"{marker}{line}\n".encode()) + node.end()
     assert node.seen == []
-    assert said.startswith(f"[local rank 0] {MARKER}")
+    assert output.startswith(f"[local rank 0] {MARKER}")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_line_that_only_looks_like_an_event_is_text(line: str, marker: str, no
     ],
     ids=lambda event: event[9:22],
 )
-def test_how_a_rank_fares_is_believed_from_its_own_process_only(event: str, node: Node) -> None:
+def test_events_about_a_rank_are_accepted_from_its_own_process_only(event: str, node: Node) -> None:
     other = signed_marker("ff00")
     assert f"] {MARKER}{event}\n" in node.write(f"{MARKER}{event}\n".encode())
     assert f"] {other}{event}\n" in node.write(f"{other}{event}\n".encode())
@@ -114,7 +114,7 @@ ODD: tuple[Any, ...] = (0, -1, 1.5, 1e300, 10**400, True, None, "", "stopped", [
 
 
 def fuzzed(count: int) -> Iterator[bytes]:
-    """Lines that look like events of every kind: some right, most with fields that are wrong, enormous or missing."""
+    """Lines that look like events of every type: some valid, most with fields that are invalid, huge or missing."""
     chance = random.Random(25)
     kinds: tuple[Any, ...] = (*events.EVENT_TYPES, "found", "", 7, None, [], {})
     for number in range(count):
@@ -128,9 +128,9 @@ def fuzzed(count: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("code", [0, 1], ids=["succeeded", "failed"])
-def test_a_thousand_fuzzed_lines_change_no_verdict(tmp_path: Path, node: Node, code: int) -> None:
+def test_a_thousand_fuzzed_lines_do_not_change_the_outcome(tmp_path: Path, node: Node, code: int) -> None:
     launcher = launch.Launcher(JOB, platforms.plain_context(ENVIRON), tmp_path)
-    node.gathered._on_event = launcher._on_event
+    node.streams._on_event = launcher._on_event
     true = {"type": "error", "time": 2.0, "node": 1, "rank": 4, "attempt": 0, "exception": "ValueError", "message": "m"}
     lines = list(fuzzed(1000))
     node.write(b"\n".join(lines[:500]) + b"\n")
@@ -142,7 +142,7 @@ def test_a_thousand_fuzzed_lines_change_no_verdict(tmp_path: Path, node: Node, c
     assert (launcher.ranks.attempt, launcher.ranks.failures, launcher.ranks.finished) == (0, [], {})
 
 
-def test_events_of_programs_pass_without_a_signature_and_numbers_beyond_measure_are_infinite(node: Node) -> None:
+def test_program_events_need_no_signature_and_too_large_numbers_are_infinite(node: Node) -> None:
     values = '{"loss":NaN,"big":' + "9" * 400 + ',"small":-' + "9" * 400 + ',"word":"x","fine":0.5}'
     node.write(f'{MARKER}{{"type":"metrics","step":1,"values":{values}}}\n'.encode())
     node.write(f'half {MARKER}{{"type":"mine","any":[1]}}\n'.encode())
@@ -151,15 +151,15 @@ def test_events_of_programs_pass_without_a_signature_and_numbers_beyond_measure_
 
 
 def unfinished(node: Node) -> str:
-    """What is shown of lines without an end, ten seconds after the last look."""
-    for pipe in node.gathered._pipes.values():
+    """What is shown of unfinished lines, ten seconds after they were last shown."""
+    for pipe in node.streams._pipes.values():
         pipe.shown_at -= streams.UNFINISHED_SECONDS
     return node.write(b"")
 
 
 def test_a_progress_bar_is_shown_before_its_line_ends(node: Node) -> None:
     assert node.write(b"\r 10%|#   | 1/10\r 20%|##  | 2/10") == ""
-    node.gathered.pump(0)
+    node.streams.pump(0)
     assert unfinished(node) == "[local rank 0]  20%|##  | 2/10\n"
     assert unfinished(node) == "", "nothing new to say"
     assert node.write(b"\r 30%|### | 3/10") == "", "ten seconds have not gone by"
@@ -167,15 +167,15 @@ def test_a_progress_bar_is_shown_before_its_line_ends(node: Node) -> None:
     assert node.write(b"\r100%|####| 10/10\n") == "[local rank 0] 100%|####| 10/10\n"
 
 
-def test_half_an_event_is_not_shown_as_a_line(node: Node) -> None:
+def test_an_unfinished_event_is_not_shown_as_a_line(node: Node) -> None:
     node.write(f'{SIGNED}{{"type":"err'.encode())
     assert unfinished(node) == ""
 
 
-def test_a_progress_bar_without_an_end_does_not_fill_the_memory(node: Node) -> None:
+def test_an_endless_progress_bar_does_not_fill_the_memory(node: Node) -> None:
     for number in range(30):
         assert node.write(b"\r%4d %s" % (number, b"#" * 50_000)) == ""
-    assert len(node.gathered._pipes[min(node.gathered._pipes)].buffer) < 200_000
+    assert len(node.streams._pipes[min(node.streams._pipes)].buffer) < 200_000
     assert node.write(b"\n").startswith("[local rank 0]   29 #")
 
 
@@ -192,22 +192,22 @@ def test_a_secret_that_a_script_prints_is_masked_in_text_and_in_events(node: Nod
     assert node.write(b"short line two of a key, longer-secret\n") == "[local rank 0] short ***, ***\n"
     event = {"type": "note", "text": f"it is {SECRET}", "deep": [{SECRET: "longer"}], "rank": 0}
     for ascii_only in (True, False):
-        said = node.write((MARKER + json.dumps(event, ensure_ascii=ascii_only) + "\n").encode())
+        output = node.write((MARKER + json.dumps(event, ensure_ascii=ascii_only) + "\n").encode())
         masked = {"type": "note", "text": "it is ***", "deep": [{"***": "***"}], "rank": 0}
-        assert json.loads(said.removeprefix(MARKER)) == masked
+        assert json.loads(output.removeprefix(MARKER)) == masked
         assert node.seen[-1] == masked
     assert node.write(f"{MARKER}{json.dumps({'type': 7, 'x': SECRET})}\n".encode()).endswith('"x": "***"}\n')
 
 
-def test_a_secret_is_found_across_the_cut_of_a_line_that_is_too_long(node: Node) -> None:
+def test_a_secret_is_masked_where_a_long_line_is_split(node: Node) -> None:
     node.masker.add(["longer-secret"])
-    said = node.write(b"x" * (streams.MAX_UNFINISHED_BYTES - 3) + b"longer-secret and more\n")
-    assert "longer" not in said
-    assert "secret" not in said
-    assert "*** and more" in said
+    output = node.write(b"x" * (streams.MAX_UNFINISHED_BYTES - 3) + b"longer-secret and more\n")
+    assert "longer" not in output
+    assert "secret" not in output
+    assert "*** and more" in output
 
 
-def test_a_secret_is_masked_in_what_the_launcher_itself_says(
+def test_a_secret_is_masked_in_the_output_of_the_launcher_itself(
     tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     masker = SecretMasker()
@@ -218,6 +218,6 @@ def test_a_secret_is_masked_in_what_the_launcher_itself_says(
     launcher = launch.Launcher(JOB, dataclasses.replace(context, failure_file=str(tmp_path / "failure")), tmp_path)
     launcher.ranks.add_error(reporting.node_error(OSError(f"no such folder: {SECRET}")))
     assert launcher._conclude(1, 1.0) == 1
-    said = capfdbinary.readouterr().out.decode()
-    assert "hunter2" not in said + (tmp_path / "failure").read_text()
-    assert said.count("no such folder: ***") == 3
+    output = capfdbinary.readouterr().out.decode()
+    assert "hunter2" not in output + (tmp_path / "failure").read_text()
+    assert output.count("no such folder: ***") == 3

@@ -169,7 +169,7 @@ def _request_once(
         if isinstance(reason, ssl.SSLCertVerificationError):
             why = f"its certificate is not trusted here: {reason.verify_message}; SSL_CERT_FILE names those that are"
             return 0, {"why": why}, False
-        why = reason.strerror if isinstance(reason, OSError) else ""
+        why = (reason.strerror or "") if isinstance(reason, OSError) else ""
         if not why:
             timed_out = isinstance(reason, socket.timeout)
             why = f"no answer within {TIMEOUT_SECONDS} s" if timed_out else type(reason).__name__
