@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from docker.client import DockerClient
 
-from cloudtrain.providers.docker.container import Bind
+from cloudtrain.providers.docker.container_spec import Bind
 from tests.support.waiting import eventually
 
 IMAGE, NETWORK = "cloudtrain-test-empty:1", "cloudtrain-test-own"

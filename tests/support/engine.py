@@ -13,7 +13,7 @@ import pytest
 from docker.client import DockerClient
 from docker.errors import DockerException, ImageNotFound
 
-from cloudtrain.providers.docker.container import DATA_LABEL
+from cloudtrain.providers.docker.container_spec import DATA_LABEL
 from cloudtrain.providers.docker.errors import translated
 
 BASE = "cloudtrain-cpu-base:local"

@@ -19,8 +19,11 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker import checks as docker_checks
 from cloudtrain.providers.docker import provider as docker
+from cloudtrain.providers.docker.cleanup import labels_of
 from cloudtrain.providers.docker.config import DockerConfig
-from cloudtrain.providers.docker.container import (
+from cloudtrain.providers.docker.connect import address
+from cloudtrain.providers.docker.connect import sdk_environment as environment_of_sdk
+from cloudtrain.providers.docker.container_spec import (
     ContainerLaunch,
     ContainerSpec,
     default_shm_bytes,
@@ -28,10 +31,8 @@ from cloudtrain.providers.docker.container import (
     host_names,
     spec_from_json,
 )
-from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator, labels_of
+from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.docker.errors import missing_image, translated
-from cloudtrain.providers.docker.host import address
-from cloudtrain.providers.docker.host import environment as environment_of_sdk
 from cloudtrain.providers.docker.image import image_of
 from cloudtrain.providers.docker.output import ContainerOutput
 from cloudtrain.providers.emulation.plan import EmulatedPlan
@@ -234,7 +235,7 @@ def test_a_container_without_a_last_word_is_given_one(
 ) -> None:
     spec = plain_specs("name: digits\n", tmp_path / "runs" / "run-1")[0]
     unlimited = ContainerSpec(**{**{name: getattr(spec, name) for name in spec.__slots__}, "memory_bytes": None})
-    assert ContainerOutput(0, 1).finish(code, oom, unlimited, asked=False, forced=False) == (code or 1)
+    assert ContainerOutput(0, 1).finish(code, oom, unlimited, stop_requested=False, forced=False) == (code or 1)
     assert f'"{said}' in capfd.readouterr().out.replace("its container ended well, but ", "")
 
 

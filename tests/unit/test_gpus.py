@@ -17,7 +17,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.docker import checks as docker_checks
 from cloudtrain.providers.docker import gpus
-from cloudtrain.providers.docker.container import ContainerLaunch, environment
+from cloudtrain.providers.docker.container_spec import ContainerLaunch, environment
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.docker.gpu_ids import gpu_ids
 from cloudtrain.providers.emulation.plan import EmulatedPlan

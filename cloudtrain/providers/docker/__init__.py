@@ -1,1 +1,1 @@
-"""The docker provider: one container per node on this machine. Only `engine` imports Docker's SDK."""
+"""The docker provider: one container per node on this machine. Only `engine` and `container` import Docker's SDK."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.docker.connect import docker_engine
-from cloudtrain.providers.docker.container import DATA_LABEL, RUN_LABEL
-from cloudtrain.providers.docker.emulator import cleanup_marker, remove_containers
+from cloudtrain.providers.docker.container_spec import DATA_LABEL, RUN_LABEL
 from cloudtrain.providers.local.backend import ORPHAN_STOP_SECONDS
 from cloudtrain.providers.local.supervisor_status import SupervisorState, end_orphans, supervisor_state
+from cloudtrain.runs.store import CLEANUP_FOLDER
 
 
 def remove_leftovers(run: Path) -> str:
@@ -37,3 +37,21 @@ def clean_up_dead_runs(data_dir: Path) -> None:
             if supervisor_state(run) in (SupervisorState.DEAD, SupervisorState.NOT_STARTED):
                 end_orphans(run, ORPHAN_STOP_SECONDS)
                 remove_containers(run)
+
+
+def remove_containers(run: Path) -> int:
+    """Remove all that is a run's in the engine; how many containers there were. CloudtrainError when it cannot be."""
+    with docker_engine() as engine:
+        count = engine.clear(labels_of(run))
+    cleanup_marker(run).unlink(missing_ok=True)
+    return count
+
+
+def cleanup_marker(run: Path) -> Path:
+    """There as long as the engine may have something of the run: also after an end in which it could not be asked."""
+    return run.parents[1] / CLEANUP_FOLDER / run.name
+
+
+def labels_of(run: Path) -> dict[str, str]:
+    """What tells a run's containers and network from all others, also from those of a run of that id elsewhere."""
+    return {RUN_LABEL: run.name, DATA_LABEL: str(run.parents[1])}

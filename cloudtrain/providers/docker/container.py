@@ -1,125 +1,130 @@
-"""One container of a run, as any engine can start it: what is in it, what it sees, what it may use. Pure values."""
+"""One container in the Docker engine, from its start to its removal. Translates the SDK's errors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.contracts.launch import Launch
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
-RUN_LABEL, DATA_LABEL, NODE_LABEL = "cloudtrain.run", "cloudtrain.data", "cloudtrain.node"
-"""Labels of all that belongs to a run: its id, the data folder that knows the run, and the node."""
+from cloudtrain.providers.docker.container_spec import ContainerSpec
+from cloudtrain.providers.docker.errors import missing_image, translated
 
-HOME = "/tmp"  # noqa: S108  (inside the container, whose user has no other folder)
-LOG_BYTES = 64 * 2**20
-"""How much of what a container has printed the engine keeps for sure, while the container is there."""
+SDK_ERRORS = (DockerException, requests.exceptions.RequestException, OSError)
+"""What the SDK raises if a call fails."""
 
-MIN_SHM_BYTES = 2**30
-"""Docker's own 64 MB let DataLoader workers die of a bus error."""
-
-SHM_BYTES_PER_PROCESS = 4 * 2**30
-"""Room for the batches that the DataLoader workers of one rank hold ready: 4 workers, 2 batches each, 77 MB per batch
-of 128 images of 224 x 224 are 0.6 GB. A limit, not a reservation: only what is written counts as memory."""
-
-ULIMITS = {"memlock": -1, "stack": 64 * 2**20}
-"""What NVIDIA's images ask `docker run` for: NCCL pins memory for InfiniBand and for transfers to the GPU, and its
-threads want a large stack. Bytes; -1: no limit."""
-
-ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
-"""What a container's root may still do: read and write whatever is mounted, install packages, end its processes."""
+Output = Iterator[tuple[bytes | None, bytes | None]]
+"""Pieces of a container's output: standard output, or else standard error."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bind:
-    """A folder or file of this machine, seen inside."""
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How a container ended."""
 
-    source: str
-    target: str
-    read_only: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContainerLaunch(Launch):
-    """One node's launcher, in a container."""
-
-    host: str
-    """The container's host name, by which its peers find it."""
-    binds: tuple[Bind, ...]
-
-    @staticmethod
-    def from_json(document: Mapping[str, Any]) -> ContainerLaunch:
-        """What `to_json` gave, read back."""
-        binds = tuple(Bind(**bind) for bind in document["binds"])
-        return ContainerLaunch(**{**document, "argv": tuple(document["argv"]), "binds": binds})
+    code: int
+    out_of_memory: bool
+    """Whether the kernel killed any process in it because memory ran out."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContainerSpec:
-    """One node's container."""
+class Container:
+    """A container that was created; whoever created it must remove it. All methods may raise CloudError."""
 
-    node: int
-    image: str
-    name: str
-    host: str
-    """Its host name, by which its peers find it."""
-    network: str
-    argv: tuple[str, ...]
-    """In place of whatever the image starts by itself."""
-    folder: str
-    env: Mapping[str, str]
-    secrets: tuple[str, ...]
-    """Names of variables whose values are handed over at the start, and are in no file."""
-    binds: tuple[Bind, ...]
-    labels: Mapping[str, str]
-    user: str
-    """`uid:gid`."""
-    grace_seconds: int
-    groups: tuple[str, ...] = ()
-    """Supplementary groups, by number: an input may be readable through one of them alone."""
-    capabilities: tuple[str, ...] = ()
-    """The Linux capabilities that it keeps; all others are dropped."""
-    ulimits: Mapping[str, int] = field(default_factory=dict)
-    """Limits of its processes by the name that Docker has for them, soft and hard; -1: none."""
-    shm_bytes: int = MIN_SHM_BYTES
-    memory_bytes: int | None = None
-    """The most it may use, swap included; None: all of the machine's."""
-    gpus: tuple[str, ...] = ()
-    """The devices that it sees, by number or UUID; empty: none."""
+    def __init__(self, api: Any, container_id: str, spec: ContainerSpec) -> None:
+        self._api, self._id, self._spec = api, container_id, spec
+        self._output: Any = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return asdict(self)
+    def start(self) -> None:
+        """Start it, after attaching to its output so that nothing is lost."""
+        with translating_errors(f"start {self._spec.image}", self._spec):
+            self._output = self._api.attach(self._id, stream=True, demux=True)
+            self._api.start(self._id)
+
+    def output(self) -> Output:
+        """Its output as it comes, until it ends."""
+        with translating_errors(f"read what {self._spec.name} prints", self._spec):
+            yield from self._output
+
+    def output_again(self) -> Output:
+        """All its output from the first byte on, until it ends.
+
+        Read from the engine's log, which survives a restart of the engine and has no gap between old and new output.
+        The log is read once per stream, because it does not tell the streams apart.
+        """
+        pieces: queue.SimpleQueue[tuple[int, bytes | Exception | None]] = queue.SimpleQueue()
+
+        def read(number: int) -> None:
+            try:
+                log = self._api.logs(self._id, stdout=not number, stderr=bool(number), stream=True, follow=True)
+                for piece in log:
+                    pieces.put((number, piece))
+                pieces.put((number, None))
+            except Exception as error:  # noqa: BLE001  (raised where the pieces are read)
+                pieces.put((number, error))
+
+        for number in (0, 1):
+            threading.Thread(target=read, args=(number,), daemon=True, name=f"log-{number}").start()
+        open_streams = 2
+        with translating_errors(f"read what {self._spec.name} has printed", self._spec):
+            while open_streams:
+                number, piece = pieces.get()
+                if isinstance(piece, Exception):
+                    raise piece
+                if piece is None:
+                    open_streams -= 1
+                else:
+                    yield (piece, None) if number == 0 else (None, piece)
+
+    def output_from_now(self) -> Output:
+        """Its output from now on, until it ends."""
+        with translating_errors(f"read what {self._spec.name} prints", self._spec):
+            yield from self._api.attach(self._id, stream=True, demux=True)
+
+    def is_running(self) -> bool:
+        """Whether it is running. CloudError with code `engine` if no engine answers."""
+        with translating_errors(f"look at {self._spec.name}", self._spec):
+            return bool(self._api.inspect_container(self._id)["State"]["Running"])
+
+    def signal(self, name: str) -> None:
+        """Send a signal to its first process; does nothing if it has ended."""
+        with translating_errors(f"signal {self._spec.name}", self._spec), suppress(APIError):
+            self._api.kill(self._id, name)
+
+    def exit_status(self) -> ExitStatus:
+        """Wait until it ends, without a timeout."""
+        with translating_errors(f"wait for {self._spec.name}", self._spec):
+            self._api.wait(self._id, timeout=None)
+            state = self._api.inspect_container(self._id)["State"]
+            return ExitStatus(state["ExitCode"], state["OOMKilled"])
+
+    def remove(self) -> None:
+        """Remove it with its anonymous volumes, running or not; does nothing if it is gone."""
+        if self._output is not None:
+            with suppress(Exception):
+                self._output.close()
+        with translating_errors(f"remove {self._spec.name}", self._spec):
+            remove_container(self._api, self._id)
 
 
-def spec_from_json(document: Mapping[str, Any]) -> ContainerSpec:
-    """What `to_json` gave, read back."""
-    binds = tuple(Bind(**bind) for bind in document["binds"])
-    lists = {name: tuple(document[name]) for name in ("argv", "secrets", "groups", "capabilities", "gpus")}
-    return ContainerSpec(**{**document, **lists, "binds": binds})
+def remove_container(api: Any, container_id: str) -> None:
+    try:
+        api.remove_container(container_id, force=True, v=True)
+    except NotFound:
+        pass
+    except APIError as error:
+        if error.status_code != 409:  # it is being removed already
+            raise
 
 
-def host_names(count: int) -> tuple[str, ...]:
-    """`node-00`, `node-01`, …: their order as text is the order of the nodes, which is how c10d ranks them."""
-    width = max(2, len(str(count - 1)))
-    return tuple(f"node-{node:0{width}}" for node in range(count))
-
-
-def default_shm_bytes(processes: int, memory_bytes: int) -> int:
-    """How much shared memory a node gets that does not say.
-
-    `memory_bytes`: what there is for the node. As on Linux itself, shared memory takes half of it at most.
-    """
-    return max(MIN_SHM_BYTES, min(processes * SHM_BYTES_PER_PROCESS, memory_bytes // 2))
-
-
-def environment(spec: ContainerSpec, secrets: Mapping[str, str]) -> dict[str, str]:
-    """The container's variables. An image knows no user of that number: it has a home and a name all the same.
-
-    Where NVIDIA's is the default runtime, the image's own `NVIDIA_VISIBLE_DEVICES=all` would show every GPU to every
-    container: the variable says exactly which ones are meant, `void` for none (NVIDIA Container Toolkit, "Specialized
-    Configurations with Docker"). The chosen ones are counted from 0 inside, so a choice by number is not passed on.
-    """
-    env = {"HOME": HOME, "USER": "cloudtrain", **spec.env, **{name: secrets[name] for name in spec.secrets}}
-    env.pop("CUDA_VISIBLE_DEVICES", None)
-    return {**env, "NVIDIA_VISIBLE_DEVICES": ",".join(spec.gpus) or "void"}
+@contextmanager
+def translating_errors(doing: str, spec: ContainerSpec | None = None) -> Iterator[None]:
+    try:
+        yield
+    except SDK_ERRORS as error:
+        if isinstance(error, ImageNotFound) and spec is not None:
+            raise missing_image(spec.image) from error
+        raise translated(error, doing, image=spec.image if spec else "") from error

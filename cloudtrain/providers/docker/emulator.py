@@ -14,13 +14,13 @@ from cloudtrain.contracts.launch import Launch
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.docker import gpus
+from cloudtrain.providers.docker.cleanup import cleanup_marker, labels_of, remove_containers
 from cloudtrain.providers.docker.config import DockerConfig
 from cloudtrain.providers.docker.connect import docker_engine
-from cloudtrain.providers.docker.container import (
+from cloudtrain.providers.docker.container_spec import (
     DATA_LABEL,
     NODE_LABEL,
     ROOT_CAPABILITIES,
-    RUN_LABEL,
     ULIMITS,
     ContainerLaunch,
     ContainerSpec,
@@ -29,7 +29,6 @@ from cloudtrain.providers.emulation.base import Emulator
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.processes import run_module
-from cloudtrain.runs.store import CLEANUP_FOLDER
 
 SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
 """Before the name of a secret in the environment of the process that hands it to a container."""
@@ -159,21 +158,3 @@ def _user_and_capabilities(rootless: bool, *, gpus: bool) -> dict[str, Any]:
     capabilities = ROOT_CAPABILITIES if os.getuid() == 0 else ()
     user = f"{os.getuid()}:{os.getgid()}"
     return {"user": user, "groups": groups, "capabilities": capabilities, "ulimits": ULIMITS if gpus else {}}
-
-
-def remove_containers(run: Path) -> int:
-    """Remove all that is a run's in the engine; how many containers there were. CloudtrainError when it cannot be."""
-    with docker_engine() as engine:
-        count = engine.clear(labels_of(run))
-    cleanup_marker(run).unlink(missing_ok=True)
-    return count
-
-
-def cleanup_marker(run: Path) -> Path:
-    """There as long as the engine may have something of the run: also after an end in which it could not be asked."""
-    return run.parents[1] / CLEANUP_FOLDER / run.name
-
-
-def labels_of(run: Path) -> dict[str, str]:
-    """What tells a run's containers and network from all others, also from those of a run of that id elsewhere."""
-    return {RUN_LABEL: run.name, DATA_LABEL: str(run.parents[1])}

@@ -9,7 +9,7 @@ from cloudtrain.contracts.sagemaker import ROOT
 from cloudtrain.errors import StorageError
 from cloudtrain.providers.aws.request import SOURCE
 from cloudtrain.providers.cloud.paths import ARCHIVE
-from cloudtrain.providers.docker.container import Bind, ContainerLaunch, host_names
+from cloudtrain.providers.docker.container_spec import Bind, ContainerLaunch, host_names
 from cloudtrain.providers.emulation import container as rooms
 from cloudtrain.providers.emulation.azureml import REHEARSAL_VARIABLES, AzureMLEmulator
 from cloudtrain.providers.emulation.base import threads

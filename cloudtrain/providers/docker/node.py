@@ -1,10 +1,10 @@
-"""One node's container, from its creation to its removal, as a process that the supervisor watches like a launcher.
+"""Runs one container of a run, from its creation to its removal, as a process that the supervisor watches.
 
     python -m cloudtrain.providers.docker.node SPEC.json
 
-Its output is the container's, its exit code the container's; SIGTERM is passed on, and SIGKILL follows before the
-grace period ends. It ends with its supervisor. Secrets come in its environment, as CLOUDTRAIN_SECRET_<NAME>, and go
-into the container's: while that runs, whoever may ask the engine (`docker inspect`) can read them there.
+Its output and exit code are the container's. SIGTERM is forwarded, and SIGKILL follows before the grace period ends. It
+ends with its supervisor. Secrets come in its environment as CLOUDTRAIN_SECRET_<NAME> and are set in the container's,
+where users of the engine can read them (`docker inspect`) while it runs.
 """
 
 from __future__ import annotations
@@ -24,39 +24,37 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers.docker.connect import docker_engine
-from cloudtrain.providers.docker.container import ContainerSpec, spec_from_json
+from cloudtrain.providers.docker.container_spec import ContainerSpec, spec_from_json
 from cloudtrain.providers.docker.emulator import SECRET
 from cloudtrain.providers.docker.output import ContainerOutput
 from cloudtrain.providers.local.processes import STOPPED, SUPERVISOR_PID, set_parent_death_signal
 
 if TYPE_CHECKING:
-    from cloudtrain.providers.docker.engine import Container, Engine, ExitStatus
-
-Output = Iterator[tuple[bytes | None, bytes | None]]
-"""Pieces of a container's standard output, or else of its standard error."""
+    from cloudtrain.providers.docker.container import Container, ExitStatus, Output
+    from cloudtrain.providers.docker.engine import Engine
 
 REMIND_SECONDS = 2
-"""Between two SIGTERMs: the first may come before the program in the container listens, and is lost then."""
+"""Between two SIGTERMs: the first is lost if the program in the container has no handler yet."""
 
 KILL_BEFORE_SECONDS = 1.5
-"""So long before the supervisor would kill us, we kill the container, and have its end to tell of."""
+"""The container is killed this long before the supervisor would kill this process, so that its end is reported."""
 
 
 AWAY_SECONDS = 60.0
-"""How long the engine may be away. Its containers may go on meanwhile (live-restore), and so does the run."""
+"""How long the engine may be unreachable. Its containers may keep running (live-restore), and so does the run."""
 
 LOOK_SECONDS = 0.25
-"""Between two looks whether the engine is back."""
+"""Between two checks whether the engine is back."""
 
 MAX_LOSSES = 40
-"""How often in a row an engine that answers may lose what a container prints before it has said anything new."""
+"""How often in a row the connection may be lost without any new output in between."""
 
 
 _FEWER_LIMITS = ({"memlock", "stack"}, {"stack"}, set[str]())
 
 
 class DockerNode:
-    """One container and the words that it says."""
+    """One container and its output."""
 
     def __init__(self, spec: ContainerSpec, secrets: Mapping[str, str]) -> None:
         self.spec, self.secrets = spec, secrets
@@ -71,12 +69,12 @@ class DockerNode:
         os.set_blocking(self._woken, False)
 
     def listen(self) -> None:
-        """From now on SIGTERM is passed on."""
+        """Forward SIGTERM from now on."""
         signal.signal(signal.SIGTERM, lambda *_: self._request_stop())
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def run(self) -> int:
-        """Everything, in order; the exit code. Whatever happens, the container is removed."""
+        """Run the container; returns the exit code. Whatever happens, the container is removed."""
         try:
             with docker_engine() as engine:
                 if self.stop_requested:
@@ -87,13 +85,13 @@ class DockerNode:
             self.last_error = self.last_error or error
         if self.exit_status is None:
             return self.output.report_failure(self.last_error)
-        return self.output.finish(
-            self.exit_status.code, self.exit_status.out_of_memory, self.spec, self.stop_requested, self.forced
-        )
+        code, out_of_memory = self.exit_status.code, self.exit_status.out_of_memory
+        requested, forced = self.stop_requested, self.forced
+        return self.output.finish(code, out_of_memory, self.spec, stop_requested=requested, forced=forced)
 
     @contextmanager
     def _started(self, engine: Engine) -> Iterator[Container]:
-        """The container, running; removed afterwards. An engine that may not raise its limits starts it without."""
+        """The running container, removed afterwards. Started with fewer limits if the engine may not raise them."""
         for names in _FEWER_LIMITS:
             spec = replace(self.spec, ulimits={name: self.spec.ulimits[name] for name in names & {*self.spec.ulimits}})
             container = engine.create(spec, self.secrets)
@@ -112,7 +110,7 @@ class DockerNode:
                 container.remove()
 
     def _watch(self, container: Container) -> None:
-        """Until the container is over; a stop is passed on meanwhile."""
+        """Wait until the container has ended, and forward a stop."""
         follower = threading.Thread(target=self._follow, args=(container,), daemon=True, name="output")
         follower.start()
         since = reminded = 0.0
@@ -121,7 +119,7 @@ class DockerNode:
             now = time.monotonic()
             if self.stop_requested:
                 since = since or now
-                with suppress(CloudtrainError):  # an engine that is away hears it when it is back
+                with suppress(CloudtrainError):  # retried when the engine is back
                     if now - since > grace:
                         self.forced = True
                         container.signal("SIGKILL")
@@ -134,8 +132,8 @@ class DockerNode:
         follower.join()
 
     def _follow(self, container: Container) -> None:
-        """In a thread of its own: pass on what the container prints, then wait for its end."""
-        output, losses, heard = container.output, 0, 0
+        """Forward the container's output, then wait for its end. Runs in a thread of its own."""
+        output, losses, forwarded = container.output, 0, 0
         try:
             while True:
                 try:
@@ -143,8 +141,8 @@ class DockerNode:
                     self.exit_status = container.exit_status()
                     return
                 except CloudtrainError:
-                    losses = losses + 1 if self.output.heard == heard else 1
-                    heard = self.output.heard
+                    losses = losses + 1 if self.output.forwarded_bytes == forwarded else 1
+                    forwarded = self.output.forwarded_bytes
                     if losses > MAX_LOSSES or not self._is_back(container):
                         raise
                     output = self._output_source(container)
@@ -158,14 +156,14 @@ class DockerNode:
     def _forward(self, output: Output) -> None:
         for out, error in output:
             if not self.output.forward(out or b"", error or b""):
-                self._request_stop()  # nobody reads it any more: the supervisor is gone
+                self._request_stop()  # nobody reads it: the supervisor is gone
 
     def _is_back(self, container: Container) -> bool:
-        """Wait until the engine answers again; False if it does not, or has the container no more."""
+        """Wait until the engine answers again; False if it does not, or the container is gone."""
         since = time.monotonic()
         waited = False
         while True:
-            time.sleep(LOOK_SECONDS)  # an engine that is leaving may still answer
+            time.sleep(LOOK_SECONDS)  # an engine that is shutting down may still answer
             try:
                 container.is_running()
                 break
@@ -176,7 +174,7 @@ class DockerNode:
                 if not waited:
                     self.output.log(f"{error.message}: waiting {AWAY_SECONDS:.0f} s for it; what runs goes on")
                 waited = True
-        if waited or not self.output.engine_lost:  # one that is leaving is lost several times
+        if waited or not self.output.engine_lost:  # during a shutdown the connection is lost several times
             self.output.log(f"the Docker engine was lost and is back after {time.monotonic() - since:.1f} s")
         self.output.engine_lost = True
         return True
@@ -197,7 +195,7 @@ class DockerNode:
 
 
 def main(argv: list[str]) -> int:
-    """Run the container that SPEC.json describes."""
+    """Run the container that SPEC.json describes; returns its exit code."""
     document: Any = json.loads(Path(argv[0]).read_text(encoding="utf-8"))
     spec = spec_from_json(document)
     node = DockerNode(spec, {name: os.environ[SECRET + name] for name in spec.secrets})

@@ -1,162 +1,167 @@
-"""What comes out of a container, line by line, and what is to be said of its end that its launcher could not say."""
+"""Forwards a container's output line by line, and reports an end that its launcher could not report itself."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
-from typing import Any
 
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.providers.docker.container import LOG_BYTES, ContainerSpec
-from cloudtrain.runs.events import NodeEnded, parse
+from cloudtrain.providers.docker.container_spec import LOG_BYTES, ContainerSpec
+from cloudtrain.runs.events import Cause, Error, Event, NodeEnded, parse
 from cloudtrain.runs.failure_hints import ENGINE_STOPPED, KILLED_FROM_OUTSIDE
+from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.logs import EVENT_MARK
 from cloudtrain.units import format_size
 
-LONGEST = 64 * 1024
-"""Bytes after which an unfinished line is passed on as it is."""
+MAX_LINE_BYTES = 64 * 1024
+"""A longer unfinished line is forwarded as it is."""
 
 _LOG_OVERHEAD = 48
-"""Bytes at most that the engine writes down beside each line: its time, its source, two lengths."""
-
-_NODE_ENDED_FIELDS = ("outcome", "seconds", "error", "forced", "why", "stop_asked")
+"""The most bytes that the engine stores beside each line: its time, its stream, two lengths."""
 
 KILLED, TERMINATED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
 
 
 class ContainerOutput:
-    """One node's output: whole lines of its container, and at the end ours."""
+    """Forwards the output of one node's container to a file descriptor, and adds what only the engine knows."""
 
     def __init__(self, node: int, out: int) -> None:
         self.node, self._out = node, out
-        self._rest = [b"", b""]
-        self._passed = [0, 0]
-        """Bytes of each stream that have been passed on."""
-        self._repeated = [0, 0]
-        """Bytes that come once more, of those."""
-        self._held: list[bytes | None] = [None, None]
-        """What comes after them, until it is clear whether it begins with the unfinished line once more."""
+        self._unfinished = [b"", b""]
+        """The unfinished line of each stream: standard output, standard error."""
+        self._forwarded = [0, 0]
+        """Bytes of each stream that have been forwarded."""
+        self._to_skip = [0, 0]
+        """Bytes of each stream that a replay still repeats."""
+        self._pending: list[bytes | None] = [None, None]
+        """After those bytes: input that may be the unfinished line once more; None if that is decided."""
         self._lines = 0
         self.engine_lost = False
-        """Whether the engine was away for a time."""
-        self.node_ended: dict[str, Any] | None = None
-        """The launcher's own last word."""
-        self._last = b""
-        """The last line that is no event: where no launcher ever came to speak, it says why."""
+        """Whether the engine was unreachable for a time."""
+        self.node_ended: NodeEnded | None = None
+        """The launcher's report of its end."""
+        self._last_line = b""
+        """The last line that is not an event; it says why a launcher never started."""
 
     def forward(self, *streams: bytes) -> bool:
-        """Pass on the lines that are whole now, of standard output and standard error; False if nobody reads them."""
-        heard = True
-        for number, whole in enumerate(streams):
-            piece = self._new(number, whole)
-            *lines, rest = (self._rest[number] + piece).split(b"\n")
-            if len(rest) > LONGEST:
+        """Forward complete lines of standard output and standard error; False if nobody reads them any more."""
+        is_read = True
+        for number, data in enumerate(streams):
+            piece = self._without_repetition(number, data)
+            *lines, rest = (self._unfinished[number] + piece).split(b"\n")
+            if len(rest) > MAX_LINE_BYTES:
                 lines, rest = [*lines, rest], b""
-            self._passed[number] += len(self._rest[number]) + len(piece) - len(rest)
-            self._rest[number] = rest
-            heard = self._pass_on(lines) and heard
-        return heard
+            self._forwarded[number] += len(self._unfinished[number]) + len(piece) - len(rest)
+            self._unfinished[number] = rest
+            is_read = self._forward_lines(lines) and is_read
+        return is_read
 
     def flush(self) -> None:
-        """Pass on what has no newline."""
-        self._rest = [rest + (held or b"") for rest, held in zip(self._rest, self._held, strict=True)]
-        self._pass_on([rest for rest in self._rest if rest])
-        self._rest, self._held = [b"", b""], [None, None]
+        """Forward the unfinished lines."""
+        self._unfinished = [
+            rest + (pending or b"") for rest, pending in zip(self._unfinished, self._pending, strict=True)
+        ]
+        self._forward_lines([rest for rest in self._unfinished if rest])
+        self._unfinished, self._pending = [b"", b""], [None, None]
 
     def replay(self) -> bool:
-        """From now on everything comes once more, from the first byte: what was passed on already is left out.
+        """Prepare for all output from the first byte on: what was forwarded already is skipped.
 
-        False where so much was said that the engine may not have kept its beginning: then nothing is left out.
+        False if there was so much output that the engine may not have kept its beginning; then nothing is skipped.
         """
-        if sum(self._passed) + _LOG_OVERHEAD * self._lines > LOG_BYTES:
+        if sum(self._forwarded) + _LOG_OVERHEAD * self._lines > LOG_BYTES:
             return False
-        self._repeated, self._held = list(self._passed), [b"" if rest else None for rest in self._rest]
+        self._to_skip = list(self._forwarded)
+        self._pending = [b"" if rest else None for rest in self._unfinished]
         return True
 
     @property
-    def heard(self) -> int:
-        """Bytes that have been passed on."""
-        return sum(self._passed)
+    def forwarded_bytes(self) -> int:
+        """Bytes that have been forwarded, of both streams."""
+        return sum(self._forwarded)
 
     def log(self, text: str) -> None:
-        """A line of ours in the node's log."""
-        self._log(text)
-
-    def _new(self, number: int, piece: bytes) -> bytes:
-        """What of a piece has not been heard before.
-
-        The unfinished line comes once more, too, unless the engine was killed before it had written it down.
-        """
-        repeated = min(len(piece), self._repeated[number])
-        self._repeated[number] -= repeated
-        piece, held, rest = piece[repeated:], self._held[number], self._rest[number]
-        if held is None or not piece:
-            return piece
-        held += piece
-        if len(held) < len(rest) and rest.startswith(held):
-            self._held[number] = held
-            return b""
-        self._held[number] = None
-        return held.removeprefix(rest)
+        """Add a line of ours to the node's log."""
+        self._write(f"[node {self.node}] {text}\n".encode("utf-8", "replace"))
 
     def report_failure(self, error: CloudtrainError | None) -> int:
-        """The container could not be started, or not be watched to its end; the exit code."""
+        """Report a container that could not be started or watched to its end; returns the exit code."""
         message = error.message if error else "its container was lost"
-        self._fail(type(error).__name__ if error else "lost", message, hint=error.hint if error else None)
+        self._fail(type(error).__name__ if error else "lost", message, error.hint if error else None)
         return 1
 
-    def finish(self, code: int, out_of_memory: bool, spec: ContainerSpec, asked: bool, forced: bool) -> int:
-        """Add to the launcher's words what only the engine knows; the exit code."""
-        why = _memory(spec) if out_of_memory else ""
-        if why:
-            self._log(f"the kernel killed a process of this container: {why}")
-        error = self.node_ended.get("error") if self.node_ended else None
-        if isinstance(error, dict) and (_is_sigkill(error) or (why and _is_dataloader_worker(error))):
-            self._write_event("node_ended", **{**(self.node_ended or {}), "error": _with_memory_cause(error, why)})
-        elif self.node_ended is None and asked:
-            self._write_event("node_ended", outcome="stopped", error=None, forced=forced)
-        elif self.node_ended is None:
-            message = _exit_message(code, self._last.decode("utf-8", "replace").strip()[:200])
-            hint = KILLED_FROM_OUTSIDE if code == KILLED and not why else None
-            if self.engine_lost and code in (KILLED, TERMINATED):
-                message, hint = "the Docker engine was stopped, and ended its container", ENGINE_STOPPED
-            self._fail("SIGKILL" if code == KILLED else "exit", f"{message} ({why})" if why else message, hint)
-            return code or 1
-        elif self.node_ended.get("outcome") == "stopped" and not asked:
+    def finish(self, code: int, out_of_memory: bool, spec: ContainerSpec, *, stop_requested: bool, forced: bool) -> int:
+        """Complete the launcher's report by what only the engine knows; returns the exit code.
+
+        `out_of_memory`: the kernel killed a process of the container. `forced`: we killed it after the grace period.
+        """
+        memory_cause = _memory_cause(spec) if out_of_memory else ""
+        if memory_cause:
+            self.log(f"the kernel killed a process of this container: {memory_cause}")
+        report = self.node_ended
+        if report is None:
+            return self._report_end(code, memory_cause, stop_requested=stop_requested, forced=forced)
+        error = report.error
+        if error is not None and (_is_sigkill(error) or (memory_cause and _is_dataloader_worker(error))):
+            self._write_event(report.replace(error=_with_memory_cause(error, memory_cause)))
+        elif report.outcome == "stopped" and not stop_requested:
             by = "the Docker engine was stopped" if self.engine_lost else "by docker stop, or by a signal from outside"
-            self._write_event("node_ended", **{**self.node_ended, "stopped_by": by})
+            self._write_event(report.replace(stopped_by=by))
         return code
 
-    def _fail(self, exception: str, message: str, hint: str | None = None) -> None:
-        error = {"rank": -1, "node": self.node, "time": round(time.time(), 3), "exception": exception}
-        error |= {"message": message, "attempt": 0, **({"hint": hint} if hint else {})}
-        self._write_event("error", **error)
-        self._write_event("node_ended", outcome="failed", error=error, forced=False)
-        self._log(f"failed: {message}")
+    def _report_end(self, code: int, memory_cause: str, *, stop_requested: bool, forced: bool) -> int:
+        """Report the end of a container whose launcher reported nothing."""
+        if stop_requested:
+            self._write_event(NodeEnded(outcome="stopped", forced=forced))
+            return code
+        message = _exit_message(code, self._last_line.decode("utf-8", "replace").strip()[:200])
+        hint = KILLED_FROM_OUTSIDE if code == KILLED and not memory_cause else None
+        if self.engine_lost and code in (KILLED, TERMINATED):
+            message, hint = "the Docker engine was stopped, and ended its container", ENGINE_STOPPED
+        message += f" ({memory_cause})" if memory_cause else ""
+        self._fail("SIGKILL" if code == KILLED else "exit", message, hint)
+        return code or 1
 
-    def _pass_on(self, lines: list[bytes]) -> bool:
+    def _without_repetition(self, number: int, piece: bytes) -> bytes:
+        """What of a piece was not received before.
+
+        The unfinished line is repeated too, unless the engine was killed before it had stored it.
+        """
+        repeated = min(len(piece), self._to_skip[number])
+        self._to_skip[number] -= repeated
+        piece, pending, rest = piece[repeated:], self._pending[number], self._unfinished[number]
+        if pending is None or not piece:
+            return piece
+        pending += piece
+        if len(pending) < len(rest) and rest.startswith(pending):
+            self._pending[number] = pending
+            return b""
+        self._pending[number] = None
+        return pending.removeprefix(rest)
+
+    def _fail(self, exception: str, message: str, hint: str | None = None) -> None:
+        now = round(time.time(), 3)
+        cause = Cause(rank=-1, node=self.node, time=now, exception=exception, message=message, attempt=0)
+        cause = cause.replace(hint=hint) if hint else cause
+        self._write_event(Error(**cause.to_json()))
+        self._write_event(NodeEnded(outcome="failed", error=cause, forced=False))
+        self.log(f"failed: {message}")
+
+    def _forward_lines(self, lines: list[bytes]) -> bool:
         self._lines += len(lines)
         for line in lines:
             if line.startswith(EVENT_MARK) and b'"node_ended"' in line:
-                self._note(line[len(EVENT_MARK) :])
+                event = parse(line[len(EVENT_MARK) :])
+                if isinstance(event, NodeEnded):
+                    self.node_ended = event.without("time", "node", "rank", "seq")
             elif line:
-                self._last = line
+                self._last_line = line
         return self._write(b"".join(line + b"\n" for line in lines))
 
-    def _note(self, text: bytes) -> None:
-        event = parse(text)
-        if isinstance(event, NodeEnded):
-            self.node_ended = {name: value for name, value in event.to_json().items() if name in _NODE_ENDED_FIELDS}
-
-    def _write_event(self, kind: str, **fields: Any) -> None:
-        origin = {"node": self.node, "rank": -1, "seq": time.time_ns()}
-        event = {"type": kind, "time": round(time.time(), 3), **origin, **fields}
-        self._write(EVENT_MARK + json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
-
-    def _log(self, text: str) -> None:
-        self._write(f"[node {self.node}] {text}\n".encode("utf-8", "replace"))
+    def _write_event(self, event: Event) -> None:
+        sent = event.replace(time=round(time.time(), 3), node=self.node, rank=-1, seq=time.time_ns())
+        self._write(EVENT_MARK + strict_json(sent.to_json(), separators=(",", ":")).encode() + b"\n")
 
     def _write(self, text: bytes) -> bool:
         data = memoryview(text)
@@ -168,33 +173,33 @@ class ContainerOutput:
         return True
 
 
-def _memory(spec: ContainerSpec) -> str:
+def _memory_cause(spec: ContainerSpec) -> str:
     if spec.memory_bytes is None:
         return "out of host memory"
     return f"out of host memory: its container reached the limit of {format_size(spec.memory_bytes)}"
 
 
-def _with_memory_cause(error: dict[str, Any], why: str) -> dict[str, Any]:
-    """The launcher's account of a kill, with what the engine knows about the memory."""
-    message = str(error["message"]).removesuffix(" (out of host memory?)")
-    if why:
-        return {**error, "message": f"{message} ({why})"}
-    return {"hint": KILLED_FROM_OUTSIDE, **error, "message": message}
+def _with_memory_cause(error: Cause, memory_cause: str) -> Cause:
+    """The launcher's report of a killed process, with what the engine knows about the memory."""
+    message = error.message.removesuffix(" (out of host memory?)")
+    if memory_cause:
+        return error.replace(message=f"{message} ({memory_cause})")
+    return error.replace(message=message, hint=error.hint or KILLED_FROM_OUTSIDE)
 
 
-def _is_sigkill(error: dict[str, Any]) -> bool:
-    """Whether an error comes of a process that was killed: a rank, or a worker of its DataLoader."""
-    text = f"{error.get('exception')}: {error.get('message')}"
+def _is_sigkill(error: Cause) -> bool:
+    """Whether the cause is a killed process: a rank, or a worker of its DataLoader."""
+    text = f"{error.exception}: {error.message}"
     return "SIGKILL" in text or "signal: Killed" in text
 
 
-def _is_dataloader_worker(error: dict[str, Any]) -> bool:
-    return "DataLoader worker" in str(error.get("message"))
+def _is_dataloader_worker(error: Cause) -> bool:
+    return "DataLoader worker" in error.message
 
 
-def _exit_message(code: int, last: str) -> str:
+def _exit_message(code: int, last_line: str) -> str:
     if code == 0:
         return "its container ended well, but the launcher never spoke: the image's python3 is none"
     if code - 128 in list(signal.Signals):
         return f"its container was killed by {signal.Signals(code - 128).name}"
-    return f"its container exited with code {code}" + (f": {last}" if last else " and said nothing")
+    return f"its container exited with code {code}" + (f": {last_line}" if last_line else " and said nothing")

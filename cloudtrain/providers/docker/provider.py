@@ -13,7 +13,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Progress, Request
 from cloudtrain.providers.docker.config import DockerConfig
-from cloudtrain.providers.docker.container import Bind, ContainerLaunch, default_shm_bytes, host_names
+from cloudtrain.providers.docker.container_spec import Bind, ContainerLaunch, default_shm_bytes, host_names
 from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import LocalBackend, resolve_path

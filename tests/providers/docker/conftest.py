@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtrain.providers.docker.container import DATA_LABEL, NODE_LABEL, RUN_LABEL, Bind, ContainerSpec
+from cloudtrain.providers.docker.container_spec import DATA_LABEL, NODE_LABEL, RUN_LABEL, Bind, ContainerSpec
 from cloudtrain.providers.local.processes import run_module
 from tests.support.engine import left_of
 from tests.support.waiting import eventually

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.providers.docker.container import DATA_LABEL, NODE_LABEL, RUN_LABEL, Bind, ContainerSpec
+from cloudtrain.providers.docker.container_spec import DATA_LABEL, NODE_LABEL, RUN_LABEL, Bind, ContainerSpec
 from tests.providers.docker.conftest import Begin
 from tests.support.dockerd import IMAGE, NETWORK, Dockerd, of_this_machine, own_dockerd
 from tests.support.limits import HANG_SECONDS

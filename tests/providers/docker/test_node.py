@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtrain.providers.docker.container import ROOT_CAPABILITIES, ULIMITS, Bind
+from cloudtrain.providers.docker.container_spec import ROOT_CAPABILITIES, ULIMITS, Bind
 from cloudtrain.runs.events import Cause
 from cloudtrain.runs.failure_hints import hint_for
 from tests.providers.docker.conftest import Begin, MakeSpec
