@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -48,19 +48,14 @@ class Jobs:
 class RunChecks(PlanningChecks):
     """A provider's effects."""
 
-    timeout_seconds = 300.0
+    timeout_seconds: ClassVar[float] = 300.0
     """How long one job of the suite may take, its wait for a machine included."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def jobs(cls, bench: Bench) -> Jobs:
-        """The jobs, submitted; that which succeeds is started a second time at once."""
-        runs = {}
-        with bench.client(), recorded() as effects:
-            for wish in ("succeed", "fail", "wait"):
-                runs[wish] = submit(bench.plan(wish))
-            _start_again(bench, runs["succeed"])
-        return Jobs(runs, effects)
+        """The jobs of all tests of the class."""
+        return submit_jobs(bench)
 
     def test_a_run_id_is_submitted_once(self, bench: Bench, jobs: Jobs) -> None:
         with pytest.raises(RunExists):
@@ -169,16 +164,22 @@ class RunChecks(PlanningChecks):
                 must(is_clean, f"{path.name} of the run folder holds a secret", promise)
 
 
+def submit_jobs(bench: Bench, *wishes: str) -> Jobs:
+    """Jobs, submitted: all three unless some are named. That which succeeds is started a second time at once."""
+    runs = {}
+    with bench.client(), recorded() as effects:
+        for wish in wishes or ("succeed", "fail", "wait"):
+            runs[wish] = submit(bench.plan(wish))
+        if "succeed" in runs:
+            _start_again(bench, runs["succeed"])
+    return Jobs(runs, effects)
+
+
 def _start_again(bench: Bench, run: Run) -> None:
     """The very same submission once more, as if its answer had been lost."""
-    plan = bench.plan("succeed")
-    request = Request(provider=bench.name, document=run.folder.document("request.json"), job=render_job(run))
-    bench.provider.start(plan, request, run.folder, archive_of(plan), None, History(run.folder).record)
-
-
-def render_job(run: Run) -> dict[str, Any]:
-    """The job document as it was sent."""
-    return run.folder.document("job.json")
+    plan, folder = bench.plan("succeed"), run.folder
+    request = Request(provider=bench.name, document=folder.document("request.json"), job=folder.document("job.json"))
+    bench.provider.start(plan, request, folder, archive_of(plan), None, History(folder).record)
 
 
 def _eventually(look: Callable[[], T], complaint: str, seconds: float) -> T:
