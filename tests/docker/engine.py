@@ -137,8 +137,8 @@ def _client() -> str:
     for path in found:
         if not Path(path).exists():
             continue
-        said = subprocess.run([path, "info"], capture_output=True, text=True, timeout=30, check=False)
-        if said.returncode != 0:
+        result = subprocess.run([path, "info"], capture_output=True, text=True, timeout=30, check=False)
+        if result.returncode != 0:
             why = "no Docker engine answers; .ci/engine start starts one"
             continue
         why = f"{path} has no BuildKit"

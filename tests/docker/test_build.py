@@ -122,8 +122,8 @@ def test_torch_compiles_where_a_compiler_was_asked_for(engine: Engine, image: st
 
 
 def with_efa(url: str, digest: str) -> list[str]:
-    said = {"WITH_EFA": "1", "EFA_URL": url, "EFA_SHA256": digest}
-    return [f"{name}={value}" for name, value in said.items()]
+    arguments = {"WITH_EFA": "1", "EFA_URL": url, "EFA_SHA256": digest}
+    return [f"{name}={value}" for name, value in arguments.items()]
 
 
 def test_efa_is_refused_without_its_checksum_and_with_another(engine: Engine, image: str, efa: tuple[str, str]) -> None:

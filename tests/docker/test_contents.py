@@ -45,8 +45,8 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def inside(engine: Engine, image: str) -> dict[str, object]:
-    said = engine.run(image, "python3", "-c", QUESTION, *PROGRAMS, options=("--network", "none"))
-    found: dict[str, object] = json.loads(said)
+    output = engine.run(image, "python3", "-c", QUESTION, *PROGRAMS, options=("--network", "none"))
+    found: dict[str, object] = json.loads(output)
     return found
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.docker.engine import BUILD_SECONDS, Engine
-from tests.support import workbench
-from tests.support.workbench import Bench
+from tests.support import command_line
+from tests.support.command_line import CommandLine
 
 pytestmark = [pytest.mark.docker, pytest.mark.torchrun, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture
-def bench(engine: Engine, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def cli(engine: Engine, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CommandLine]:
     """A job without a word about its image, on the base of these tests; the label makes the image a new one."""
-    monkeypatch.setattr(workbench, "HANG_SECONDS", BUILD_SECONDS)
-    made = Bench(tmp_path / "bench")
+    monkeypatch.setattr(command_line, "HANG_SECONDS", BUILD_SECONDS)
+    made = CommandLine(tmp_path / "workspace")
     made.env["CLOUDTRAIN_IMAGE_ARGS"] = f"BASE_IMAGE={engine.base},REVISION={uuid.uuid4().hex}"
     made.env["DOCKER"] = engine.docker
     made.write(job_yaml="name: auto\nentrypoint: train.py\n", train_py="import sys\nprint('in', sys.prefix)\n")
@@ -27,18 +27,18 @@ def bench(engine: Engine, image: str, tmp_path: Path, monkeypatch: pytest.Monkey
     made.close()
 
 
-def test_auto_is_built_where_it_is_new_and_only_there(engine: Engine, bench: Bench) -> None:
-    first = bench.run("submit", "--provider", "docker", "--run-id", "first-1")
-    name = bench.document("first-1", "plan.json")["target"]["facts"]["image"]
+def test_auto_is_built_where_it_is_new_and_only_there(engine: Engine, cli: CommandLine) -> None:
+    first = cli.run("submit", "--provider", "docker", "--run-id", "first-1")
+    name = cli.document("first-1", "plan.json")["target"]["facts"]["image"]
     try:
         assert first.code == 0, first.err
-        assert "in /opt/venv" in bench.run("logs", "first-1").out
+        assert "in /opt/venv" in cli.run("logs", "first-1").out
         assert name.startswith("cloudtrain:cpu-")
         made = engine.inspect(name)
-        assert made["Config"]["Labels"]["org.opencontainers.image.revision"] in bench.env["CLOUDTRAIN_IMAGE_ARGS"]
+        assert made["Config"]["Labels"]["org.opencontainers.image.revision"] in cli.env["CLOUDTRAIN_IMAGE_ARGS"]
         # A client that cannot build shows that nothing is built.
-        second = bench.run("submit", "--provider", "docker", "--run-id", "second-1", DOCKER="/no/such/program")
+        second = cli.run("submit", "--provider", "docker", "--run-id", "second-1", DOCKER="/no/such/program")
         assert second.code == 0, second.err
-        assert bench.document("second-1", "plan.json")["target"]["facts"]["image"] == name
+        assert cli.document("second-1", "plan.json")["target"]["facts"]["image"] == name
     finally:
         engine.call("rmi", "--force", name)

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.command_line import CommandLine, CommandResult
 from tests.support.limits import HANG_SECONDS
 from tests.support.waiting import eventually
-from tests.support.workbench import Bench, Result
 
 DIGITS = """
 name: digits
@@ -55,7 +55,7 @@ def whole_checkpoints(names: list[str]) -> list[str]:
 
 
 class Life:
-    """One cloud's jobs from submit to fetch. Fixtures of the module: `cloud`, `bench`, `digits` (the submit of one)."""
+    """One cloud's jobs from submit to fetch. Fixtures of the module: `cloud`, `cli`, `digits` (the submit of one)."""
 
     provider: ClassVar[str]
     machines: ClassVar[str]
@@ -77,13 +77,13 @@ class Life:
         """All that the cloud was told of the failing job, and tells of it."""
         raise NotImplementedError
 
-    def look_at_the_failed(self, bench: Bench, cloud: Any, run_id: str) -> None:
+    def look_at_the_failed(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
         """What else is to be seen of a run that failed."""
 
-    def look_at_the_stopped(self, bench: Bench, cloud: Any, run_id: str) -> None:
+    def look_at_the_stopped(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
         """What else is to be seen of a run that was stopped."""
 
-    def test_submit_follows_to_the_end(self, digits: Result) -> None:
+    def test_submit_follows_to_the_end(self, digits: CommandResult) -> None:
         assert digits.code == 0, digits.err
         assert self.machines in digits.err
         assert self.training in digits.err
@@ -91,14 +91,14 @@ class Life:
         assert "succeeded in" in digits.err
         assert "USD at list price" in digits.err
 
-    def test_the_logs_of_both_nodes_are_there(self, bench: Bench, digits: Result) -> None:
+    def test_the_logs_of_both_nodes_are_there(self, cli: CommandLine, digits: CommandResult) -> None:
         for node in ("0", "1"):
-            said = bench.run("logs", "digits-1", "--node", node)
-            assert f"[node {node}] succeeded after" in said.out
-        assert "::cloudtrain::" not in bench.run("logs", "digits-1").out
+            result = cli.run("logs", "digits-1", "--node", node)
+            assert f"[node {node}] succeeded after" in result.out
+        assert "::cloudtrain::" not in cli.run("logs", "digits-1").out
 
-    def test_status_tells_metrics_and_money(self, bench: Bench, digits: Result) -> None:
-        status = bench.json("status", "digits-1")
+    def test_status_tells_metrics_and_money(self, cli: CommandLine, digits: CommandResult) -> None:
+        status = cli.json("status", "digits-1")
         assert (status["state"], status["nodes"], status["processes"], status["ranks"]) == ("succeeded", 2, 2, 4)
         assert status["metrics"]["val_accuracy"] > 0.5
         bill = status["billing"]
@@ -106,72 +106,72 @@ class Life:
         # Whole seconds are shown, parts of them cost.
         assert bill["usd"] == pytest.approx(seconds / 3600 * self.usd_per_hour * 2, abs=2 * self.usd_per_hour / 3600)
 
-    def test_fetch_brings_the_model(self, bench: Bench, digits: Result) -> None:
-        said = bench.run("fetch", "digits-1", "../result", "--checkpoints")
-        assert said.code == 0, said.err
+    def test_fetch_brings_the_model(self, cli: CommandLine, digits: CommandResult) -> None:
+        result = cli.run("fetch", "digits-1", "../result", "--checkpoints")
+        assert result.code == 0, result.err
         for name in ("model", "checkpoints"):
-            assert any((bench.folder / "result" / name).iterdir())
+            assert any((cli.folder / "result" / name).iterdir())
 
     def test_another_machine_adopts_the_run_and_its_logs(
-        self, bench: Bench, digits: Result, cloud: Any, tmp_path: Path
+        self, cli: CommandLine, digits: CommandResult, cloud: Any, tmp_path: Path
     ) -> None:
-        other = Bench(tmp_path / "other", env=cloud.environment())
+        other = CommandLine(tmp_path / "other", env=cloud.environment())
         other.write(job_yaml=DIGITS)
         assert "digits-1" in [run["run"] for run in other.json("list", "--provider", self.provider)]
-        assert other.json("status", "digits-1")["metrics"] == bench.json("status", "digits-1")["metrics"]
-        assert other.json("status", "digits-1")["billing"] == bench.json("status", "digits-1")["billing"]
+        assert other.json("status", "digits-1")["metrics"] == cli.json("status", "digits-1")["metrics"]
+        assert other.json("status", "digits-1")["billing"] == cli.json("status", "digits-1")["billing"]
         assert other.run("fetch", "digits-1", "../result").code == 0
-        said = other.run("rerun", "digits-1")
-        assert said.code == 2
-        assert "was started on another machine" in said.err
+        result = other.run("rerun", "digits-1")
+        assert result.code == 2
+        assert "was started on another machine" in result.err
         assert other.run("status", "nobody-knows", CLOUDTRAIN_PROVIDER=self.provider).code == 2
 
-    def test_a_failing_job_names_the_rank_the_reason_and_keeps_the_secret(self, bench: Bench, cloud: Any) -> None:
+    def test_a_failing_job_names_the_rank_the_reason_and_keeps_the_secret(self, cli: CommandLine, cloud: Any) -> None:
         place = self.keep_secret(cloud)
-        bench.write(job_yaml=f'{JOB}secrets: {{TOKEN: {{{self.provider}: "{place}"}}}}\n', train_py=FAILING)
-        said = bench.run("submit", "--provider", self.provider, "--run-id", "dog-1")
-        assert said.code == 1, said.err
-        assert "dog-1 failed after" in said.err
-        assert "rank 3 (node 1) raised ValueError: the dog ate shard 3" in said.err
-        assert f"hello from 3 {TOKEN[:5]}" in bench.run("logs", "dog-1", "--rank", "3").out
+        cli.write(job_yaml=f'{JOB}secrets: {{TOKEN: {{{self.provider}: "{place}"}}}}\n', train_py=FAILING)
+        result = cli.run("submit", "--provider", self.provider, "--run-id", "dog-1")
+        assert result.code == 1, result.err
+        assert "dog-1 failed after" in result.err
+        assert "rank 3 (node 1) raised ValueError: the dog ate shard 3" in result.err
+        assert f"hello from 3 {TOKEN[:5]}" in cli.run("logs", "dog-1", "--rank", "3").out
         assert TOKEN not in self.told(cloud)
-        for path in bench.run_folder("dog-1").rglob("*"):
+        for path in cli.run_folder("dog-1").rglob("*"):
             if path.is_file():
                 assert TOKEN.encode() not in path.read_bytes(), path
-        self.look_at_the_failed(bench, cloud, "dog-1")
+        self.look_at_the_failed(cli, cloud, "dog-1")
 
     def test_a_stop_leaves_a_checkpoint_in_the_cloud_and_a_second_job_resumes_from_it(
-        self, bench: Bench, cloud: Any
+        self, cli: CommandLine, cloud: Any
     ) -> None:
-        bench.write(job_yaml=DIGITS)
-        bench.run("submit", "--provider", self.provider, "--run-id", "long-1", "--detach", *LONG)
-        follower = bench.begin("logs", "long-1", "-f")
-        watcher = bench.begin("wait", "long-1")
-        bench.await_event("long-1", lambda event: event["type"] == "progress" and event.get("epoch", 0) >= 2)
-        stopped = bench.run("stop", "long-1")
+        cli.write(job_yaml=DIGITS)
+        cli.run("submit", "--provider", self.provider, "--run-id", "long-1", "--detach", *LONG)
+        follower = cli.start("logs", "long-1", "-f")
+        watcher = cli.start("wait", "long-1")
+        cli.wait_for_event("long-1", lambda event: event["type"] == "progress" and event.get("epoch", 0) >= 2)
+        stopped = cli.run("stop", "long-1")
         assert stopped.code == 5, stopped.err
         out, _ = follower.communicate(timeout=HANG_SECONDS)
         assert "[node 0] stopped after" in out
         assert "[node 1] stopped after" in out
         assert watcher.wait(timeout=HANG_SECONDS) == 5
-        step = bench.json("status", "long-1")["checkpoint"]["step"]
+        step = cli.json("status", "long-1")["checkpoint"]["step"]
         steps = {re.search(r"/step-\d+/", name) for name in self.saved(cloud, "long-1")}
         assert 1 <= len({found[0] for found in steps if found}) <= 2, "what is asked to be kept, and no more"
-        self.look_at_the_stopped(bench, cloud, "long-1")
-        again = bench.run("rerun", "long-1", "--set", "args.epochs=3", "--detach").out.strip()
-        watcher = bench.begin("wait", again)
-        resumed = bench.await_event(again, lambda event: event["type"] == "resumed")
+        self.look_at_the_stopped(cli, cloud, "long-1")
+        again = cli.run("rerun", "long-1", "--set", "args.epochs=3", "--detach").out.strip()
+        watcher = cli.start("wait", again)
+        resumed = cli.wait_for_event(again, lambda event: event["type"] == "resumed")
         assert resumed["step"] == step
         watcher.wait(timeout=HANG_SECONDS)
 
-    def test_after_a_spot_interruption_training_goes_on_from_the_checkpoint(self, bench: Bench, cloud: Any) -> None:
-        bench.write(job_yaml=DIGITS)
+    def test_after_a_spot_interruption_training_goes_on_from_the_checkpoint(self, cli: CommandLine, cloud: Any) -> None:
+        cli.write(job_yaml=DIGITS)
         spot = ("--set", "resources.spot=true", *LONG)
-        bench.run("submit", "--provider", self.provider, "--run-id", "spot-1", "--detach", *spot)
-        watcher = bench.begin("wait", "spot-1")
+        cli.run("submit", "--provider", self.provider, "--run-id", "spot-1", "--detach", *spot)
+        watcher = cli.start("wait", "spot-1")
         eventually(lambda: whole_checkpoints(self.saved(cloud, "spot-1")))
         cloud.service.interrupt("spot-1")
-        resumed = bench.await_event("spot-1", lambda event: event["type"] == "resumed")
+        resumed = cli.wait_for_event("spot-1", lambda event: event["type"] == "resumed")
         assert resumed["step"] > 0
-        assert bench.run("stop", "spot-1").code == 5
+        assert cli.run("stop", "spot-1").code == 5
         assert watcher.wait(timeout=HANG_SECONDS) == 5

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.workbench import Bench
+from tests.support.command_line import CommandLine
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def cli(tmp_path: Path) -> Iterator[CommandLine]:
     """A workbench of one test."""
-    made = Bench(tmp_path / "bench")
+    made = CommandLine(tmp_path / "workspace")
     yield made
     made.close()

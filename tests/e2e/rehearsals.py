@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.support.workbench import Bench, Result
+from tests.support.command_line import CommandLine, CommandResult
 
 TRAINING = """
 name: digits
@@ -18,7 +18,7 @@ MY_TOKEN = "hunter2-never-write-this-down"
 
 
 class Rehearsal:
-    """Fixtures of the module: `bench`, and `digits`, the submit of run digits-1 with job.yaml as `job` says."""
+    """Fixtures of the module: `cli`, and `digits`, the submit of run digits-1 with job.yaml as `job` says."""
 
     cloud: ClassVar[str]
     platform: ClassVar[str]
@@ -30,53 +30,55 @@ class Rehearsal:
         """The request less the time of its planning."""
         raise NotImplementedError
 
-    def test_it_succeeds_and_says_as_what(self, bench: Bench, digits: Result) -> None:
+    def test_it_succeeds_and_says_as_what(self, cli: CommandLine, digits: CommandResult) -> None:
         assert digits.code == 0, digits.err
         assert f"on this machine, as {self.platform} would run it" in digits.err
         assert f"or pay: cloudtrain rerun digits-1 --provider {self.cloud}" in digits.err
-        assert bench.json("status", "digits-1")["contract"] == self.contract
+        assert cli.json("status", "digits-1")["contract"] == self.contract
 
-    def test_it_executed_the_very_request_that_the_cloud_would_get(self, bench: Bench, digits: Result) -> None:
-        bench.write(job_yaml=self.job)
-        for_cloud = bench.json("submit", "--provider", self.cloud, "--run-id", "digits-1", "--dry-run")
-        executed = bench.document("digits-1", "request.json")
+    def test_it_executed_the_very_request_that_the_cloud_would_get(
+        self, cli: CommandLine, digits: CommandResult
+    ) -> None:
+        cli.write(job_yaml=self.job)
+        for_cloud = cli.json("submit", "--provider", self.cloud, "--run-id", "digits-1", "--dry-run")
+        executed = cli.document("digits-1", "request.json")
         assert self.without_time(executed) == self.without_time(for_cloud)
 
-    def test_model_and_checkpoints_are_where_people_look(self, bench: Bench, digits: Result) -> None:
-        places = bench.json("status", "digits-1")["results"]
+    def test_model_and_checkpoints_are_where_people_look(self, cli: CommandLine, digits: CommandResult) -> None:
+        places = cli.json("status", "digits-1")["results"]
         assert any(Path(places["model"]).iterdir())
         assert any(Path(places["checkpoints"]).iterdir())
 
-    def test_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_on(self, bench: Bench) -> None:
-        bench.write(job_yaml=self.job)
+    def test_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_on(self, cli: CommandLine) -> None:
+        cli.write(job_yaml=self.job)
         two_ranks = ("--set", "resources.processes=1", "--set", "args.epochs=3000")
-        bench.run("submit", "--as", self.cloud, "--run-id", "long-1", "--detach", *two_ranks)
-        bench.await_event("long-1", lambda event: event["type"] == "progress" and event.get("epoch", 0) >= 2)
-        stopped = bench.run("stop", "long-1")
+        cli.run("submit", "--as", self.cloud, "--run-id", "long-1", "--detach", *two_ranks)
+        cli.wait_for_event("long-1", lambda event: event["type"] == "progress" and event.get("epoch", 0) >= 2)
+        stopped = cli.run("stop", "long-1")
         assert stopped.code == 5, stopped.err
-        step = bench.json("status", "long-1")["checkpoint"]["step"]
-        again = bench.run("rerun", "long-1", "--detach").out.strip()
-        resumed = bench.await_event(again, lambda event: event["type"] == "resumed")
+        step = cli.json("status", "long-1")["checkpoint"]["step"]
+        again = cli.run("rerun", "long-1", "--detach").out.strip()
+        resumed = cli.wait_for_event(again, lambda event: event["type"] == "resumed")
         assert resumed["step"] == step
-        assert bench.run("stop", again).code == 5
-        assert bench.processes() == []
+        assert cli.run("stop", again).code == 5
+        assert cli.processes() == []
 
-    def test_only_a_provider_that_can_execute_a_contract_is_asked_to(self, bench: Bench) -> None:
-        bench.write(job_yaml=self.job)
+    def test_only_a_provider_that_can_execute_a_contract_is_asked_to(self, cli: CommandLine) -> None:
+        cli.write(job_yaml=self.job)
         for where in ("local", self.cloud):
-            said = bench.run("plan", "--provider", self.cloud, "--as", where)
-            assert said.code == 2
-            assert f"the {self.cloud} provider cannot rehearse a job as {where} would run it" in said.err
+            result = cli.run("plan", "--provider", self.cloud, "--as", where)
+            assert result.code == 2
+            assert f"the {self.cloud} provider cannot rehearse a job as {where} would run it" in result.err
 
-    def test_a_rehearsal_stays_here_whatever_the_settings_say(self, bench: Bench) -> None:
-        bench.write(job_yaml=self.job)
-        said = bench.run("plan", "--as", self.cloud, CLOUDTRAIN_PROVIDER=self.cloud)
-        assert f"on this machine, as {self.platform} would run it" in said.out
-        assert "nothing: it runs here" in said.out
+    def test_a_rehearsal_stays_here_whatever_the_settings_say(self, cli: CommandLine) -> None:
+        cli.write(job_yaml=self.job)
+        result = cli.run("plan", "--as", self.cloud, CLOUDTRAIN_PROVIDER=self.cloud)
+        assert f"on this machine, as {self.platform} would run it" in result.out
+        assert "nothing: it runs here" in result.out
 
 
-def leaves_no_secret(bench: Bench, run: str) -> None:
+def leaves_no_secret(cli: CommandLine, run: str) -> None:
     """No file of the run holds the secret."""
-    for path in bench.run_folder(run).rglob("*"):
+    for path in cli.run_folder(run).rglob("*"):
         if path.is_file() and not path.is_symlink():
             assert MY_TOKEN.encode() not in path.read_bytes(), path

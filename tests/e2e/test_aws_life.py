@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.cloud_life import DIGITS, POLL, TOKEN, Life
 from tests.fakes.aws.cloud import Cloud
-from tests.support.workbench import Bench, Result
+from tests.support.command_line import CommandLine, CommandResult
 
 pytestmark = [pytest.mark.torchrun]
 
@@ -23,16 +23,16 @@ def cloud() -> Iterator[Cloud]:
 
 
 @pytest.fixture(scope="module")
-def bench(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    made = Bench(tmp_path_factory.mktemp("aws") / "a folder with spaces", env=cloud.environment() | POLL)
+def cli(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    made = CommandLine(tmp_path_factory.mktemp("aws") / "a folder with spaces", env=cloud.environment() | POLL)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def digits(bench: Bench) -> Result:
-    bench.write(job_yaml=DIGITS)
-    return bench.run("submit", "--provider", "aws", "--run-id", "digits-1", "--set", "aws.tensorboard=true")
+def digits(cli: CommandLine) -> CommandResult:
+    cli.write(job_yaml=DIGITS)
+    return cli.run("submit", "--provider", "aws", "--run-id", "digits-1", "--set", "aws.tensorboard=true")
 
 
 class TestSageMaker(Life):
@@ -52,39 +52,39 @@ class TestSageMaker(Life):
         return json.dumps(described, default=str)
 
 
-def test_the_model_is_where_sagemaker_puts_it(bench: Bench, digits: Result) -> None:
-    results = bench.json("status", "digits-1")["results"]
+def test_the_model_is_where_sagemaker_puts_it(cli: CommandLine, digits: CommandResult) -> None:
+    results = cli.json("status", "digits-1")["results"]
     assert results["model"].endswith("/cloudtrain/runs/digits-1/output/model.tar.gz")
 
 
-def test_what_the_trainer_writes_for_tensorboard_is_uploaded(cloud: Cloud, digits: Result) -> None:
+def test_what_the_trainer_writes_for_tensorboard_is_uploaded(cloud: Cloud, digits: CommandResult) -> None:
     assert digits.code == 0
     pytest.importorskip("tensorboard")
     assert any("events.out.tfevents" in name for name in cloud.keys("cloudtrain/runs/digits-1/tensorboard/"))
 
 
-def test_spot_is_billed_at_less(bench: Bench) -> None:
-    bench.write(job_yaml="entrypoint: train.py\nlimits: {max_runtime: 1 h}\n", train_py="print('cheap')")
-    said = bench.run("submit", "--provider", "aws", "--run-id", "cheap-1", "--set", "resources.spot=true")
-    assert said.code == 0, said.err
-    bill = bench.json("status", "cheap-1")["billing"]
+def test_spot_is_billed_at_less(cli: CommandLine) -> None:
+    cli.write(job_yaml="entrypoint: train.py\nlimits: {max_runtime: 1 h}\n", train_py="print('cheap')")
+    result = cli.run("submit", "--provider", "aws", "--run-id", "cheap-1", "--set", "resources.spot=true")
+    assert result.code == 0, result.err
+    bill = cli.json("status", "cheap-1")["billing"]
     assert bill["billable_seconds"] < bill["training_seconds"]
 
 
-def test_a_quota_a_role_and_an_image_that_fail_are_answered_with_what_to_do(bench: Bench, cloud: Cloud) -> None:
-    bench.write(job_yaml=DIGITS)
+def test_a_quota_a_role_and_an_image_that_fail_are_answered_with_what_to_do(cli: CommandLine, cloud: Cloud) -> None:
+    cli.write(job_yaml=DIGITS)
     cloud.account.quotas["ml.m5.xlarge"] = 1
     try:
-        said = bench.run("submit", "--provider", "aws")
+        result = cli.run("submit", "--provider", "aws")
     finally:
         cloud.account.quotas.clear()
-    assert said.code == 4
-    assert "ResourceLimitExceeded" in said.err
-    assert "Service Quotas > Amazon SageMaker > 'ml.m5.xlarge for training job usage'" in said.err
+    assert result.code == 4
+    assert "ResourceLimitExceeded" in result.err
+    assert "Service Quotas > Amazon SageMaker > 'ml.m5.xlarge for training job usage'" in result.err
     role = "arn:aws:iam::123456789012:role/untrusted"
-    said = bench.run("submit", "--provider", "aws", "--set", f"aws.role={role}")
-    assert said.code == 4
-    assert "must trust sagemaker.amazonaws.com" in said.err
-    said = bench.run("submit", "--provider", "aws", "--set", "aws.bucket=nobodys-bucket")
-    assert said.code == 4
-    assert "look at aws.bucket" in said.err
+    result = cli.run("submit", "--provider", "aws", "--set", f"aws.role={role}")
+    assert result.code == 4
+    assert "must trust sagemaker.amazonaws.com" in result.err
+    result = cli.run("submit", "--provider", "aws", "--set", "aws.bucket=nobodys-bucket")
+    assert result.code == 4
+    assert "look at aws.bucket" in result.err

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.cloud_life import DIGITS, LONG, POLL, TOKEN, Life
 from tests.fakes.azure.cloud import AzureCloud
-from tests.support.workbench import Bench, Result
+from tests.support.command_line import CommandLine, CommandResult
 
 pytestmark = [pytest.mark.torchrun]
 
@@ -23,16 +23,16 @@ def cloud() -> Iterator[AzureCloud]:
 
 
 @pytest.fixture(scope="module")
-def bench(cloud: AzureCloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    made = Bench(tmp_path_factory.mktemp("azure") / "a folder with spaces", env=cloud.environment() | POLL)
+def cli(cloud: AzureCloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    made = CommandLine(tmp_path_factory.mktemp("azure") / "a folder with spaces", env=cloud.environment() | POLL)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def digits(bench: Bench) -> Result:
-    bench.write(job_yaml=DIGITS)
-    return bench.run("submit", "--provider", "azure", "--run-id", "digits-1")
+def digits(cli: CommandLine) -> CommandResult:
+    cli.write(job_yaml=DIGITS)
+    return cli.run("submit", "--provider", "azure", "--run-id", "digits-1")
 
 
 class TestAzureML(Life):
@@ -50,63 +50,65 @@ class TestAzureML(Life):
         assert "exited with status code 1" in json.dumps(details)
         return json.dumps([details, *(body for _, body in cloud.endpoint.sent)], default=str)
 
-    def look_at_the_failed(self, bench: Bench, cloud: Any, run_id: str) -> None:
+    def look_at_the_failed(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
         """What it saved in ./outputs and ./logs of its working folder is kept, and nothing else of that folder."""
         artifacts, top = cloud.account.storage.create("azureml"), f"ExperimentRun/dcid.{run_id}/"
         found = artifacts.names(f"{top}outputs/")
         assert f"{top}outputs/3.txt" in found
         assert artifacts.names(top) == sorted([*found, *artifacts.names(f"{top}user_logs/")])
-        assert bench.run("fetch", run_id, "../dog").code == 0
-        assert (bench.folder / "dog" / "output" / "outputs" / "3.txt").read_text() == "beside the code"
+        assert cli.run("fetch", run_id, "../dog").code == 0
+        assert (cli.folder / "dog" / "output" / "outputs" / "3.txt").read_text() == "beside the code"
 
-    def look_at_the_stopped(self, bench: Bench, cloud: Any, run_id: str) -> None:
+    def look_at_the_stopped(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
         """It is no failure, and what tells the nodes to stop is nothing that fetch brings."""
-        status = bench.json("status", run_id)
+        status = cli.json("status", run_id)
         assert (status["state"], status["reason"], status["error"]) == ("stopped", "stop was asked", None)
         blobs = cloud.blobs(f"cloudtrain/runs/{run_id}/output/")
         assert [name for name in blobs if name.endswith(".cloudtrain-stop")]
-        assert bench.run("fetch", run_id, "../stopped", "--checkpoints").code == 0
-        assert list((bench.folder / "stopped").rglob("*cloudtrain-stop*")) == []
+        assert cli.run("fetch", run_id, "../stopped", "--checkpoints").code == 0
+        assert list((cli.folder / "stopped").rglob("*cloudtrain-stop*")) == []
 
 
-def test_what_the_sdk_has_to_say_stays_off_the_screen(digits: Result) -> None:
+def test_what_the_sdk_has_to_say_stays_off_the_screen(digits: CommandResult) -> None:
     assert "xperimental" not in digits.err
     assert "studio URL" not in digits.err
     assert "\x1b" not in digits.err
 
 
-def test_verbose_shows_it(bench: Bench, digits: Result) -> None:
-    said = bench.run("-v", "list", "--provider", "azure", CLOUDTRAIN_DATA_DIR=str(bench.folder / "elsewhere"))
-    assert "Request URL" in said.err
+def test_verbose_shows_it(cli: CommandLine, digits: CommandResult) -> None:
+    result = cli.run("-v", "list", "--provider", "azure", CLOUDTRAIN_DATA_DIR=str(cli.folder / "elsewhere"))
+    assert "Request URL" in result.err
 
 
-def test_a_job_stops_with_a_checkpoint_before_its_time_limit(bench: Bench) -> None:
-    bench.write(job_yaml=DIGITS)
+def test_a_job_stops_with_a_checkpoint_before_its_time_limit(cli: CommandLine) -> None:
+    cli.write(job_yaml=DIGITS)
     for seconds in (50, 250):  # a busy machine takes long until it trains
         flags, run = (*LONG, "--set", f"limits.max_runtime={seconds} s"), f"late-{seconds}"
-        said = bench.run("submit", "--provider", "azure", "--run-id", run, *flags)
-        assert said.code == 5, said.err
-        status = bench.json("status", run)
+        result = cli.run("submit", "--provider", "azure", "--run-id", run, *flags)
+        assert result.code == 5, result.err
+        status = cli.json("status", run)
         if status["checkpoint"]:
             break
     assert "the time limit is over" in status["reason"]
     assert status["checkpoint"]["step"] > 0
-    assert "the time limit is near: stopping with a checkpoint" in bench.run("logs", run).out
+    assert "the time limit is near: stopping with a checkpoint" in cli.run("logs", run).out
 
 
-def test_cluster_quota_and_names_that_are_wrong_are_answered_with_what_to_do(bench: Bench, cloud: AzureCloud) -> None:
-    bench.write(job_yaml=DIGITS)
+def test_cluster_quota_and_names_that_are_wrong_are_answered_with_what_to_do(
+    cli: CommandLine, cloud: AzureCloud
+) -> None:
+    cli.write(job_yaml=DIGITS)
     submit = ("submit", "--provider", "azure", "--detach")
-    said = bench.run(*submit, "--set", "azure.compute=no-such-cluster")
-    assert (said.code, "has no compute no-such-cluster" in said.err) == (3, True)
-    assert "nothing was started" in said.err
-    said = bench.run(*submit, "--set", "resources.instance.azure=Standard_NC24ads_A100_v4", "--set", "resources.gpus=1")
-    assert said.code in (0, 3)
+    result = cli.run(*submit, "--set", "azure.compute=no-such-cluster")
+    assert (result.code, "has no compute no-such-cluster" in result.err) == (3, True)
+    assert "nothing was started" in result.err
+    result = cli.run(*submit, "--set", "resources.instance.azure=Standard_NC24ads_A100_v4", "--set", "resources.gpus=1")
+    assert result.code in (0, 3)
     for field, value in (("workspace", "no-such-ws"), ("resource_group", "no-such-rg")):
-        said = bench.run(*submit, "--set", f"azure.{field}={value}")
-        assert said.code == 4, said.err
-        assert f"look at azure.{field}" in said.err
-    said = bench.run(*submit, "--set", "azure.subscription=99999999-9999-9999-9999-999999999999")
-    assert said.code == 4
-    assert "look at azure.subscription" in said.err
-    assert "Traceback" not in said.err
+        result = cli.run(*submit, "--set", f"azure.{field}={value}")
+        assert result.code == 4, result.err
+        assert f"look at azure.{field}" in result.err
+    result = cli.run(*submit, "--set", "azure.subscription=99999999-9999-9999-9999-999999999999")
+    assert result.code == 4
+    assert "look at azure.subscription" in result.err
+    assert "Traceback" not in result.err

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.rehearsals import MY_TOKEN, TRAINING, Rehearsal, leaves_no_secret
-from tests.support.workbench import Bench, Result
+from tests.support.command_line import CommandLine, CommandResult
 
 pytestmark = [pytest.mark.torchrun]
 
@@ -56,8 +56,8 @@ limits: {max_runtime: 1 h}
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    made = Bench(tmp_path_factory.mktemp("rehearsal") / "a folder with spaces")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    made = CommandLine(tmp_path_factory.mktemp("rehearsal") / "a folder with spaces")
     (made.folder / "data").mkdir()
     (made.folder / "data" / "x.txt").write_text("input data")
     (made.folder / "data" / "t.csv").write_text("a,b")
@@ -66,9 +66,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.fixture(scope="module")
-def digits(bench: Bench) -> Result:
-    bench.write(job_yaml=DIGITS)
-    return bench.run("submit", "--as", "azure", "--run-id", "digits-1")
+def digits(cli: CommandLine) -> CommandResult:
+    cli.write(job_yaml=DIGITS)
+    return cli.run("submit", "--as", "azure", "--run-id", "digits-1")
 
 
 class TestAsAzureML(Rehearsal):
@@ -79,17 +79,17 @@ class TestAsAzureML(Rehearsal):
         return {**document, "tags": document["tags"] | less, "properties": document["properties"] | less}
 
 
-def test_a_script_finds_what_azure_promises_and_nothing_of_the_persons_shell(bench: Bench) -> None:
-    bench.write(job_yaml=JOB, train_py=SCRIPT)
-    said = bench.run("submit", "--as", "azure", "--run-id", "seen-1", MY_TOKEN=MY_TOKEN)
-    assert said.code == 0, said.err
-    assert "azure.subscription, azure.resource_group, azure.workspace not set" in said.err
-    ranks = {event["rank"]: event for event in bench.events("seen-1") if event["type"] == "seen"}
-    folder = bench.run_folder("seen-1")
+def test_a_script_finds_what_azure_promises_and_nothing_of_the_persons_shell(cli: CommandLine) -> None:
+    cli.write(job_yaml=JOB, train_py=SCRIPT)
+    result = cli.run("submit", "--as", "azure", "--run-id", "seen-1", MY_TOKEN=MY_TOKEN)
+    assert result.code == 0, result.err
+    assert "azure.subscription, azure.resource_group, azure.workspace not set" in result.err
+    ranks = {event["rank"]: event for event in cli.events("seen-1") if event["type"] == "seen"}
+    folder = cli.run_folder("seen-1")
     for rank, seen in ranks.items():
         here = folder / "nodes" / str(rank) / "wd"
         assert seen["cwd"] == str(here / "code")
-        assert seen["argv"] == ["it's", "a b", "${{HOME}} $HOME", str(bench.folder / "data"), f"{here}/kept/model"]
+        assert seen["argv"] == ["it's", "a b", "${{HOME}} $HOME", str(cli.folder / "data"), f"{here}/kept/model"]
         assert (seen["run"], seen["platform"], seen["place"]) == ("seen-1", "azureml", str(rank))
         assert (seen["data"], seen["table"], seen["secret"]) == ("input data", "a,b", MY_TOKEN[:5])
         assert seen["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2)), "both nodes are on this machine"
@@ -97,31 +97,31 @@ def test_a_script_finds_what_azure_promises_and_nothing_of_the_persons_shell(ben
     names = ["from-0", "from-1"]
     stored = ["best-from-0.cloudtrain-link", "best-from-1.cloudtrain-link", *names, "out.cloudtrain-link"]
     assert sorted(path.name for path in (folder / "model").iterdir()) == stored
-    said = bench.run("fetch", "seen-1", str(bench.folder / "fetched"))
-    assert "note: model/out was left out: a link that leads out of what the job left (/etc/passwd)" in said.err
-    fetched = bench.folder / "fetched" / "model"
+    result = cli.run("fetch", "seen-1", str(cli.folder / "fetched"))
+    assert "note: model/out was left out: a link that leads out of what the job left (/etc/passwd)" in result.err
+    fetched = cli.folder / "fetched" / "model"
     assert sorted(path.name for path in fetched.iterdir()) == ["best-from-0", "best-from-1", *names]
     assert fetched.joinpath("best-from-1").readlink() == Path("from-1")
     assert sorted(path.name for path in (folder / "output").iterdir()) == [*names, "logs", "outputs"]
     for name in ("outputs", "logs"):
         assert sorted(path.name for path in (folder / "output" / name / "deep").iterdir()) == names
-    leaves_no_secret(bench, "seen-1")
-    assert bench.processes() == []
+    leaves_no_secret(cli, "seen-1")
+    assert cli.processes() == []
 
 
-def test_a_failure_names_the_rank_and_the_reason(bench: Bench) -> None:
-    bench.write(job_yaml=JOB, train_py=SCRIPT)
+def test_a_failure_names_the_rank_and_the_reason(cli: CommandLine) -> None:
+    cli.write(job_yaml=JOB, train_py=SCRIPT)
     more = '[a, b, c, "${inputs.train}", "${outputs.model}", fail]'
-    said = bench.run("submit", "--as", "azure", "--set", f"args={more}", MY_TOKEN=MY_TOKEN)
-    assert said.code == 1
-    assert "raised ValueError: the dog ate shard 3" in said.err
-    assert bench.processes() == []
+    result = cli.run("submit", "--as", "azure", "--set", f"args={more}", MY_TOKEN=MY_TOKEN)
+    assert result.code == 1
+    assert "raised ValueError: the dog ate shard 3" in result.err
+    assert cli.processes() == []
 
 
-def test_a_key_vault_cannot_be_asked_from_here_and_that_is_said_before_anything_starts(bench: Bench) -> None:
+def test_a_key_vault_cannot_be_asked_from_here_and_that_is_said_before_anything_starts(cli: CommandLine) -> None:
     job = "limits: {max_runtime: 1 h}\nsecrets: {TOKEN: {azure: 'keyvault:my-vault/token'}}\n"
-    bench.write(job_yaml=job)
-    said = bench.run("check", "--as", "azure")
-    assert said.code == 3
-    assert "secret TOKEN: a Key Vault is asked by the job's identity" in said.err
-    assert "local: 'env:TOKEN'" in said.err
+    cli.write(job_yaml=job)
+    result = cli.run("check", "--as", "azure")
+    assert result.code == 3
+    assert "secret TOKEN: a Key Vault is asked by the job's identity" in result.err
+    assert "local: 'env:TOKEN'" in result.err

@@ -17,7 +17,8 @@ import pytest
 import cloudtrain
 from cloudtrain.runs.store import RunStore
 from tests.e2e.bad_input_table import ROWS, Row
-from tests.support.in_process import Said, call
+from tests.support.command_line import CommandResult
+from tests.support.in_process import call
 from tests.support.limits import HANG_SECONDS
 
 TAKES_A_PROCESS = {"no torch", "no such Python"}
@@ -50,22 +51,22 @@ def feed(place: Path, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def assert_told(said: Said, code: int, *shown: str) -> None:
-    assert "Traceback" not in said.out + said.err
-    assert "bug in cloudtrain" not in said.err
-    missing = [fragment for fragment in shown if fragment not in said.err]
-    assert (missing, said.code, said.out) == ([], code, ""), said.err
+def assert_told(result: CommandResult, code: int, *shown: str) -> None:
+    assert "Traceback" not in result.out + result.err
+    assert "bug in cloudtrain" not in result.err
+    missing = [fragment for fragment in shown if fragment not in result.err]
+    assert (missing, result.code, result.out) == ([], code, ""), result.err
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_it_is_told_in_words(place: Path, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(place, row, monkeypatch)
-    said = call(*row.argv)
-    assert_told(said, row.code, *row.shown)
-    assert "hunter2" not in said.err
+    result = call(*row.argv)
+    assert_told(result, row.code, *row.shown)
+    assert "hunter2" not in result.err
     if row.argv[0] == "check" and row.id not in TAKES_A_PROCESS | OF_THE_COMMAND:
         planned = call("plan", *row.argv[1:])
-        assert (planned.code, planned.err) == (said.code, said.err)
+        assert (planned.code, planned.err) == (result.code, result.err)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_the_console_tells_the_same(place: Path, row: Row, monkeypatch: pytest.M
     feed(place, row, monkeypatch)
     command = [sys.executable, "-m", "cloudtrain", *row.argv]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
-    assert_told(Said(done.returncode, done.stdout, done.stderr), row.code, *row.shown)
+    assert_told(CommandResult(done.returncode, done.stdout, done.stderr), row.code, *row.shown)
 
 
 def test_likely_secrets_in_the_source_are_named_by_check_and_plan(place: Path) -> None:
@@ -122,8 +123,8 @@ checkpoints: {keep: 0}
 
 def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines(place: Path) -> None:
     (place / "job.yaml").write_text(MANY)
-    said = call("check")
-    found = re.findall(r"^job\.yaml:(\d+):(\d+): ([\w.]+): ", said.err, re.MULTILINE)
+    result = call("check")
+    found = re.findall(r"^job\.yaml:(\d+):(\d+): ([\w.]+): ", result.err, re.MULTILINE)
     assert [(int(line), path) for line, _, path in found] == [
         (1, "nmae"),
         (2, "entrypoint"),
@@ -143,9 +144,9 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines(place: Path) 
 
 def test_with_json_the_same_mistakes_are_data(place: Path) -> None:
     (place / "job.yaml").write_text(MANY)
-    said = call("check", "--json")
-    error = json.loads(said.out)["error"]
-    assert (said.code, error["exit_code"], len(error["mistakes"])) == (2, 2, 13)
+    result = call("check", "--json")
+    error = json.loads(result.out)["error"]
+    assert (result.code, error["exit_code"], len(error["mistakes"])) == (2, 2, 13)
     assert error["mistakes"][0]["where"] == "job.yaml:1:1"
 
 
@@ -181,8 +182,8 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_told_and_nothing_is_started(place: Path, tiny_disk: Path) -> None:
     (place / "job.yaml").write_text("entrypoint: train.py\n")
     (place / "train.py").write_text("print(1)\n")
-    said = call("--data-dir", str(tiny_disk), "submit", "--detach")
-    assert_told(said, 4, "No space left on device", "hint: free some space there")
+    result = call("--data-dir", str(tiny_disk), "submit", "--detach")
+    assert_told(result, 4, "No space left on device", "hint: free some space there")
     assert not list(tiny_disk.glob("runs/*"))
 
 
@@ -201,9 +202,9 @@ def test_a_disk_that_fills_up_in_mid_event_is_told(place: Path, monkeypatch: pyt
 @pytest.mark.parametrize("tag", ["int", "float", "bool", "null"])
 def test_a_value_with_a_wrong_tag_is_not_repeated(place: Path, field: str, tag: str) -> None:
     (place / "job.yaml").write_text(f"{field}: {{TOKEN: !!{tag} hunter2}}\n")
-    said = call("check")
-    assert_told(said, 2, f"{field}.TOKEN: is tagged as {tag}, which it is not")
-    assert "hunter2" not in said.out + said.err
+    result = call("check")
+    assert_told(result, 2, f"{field}.TOKEN: is tagged as {tag}, which it is not")
+    assert "hunter2" not in result.out + result.err
 
 
 @pytest.mark.parametrize("field", ["args: {x: %s}", "args: [%s]", "env: {X: %s}", "tags: {x: %s}"])
@@ -211,8 +212,8 @@ def test_a_value_with_a_wrong_tag_is_not_repeated(place: Path, field: str, tag: 
 def test_a_number_of_thousands_of_digits_arrives_as_it_was_typed(place: Path, field: str, digits: str) -> None:
     (place / "job.yaml").write_text("entrypoint: train.py\n" + field % digits + "\n")
     (place / "train.py").write_text("")
-    said = call("plan", "--json")
-    assert (said.code, digits in said.out or field.startswith("tags")) == (0, True), said.err
+    result = call("plan", "--json")
+    assert (result.code, digits in result.out or field.startswith("tags")) == (0, True), result.err
 
 
 @pytest.mark.parametrize("words", ["check", "plan", "submit --dry-run", "check --as aws"])
@@ -228,11 +229,11 @@ def test_looking_at_a_job_executes_no_program_that_a_file_beside_it_names(place:
     (place / "train.py").write_text("")
     for name in ("sitecustomize", "argparse", "torch", "json"):
         (place / f"{name}.py").write_text(f"open({str(place / 'bin' / 'executed')!r}, 'w')\n")
-    said = call(*words.split())
-    assert "bug in cloudtrain" not in said.err
+    result = call(*words.split())
+    assert "bug in cloudtrain" not in result.err
     assert not (place / "bin" / "executed").exists()
     if words != "plan":
-        assert f"{python} is named by {place / 'cloudtrain.toml'}:1" in said.err + said.out
+        assert f"{python} is named by {place / 'cloudtrain.toml'}:1" in result.err + result.out
 
 
 def test_a_second_submit_of_the_same_id_starts_nothing(place: Path) -> None:

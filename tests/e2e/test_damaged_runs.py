@@ -14,7 +14,8 @@ import pytest
 import cloudtrain
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.store import RunStore
-from tests.support.in_process import Said, call
+from tests.support.command_line import CommandResult
+from tests.support.in_process import call
 
 SEED = 20_261
 CASES = int(os.environ.get("CASES", "160"))
@@ -119,10 +120,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def assert_in_words(said: Said, told: str) -> None:
-    assert "Traceback" not in said.out + said.err, f"{told}\n{said.err}"
-    assert said.code in (0, 1, 2, 3, 4, 5), told
-    assert said.code == 0 or said.err.strip(), f"{told}: it ends with {said.code} and says nothing"
+def assert_in_words(result: CommandResult, told: str) -> None:
+    assert "Traceback" not in result.out + result.err, f"{told}\n{result.err}"
+    assert result.code in (0, 1, 2, 3, 4, 5), told
+    assert result.code == 0 or result.err.strip(), f"{told}: it ends with {result.code} and says nothing"
 
 
 def the_state(run: str) -> str:
@@ -160,8 +161,8 @@ def test_a_damaged_run_is_answered_in_words_by_every_command(
                 except cloudtrain.CloudtrainError:
                     continue
                 continue
-            said = call(command, "digits-aaaa", *more)
-            assert_in_words(said, f"{told}: {words}")
+            result = call(command, "digits-aaaa", *more)
+            assert_in_words(result, f"{told}: {words}")
         assert the_state("digits-aaaa") in ("stopped", "damaged", "failed", "succeeded"), told
 
 
@@ -189,8 +190,8 @@ def test_a_run_without_a_history_is_told_as_damaged(
     assert the_state("digits-aaaa") == "damaged"
     listed = call("list")
     assert (listed.code, "damaged" in listed.out) == (0, True)
-    said = call("status", "digits-aaaa")
-    assert (said.code, "digits-aaaa" in said.err) == (4, True)
+    result = call("status", "digits-aaaa")
+    assert (result.code, "digits-aaaa" in result.err) == (4, True)
 
 
 def test_lines_of_the_history_that_cannot_be_read_are_counted(
@@ -201,8 +202,8 @@ def test_lines_of_the_history_that_cannot_be_read_are_counted(
     events = tmp_path / "data" / "runs" / "digits-aaaa" / "events.jsonl"
     lines = events.read_text().splitlines(keepends=True)
     events.write_text("".join([lines[0], '{"type": "metr\n', *lines[1:]]))
-    said = call("status", "digits-aaaa")
-    assert (said.code, "damaged     1 line of its events cannot be read" in said.out) == (0, True)
+    result = call("status", "digits-aaaa")
+    assert (result.code, "damaged     1 line of its events cannot be read" in result.out) == (0, True)
 
 
 def test_a_stray_log_file_is_passed_over(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,8 +219,8 @@ def test_a_stray_log_file_is_passed_over(whole: Path, tmp_path: Path, monkeypatc
         f"node-{'9' * 200}.log",
     ):
         (logs / name).write_text("stray\n")
-    said = call("logs", "digits-aaaa")
-    assert (said.code, "stray" in said.out, said.out.count("epoch 1")) == (0, False, 20)
+    result = call("logs", "digits-aaaa")
+    assert (result.code, "stray" in result.out, result.out.count("epoch 1")) == (0, False, 20)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

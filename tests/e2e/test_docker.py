@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.rehearsals import MY_TOKEN, leaves_no_secret
+from tests.support.command_line import CommandLine, CommandResult
 from tests.support.engine import left_of, running
-from tests.support.workbench import Bench, Result
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
@@ -74,8 +74,8 @@ INSIDE = ("plain", "sagemaker", "azureml")
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    made = Bench(tmp_path_factory.mktemp("docker") / "a folder, with spaces")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    made = CommandLine(tmp_path_factory.mktemp("docker") / "a folder, with spaces")
     (made.folder / "data").mkdir()
     (made.folder / "data" / "x.txt").write_text("input data")
     (made.folder / "data" / "t.csv").write_text("a,b")
@@ -84,22 +84,22 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.fixture(scope="module")
-def runs(bench: Bench, docker_with_image: tuple[DockerClient, str]) -> dict[str, Result]:
+def runs(cli: CommandLine, docker_with_image: tuple[DockerClient, str]) -> dict[str, CommandResult]:
     """The same job, everywhere on this machine."""
-    bench.write(job_yaml=JOB % docker_with_image[1], train_py=SCRIPT)
-    return {way: bench.run("submit", *WAYS[way], "--run-id", f"run-{way}", MY_TOKEN=MY_TOKEN) for way in WAYS}
+    cli.write(job_yaml=JOB % docker_with_image[1], train_py=SCRIPT)
+    return {way: cli.run("submit", *WAYS[way], "--run-id", f"run-{way}", MY_TOKEN=MY_TOKEN) for way in WAYS}
 
 
-def seen(bench: Bench, way: str) -> dict[int, dict[str, Any]]:
-    return {event["rank"]: event for event in bench.events(f"run-{way}") if event["type"] == "seen"}
+def seen(cli: CommandLine, way: str) -> dict[int, dict[str, Any]]:
+    return {event["rank"]: event for event in cli.events(f"run-{way}") if event["type"] == "seen"}
 
 
 @pytest.mark.parametrize("way", INSIDE)
 def test_two_containers_are_one_world_and_the_script_finds_all_that_was_promised(
-    bench: Bench, runs: dict[str, Result], way: str
+    cli: CommandLine, runs: dict[str, CommandResult], way: str
 ) -> None:
     assert runs[way].code == 0, runs[way].err
-    ranks = seen(bench, way)
+    ranks = seen(cli, way)
     assert {rank: event["place"] for rank, event in ranks.items()} == {0: "0", 1: "1"}
     for rank in ranks.values():
         assert (rank["world"], rank["platform"], rank["greeting"]) == (2, way, "007")
@@ -107,20 +107,20 @@ def test_two_containers_are_one_world_and_the_script_finds_all_that_was_promised
         assert rank["argv"][:4] == ["it's", "a b", "$HOME", ""]
         assert rank["argv"][4].endswith("/my-data" if way != "azureml" else "/my_data")
         assert rank["foreign"] == []
-        assert str(bench.folder) not in str(rank)
+        assert str(cli.folder) not in str(rank)
 
 
-def test_each_contract_gives_its_own_host_names_and_folders(bench: Bench, runs: dict[str, Result]) -> None:
-    hosts = {way: [event["host"] for _, event in sorted(seen(bench, way).items())] for way in INSIDE}
+def test_each_contract_gives_its_own_host_names_and_folders(cli: CommandLine, runs: dict[str, CommandResult]) -> None:
+    hosts = {way: [event["host"] for _, event in sorted(seen(cli, way).items())] for way in INSIDE}
     own = ["node-00", "node-01"]
     assert hosts == {"plain": own, "sagemaker": ["algo-1", "algo-2"], "azureml": own}
-    folders = {way: seen(bench, way)[1]["cwd"] for way in INSIDE}
+    folders = {way: seen(cli, way)[1]["cwd"] for way in INSIDE}
     assert folders == {"plain": "/cloudtrain/source", "sagemaker": "/opt/ml/code", "azureml": "/mnt/azureml/wd/code"}
 
 
 @pytest.mark.parametrize("way", INSIDE)
-def test_the_parameters_are_those_of_the_local_run(bench: Bench, runs: dict[str, Result], way: str) -> None:
-    here, there = seen(bench, "local")[0], seen(bench, way)
+def test_the_parameters_are_those_of_the_local_run(cli: CommandLine, runs: dict[str, CommandResult], way: str) -> None:
+    here, there = seen(cli, "local")[0], seen(cli, way)
     if here["torch"] != there[0]["torch"]:
         pytest.skip(f"torch is {here['torch']} here and {there[0]['torch']} in the image")
     assert {event["digest"] for event in there.values()} == {here["digest"]}
@@ -128,9 +128,9 @@ def test_the_parameters_are_those_of_the_local_run(bench: Bench, runs: dict[str,
 
 @pytest.mark.parametrize("way", INSIDE)
 def test_what_both_nodes_wrote_is_where_people_look_and_belongs_to_them(
-    bench: Bench, runs: dict[str, Result], way: str
+    cli: CommandLine, runs: dict[str, CommandResult], way: str
 ) -> None:
-    folder = bench.run_folder(f"run-{way}")
+    folder = cli.run_folder(f"run-{way}")
     for name, file in (("model", "model"), ("output", "notes")):
         assert sorted(path.name for path in (folder / name).iterdir()) == [f"{file}-0", f"{file}-1"]
     assert {path.stat().st_uid for path in folder.rglob("*")} == {os.getuid()}
@@ -138,24 +138,26 @@ def test_what_both_nodes_wrote_is_where_people_look_and_belongs_to_them(
 
 @pytest.mark.parametrize("way", INSIDE)
 def test_nothing_of_it_is_left_and_no_file_holds_the_secret(
-    bench: Bench, runs: dict[str, Result], docker: DockerClient, way: str
+    cli: CommandLine, runs: dict[str, CommandResult], docker: DockerClient, way: str
 ) -> None:
-    assert left_of(docker, bench.data) == []
-    assert bench.processes() == []
-    leaves_no_secret(bench, f"run-{way}")
+    assert left_of(docker, cli.data) == []
+    assert cli.processes() == []
+    leaves_no_secret(cli, f"run-{way}")
     assert MY_TOKEN not in runs[way].out + runs[way].err
 
 
-def test_logs_of_both_nodes_are_kept_apart(bench: Bench, runs: dict[str, Result]) -> None:
+def test_logs_of_both_nodes_are_kept_apart(cli: CommandLine, runs: dict[str, CommandResult]) -> None:
     for way in INSIDE:
-        assert bench.run("logs", f"run-{way}", "--node", "1", "--grep", "hello").out == "[rank 1] hello from 1\n"
-        assert bench.json("status", f"run-{way}")["contract"] == way
+        assert cli.run("logs", f"run-{way}", "--node", "1", "--grep", "hello").out == "[rank 1] hello from 1\n"
+        assert cli.json("status", f"run-{way}")["contract"] == way
 
 
-def test_the_rehearsed_request_is_the_one_that_the_cloud_would_get(bench: Bench, runs: dict[str, Result]) -> None:
+def test_the_rehearsed_request_is_the_one_that_the_cloud_would_get(
+    cli: CommandLine, runs: dict[str, CommandResult]
+) -> None:
     for way, cloud in (("sagemaker", "aws"), ("azureml", "azure")):
-        executed = bench.document(f"run-{way}", "request.json")
-        for_local = bench.json("submit", "--as", cloud, "--run-id", f"run-{way}", "--dry-run", MY_TOKEN=MY_TOKEN)
+        executed = cli.document(f"run-{way}", "request.json")
+        for_local = cli.json("submit", "--as", cloud, "--run-id", f"run-{way}", "--dry-run", MY_TOKEN=MY_TOKEN)
         for document in (executed, for_local):
             for name in ("Tags", "tags", "properties"):  # the time of planning is in them
                 document.pop(name, None)
@@ -187,23 +189,23 @@ if rank == 0:
 
 @pytest.mark.parametrize("way", INSIDE)
 def test_lines_are_live_and_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_on(
-    bench: Bench, docker: DockerClient, image: str, way: str
+    cli: CommandLine, docker: DockerClient, image: str, way: str
 ) -> None:
-    (bench.folder / "job" / "data").mkdir(parents=True, exist_ok=True)
-    bench.write(job_yaml=JOB % image, train_py=LIVE)
+    (cli.folder / "job" / "data").mkdir(parents=True, exist_ok=True)
+    cli.write(job_yaml=JOB % image, train_py=LIVE)
     run = f"live-{way}"
-    submitted = bench.run("submit", *WAYS[way], "--run-id", run, "--detach", MY_TOKEN=MY_TOKEN)
+    submitted = cli.run("submit", *WAYS[way], "--run-id", run, "--detach", MY_TOKEN=MY_TOKEN)
     assert submitted.code == 0, submitted.err
-    follower = bench.begin("logs", run, "-f", "--grep", "begins")
+    follower = cli.start("logs", run, "-f", "--grep", "begins")
     assert follower.stdout is not None
     assert {follower.stdout.readline() for _ in range(2)} == {"[rank 0] begins at 0\n", "[rank 1] begins at 0\n"}
-    assert set(running(docker, bench.data, run)) == {0, 1}
-    stopped = bench.run("stop", run)
+    assert set(running(docker, cli.data, run)) == {0, 1}
+    stopped = cli.run("stop", run)
     assert (stopped.code, "by force" in stopped.err) == (5, False), stopped.err
-    step = bench.json("status", run)["checkpoint"]["step"]
-    assert left_of(docker, bench.data) == []
-    again = bench.run("rerun", run, "--detach", MY_TOKEN=MY_TOKEN).out.strip()
-    assert bench.await_event(again, lambda event: event["type"] == "resumed")["step"] == step
-    assert bench.run("stop", again).code == 5
-    assert left_of(docker, bench.data) == []
-    assert Path(bench.json("status", again)["results"]["checkpoints"], "step").exists()
+    step = cli.json("status", run)["checkpoint"]["step"]
+    assert left_of(docker, cli.data) == []
+    again = cli.run("rerun", run, "--detach", MY_TOKEN=MY_TOKEN).out.strip()
+    assert cli.wait_for_event(again, lambda event: event["type"] == "resumed")["step"] == step
+    assert cli.run("stop", again).code == 5
+    assert left_of(docker, cli.data) == []
+    assert Path(cli.json("status", again)["results"]["checkpoints"], "step").exists()

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.command_line import CommandLine
 from tests.support.engine import left_of, running
 from tests.support.limits import HANG_SECONDS
-from tests.support.workbench import Bench
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
@@ -49,143 +49,145 @@ JOB = "name: job\nentrypoint: train.py\nimage: {docker: '%s'}\nresources: {nodes
 
 
 @pytest.fixture
-def bench(bench: Bench, image: str, docker: DockerClient) -> Iterator[Bench]:
+def cli(cli: CommandLine, image: str, docker: DockerClient) -> Iterator[CommandLine]:
     """A bench whose runs are in containers; what a failed test leaves is removed."""
-    bench.env["CLOUDTRAIN_PROVIDER"] = "docker"
-    bench.write(job_yaml=JOB % image, train_py="print(1)\n")
-    yield bench
-    for container in docker.containers.list(all=True, filters={"label": f"cloudtrain.data={bench.data}"}):
+    cli.env["CLOUDTRAIN_PROVIDER"] = "docker"
+    cli.write(job_yaml=JOB % image, train_py="print(1)\n")
+    yield cli
+    for container in docker.containers.list(all=True, filters={"label": f"cloudtrain.data={cli.data}"}):
         container.remove(force=True, v=True)
-    for network in docker.networks.list(filters={"label": f"cloudtrain.data={bench.data}"}):
+    for network in docker.networks.list(filters={"label": f"cloudtrain.data={cli.data}"}):
         network.remove()
 
 
-def train(bench: Bench, script: str, *words: str) -> None:
+def train(cli: CommandLine, script: str, *words: str) -> None:
     """Start run job-1 and wait until both ranks train."""
-    bench.write(train_py=script)
-    submitted = bench.run("submit", "--run-id", "job-1", "--detach", *words)
+    cli.write(train_py=script)
+    submitted = cli.run("submit", "--run-id", "job-1", "--detach", *words)
     assert submitted.code == 0, submitted.err
-    bench.await_event("job-1", lambda event: event["type"] == "training" and event["rank"] == 1)
+    cli.wait_for_event("job-1", lambda event: event["type"] == "training" and event["rank"] == 1)
 
 
-def supervisor(bench: Bench) -> int:
-    return int((bench.run_folder("job-1") / "supervisor.lock").read_text())
+def supervisor(cli: CommandLine) -> int:
+    return int((cli.run_folder("job-1") / "supervisor.lock").read_text())
 
 
-def node_process(bench: Bench, node: int) -> int:
+def node_process(cli: CommandLine, node: int) -> int:
     """The process beside a node's container."""
     mine = f"nodes/{node}/container.json"
-    return next(pid for pid in bench.processes() if mine in Path(f"/proc/{pid}/cmdline").read_text())
+    return next(pid for pid in cli.processes() if mine in Path(f"/proc/{pid}/cmdline").read_text())
 
 
-def waited(bench: Bench) -> str:
+def waited(cli: CommandLine) -> str:
     """What is said at the end of the run, which comes in time."""
     began = time.monotonic()
-    said = bench.run("wait", "job-1")
+    result = cli.run("wait", "job-1")
     assert time.monotonic() - began < HANG_SECONDS
-    assert said.code == 1, said.err
-    return said.err
+    assert result.code == 1, result.err
+    return result.err
 
 
-def test_a_killed_container_is_the_cause_and_its_peer_ends(bench: Bench, docker: DockerClient) -> None:
-    train(bench, GROUP + FOREVER)
-    running(docker, bench.data, "job-1")[1].kill("SIGKILL")
-    assert "node 1: its container was killed by SIGKILL" in waited(bench)
-    assert left_of(docker, bench.data) == []
+def test_a_killed_container_is_the_cause_and_its_peer_ends(cli: CommandLine, docker: DockerClient) -> None:
+    train(cli, GROUP + FOREVER)
+    running(docker, cli.data, "job-1")[1].kill("SIGKILL")
+    assert "node 1: its container was killed by SIGKILL" in waited(cli)
+    assert left_of(docker, cli.data) == []
 
 
-def test_a_killed_client_loses_nothing(bench: Bench, docker: DockerClient) -> None:
-    bench.write(train_py=GROUP + UNTIL_GO + "print('finished without you')\n")
-    client = bench.begin("submit", "--run-id", "job-1")
-    bench.await_event("job-1", lambda event: event["type"] == "training")
+def test_a_killed_client_loses_nothing(cli: CommandLine, docker: DockerClient) -> None:
+    cli.write(train_py=GROUP + UNTIL_GO + "print('finished without you')\n")
+    client = cli.start("submit", "--run-id", "job-1")
+    cli.wait_for_event("job-1", lambda event: event["type"] == "training")
     os.killpg(client.pid, signal.SIGKILL)
     client.wait()
-    assert len(left_of(docker, bench.data)) == 3
-    (bench.run_folder("job-1") / "output" / "go").touch()
-    assert bench.run("wait", "job-1").code == 0
-    assert "finished without you" in bench.run("logs", "job-1").out
-    assert left_of(docker, bench.data) == []
+    assert len(left_of(docker, cli.data)) == 3
+    (cli.run_folder("job-1") / "output" / "go").touch()
+    assert cli.run("wait", "job-1").code == 0
+    assert "finished without you" in cli.run("logs", "job-1").out
+    assert left_of(docker, cli.data) == []
 
 
-def test_a_killed_supervisor_takes_its_containers_along(bench: Bench, docker: DockerClient) -> None:
-    train(bench, GROUP + UNTIL_GO)
-    os.kill(supervisor(bench), signal.SIGKILL)
-    assert "its supervisor is gone" in waited(bench)
-    assert left_of(docker, bench.data) == []
-    assert bench.processes() == []
+def test_a_killed_supervisor_takes_its_containers_along(cli: CommandLine, docker: DockerClient) -> None:
+    train(cli, GROUP + UNTIL_GO)
+    os.kill(supervisor(cli), signal.SIGKILL)
+    assert "its supervisor is gone" in waited(cli)
+    assert left_of(docker, cli.data) == []
+    assert cli.processes() == []
 
 
-def test_a_killed_node_process_ends_the_run(bench: Bench, docker: DockerClient) -> None:
-    train(bench, GROUP + FOREVER)
-    os.kill(node_process(bench, 0), signal.SIGKILL)
-    assert "the launcher of node 0 was killed by SIGKILL" in waited(bench)
-    assert left_of(docker, bench.data) == []
+def test_a_killed_node_process_ends_the_run(cli: CommandLine, docker: DockerClient) -> None:
+    train(cli, GROUP + FOREVER)
+    os.kill(node_process(cli, 0), signal.SIGKILL)
+    assert "the launcher of node 0 was killed by SIGKILL" in waited(cli)
+    assert left_of(docker, cli.data) == []
 
 
-def kill_all_but_the_containers(bench: Bench, docker: DockerClient) -> None:
+def kill_all_but_the_containers(cli: CommandLine, docker: DockerClient) -> None:
     """As if the machine's memory had run out: nobody has time to remove anything."""
-    pids = [supervisor(bench), *bench.processes()]
+    pids = [supervisor(cli), *cli.processes()]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    assert set(running(docker, bench.data, "job-1")) == {0, 1}
+    assert set(running(docker, cli.data, "job-1")) == {0, 1}
 
 
-def test_what_a_kill_of_everything_left_is_removed_at_the_next_look(bench: Bench, docker: DockerClient) -> None:
-    train(bench, GROUP + UNTIL_GO)
-    kill_all_but_the_containers(bench, docker)
-    state = bench.json("status", "job-1")
+def test_what_a_kill_of_everything_left_is_removed_at_the_next_look(cli: CommandLine, docker: DockerClient) -> None:
+    train(cli, GROUP + UNTIL_GO)
+    kill_all_but_the_containers(cli, docker)
+    state = cli.json("status", "job-1")
     assert state["state"] == "failed"
     assert state["reason"].endswith("2 containers that were left have been removed")
-    assert left_of(docker, bench.data) == []
+    assert left_of(docker, cli.data) == []
 
 
-def test_what_a_kill_of_everything_left_is_removed_before_the_next_submit(bench: Bench, docker: DockerClient) -> None:
-    train(bench, GROUP + UNTIL_GO)
-    kill_all_but_the_containers(bench, docker)
-    bench.write(train_py="print('next')\n")
-    submitted = bench.run("submit", "--run-id", "next-1", "--set", "resources.nodes=1")
+def test_what_a_kill_of_everything_left_is_removed_before_the_next_submit(
+    cli: CommandLine, docker: DockerClient
+) -> None:
+    train(cli, GROUP + UNTIL_GO)
+    kill_all_but_the_containers(cli, docker)
+    cli.write(train_py="print('next')\n")
+    submitted = cli.run("submit", "--run-id", "next-1", "--set", "resources.nodes=1")
     assert submitted.code == 0, submitted.err
-    assert left_of(docker, bench.data) == []
+    assert left_of(docker, cli.data) == []
 
 
-def test_a_rank_that_hangs_after_its_peer_has_failed_is_not_waited_for(bench: Bench, docker: DockerClient) -> None:
+def test_a_rank_that_hangs_after_its_peer_has_failed_is_not_waited_for(cli: CommandLine, docker: DockerClient) -> None:
     hang = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif rank == 0:\n    time.sleep(600)\n"
     fail = "while not go.exists():\n    time.sleep(0.02)\nraise ValueError('the dog ate shard 3')\n"
-    train(bench, GROUP + hang + fail)
-    (bench.run_folder("job-1") / "output" / "go").touch()
-    said = waited(bench)
-    assert "rank 1 (node 1) raised ValueError: the dog ate shard 3" in said
-    assert "train.py:17" in said
-    assert left_of(docker, bench.data) == []
+    train(cli, GROUP + hang + fail)
+    (cli.run_folder("job-1") / "output" / "go").touch()
+    result = waited(cli)
+    assert "rank 1 (node 1) raised ValueError: the dog ate shard 3" in result
+    assert "train.py:17" in result
+    assert left_of(docker, cli.data) == []
 
 
-def test_out_of_memory_in_one_rank_is_told_apart(bench: Bench, docker: DockerClient) -> None:
+def test_out_of_memory_in_one_rank_is_told_apart(cli: CommandLine, docker: DockerClient) -> None:
     eat = "if rank == 1:\n    rows = [torch.ones(10_000_000) for _ in range(100)]\n"
-    bench.write(train_py=GROUP + eat + FOREVER)
-    said = bench.run("submit", "--run-id", "job-1", CLOUDTRAIN_DOCKER_MEMORY="1.5 GB")
-    assert said.code == 1
+    cli.write(train_py=GROUP + eat + FOREVER)
+    result = cli.run("submit", "--run-id", "job-1", CLOUDTRAIN_DOCKER_MEMORY="1.5 GB")
+    assert result.code == 1
     why = "out of host memory: its container reached the limit of 1.5 GB"
-    assert f"rank 1 (node 1) was killed by SIGKILL ({why})" in said.err
-    assert "hint: raise docker.memory" in said.err
-    assert why in bench.run("logs", "job-1", "--node", "1").out
-    assert bench.json("status", "job-1")["error"]["exception"] == "SIGKILL"
-    assert left_of(docker, bench.data) == []
+    assert f"rank 1 (node 1) was killed by SIGKILL ({why})" in result.err
+    assert "hint: raise docker.memory" in result.err
+    assert why in cli.run("logs", "job-1", "--node", "1").out
+    assert cli.json("status", "job-1")["error"]["exception"] == "SIGKILL"
+    assert left_of(docker, cli.data) == []
 
 
-def test_an_image_without_python_is_told_at_once(bench: Bench, docker: DockerClient, image: str) -> None:
+def test_an_image_without_python_is_told_at_once(cli: CommandLine, docker: DockerClient, image: str) -> None:
     empty = f"{image}-empty"
     repository, _, tag = empty.partition(":")
     docker.api.import_image_from_data(_a_tar(), repository=repository, tag=tag)
     try:
-        said = bench.run("submit", "--run-id", "job-1", "--set", f"image={empty}")
+        result = cli.run("submit", "--run-id", "job-1", "--set", f"image={empty}")
     finally:
         docker.images.remove(empty, force=True)
-    assert said.code == 1
-    assert f"the image {empty} has not what the job starts with" in said.err
-    assert "hint: an image needs python3 with torch on its PATH" in said.err
-    assert left_of(docker, bench.data) == []
+    assert result.code == 1
+    assert f"the image {empty} has not what the job starts with" in result.err
+    assert "hint: an image needs python3 with torch on its PATH" in result.err
+    assert left_of(docker, cli.data) == []
 
 
 def _a_tar() -> bytes:
@@ -198,29 +200,29 @@ def _a_tar() -> bytes:
     return buffer.getvalue()
 
 
-def test_a_missing_image_is_refused_before_anything_starts(bench: Bench) -> None:
-    said = bench.run("submit", "--run-id", "job-1", "--set", "image=cloudtrain-test:none")
-    assert said.code == 3
-    assert "there is no image cloudtrain-test:none on this machine" in said.err
-    assert "hint: docker pull cloudtrain-test:none" in said.err
-    assert not bench.run_folder("job-1").exists()
+def test_a_missing_image_is_refused_before_anything_starts(cli: CommandLine) -> None:
+    result = cli.run("submit", "--run-id", "job-1", "--set", "image=cloudtrain-test:none")
+    assert result.code == 3
+    assert "there is no image cloudtrain-test:none on this machine" in result.err
+    assert "hint: docker pull cloudtrain-test:none" in result.err
+    assert not cli.run_folder("job-1").exists()
 
 
-def test_more_gpus_than_there_are_is_refused_before_anything_starts(bench: Bench) -> None:
-    said = bench.run("submit", "--run-id", "job-1", "--set", "resources.gpus=64")
-    assert said.code == 3
-    assert "GPUs, the spec asks for 128 in all" in said.err
+def test_more_gpus_than_there_are_is_refused_before_anything_starts(cli: CommandLine) -> None:
+    result = cli.run("submit", "--run-id", "job-1", "--set", "resources.gpus=64")
+    assert result.code == 3
+    assert "GPUs, the spec asks for 128 in all" in result.err
 
 
-def test_no_engine_is_refused_with_the_way_out(bench: Bench) -> None:
+def test_no_engine_is_refused_with_the_way_out(cli: CommandLine) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         host = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-        said = bench.run("check", DOCKER_HOST=host)
-    assert said.code == 3
-    assert f"no Docker engine answers at {host}" in said.err
-    assert "DOCKER_HOST" in said.err
-    away = bench.run("check", DOCKER_HOST="tcp://192.0.2.1:2375")
+        result = cli.run("check", DOCKER_HOST=host)
+    assert result.code == 3
+    assert f"no Docker engine answers at {host}" in result.err
+    assert "DOCKER_HOST" in result.err
+    away = cli.run("check", DOCKER_HOST="tcp://192.0.2.1:2375")
     assert "the engine must be this machine's" in away.err
 
 
@@ -245,25 +247,25 @@ def test_no_permission_is_told_with_the_way_out(tmp_path: Path) -> None:
         engine.listen()
         (tmp_path / "docker.sock").chmod(0)
         env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/docker.sock"}
-        said = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", _AS_NOBODY], env=env, capture_output=True, text=True, timeout=HANG_SECONDS
         )
-    message, _, hint = said.stdout.partition(" | ")
-    assert message == f"this user may not use the Docker engine at unix://{tmp_path}/docker.sock", said.stderr
+    message, _, hint = result.stdout.partition(" | ")
+    assert message == f"this user may not use the Docker engine at unix://{tmp_path}/docker.sock", result.stderr
     assert "usermod -aG docker" in hint
     assert "rootless" in hint
 
 
-def test_an_engine_that_dies_ends_no_look_at_a_run(bench: Bench, docker: DockerClient) -> None:
-    train(bench, GROUP + UNTIL_GO)
-    kill_all_but_the_containers(bench, docker)
-    state = bench.json("status", "job-1", DOCKER_HOST="tcp://127.0.0.1:1")
+def test_an_engine_that_dies_ends_no_look_at_a_run(cli: CommandLine, docker: DockerClient) -> None:
+    train(cli, GROUP + UNTIL_GO)
+    kill_all_but_the_containers(cli, docker)
+    state = cli.json("status", "job-1", DOCKER_HOST="tcp://127.0.0.1:1")
     assert state["state"] == "failed"
     assert "its containers could not be looked for: no Docker engine answers" in state["reason"]
-    assert set(running(docker, bench.data, "job-1")) == {0, 1}
-    assert bench.run("list", DOCKER_HOST="tcp://127.0.0.1:1").code == 0
-    assert bench.json("status", "job-1") == state, "what has ended stays as it was told"
-    assert left_of(docker, bench.data) == [], "but nothing of it stays"
-    bench.write(train_py="print('next')\n")
-    assert bench.run("submit", "--set", "resources.nodes=1").code == 0
-    assert left_of(docker, bench.data) == []
+    assert set(running(docker, cli.data, "job-1")) == {0, 1}
+    assert cli.run("list", DOCKER_HOST="tcp://127.0.0.1:1").code == 0
+    assert cli.json("status", "job-1") == state, "what has ended stays as it was told"
+    assert left_of(docker, cli.data) == [], "but nothing of it stays"
+    cli.write(train_py="print('next')\n")
+    assert cli.run("submit", "--set", "resources.nodes=1").code == 0
+    assert left_of(docker, cli.data) == []

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import CommandLine
 from tests.support.limits import HANG_SECONDS
-from tests.support.workbench import Bench
 
 pytestmark = pytest.mark.torchrun
 
@@ -41,127 +41,127 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_the_first_thing_read_is_the_failing_rank_with_its_exception_and_line(bench: Bench) -> None:
-    bench.write(
+def test_the_first_thing_read_is_the_failing_rank_with_its_exception_and_line(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: dog\nentrypoint: train.py\nresources: {nodes: 2, processes: 2}\n",
         train_py=GROUP + 'if rank == 3:\n    raise ValueError("the dog ate shard 3")\n' + FOREVER,
     )
-    result = bench.run("submit", "--run-id", "dog-1")
+    result = cli.run("submit", "--run-id", "dog-1")
     assert result.code == 1
     told = [line for line in result.err.splitlines() if not line.startswith(("dog-1  2 nodes", "  ("))]
     assert told[0].startswith("dog-1 failed after")
     assert told[0].endswith("rank 3 (node 1) raised ValueError: the dog ate shard 3")
     assert told[1].strip() == 'train.py:11  raise ValueError("the dog ate shard 3")'
     assert "closed" not in result.err
-    state = bench.json("status", "dog-1")
+    state = cli.json("status", "dog-1")
     assert (state["error"]["rank"], state["error"]["node"], state["error"]["line"]) == (3, 1, 11)
     assert "ValueError: the dog ate shard 3" in state["error"]["traceback"]
     assert "worker.py" not in state["error"]["traceback"]
-    assert bench.run("wait", "dog-1").code == 1
-    assert bench.processes() == []
+    assert cli.run("wait", "dog-1").code == 1
+    assert cli.processes() == []
 
 
-def test_ten_kills_of_a_rank_are_ten_restarts_and_then_success(bench: Bench) -> None:
-    bench.write(
+def test_ten_kills_of_a_rank_are_ten_restarts_and_then_success(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: cat\nentrypoint: train.py\nresources: {processes: 2}\nlimits: {restarts: 10}\n",
         train_py=GROUP
         + "if attempt < 10 and rank == attempt % 2:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         + "dist.all_reduce(torch.ones(1))\nprint('nine lives and one')\n",
     )
-    result = bench.run("submit", "--run-id", "cat-1")
+    result = cli.run("submit", "--run-id", "cat-1")
     assert result.code == 0, result.err
-    assert bench.json("status", "cat-1")["restarts"] == 10
-    why = [event["why"] for event in bench.events("cat-1") if event["type"] == "restarted"]
+    assert cli.json("status", "cat-1")["restarts"] == 10
+    why = [event["why"] for event in cli.events("cat-1") if event["type"] == "restarted"]
     assert why == [f"rank {n % 2} (node 0) was killed by SIGKILL (out of host memory?)" for n in range(10)]
 
 
-def test_a_rank_killed_on_one_of_two_nodes_restarts_both(bench: Bench) -> None:
-    bench.write(
+def test_a_rank_killed_on_one_of_two_nodes_restarts_both(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: two\nentrypoint: train.py\nresources: {nodes: 2, processes: 1}\nlimits: {restarts: 2}\n",
         train_py=GROUP
         + "if not os.path.exists('../../died') and rank == 1:\n    open('../../died', 'w').close()\n"
         + "    os.kill(os.getpid(), signal.SIGKILL)\n"
         + "emit('rank_is', node_rank=int(os.environ['CLOUDTRAIN_NODE_RANK']))\ndist.all_reduce(torch.ones(1))\n",
     )
-    result = bench.run("submit", "--run-id", "two-1")
+    result = cli.run("submit", "--run-id", "two-1")
     assert result.code == 0, result.err
-    ranks = [(e["rank"], e["node_rank"]) for e in bench.events("two-1") if e["type"] == "rank_is"]
+    ranks = [(e["rank"], e["node_rank"]) for e in cli.events("two-1") if e["type"] == "rank_is"]
     assert set(ranks[-2:]) == {(0, 0), (1, 1)}, "ranks keep the order of the nodes under c10d too"
-    log = bench.run("logs", "two-1").out
+    log = cli.run("logs", "two-1").out
     assert "frame #" not in log, "the node with the store may leave first: that is no crash"
     assert "node_rank is only used" not in log
 
 
-def test_a_rank_that_leaves_by_exit_code_is_named(bench: Bench) -> None:
-    bench.write(
+def test_a_rank_that_leaves_by_exit_code_is_named(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: exit\nentrypoint: train.py\nresources: {processes: 2}\n",
         train_py=GROUP + "if rank == 1:\n    os._exit(7)\n" + FOREVER,
     )
-    result = bench.run("submit", "--run-id", "exit-1")
+    result = cli.run("submit", "--run-id", "exit-1")
     assert result.code == 1
     assert "rank 1 (node 0) exited with code 7" in result.err
 
 
-def test_a_rank_that_ends_well_while_another_waits_for_it_is_named(bench: Bench) -> None:
-    bench.write(
+def test_a_rank_that_ends_well_while_another_waits_for_it_is_named(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: early\nentrypoint: train.py\nresources: {processes: 2}\n",
         train_py=GROUP + "if rank == 1:\n    sys.exit(0)\n" + FOREVER,
     )
-    result = bench.run("submit", "--run-id", "early-1")
+    result = cli.run("submit", "--run-id", "early-1")
     assert result.code == 1
     assert "rank 1 (node 0) ended with exit code 0 while rank 0 still waited for it" in result.err
 
 
-def test_a_crash_below_python_is_told_with_the_line_of_python(bench: Bench) -> None:
-    bench.write(
+def test_a_crash_below_python_is_told_with_the_line_of_python(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: crash\nentrypoint: train.py\n",
         train_py="import os\ndef deep():\n    os.kill(os.getpid(), 11)\ndeep()\n",
     )
-    result = bench.run("submit", "--run-id", "crash-1")
+    result = cli.run("submit", "--run-id", "crash-1")
     assert result.code == 1
     assert "rank 0 (node 0) was killed by SIGSEGV" in result.err
     assert "train.py:3  os.kill(os.getpid(), 11)" in result.err
-    assert "Fatal Python error: Segmentation fault" in bench.run("logs", "crash-1").out
+    assert "Fatal Python error: Segmentation fault" in cli.run("logs", "crash-1").out
 
 
-def test_processes_that_never_meet_are_told_of_and_are_a_failure_where_that_is_asked_for(bench: Bench) -> None:
-    bench.write(
+def test_processes_that_never_meet_are_told_of_and_are_a_failure_where_that_is_asked_for(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: apart\nentrypoint: train.py\nresources: {processes: 2}\n", train_py="print('my own model')\n"
     )
-    result = bench.run("submit", "--run-id", "apart-1")
+    result = cli.run("submit", "--run-id", "apart-1")
     assert result.code == 0
     assert "warning: the processes of this job never formed one torch.distributed group" in result.err
-    assert len(bench.json("status", "apart-1")["warnings"]) == 1
-    required = bench.run("submit", "--run-id", "apart-2", "--set", "launch.require_group=true")
+    assert len(cli.json("status", "apart-1")["warnings"]) == 1
+    required = cli.run("submit", "--run-id", "apart-2", "--set", "launch.require_group=true")
     assert required.code == 1
     assert "ended without having joined one torch.distributed group with all others" in required.err
 
 
-def test_stop_ends_even_a_program_that_ignores_it_and_its_runaway_child(bench: Bench) -> None:
-    bench.write(
+def test_stop_ends_even_a_program_that_ignores_it_and_its_runaway_child(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: mule\nentrypoint: train.py\nresources: {nodes: 2, processes: 1}\n",
         train_py="import signal, subprocess, time\nfrom cloudtrain_job import emit\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
         "emit('training', child=child.pid)\ntime.sleep(600)\n",
     )
-    submitted = bench.run("submit", "--run-id", "mule-1", "--detach", CLOUDTRAIN_STOP_GRACE="6 s")
+    submitted = cli.run("submit", "--run-id", "mule-1", "--detach", CLOUDTRAIN_STOP_GRACE="6 s")
     assert (submitted.code, submitted.out) == (0, "mule-1\n")
-    child = bench.await_event("mule-1", lambda e: e["type"] == "training")["child"]
-    stopped = bench.run("stop", "mule-1")
+    child = cli.wait_for_event("mule-1", lambda e: e["type"] == "training")["child"]
+    stopped = cli.run("stop", "mule-1")
     assert stopped.code == 5
     assert "stop was asked (by force, after the grace period)" in stopped.err
-    state = bench.json("status", "mule-1")
+    state = cli.json("status", "mule-1")
     assert state["state"] == "stopped"
     assert state["ended"] - state["created"] < 600, "the child alone would sleep so long"
-    assert bench.processes() == []
+    assert cli.processes() == []
     assert not is_running(child)
-    started = [event for event in bench.events("mule-1") if event["type"] == "node_started"]
+    started = [event for event in cli.events("mule-1") if event["type"] == "node_started"]
     assert [event["scratch"] for event in started if Path(event["scratch"]).exists()] == []
 
 
-def test_a_stop_at_once_after_submit_is_not_lost(bench: Bench) -> None:
-    bench.write(
+def test_a_stop_at_once_after_submit_is_not_lost(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: hasty\nentrypoint: train.py\n",
         train_py="import time\ntime.sleep(600)\n",
         go_py="import cloudtrain\nrun = cloudtrain.submit(cloudtrain.plan(cloudtrain.load()))\n"
@@ -169,8 +169,8 @@ def test_a_stop_at_once_after_submit_is_not_lost(bench: Bench) -> None:
     )
     done = subprocess.run(
         [sys.executable, "go.py"],
-        cwd=bench.folder / "job",
-        env=bench.environment(),
+        cwd=cli.folder / "job",
+        env=cli.environment(),
         capture_output=True,
         text=True,
         timeout=HANG_SECONDS,
@@ -179,90 +179,90 @@ def test_a_stop_at_once_after_submit_is_not_lost(bench: Bench) -> None:
     assert done.stdout == "stopped | stop was asked\n"
 
 
-def test_what_the_failing_rank_said_last_is_on_the_screen(bench: Bench) -> None:
-    bench.write(
+def test_what_the_failing_rank_said_last_is_on_the_screen(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: last\nentrypoint: train.py\nresources: {processes: 2}\n",
         train_py=GROUP
         + "if rank == 0:\n    print('reading shard 7 of 9')\n    sys.exit('config lacks [data]')\n"
         + FOREVER,
     )
-    result = bench.run("submit")
+    result = cli.run("submit")
     assert result.code == 1
     assert "reading shard 7 of 9" in result.err
     assert "rank 0 (node 0) config lacks [data]" in result.err
 
 
-def test_a_rendezvous_that_cannot_be_is_told_by_its_own_words(bench: Bench) -> None:
-    bench.write(job_yaml="name: odd\nentrypoint: train.py\nenv: {TORCH_LOGS: bogus}\n", train_py="print('never')\n")
-    result = bench.run("submit")
+def test_a_rendezvous_that_cannot_be_is_told_by_its_own_words(cli: CommandLine) -> None:
+    cli.write(job_yaml="name: odd\nentrypoint: train.py\nenv: {TORCH_LOGS: bogus}\n", train_py="print('never')\n")
+    result = cli.run("submit")
     assert result.code == 1
     assert "bogus" in result.err
     assert "This is a bug" not in result.err
 
 
-def test_max_runtime_stops_a_run_with_its_own_exit_code(bench: Bench) -> None:
-    bench.write(
+def test_max_runtime_stops_a_run_with_its_own_exit_code(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: slow\nentrypoint: train.py\nlimits: {max_runtime: 4 s}\n",
         train_py="import time\ntime.sleep(600)\n",
     )
-    result = bench.run("submit", "--run-id", "slow-1")
+    result = cli.run("submit", "--run-id", "slow-1")
     assert result.code == 5
     assert "max_runtime of 4 s is over" in result.err
 
 
-def test_giving_up_waiting_tells_the_state_in_json(bench: Bench) -> None:
-    bench.write(job_yaml="name: long\nentrypoint: train.py\n", train_py="import time\ntime.sleep(600)\n")
-    bench.run("submit", "--run-id", "long-1", "--detach")
-    waited = bench.run("wait", "long-1", "--timeout", "1 s", "--json")
+def test_giving_up_waiting_tells_the_state_in_json(cli: CommandLine) -> None:
+    cli.write(job_yaml="name: long\nentrypoint: train.py\n", train_py="import time\ntime.sleep(600)\n")
+    cli.run("submit", "--run-id", "long-1", "--detach")
+    waited = cli.run("wait", "long-1", "--timeout", "1 s", "--json")
     assert waited.code == 5
     assert json.loads(waited.out)["state"] in ("pending", "running")
-    assert bench.run("stop", "long-1").code == 5
+    assert cli.run("stop", "long-1").code == 5
 
 
-def test_a_killed_client_loses_nothing(bench: Bench) -> None:
-    bench.write(
+def test_a_killed_client_loses_nothing(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: ghost\nentrypoint: train.py\nresources: {processes: 2}\n",
         train_py=GROUP + "import pathlib\nwhile not pathlib.Path('../../../go').exists():\n    time.sleep(0.02)\n"
         "dist.barrier()\nprint('finished without you')\n",
     )
-    client = bench.begin("submit", "--run-id", "ghost-1")
-    bench.await_event("ghost-1", lambda e: e["type"] == "training")
+    client = cli.start("submit", "--run-id", "ghost-1")
+    cli.wait_for_event("ghost-1", lambda e: e["type"] == "training")
     os.killpg(client.pid, signal.SIGKILL)
     client.wait()
-    (bench.run_folder("ghost-1") / "go").touch()
-    waited = bench.run("wait", "ghost-1")
+    (cli.run_folder("ghost-1") / "go").touch()
+    waited = cli.run("wait", "ghost-1")
     assert waited.code == 0, waited.err
-    assert "finished without you" in bench.run("logs", "ghost-1").out
+    assert "finished without you" in cli.run("logs", "ghost-1").out
 
 
-def test_interrupting_the_client_detaches_and_says_how_to_go_on(bench: Bench) -> None:
-    bench.write(
+def test_interrupting_the_client_detaches_and_says_how_to_go_on(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: leave\nentrypoint: train.py\n",
         train_py="import time, pathlib\nfrom cloudtrain_job import emit\nemit('training')\n"
         "while not pathlib.Path('../../../go').exists():\n    time.sleep(0.02)\n",
     )
-    client = bench.begin("submit", "--run-id", "leave-1")
-    bench.await_event("leave-1", lambda e: e["type"] == "training")
+    client = cli.start("submit", "--run-id", "leave-1")
+    cli.wait_for_event("leave-1", lambda e: e["type"] == "training")
     client.send_signal(signal.SIGINT)
-    _, said = client.communicate(timeout=HANG_SECONDS)
+    _, stderr = client.communicate(timeout=HANG_SECONDS)
     assert client.returncode == 130
-    assert "leave-1 goes on without you" in said
-    assert "cloudtrain stop leave-1" in said
-    assert "Traceback" not in said
-    (bench.run_folder("leave-1") / "go").touch()
-    assert bench.run("wait", "leave-1").code == 0
+    assert "leave-1 goes on without you" in stderr
+    assert "cloudtrain stop leave-1" in stderr
+    assert "Traceback" not in stderr
+    (cli.run_folder("leave-1") / "go").touch()
+    assert cli.run("wait", "leave-1").code == 0
 
 
-def test_two_runs_at_once_do_not_disturb_each_other(bench: Bench) -> None:
-    bench.write(
+def test_two_runs_at_once_do_not_disturb_each_other(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: twin\nentrypoint: train.py\nresources: {processes: 2}\n",
         train_py=GROUP + "print('mine', os.environ['CLOUDTRAIN_RUN_ID'])\ndist.barrier()\n",
     )
     for run in ("twin-1", "twin-2"):
-        assert bench.run("submit", "--run-id", run, "--detach").code == 0
+        assert cli.run("submit", "--run-id", run, "--detach").code == 0
     for run in ("twin-1", "twin-2"):
-        assert bench.run("wait", run).code == 0
-        assert set(bench.run("logs", run, "--grep", "mine").out.splitlines()) == {
+        assert cli.run("wait", run).code == 0
+        assert set(cli.run("logs", run, "--grep", "mine").out.splitlines()) == {
             f"[rank 0] mine {run}",
             f"[rank 1] mine {run}",
         }

@@ -20,11 +20,11 @@ from cloudtrain.submission.build import prune
 from cloudtrain.submission.images import ensure_pushed
 from cloudtrain.submission.registry import inspect_image
 from tests.fakes.azure.cloud import AzureCloud
+from tests.support.command_line import CommandLine
 from tests.support.engine import left_of
 from tests.support.limits import HANG_SECONDS
 from tests.support.registry import logged_in, registry
 from tests.support.waiting import eventually
-from tests.support.workbench import Bench
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
@@ -62,9 +62,9 @@ def mark(docker: DockerClient) -> Iterator[str]:
 
 
 @pytest.fixture
-def folder(bench: Bench, mark: str) -> Path:
+def folder(cli: CommandLine, mark: str) -> Path:
     """The folder of a small image that no other test has."""
-    made = bench.folder / "job" / "image"
+    made = cli.folder / "job" / "image"
     made.mkdir(parents=True)
     (made / "Dockerfile").write_text(f"FROM scratch\nLABEL {mark}\nCOPY data /data\n")
     (made / "data").write_bytes(os.urandom(3_000_000))
@@ -72,15 +72,15 @@ def folder(bench: Bench, mark: str) -> Path:
 
 
 @pytest.fixture
-def bench(bench: Bench) -> Bench:
+def cli(cli: CommandLine) -> CommandLine:
     """A bench with a job whose image is its own; each call of the docker program is written down."""
     program = shutil.which("docker")
     if program is None:
         pytest.skip("the docker program is not installed")
-    bench.write(job_yaml=JOB, train_py="print('trained')\n")
-    replace_docker(bench, f'exec {program} "$@"')
-    bench.env["DOCKER_CONFIG"] = str(bench.folder)
-    return bench
+    cli.write(job_yaml=JOB, train_py="print('trained')\n")
+    replace_docker(cli, f'exec {program} "$@"')
+    cli.env["DOCKER_CONFIG"] = str(cli.folder)
+    return cli
 
 
 def _removed(docker: DockerClient, image: str) -> bool:
@@ -93,17 +93,17 @@ def _removed(docker: DockerClient, image: str) -> bool:
     return True
 
 
-def replace_docker(bench: Bench, then: str) -> None:
+def replace_docker(cli: CommandLine, then: str) -> None:
     """Another client program, which says what it is called with and does something then."""
-    path = bench.folder / "docker"
-    path.write_text(f"#!/bin/sh\necho \"$1\" >> '{bench.folder}/called'\n{then}\n")
+    path = cli.folder / "docker"
+    path.write_text(f"#!/bin/sh\necho \"$1\" >> '{cli.folder}/called'\n{then}\n")
     path.chmod(0o755)
-    bench.env["DOCKER"] = str(path)
+    cli.env["DOCKER"] = str(path)
 
 
-def builds(bench: Bench) -> int:
+def builds(cli: CommandLine) -> int:
     """How often docker was asked to build."""
-    called = bench.folder / "called"
+    called = cli.folder / "called"
     return called.read_text().split().count("build") if called.exists() else 0
 
 
@@ -113,10 +113,10 @@ def here(docker: DockerClient, mark: str) -> set[str]:
 
 
 def test_what_is_built_is_pushed_once_and_known_by_its_digest(
-    bench: Bench, folder: Path, host: str, docker: DockerClient, mark: str, monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, folder: Path, host: str, docker: DockerClient, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("DOCKER", "DOCKER_CONFIG"):
-        monkeypatch.setenv(name, bench.env[name])
+        monkeypatch.setenv(name, cli.env[name])
     recipe = recipe_of(folder / "Dockerfile", platform="linux/amd64")
     told: list[tuple[int, int]] = []
     address = ensure_pushed(recipe, f"{host}/own:{recipe.tag}", lambda done, total: told.append((done, total)))
@@ -131,19 +131,19 @@ def test_what_is_built_is_pushed_once_and_known_by_its_digest(
     assert told[-1][0] == told[-1][1] >= 3_000_000
     docker.images.remove(recipe.name, force=True)
     assert ensure_pushed(recipe, f"{host}/own:{recipe.tag}") == address
-    assert builds(bench) == 1
+    assert builds(cli) == 1
 
 
 def test_a_job_on_azure_names_the_digest_and_the_next_one_builds_and_pushes_nothing(
-    bench: Bench, folder: Path, host: str, docker: DockerClient, mark: str
+    cli: CommandLine, folder: Path, host: str, docker: DockerClient, mark: str
 ) -> None:
     with AzureCloud(phase_seconds=3600) as cloud:
-        bench.env |= cloud.environment() | {"CLOUDTRAIN_AZURE_REPOSITORY": f"{host}/own"}
+        cli.env |= cloud.environment() | {"CLOUDTRAIN_AZURE_REPOSITORY": f"{host}/own"}
         asked = []
         for run in ("first-1", "second-1"):
             cloud.endpoint.reset()
-            said = bench.run("submit", "--provider", "azure", "--run-id", run, "--detach")
-            assert said.code == 0, said.err
+            result = cli.run("submit", "--provider", "azure", "--run-id", run, "--detach")
+            assert result.code == 0, result.err
             assert [call.operation for call, _ in cloud.endpoint.sent].count("PutJob") == 1
             asked.append(json.dumps([body for _, body in cloud.endpoint.sent]))
             for image in docker.images.list(filters={"label": mark}):
@@ -152,49 +152,49 @@ def test_a_job_on_azure_names_the_digest_and_the_next_one_builds_and_pushes_noth
         found = inspect_image(f"{host}/own:{tag}")
         assert found is not None
         assert all(f"{host}/own@{found.digest}" in text for text in asked)
-        found_run = cloudtrain.find_run("second-1", data_dir=str(bench.data))
+        found_run = cloudtrain.find_run("second-1", data_dir=str(cli.data))
         assert (found_run.cached_status().image, found_run.cached_status().image_digest) == (
             f"{host}/own@{found.digest}",
             found.digest,
         )
-        assert f"{host}/own@{found.digest}" in bench.run("status", "second-1").out
-        planned = bench.document("second-1", "plan.json")["target"]["facts"]["image"]
+        assert f"{host}/own@{found.digest}" in cli.run("status", "second-1").out
+        planned = cli.document("second-1", "plan.json")["target"]["facts"]["image"]
         assert planned == f"{host}/own:{tag}", "the plan is kept as it was shown"
-        assert builds(bench) == 1
+        assert builds(cli) == 1
 
 
 @pytest.mark.torchrun
 def test_a_job_in_containers_runs_in_its_own_image_which_is_built_once(
-    bench: Bench, folder: Path, image: str, docker: DockerClient, mark: str
+    cli: CommandLine, folder: Path, image: str, docker: DockerClient, mark: str
 ) -> None:
     (folder / "Dockerfile").write_text(f"FROM {image}\nLABEL {mark}\nENV MADE_FOR=this-job\n")
-    bench.write(train_py="import os\nprint('made for', os.environ['MADE_FOR'])\n")
+    cli.write(train_py="import os\nprint('made for', os.environ['MADE_FOR'])\n")
     for run in ("first-1", "second-1"):
-        said = bench.run("submit", "--provider", "docker", "--run-id", run)
-        assert said.code == 0, said.err
-        assert "made for this-job" in bench.run("logs", run).out
+        result = cli.run("submit", "--provider", "docker", "--run-id", run)
+        assert result.code == 0, result.err
+        assert "made for this-job" in cli.run("logs", run).out
     name = f"cloudtrain:{recipe_of(folder / 'Dockerfile').tag}"
-    assert (here(docker, mark), builds(bench)) == ({name}, 1)
-    assert bench.document("first-1", "plan.json")["target"]["facts"]["image"] == name
-    assert left_of(docker, bench.data) == []
+    assert (here(docker, mark), builds(cli)) == ({name}, 1)
+    assert cli.document("first-1", "plan.json")["target"]["facts"]["image"] == name
+    assert left_of(docker, cli.data) == []
 
 
-def test_a_pushed_image_is_known_here_by_its_digest(bench: Bench, folder: Path, host: str) -> None:
-    address = bench.json("image", "push", str(folder / "Dockerfile"), "--to", f"{host}/own")["image"]
-    there = bench.run("check", "--provider", "docker", "--set", f"image={address}")
+def test_a_pushed_image_is_known_here_by_its_digest(cli: CommandLine, folder: Path, host: str) -> None:
+    address = cli.json("image", "push", str(folder / "Dockerfile"), "--to", f"{host}/own")["image"]
+    there = cli.run("check", "--provider", "docker", "--set", f"image={address}")
     assert (there.code, "there is no image" in there.err) == (0, False), there.err
     other = f"{address.partition('@')[0]}@sha256:{'0' * 64}"
-    assert f"there is no image {other}" in bench.run("check", "--provider", "docker", "--set", f"image={other}").err
+    assert f"there is no image {other}" in cli.run("check", "--provider", "docker", "--set", f"image={other}").err
 
 
 def test_a_changed_dockerfile_has_another_name_and_the_same_one_the_same(
-    bench: Bench, folder: Path, docker: DockerClient, mark: str
+    cli: CommandLine, folder: Path, docker: DockerClient, mark: str
 ) -> None:
     build = ("image", "build", str(folder / "Dockerfile"), "--tag", "cloudtrain-test-own:1")
-    first, again = (bench.json(*build) for _ in range(2))
+    first, again = (cli.json(*build) for _ in range(2))
     with (folder / "Dockerfile").open("a") as file:
         file.write("ENV CHANGED=1\n")
-    changed = bench.json(*build)
+    changed = cli.json(*build)
     assert first == again
     assert changed["image"] != first["image"]
     assert here(docker, mark) == {first["image"], changed["image"], "cloudtrain-test-own:1"}
@@ -202,15 +202,15 @@ def test_a_changed_dockerfile_has_another_name_and_the_same_one_the_same(
 
 
 def test_prune_removes_what_was_built_and_nobody_uses_or_has_named(
-    bench: Bench, folder: Path, docker: DockerClient, mark: str, monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, folder: Path, docker: DockerClient, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudtrain.submission.build.INPUTS_LABEL", mark)  # of these images alone
     build = ("image", "build", str(folder / "Dockerfile"))
-    named = bench.json(*build, "--tag", "cloudtrain-test-own:2")["image"]
+    named = cli.json(*build, "--tag", "cloudtrain-test-own:2")["image"]
     (folder / "data").write_bytes(b"2")
-    used = bench.json(*build)["image"]
+    used = cli.json(*build)["image"]
     (folder / "data").write_bytes(b"3")
-    idle = bench.json(*build)["image"]
+    idle = cli.json(*build)["image"]
     container = docker.containers.create(used, command="/data")
     try:
         assert prune(3600) == [], "too young"
@@ -222,58 +222,58 @@ def test_prune_removes_what_was_built_and_nobody_uses_or_has_named(
         container.remove()
 
 
-def test_docker_login_is_all_that_a_private_registry_needs(bench: Bench, folder: Path, private: str) -> None:
+def test_docker_login_is_all_that_a_private_registry_needs(cli: CommandLine, folder: Path, private: str) -> None:
     push = ("image", "push", str(folder / "Dockerfile"), "--to", f"{private}/own")
-    kept = logged_in(bench.folder / "kept", private)
-    before = (bench.folder / "kept" / "config.json").read_text()
-    said = bench.run(*push, **kept)
-    assert said.code == 0, said.err
-    assert said.out.startswith(f"{private}/own@sha256:")
-    assert (bench.folder / "kept" / "config.json").read_text() == before
-    again = bench.run(*push, **kept)
-    assert (again.out, builds(bench)) == (said.out, 1)
+    kept = logged_in(cli.folder / "kept", private)
+    before = (cli.folder / "kept" / "config.json").read_text()
+    result = cli.run(*push, **kept)
+    assert result.code == 0, result.err
+    assert result.out.startswith(f"{private}/own@sha256:")
+    assert (cli.folder / "kept" / "config.json").read_text() == before
+    again = cli.run(*push, **kept)
+    assert (again.out, builds(cli)) == (result.out, 1)
 
 
 @pytest.mark.parametrize("password", [None, "wrong"])
-def test_without_it_the_words_say_so(bench: Bench, folder: Path, private: str, password: str | None) -> None:
-    kept = logged_in(bench.folder / "kept", private, password) if password else {}
-    said = bench.run("image", "push", str(folder / "Dockerfile"), "--to", f"{private}/own", **kept)
-    assert said.code == 4
-    assert f"error: the registry did not take {private}/own:" in said.err
-    assert f"docker login {private}, or a right to push there" in said.err
+def test_without_it_the_words_say_so(cli: CommandLine, folder: Path, private: str, password: str | None) -> None:
+    kept = logged_in(cli.folder / "kept", private, password) if password else {}
+    result = cli.run("image", "push", str(folder / "Dockerfile"), "--to", f"{private}/own", **kept)
+    assert result.code == 4
+    assert f"error: the registry did not take {private}/own:" in result.err
+    assert f"docker login {private}, or a right to push there" in result.err
 
 
-def test_a_registry_that_is_not_there_is_told(bench: Bench, folder: Path) -> None:
-    said = bench.run("image", "push", str(folder / "Dockerfile"), "--to", f"{DEAD}/own")
-    assert said.code == 4
-    assert f"error: the registry did not take {DEAD}/own:" in said.err
-    assert "look at the registry's name and the network" in said.err
+def test_a_registry_that_is_not_there_is_told(cli: CommandLine, folder: Path) -> None:
+    result = cli.run("image", "push", str(folder / "Dockerfile"), "--to", f"{DEAD}/own")
+    assert result.code == 4
+    assert f"error: the registry did not take {DEAD}/own:" in result.err
+    assert "look at the registry's name and the network" in result.err
 
 
-def test_a_build_that_fails_is_shown_and_starts_nothing(bench: Bench, folder: Path) -> None:
+def test_a_build_that_fails_is_shown_and_starts_nothing(cli: CommandLine, folder: Path) -> None:
     (folder / "Dockerfile").write_text("FROM scratch\nCOPY no-such-file /\n")
-    said = bench.run("submit", "--provider", "docker")
-    assert said.code == 4
-    assert "no-such-file" in said.err.partition("error: ")[0], "what docker said"
-    assert "was not built: docker build ended with" in said.err
-    assert "the same by hand: " in said.err
-    assert bench.json("list") == []
+    result = cli.run("submit", "--provider", "docker")
+    assert result.code == 4
+    assert "no-such-file" in result.err.partition("error: ")[0], "what docker said"
+    assert "was not built: docker build ended with" in result.err
+    assert "the same by hand: " in result.err
+    assert cli.json("list") == []
 
 
-def test_without_the_docker_program_the_words_say_so(bench: Bench, folder: Path) -> None:
-    said = bench.run("submit", "--provider", "docker", DOCKER="/no/such/program")
-    assert said.code == 4
-    assert "the program /no/such/program cannot be started" in said.err
-    assert bench.json("list") == []
+def test_without_the_docker_program_the_words_say_so(cli: CommandLine, folder: Path) -> None:
+    result = cli.run("submit", "--provider", "docker", DOCKER="/no/such/program")
+    assert result.code == 4
+    assert "the program /no/such/program cannot be started" in result.err
+    assert cli.json("list") == []
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["ctrl-c", "kill"])
-def test_a_submit_that_ends_amid_a_build_leaves_no_run(bench: Bench, folder: Path, number: int, code: int) -> None:
-    replace_docker(bench, 'if [ "$1" = build ]; then exec sleep 600; fi; exit 1')
-    submitting = bench.begin("submit", "--provider", "docker")
-    eventually(lambda: builds(bench))
+def test_a_submit_that_ends_amid_a_build_leaves_no_run(cli: CommandLine, folder: Path, number: int, code: int) -> None:
+    replace_docker(cli, 'if [ "$1" = build ]; then exec sleep 600; fi; exit 1')
+    submitting = cli.start("submit", "--provider", "docker")
+    eventually(lambda: builds(cli))
     os.killpg(submitting.pid, number)
     _, err = submitting.communicate(timeout=HANG_SECONDS)
     assert (submitting.returncode, "Traceback" in err) == (code, False), err
-    assert bench.json("list") == []
-    assert bench.processes() == []
+    assert cli.json("list") == []
+    assert cli.processes() == []

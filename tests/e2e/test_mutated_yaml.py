@@ -133,11 +133,11 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def assert_answered_in_words(job: Path, text: str) -> None:
     job.write_bytes(text.encode("utf-8", "surrogatepass"))
-    said = call("check", "--json")
-    assert said.code in (0, 2, 3), f"{said.err}\n{text}"
-    assert "Traceback" not in said.out + said.err
-    answer = json.loads(said.out)
-    if said.code == 2:
+    result = call("check", "--json")
+    assert result.code in (0, 2, 3), f"{result.err}\n{text}"
+    assert "Traceback" not in result.out + result.err
+    answer = json.loads(result.out)
+    if result.code == 2:
         places = [mistake["where"] for mistake in answer["error"].get("mistakes", [])]
         assert all(re.search(r"job\.yaml:\d+:\d+$", place) for place in places), places
         assert places or answer["error"]["message"].startswith("job.yaml: ")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.workbench import Bench, Result
+from tests.support.command_line import CommandLine, CommandResult
 
 pytestmark = [pytest.mark.torchrun]
 
@@ -52,48 +52,48 @@ JOB = "name: odd\nentrypoint: train.py\nenv: {MASTER_KEY: abc}\n"
 
 
 @pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, Result]]:
-    bench = Bench(tmp_path_factory.mktemp("odd") / "bench")
-    bench.write(job_yaml=JOB, train_py=SCRIPT, contract_py=MODULE, failure_py=MODULE, notebook_py=MODULE)
-    yield bench, bench.run("submit", "--run-id", "odd-1")
-    bench.close()
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLine, CommandResult]]:
+    cli = CommandLine(tmp_path_factory.mktemp("odd") / "workspace")
+    cli.write(job_yaml=JOB, train_py=SCRIPT, contract_py=MODULE, failure_py=MODULE, notebook_py=MODULE)
+    yield cli, cli.run("submit", "--run-id", "odd-1")
+    cli.close()
 
 
-def found(bench: Bench) -> dict[str, Any]:
-    return next(event for event in bench.events("odd-1") if event["type"] == "found")
+def found(cli: CommandLine) -> dict[str, Any]:
+    return next(event for event in cli.events("odd-1") if event["type"] == "found")
 
 
-def test_closing_its_output_does_not_turn_success_into_failure(odd: tuple[Bench, Result]) -> None:
+def test_closing_its_output_does_not_turn_success_into_failure(odd: tuple[CommandLine, CommandResult]) -> None:
     assert odd[1].code == 0, odd[1].err
 
 
-def test_its_own_modules_win_over_ours(odd: tuple[Bench, Result]) -> None:
+def test_its_own_modules_win_over_ours(odd: tuple[CommandLine, CommandResult]) -> None:
     assert found(odd[0])["own"] == ["mine", "mine", "mine"]
 
 
-def test_its_file_is_found_from_any_folder(odd: tuple[Bench, Result]) -> None:
+def test_its_file_is_found_from_any_folder(odd: tuple[CommandLine, CommandResult]) -> None:
     event = found(odd[0])
     assert (event["exists"], event["source"], event["argv0"]) == (True, "\nimport", "train.py")
 
 
-def test_its_variables_arrive(odd: tuple[Bench, Result]) -> None:
+def test_its_variables_arrive(odd: tuple[CommandLine, CommandResult]) -> None:
     assert found(odd[0])["key"] == "abc"
 
 
-def test_lines_that_look_like_events_change_nothing(odd: tuple[Bench, Result]) -> None:
+def test_lines_that_look_like_events_change_nothing(odd: tuple[CommandLine, CommandResult]) -> None:
     state = odd[0].json("status", "odd-1")
     assert state["state"] == "succeeded"
     assert "[rank 0] no newline yet" in odd[0].run("logs", "odd-1").out
 
 
-def test_a_number_that_json_lacks_is_null_in_json(odd: tuple[Bench, Result]) -> None:
+def test_a_number_that_json_lacks_is_null_in_json(odd: tuple[CommandLine, CommandResult]) -> None:
     assert (
         odd[0].json("status", "odd-1")["metrics"]
         == {"loss": None, "accuracy": 0.5, "huge": None, "forged": None} | MANY
     )
 
 
-def test_every_line_that_is_kept_is_json_that_any_reader_knows(odd: tuple[Bench, Result]) -> None:
+def test_every_line_that_is_kept_is_json_that_any_reader_knows(odd: tuple[CommandLine, CommandResult]) -> None:
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is not JSON")
 
@@ -101,22 +101,22 @@ def test_every_line_that_is_kept_is_json_that_any_reader_knows(odd: tuple[Bench,
     assert [json.loads(line, parse_constant=refuse) for line in lines]
 
 
-def test_for_people_it_is_told_as_nan(odd: tuple[Bench, Result]) -> None:
+def test_for_people_it_is_told_as_nan(odd: tuple[CommandLine, CommandResult]) -> None:
     assert "loss nan  accuracy 0.5  huge nan" in odd[0].run("status", "odd-1").out
 
 
-def test_its_own_exception_hook_is_called_and_the_error_is_told(odd: tuple[Bench, Result]) -> None:
-    bench, _ = odd
-    result = bench.run("submit", "--run-id", "odd-2", "--set", "args=[--fail]")
+def test_its_own_exception_hook_is_called_and_the_error_is_told(odd: tuple[CommandLine, CommandResult]) -> None:
+    cli, _ = odd
+    result = cli.run("submit", "--run-id", "odd-2", "--set", "args=[--fail]")
     assert result.code == 1
     assert "raised LookupError: on purpose" in result.err
-    assert [event["kind"] for event in bench.events("odd-2") if event["type"] == "hooked"] == ["LookupError"]
-    log = bench.run("logs", "odd-2").out
+    assert [event["kind"] for event in cli.events("odd-2") if event["type"] == "hooked"] == ["LookupError"]
+    log = cli.run("logs", "odd-2").out
     assert log.count("LookupError: on purpose") == 2, "once in the traceback, once in the launcher's last word"
     assert "worker.py" not in log
 
 
-def test_a_misused_helper_is_told_at_the_line_that_misused_it(odd: tuple[Bench, Result]) -> None:
+def test_a_misused_helper_is_told_at_the_line_that_misused_it(odd: tuple[CommandLine, CommandResult]) -> None:
     result = odd[0].run("submit", "--run-id", "odd-3", "--set", "args=[--misuse]")
     assert result.code == 1
     assert 'log_metrics(loss="abc")' in result.err

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.cloud_life import DIGITS, POLL
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud
-from tests.support.workbench import Bench
+from tests.support.command_line import CommandLine
 
 pytestmark = [pytest.mark.torchrun]
 
@@ -27,16 +27,16 @@ HERE = {
 def test_one_job_trains_the_same_parameters_wherever_it_runs(tmp_path: Path) -> None:
     """In the clouds it is started as the end of each rehearsal says."""
     with Cloud() as aws, AzureCloud() as azure:
-        bench = Bench(tmp_path / "bench", env={**aws.environment(), **azure.environment(), **POLL})
+        cli = CommandLine(tmp_path / "workspace", env={**aws.environment(), **azure.environment(), **POLL})
         try:
-            bench.write(job_yaml=JOB)
-            said = {way: bench.run("submit", *flags, "--run-id", way) for way, flags in HERE.items()}
-            assert {way: result.code for way, result in said.items()} == dict.fromkeys(HERE, 0)
-            pay = {way: re.search(r"or pay: cloudtrain (.+)", said[way].err) for way in ("as-aws", "as-azure")}
-            paid = [bench.json(*words[1].split())["run"] for words in pay.values() if words]
-            status = [bench.json("status", run) for run in (*HERE, *paid)]
+            cli.write(job_yaml=JOB)
+            results = {way: cli.run("submit", *flags, "--run-id", way) for way, flags in HERE.items()}
+            assert {way: result.code for way, result in results.items()} == dict.fromkeys(HERE, 0)
+            pay = {way: re.search(r"or pay: cloudtrain (.+)", results[way].err) for way in ("as-aws", "as-azure")}
+            paid = [cli.json(*words[1].split())["run"] for words in pay.values() if words]
+            status = [cli.json("status", run) for run in (*HERE, *paid)]
         finally:
-            bench.close()
+            cli.close()
     contracts = [(told["provider"], told["contract"]) for told in status]
     assert contracts == [
         ("local", "plain"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.rehearsals import MY_TOKEN, TRAINING, Rehearsal, leaves_no_secret
-from tests.support.workbench import Bench, Result
+from tests.support.command_line import CommandLine, CommandResult
 
 pytestmark = [pytest.mark.torchrun]
 
@@ -54,8 +54,8 @@ secrets: {TOKEN: {aws: "secretsmanager:token", local: "env:MY_TOKEN"}}
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    made = Bench(tmp_path_factory.mktemp("rehearsal") / "a folder with spaces")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    made = CommandLine(tmp_path_factory.mktemp("rehearsal") / "a folder with spaces")
     (made.folder / "data").mkdir()
     (made.folder / "data" / "x.txt").write_text("input data")
     (made.folder / "data" / "t.csv").write_text("a,b")
@@ -64,9 +64,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.fixture(scope="module")
-def digits(bench: Bench) -> Result:
-    bench.write(job_yaml=DIGITS)
-    return bench.run("submit", "--as", "aws", "--run-id", "digits-1")
+def digits(cli: CommandLine) -> CommandResult:
+    cli.write(job_yaml=DIGITS)
+    return cli.run("submit", "--as", "aws", "--run-id", "digits-1")
 
 
 class TestAsSageMaker(Rehearsal):
@@ -76,18 +76,18 @@ class TestAsSageMaker(Rehearsal):
         return {**document, "Tags": [tag for tag in document["Tags"] if tag["Key"] != "cloudtrain-planned"]}
 
 
-def seen(bench: Bench, run: str) -> dict[int, dict[str, object]]:
-    return {event["rank"]: event for event in bench.events(run) if event["type"] == "seen"}
+def seen(cli: CommandLine, run: str) -> dict[int, dict[str, object]]:
+    return {event["rank"]: event for event in cli.events(run) if event["type"] == "seen"}
 
 
 @pytest.mark.parametrize("namespaces", ["1", "0"])
-def test_a_script_finds_what_sagemaker_promises(bench: Bench, namespaces: str) -> None:
-    bench.write(job_yaml=JOB, train_py=SCRIPT)
+def test_a_script_finds_what_sagemaker_promises(cli: CommandLine, namespaces: str) -> None:
+    cli.write(job_yaml=JOB, train_py=SCRIPT)
     run = f"seen-{namespaces}"
-    said = bench.run("submit", "--as", "aws", "--run-id", run, MY_TOKEN=MY_TOKEN, CLOUDTRAIN_NAMESPACES=namespaces)
-    assert said.code == 0, said.err
-    assert "aws.role, aws.bucket not set" in said.err or "aws.region, aws.role, aws.bucket not set" in said.err
-    ranks = seen(bench, run)
+    result = cli.run("submit", "--as", "aws", "--run-id", run, MY_TOKEN=MY_TOKEN, CLOUDTRAIN_NAMESPACES=namespaces)
+    assert result.code == 0, result.err
+    assert "aws.role, aws.bucket not set" in result.err or "aws.region, aws.role, aws.bucket not set" in result.err
+    ranks = seen(cli, run)
     assert [ranks[rank]["here"] for rank in (0, 1)] == ["algo-1", "algo-2"]
     for rank in ranks.values():
         assert rank["argv"] == ["it's", "a b", "$HOME", "", f"{rank['train']}/x.txt"]
@@ -96,25 +96,25 @@ def test_a_script_finds_what_sagemaker_promises(bench: Bench, namespaces: str) -
         assert (rank["data"], rank["table"], rank["secret"]) == ("input data", "a,b", MY_TOKEN[:5])
     if namespaces == "1" and ranks[0]["base"] == "/opt/ml":
         assert [ranks[rank]["host"] for rank in (0, 1)] == ["algo-1", "algo-2"]
-    model = bench.run_folder(run) / "model"
+    model = cli.run_folder(run) / "model"
     names = ["best-algo-1", "best-algo-2", "from-algo-1", "from-algo-2"]
     assert sorted(path.name for path in model.iterdir()) == names
-    assert "model/out was left out: a link that leads out (/etc/passwd)" in bench.run("logs", run).out
-    assert bench.run("fetch", run, str(bench.folder / f"fetched-{run}")).code == 0
-    fetched = bench.folder / f"fetched-{run}" / "model"
+    assert "model/out was left out: a link that leads out (/etc/passwd)" in cli.run("logs", run).out
+    assert cli.run("fetch", run, str(cli.folder / f"fetched-{run}")).code == 0
+    fetched = cli.folder / f"fetched-{run}" / "model"
     assert sorted(path.name for path in fetched.iterdir()) == names
     assert fetched.joinpath("best-algo-2").readlink() == Path("from-algo-2")
-    assert sorted(path.name for path in (bench.run_folder(run) / "output").iterdir()) == [
+    assert sorted(path.name for path in (cli.run_folder(run) / "output").iterdir()) == [
         "notes-algo-1",
         "notes-algo-2",
     ]
-    leaves_no_secret(bench, run)
-    assert bench.processes() == []
+    leaves_no_secret(cli, run)
+    assert cli.processes() == []
 
 
-def test_a_failure_names_the_rank_and_the_reason(bench: Bench) -> None:
-    bench.write(job_yaml=JOB, train_py=SCRIPT)
-    said = bench.run("submit", "--as", "aws", "--set", "args=[fail]", MY_TOKEN=MY_TOKEN)
-    assert said.code == 1
-    assert "raised ValueError: the dog ate shard 3" in said.err
-    assert bench.processes() == []
+def test_a_failure_names_the_rank_and_the_reason(cli: CommandLine) -> None:
+    cli.write(job_yaml=JOB, train_py=SCRIPT)
+    result = cli.run("submit", "--as", "aws", "--set", "args=[fail]", MY_TOKEN=MY_TOKEN)
+    assert result.code == 1
+    assert "raised ValueError: the dog ate shard 3" in result.err
+    assert cli.processes() == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.workbench import Bench
+from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.torchrun
 
@@ -19,33 +19,33 @@ resources: {processes: 2}
 """
 
 
-def test_a_run_whose_supervisor_was_killed_leaves_a_checkpoint_to_go_on_from(bench: Bench) -> None:
+def test_a_run_whose_supervisor_was_killed_leaves_a_checkpoint_to_go_on_from(cli: CommandLine) -> None:
     """That it ends as one never touched is shown by test_ten_kills.py."""
-    bench.write(job_yaml=JOB)
-    bench.run("submit", "--run-id", "kill-1", "--detach")
-    bench.await_event("kill-1", lambda e: e["type"] == "checkpoint" and e["step"] >= 20)
-    pid = int((bench.run_folder("kill-1") / "supervisor.lock").read_text())
+    cli.write(job_yaml=JOB)
+    cli.run("submit", "--run-id", "kill-1", "--detach")
+    cli.wait_for_event("kill-1", lambda e: e["type"] == "checkpoint" and e["step"] >= 20)
+    pid = int((cli.run_folder("kill-1") / "supervisor.lock").read_text())
     os.kill(pid, signal.SIGKILL)
-    waited = bench.run("wait", "kill-1")
+    waited = cli.run("wait", "kill-1")
     assert waited.code == 1
     assert "supervisor is gone" in waited.err
     assert "have been ended" not in waited.err, "the launchers stopped by themselves, in good order"
-    assert any(e["type"] == "node_started" and not Path(e["scratch"]).exists() for e in bench.events("kill-1"))
-    assert bench.processes() == []
-    again = bench.run("rerun", "kill-1")
+    assert any(e["type"] == "node_started" and not Path(e["scratch"]).exists() for e in cli.events("kill-1"))
+    assert cli.processes() == []
+    again = cli.run("rerun", "kill-1")
     assert again.code == 0, again.err
     assert "resumed from the checkpoint of step" in again.err
 
 
-def test_a_rerun_of_a_success_starts_afresh(bench: Bench) -> None:
-    bench.write(job_yaml=JOB.replace("epochs: 6", "epochs: 1"))
-    assert bench.run("submit", "--run-id", "done-1").code == 0
-    again = bench.json("rerun", "done-1")
+def test_a_rerun_of_a_success_starts_afresh(cli: CommandLine) -> None:
+    cli.write(job_yaml=JOB.replace("epochs: 6", "epochs: 1"))
+    assert cli.run("submit", "--run-id", "done-1").code == 0
+    again = cli.json("rerun", "done-1")
     assert (again["state"], again["resumed"]) == ("succeeded", None)
 
 
-def test_a_rerun_leaves_the_checkpoints_of_the_run_before_as_they_are(bench: Bench) -> None:
-    bench.write(
+def test_a_rerun_leaves_the_checkpoints_of_the_run_before_as_they_are(cli: CommandLine) -> None:
+    cli.write(
         job_yaml="name: mine\nentrypoint: train.py\n",
         train_py="import os, sys\nfrom pathlib import Path\n"
         "folder = Path(os.environ['CLOUDTRAIN_CHECKPOINT_DIR'])\nfile = folder / 'latest.pt'\n"
@@ -54,10 +54,10 @@ def test_a_rerun_leaves_the_checkpoints_of_the_run_before_as_they_are(bench: Ben
         "if not (folder / 'link').is_symlink():\n    (folder / 'link').symlink_to('gone')\n"
         "sys.exit(1)\n",
     )
-    bench.run("submit", "--run-id", "mine-1")
-    again = bench.run("rerun", "mine-1")
+    cli.run("submit", "--run-id", "mine-1")
+    again = cli.run("rerun", "mine-1")
     assert "found mine-1" in again.err
-    assert (bench.run_folder("mine-1") / "checkpoints" / "latest.pt").read_text() == "mine-1"
-    refused = bench.run("rerun", "mine-1", "--provider", "gcp")
+    assert (cli.run_folder("mine-1") / "checkpoints" / "latest.pt").read_text() == "mine-1"
+    refused = cli.run("rerun", "mine-1", "--provider", "gcp")
     assert refused.code == 2
     assert "there is no provider 'gcp' here" in refused.err

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.command_line import CommandLine
 from tests.support.waiting import eventually
-from tests.support.workbench import Bench
 
 JOB = """
 name: cat
@@ -30,9 +30,9 @@ STOPPED, FAILED = 5, 1
 class Training:
     """One training in as many runs as it takes, each the rerun of the one before."""
 
-    def __init__(self, bench: Bench, first: str) -> None:
-        self.bench, self.runs = bench, [first]
-        bench.run("submit", "--run-id", first, "--detach")
+    def __init__(self, cli: CommandLine, first: str) -> None:
+        self.cli, self.runs = cli, [first]
+        cli.run("submit", "--run-id", first, "--detach")
         self.told: list[str] = []
         """What was struck, and at which step."""
 
@@ -42,7 +42,7 @@ class Training:
 
     def events(self, kind: str, *runs: str) -> list[dict[str, Any]]:
         """Those of one kind, of all runs or of some, in the order in which they came."""
-        return [event for run in runs or self.runs for event in self.bench.events(run) if event["type"] == kind]
+        return [event for run in runs or self.runs for event in self.cli.events(run) if event["type"] == kind]
 
     def pid(self, rank: int) -> int:
         """The process that is this rank now; -1: the launcher."""
@@ -69,9 +69,9 @@ class Training:
         """After a strike that ends the run with this exit code: wait for the end and begin the next one."""
         if ends is None:
             return
-        waited = self.bench.run("wait", self.run)
+        waited = self.cli.run("wait", self.run)
         assert waited.code == ends, waited.err
-        again = self.bench.run("rerun", self.run, "--detach")
+        again = self.cli.run("rerun", self.run, "--detach")
         assert again.code == 0, again.err
         self.runs.append(again.out.strip())
 
@@ -96,11 +96,11 @@ def launcher(training: Training, chance: random.Random) -> int:
 
 
 def supervisor(training: Training, chance: random.Random) -> int:
-    return int((training.bench.run_folder(training.run) / "supervisor.lock").read_text())
+    return int((training.cli.run_folder(training.run) / "supervisor.lock").read_text())
 
 
 def stop(training: Training, chance: random.Random) -> None:
-    training.bench.run("stop", training.run)
+    training.cli.run("stop", training.run)
 
 
 KINDS: dict[str, tuple[Callable[..., None], int | None]] = {
@@ -126,20 +126,20 @@ def noted(note: Callable[[], str]) -> Iterator[None]:
 
 
 @pytest.mark.torchrun
-def test_ten_kills_at_random_moments_leave_the_parameters_as_they_would_have_been(bench: Bench) -> None:
+def test_ten_kills_at_random_moments_leave_the_parameters_as_they_would_have_been(cli: CommandLine) -> None:
     seed = int(os.environ.get("SEED", "7"))
     chance = random.Random(seed)
     kinds = [*KINDS, *chance.choices(list(KINDS), k=STRIKES - len(KINDS))]
     chance.shuffle(kinds)
-    bench.write(job_yaml=JOB)
-    scratch = bench.folder / "tmp"
+    cli.write(job_yaml=JOB)
+    scratch = cli.folder / "tmp"
     scratch.mkdir()
-    bench.env["TMPDIR"] = str(scratch)
-    whole = bench.run("submit", "--run-id", "whole-1")
+    cli.env["TMPDIR"] = str(scratch)
+    whole = cli.run("submit", "--run-id", "whole-1")
     assert whole.code == 0, whole.err
-    expected = bench.json("status", "whole-1")["result"]["parameters_sha256"]
+    expected = cli.json("status", "whole-1")["result"]["parameters_sha256"]
 
-    training = Training(bench, "cat-1")
+    training = Training(cli, "cat-1")
     with noted(lambda: f"SEED={seed}; struck: {training.told}"):
         for resumes, kind in enumerate(kinds):
             strike, ends = KINDS[kind]
@@ -149,13 +149,13 @@ def test_ten_kills_at_random_moments_leave_the_parameters_as_they_would_have_bee
             training.go_on(ends)
             training.await_checkpoint(resumes + 1, 1)
             assert training.events("resumed")[-1]["step"] >= step, "what was on disk when it was struck is not lost"
-        waited = bench.run("wait", training.run)
+        waited = cli.run("wait", training.run)
         assert waited.code == 0, waited.err
-        state = bench.json("status", training.run)
+        state = cli.json("status", training.run)
         assert state["state"] == "succeeded"
         assert state["result"]["parameters_sha256"] == expected
         starts = [event for event in training.events("rank_started") if event["rank"] == 0]
         assert len(training.events("resumed")) == len(starts) - 1 == STRIKES, "none began anew"
-        assert bench.processes() == []
+        assert cli.processes() == []
         assert {Path(event["scratch"]).parent for event in training.events("node_started")} == {scratch}
         assert list(scratch.glob("cloudtrain-*")) == []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.workbench import Bench, Result
+from tests.support.command_line import CommandLine, CommandResult
 
 pytestmark = [pytest.mark.torchrun]
 
@@ -60,41 +60,41 @@ secrets: {{TOKEN: {{local: "env:MY_TOKEN"}}}}
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, Result]]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLine, CommandResult]]:
     """The workbench with the finished run, and what submit said."""
-    bench = Bench(tmp_path_factory.mktemp("two") / "a folder with spaces")
-    bench.write(job_yaml=JOB, deep__train_py=SCRIPT)
-    (bench.folder / "data").mkdir()
-    (bench.folder / "data" / "x.txt").write_text("input data")
-    result = bench.run("submit", "--run-id", "pair-1", MY_TOKEN=SECRET)
-    yield bench, result
-    bench.close()
+    cli = CommandLine(tmp_path_factory.mktemp("two") / "a folder with spaces")
+    cli.write(job_yaml=JOB, deep__train_py=SCRIPT)
+    (cli.folder / "data").mkdir()
+    (cli.folder / "data" / "x.txt").write_text("input data")
+    result = cli.run("submit", "--run-id", "pair-1", MY_TOKEN=SECRET)
+    yield cli, result
+    cli.close()
 
 
-def seen(bench: Bench) -> dict[int, dict[str, object]]:
-    return {event["rank"]: event for event in bench.events("pair-1") if event["type"] == "seen"}
+def seen(cli: CommandLine) -> dict[int, dict[str, object]]:
+    return {event["rank"]: event for event in cli.events("pair-1") if event["type"] == "seen"}
 
 
-def test_all_four_ranks_are_one_world_with_equal_parameters(pair: tuple[Bench, Result]) -> None:
-    bench, result = pair
+def test_all_four_ranks_are_one_world_with_equal_parameters(pair: tuple[CommandLine, CommandResult]) -> None:
+    cli, result = pair
     assert result.code == 0, result.err
-    ranks = seen(bench)
+    ranks = seen(cli)
     assert sorted(ranks) == [0, 1, 2, 3]
     assert {event["world"] for event in ranks.values()} == {4}
     assert len({event["digest"] for event in ranks.values()}) == 1
 
 
-def test_arguments_arrive_exactly_as_written(pair: tuple[Bench, Result]) -> None:
+def test_arguments_arrive_exactly_as_written(pair: tuple[CommandLine, CommandResult]) -> None:
     for event in seen(pair[0]).values():
         assert event["argv"] == ["deep/train.py", *ARGS]
         assert event["values"] == ARGS
 
 
-def test_ranks_follow_the_nodes(pair: tuple[Bench, Result]) -> None:
+def test_ranks_follow_the_nodes(pair: tuple[CommandLine, CommandResult]) -> None:
     assert {rank: event["node"] for rank, event in seen(pair[0]).items()} == {0: 0, 1: 0, 2: 1, 3: 1}
 
 
-def test_the_contract_holds_in_every_rank(pair: tuple[Bench, Result]) -> None:
+def test_the_contract_holds_in_every_rank(pair: tuple[CommandLine, CommandResult]) -> None:
     for rank, event in seen(pair[0]).items():
         env = event["env"]
         assert isinstance(env, dict)
@@ -119,103 +119,107 @@ def test_the_contract_holds_in_every_rank(pair: tuple[Bench, Result]) -> None:
         assert event["data"] == "input data"
 
 
-def test_each_node_works_in_a_copy_of_its_own(pair: tuple[Bench, Result]) -> None:
+def test_each_node_works_in_a_copy_of_its_own(pair: tuple[CommandLine, CommandResult]) -> None:
     folders = {event["node"]: event["cwd"] for event in seen(pair[0]).values()}
     assert len(set(folders.values())) == 2
 
 
-def test_a_secret_reaches_the_job_and_stays_out_of_the_run_folder(pair: tuple[Bench, Result]) -> None:
-    bench, result = pair
-    assert {event["secret"] for event in seen(bench).values()} == {SECRET[:7]}
-    files = [path for path in bench.data.rglob("*") if path.is_file()]
+def test_a_secret_reaches_the_job_and_stays_out_of_the_run_folder(pair: tuple[CommandLine, CommandResult]) -> None:
+    cli, result = pair
+    assert {event["secret"] for event in seen(cli).values()} == {SECRET[:7]}
+    files = [path for path in cli.data.rglob("*") if path.is_file()]
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
     assert SECRET not in result.out + result.err
-    mistakes = bench.run("logs", "pair-1", "--grep", "by mistake").out.splitlines()
+    mistakes = cli.run("logs", "pair-1", "--grep", "by mistake").out.splitlines()
     assert sorted(mistakes) == [f"[rank {rank}] by mistake: ***" for rank in range(4)]
-    assert {event["token"] for event in bench.events("pair-1") if event["type"] == "mistake"} == {"***"}
+    assert {event["token"] for event in cli.events("pair-1") if event["type"] == "mistake"} == {"***"}
 
 
-def test_nobody_else_reads_what_is_kept_and_programs_have_the_umask_of_their_person(pair: tuple[Bench, Result]) -> None:
-    bench, _ = pair
-    run = bench.run_folder("pair-1")
+def test_nobody_else_reads_what_is_kept_and_programs_have_the_umask_of_their_person(
+    pair: tuple[CommandLine, CommandResult],
+) -> None:
+    cli, _ = pair
+    run = cli.run_folder("pair-1")
     ours = [run, *(path for path in run.rglob("*") if "model" not in path.parts and "output" not in path.parts)]
     opened = {path.relative_to(run).parts[0] for path in ours[1:] if path.lstat().st_mode & 0o077}
     assert opened <= {"nodes"}  # what ranks write beside the source, such as __pycache__
     assert (run / "nodes/0/source/deep/train.py").stat().st_mode & 0o777 == 0o600
-    assert not bench.data.joinpath("runs").stat().st_mode & 0o077
+    assert not cli.data.joinpath("runs").stat().st_mode & 0o077
     umask = os.umask(0)
     os.umask(umask)
     assert (run / "model" / "model.txt").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
-def test_logs_are_read_together_and_apart(pair: tuple[Bench, Result]) -> None:
-    bench, _ = pair
-    together = bench.run("logs", "pair-1", "--grep", "hello").out.splitlines()
+def test_logs_are_read_together_and_apart(pair: tuple[CommandLine, CommandResult]) -> None:
+    cli, _ = pair
+    together = cli.run("logs", "pair-1", "--grep", "hello").out.splitlines()
     assert sorted(together) == [f"[rank {rank}] hello from {rank}" for rank in range(4)]
-    assert bench.run("logs", "pair-1", "--rank", "3", "--grep", "hello").out == "hello from 3\n"
-    node = bench.json("logs", "pair-1", "--node", "1", "--grep", "hello", "--tail", "1")
+    assert cli.run("logs", "pair-1", "--rank", "3", "--grep", "hello").out == "hello from 3\n"
+    node = cli.json("logs", "pair-1", "--node", "1", "--grep", "hello", "--tail", "1")
     assert node["node"] == 1
     assert node["rank"] in (2, 3)
-    assert len(bench.run("logs", "last", "--tail", "2").out.splitlines()) == 2
-    assert bench.run("logs", "last", "--since", "2001-01-01").out == bench.run("logs", "last", "-f").out
-    assert bench.run("logs", "last", "--since", "3000-01-01").out == ""
+    assert len(cli.run("logs", "last", "--tail", "2").out.splitlines()) == 2
+    assert cli.run("logs", "last", "--since", "2001-01-01").out == cli.run("logs", "last", "-f").out
+    assert cli.run("logs", "last", "--since", "3000-01-01").out == ""
 
 
-def test_metrics_are_counted_once_from_rank_zero(pair: tuple[Bench, Result]) -> None:
+def test_metrics_are_counted_once_from_rank_zero(pair: tuple[CommandLine, CommandResult]) -> None:
     events = [event for event in pair[0].events("pair-1") if event["type"] == "metrics"]
     assert [event["step"] for event in events] == [0, 1, 2, 3, 4]
     assert {event["rank"] for event in events} == {0}
 
 
-def test_status_and_list_tell_the_end_in_json_and_in_words(pair: tuple[Bench, Result]) -> None:
-    bench, _ = pair
-    state = bench.json("status", "pair")
+def test_status_and_list_tell_the_end_in_json_and_in_words(pair: tuple[CommandLine, CommandResult]) -> None:
+    cli, _ = pair
+    state = cli.json("status", "pair")
     assert (state["state"], state["nodes"], state["processes"], state["ranks"]) == ("succeeded", 2, 2, 4)
     assert set(state["results"]) == {"model", "output"}
-    assert [run["run"] for run in bench.json("list")] == ["pair-1"]
-    assert "succeeded" in bench.run("status", "last").out
-    assert "pair-1" in bench.run("list").out
+    assert [run["run"] for run in cli.json("list")] == ["pair-1"]
+    assert "succeeded" in cli.run("status", "last").out
+    assert "pair-1" in cli.run("list").out
 
 
-def test_fetch_copies_model_and_output_and_never_overwrites(pair: tuple[Bench, Result]) -> None:
-    bench, _ = pair
-    fetched = bench.json("fetch", "pair-1", "../fetched")
-    assert (bench.folder / "fetched" / "model" / "model.txt").read_text() == "weights"
+def test_fetch_copies_model_and_output_and_never_overwrites(pair: tuple[CommandLine, CommandResult]) -> None:
+    cli, _ = pair
+    fetched = cli.json("fetch", "pair-1", "../fetched")
+    assert (cli.folder / "fetched" / "model" / "model.txt").read_text() == "weights"
     assert len(fetched["files"]) == 2
-    again = bench.run("fetch", "pair-1", "../fetched")
+    again = cli.run("fetch", "pair-1", "../fetched")
     assert again.code == 2
     assert "not empty" in again.err
 
 
-def test_the_same_run_id_is_never_started_twice(pair: tuple[Bench, Result]) -> None:
-    bench, _ = pair
-    before = bench.events("pair-1")
-    again = bench.run("submit", "--run-id", "pair-1", MY_TOKEN=SECRET)
+def test_the_same_run_id_is_never_started_twice(pair: tuple[CommandLine, CommandResult]) -> None:
+    cli, _ = pair
+    before = cli.events("pair-1")
+    again = cli.run("submit", "--run-id", "pair-1", MY_TOKEN=SECRET)
     assert again.code == 3
     assert "exists already; nothing was started" in again.err
-    assert bench.events("pair-1") == before
+    assert cli.events("pair-1") == before
 
 
-def test_plan_finds_no_difference_to_the_run_it_made_and_one_to_a_changed_spec(pair: tuple[Bench, Result]) -> None:
-    bench, _ = pair
-    assert "the same request" in bench.run("plan", "--diff", "last", MY_TOKEN=SECRET).out
-    changed = bench.run("plan", "--diff", "last", "--set", "env.GREETING=bye", MY_TOKEN=SECRET).out
+def test_plan_finds_no_difference_to_the_run_it_made_and_one_to_a_changed_spec(
+    pair: tuple[CommandLine, CommandResult],
+) -> None:
+    cli, _ = pair
+    assert "the same request" in cli.run("plan", "--diff", "last", MY_TOKEN=SECRET).out
+    changed = cli.run("plan", "--diff", "last", "--set", "env.GREETING=bye", MY_TOKEN=SECRET).out
     assert '+        "GREETING": "bye",' in changed or '"GREETING": "bye"' in changed
 
 
-def test_a_difference_is_json_too(pair: tuple[Bench, Result]) -> None:
+def test_a_difference_is_json_too(pair: tuple[CommandLine, CommandResult]) -> None:
     assert pair[0].json("plan", "--diff", "last", MY_TOKEN=SECRET) == {"against": "last", "same": True, "diff": []}
 
 
-def test_a_damaged_run_is_shown_and_hides_no_other(pair: tuple[Bench, Result]) -> None:
-    bench, _ = pair
-    (bench.data / "runs" / "junk").mkdir()
+def test_a_damaged_run_is_shown_and_hides_no_other(pair: tuple[CommandLine, CommandResult]) -> None:
+    cli, _ = pair
+    (cli.data / "runs" / "junk").mkdir()
     try:
-        assert {run["run"]: run["state"] for run in bench.json("list")} == {"pair-1": "succeeded", "junk": "damaged"}
-        assert bench.json("status", "last")["run"] == "pair-1"
+        assert {run["run"]: run["state"] for run in cli.json("list")} == {"pair-1": "succeeded", "junk": "damaged"}
+        assert cli.json("status", "last")["run"] == "pair-1"
     finally:
-        (bench.data / "runs" / "junk").rmdir()
+        (cli.data / "runs" / "junk").rmdir()
 
 
-def test_nothing_is_left_running(pair: tuple[Bench, Result]) -> None:
+def test_nothing_is_left_running(pair: tuple[CommandLine, CommandResult]) -> None:
     assert pair[0].processes() == []

@@ -151,7 +151,7 @@ def test_keys_tokens_and_signed_addresses_open_what_they_are_for(azure_account: 
             urllib.request.urlopen(url)
 
 
-LASTING: dict[FaultKind, tuple[type[Exception], str]] = {
+PERMANENT: dict[FaultKind, tuple[type[Exception], str]] = {
     "throttle": (HttpResponseError, "ServerBusy"),
     "error": (HttpResponseError, "InternalError"),
     "expired": (ClientAuthenticationError, "AuthenticationFailed"),
@@ -161,11 +161,11 @@ LASTING: dict[FaultKind, tuple[type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize("kind", PERMANENT)
 def test_every_fault_is_told_as_storage_tells_it(
     azure_account: AzureCloud, store: ContainerClient, kind: FaultKind
 ) -> None:
-    error, words = LASTING[kind]
+    error, words = PERMANENT[kind]
     azure_account.endpoint.fault(kind, "blob", "PutBlob")
     with pytest.raises(error, match=words):
         store.upload_blob(f"faulty/{kind}", b"content")

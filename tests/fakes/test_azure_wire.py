@@ -311,7 +311,7 @@ def test_the_sdk_outlives_what_passes(still: AzureCloud, ml: Any, tmp_path: Path
     assert name in still.service.jobs
 
 
-LASTING: dict[FaultKind, tuple[type[AzureError], str]] = {
+PERMANENT: dict[FaultKind, tuple[type[AzureError], str]] = {
     "throttle": (HttpResponseError, r"\(TooManyRequests\)"),
     "error": (HttpResponseError, r"\(InternalServerError\)"),
     "expired": (ClientAuthenticationError, r"\(ExpiredAuthenticationToken\)"),
@@ -324,10 +324,10 @@ LASTING: dict[FaultKind, tuple[type[AzureError], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize("kind", PERMANENT)
 def test_the_sdk_tells_what_lasts(still: AzureCloud, ml: Any, tmp_path: Path, kind: FaultKind) -> None:
     name = f"lasts-{kind}"
-    error, words = LASTING[kind]
+    error, words = PERMANENT[kind]
     still.endpoint.fault(kind, "arm", "PutJob", times=50)
     with pytest.raises(error, match=words):
         submit(ml, document(still, name, tmp_path, "talk"))

@@ -120,14 +120,14 @@ def test_a_registry_that_does_not_answer_us_may_answer_the_cloud_and_that_is_tol
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (CloudError("no Docker engine answers at unix:///var/run/docker.sock"), "no Docker engine answers"),
         (UsageError("containers and images need Docker's SDK, which is not installed"), "need Docker's SDK"),
     ],
 )
 def test_without_an_engine_an_image_is_not_looked_up_and_that_is_told(
-    monkeypatch: pytest.MonkeyPatch, kept: Path, error: CloudtrainError, said: str
+    monkeypatch: pytest.MonkeyPatch, kept: Path, error: CloudtrainError, message: str
 ) -> None:
     def engine(_: float) -> None:
         raise error
@@ -136,7 +136,7 @@ def test_without_an_engine_an_image_is_not_looked_up_and_that_is_told(
     told: list[str] = []
     assert require_image("registry.example.com/train:1", "amd64", told.append) == ""
     [note] = told
-    assert said in note
+    assert message in note
 
 
 @pytest.mark.filterwarnings("ignore:docker-credential-no-such-helper not installed")

@@ -18,7 +18,7 @@ BENCHES = sorted((ROOT / "tests" / "bench").glob("bench_*.py"))
 @pytest.mark.parametrize("bench", BENCHES, ids=lambda path: path.stem)
 def test_a_benchmark_starts_by_its_path(bench: Path, tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(bench), "--help"],
         cwd=tmp_path,
         env=env,
@@ -27,8 +27,8 @@ def test_a_benchmark_starts_by_its_path(bench: Path, tmp_path: Path) -> None:
         timeout=HANG_SECONDS,
         check=False,
     )
-    assert said.returncode == 0, said.stderr
-    assert "--json" in said.stdout
+    assert result.returncode == 0, result.stderr
+    assert "--json" in result.stdout
 
 
 @pytest.mark.parametrize("bench", BENCHES, ids=lambda path: path.stem)

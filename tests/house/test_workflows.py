@@ -83,9 +83,9 @@ def test_scripts_are_shell_that_shellcheck_likes(workflow: dict[str, Any], tmp_p
 def test_what_they_set_are_settings() -> None:
     names = {variable_of(key) for key in known_settings()}
     for path in STARTING_JOBS:
-        said = set(re.findall(r"\b(CLOUDTRAIN_\w+):", path.read_text()))
-        assert said
-        assert said <= names
+        named = set(re.findall(r"\b(CLOUDTRAIN_\w+):", path.read_text()))
+        assert named
+        assert named <= names
 
 
 @pytest.mark.parametrize("path", STARTING_JOBS, ids=lambda path: path.name)
@@ -94,7 +94,7 @@ def test_the_token_reaches_the_clouds_sdk_in_a_file_of_its_own(path: Path, tmp_p
     submit = steps(workflow)[-1]
     stubs = {
         "curl": 'printf "%s\\n" "$@" > "$RUNNER_TEMP/asked"; printf \'{"value": "the-token"}\'',
-        "venv/bin/cloudtrain": 'printf "%s\\n" "$@" > "$RUNNER_TEMP/said"',
+        "venv/bin/cloudtrain": 'printf "%s\\n" "$@" > "$RUNNER_TEMP/arguments"',
     }
     for name, script in stubs.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def test_the_token_reaches_the_clouds_sdk_in_a_file_of_its_own(path: Path, tmp_p
     assert f"https://github/?v=1&audience={audience[named[0]]}" in (tmp_path / "asked").read_text().splitlines()
     provider = path.stem.rpartition("-")[2]
     wanted = ["submit", "my job.yaml", "--provider", provider, "--detach", "--set", "args.epochs=3; echo no"]
-    assert (tmp_path / "said").read_text().splitlines() == wanted
+    assert (tmp_path / "arguments").read_text().splitlines() == wanted
 
 
 def test_ci_runs_what_a_person_runs() -> None:

@@ -135,12 +135,12 @@ def test_a_submit_of_awss_own_container_looks_at_nothing(ecr: Cloud) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "said"),
+    ("image", "message"),
     [("train:9", "there is no image"), ("nobodys:1", "there is no image"), ("arm:1", "is for arm64, the machines are")],
 )
-def test_a_submit_of_an_image_that_cannot_work_costs_nothing(ecr: Cloud, image: str, said: str) -> None:
+def test_a_submit_of_an_image_that_cannot_work_costs_nothing(ecr: Cloud, image: str, message: str) -> None:
     ecr.registry.images.put("arm", "1", "arm64")
-    with pytest.raises(RefusedError, match=said):
+    with pytest.raises(RefusedError, match=message):
         submit(f"{HOST}/{image}")
     assert {call.service for call in ecr.endpoint.calls} == {"ecr"}
     assert cloudtrain.list_runs() == []

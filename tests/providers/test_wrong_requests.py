@@ -132,24 +132,24 @@ def test_it_is_refused_at_its_line(cloud: Cloud, row: Row, job: Path, monkeypatc
     for name, value in row.env.items():
         monkeypatch.setenv(name, value)
     words = ["submit", "--dry-run", "--run-id", row.run_id] if row.run_id else ["check"]
-    said = call(*words, "--provider", cloud.provider)
-    assert said.code == 2, said.err
-    assert "Traceback" not in said.err
-    assert [words_ for words_ in row.said if words_ not in said.err] == []
+    result = call(*words, "--provider", cloud.provider)
+    assert result.code == 2, result.err
+    assert "Traceback" not in result.err
+    assert [words_ for words_ in row.messages if words_ not in result.err] == []
     if not row.run_id:  # a plan reports what takes no network, too
-        assert call("plan", "--provider", cloud.provider).err == said.err
+        assert call("plan", "--provider", cloud.provider).err == result.err
 
 
 @pytest.mark.parametrize(("cloud", "row"), LIMITS, ids=ids(LIMITS))
 def test_a_limit_of_the_service_model_is_a_warning_that_names_the_model(cloud: Cloud, row: Row, job: Path) -> None:
     job.write_text(row.job)
-    said = call("check", "--provider", cloud.provider)
-    assert said.code == 0, said.err
-    for words in (*row.said, f"in the service model of botocore {botocore.__version__}"):
-        assert words in said.err
+    result = call("check", "--provider", cloud.provider)
+    assert result.code == 0, result.err
+    for words in (*row.messages, f"in the service model of botocore {botocore.__version__}"):
+        assert words in result.err
     planned = call("plan", "--provider", cloud.provider)
     assert planned.code == 0, planned.err
-    assert all(words in planned.out for words in row.said)
+    assert all(words in planned.out for words in row.messages)
 
 
 @EVERY_CLOUD
@@ -162,9 +162,9 @@ def test_there_are_enough_of_them(cloud: Cloud) -> None:
 @EVERY_CLOUD
 def test_all_mistakes_are_reported_at_once(cloud: Cloud, job: Path) -> None:
     job.write_text(cloud.wrong)
-    said = call("check", "--provider", cloud.provider)
-    assert said.code == 2
-    reported = re.findall(r"^job\.yaml:\d+:\d+: ([\w.:-]+): ", said.err, re.MULTILINE)
+    result = call("check", "--provider", cloud.provider)
+    assert result.code == 2
+    reported = re.findall(r"^job\.yaml:\d+:\d+: ([\w.:-]+): ", result.err, re.MULTILINE)
     assert sorted(reported) == sorted(cloud.wrong_fields)
 
 
@@ -173,17 +173,17 @@ def test_a_right_request_passes(cloud: Cloud, job: Path) -> None:
     job.write_text(cloud.right)
     (job.parent / "data").mkdir()
     (job.parent / "data" / "rows.csv").write_text("1,2\n")
-    said = call("check", "--provider", cloud.provider)
-    assert (said.code, said.err) == (0, "")
+    result = call("check", "--provider", cloud.provider)
+    assert (result.code, result.err) == (0, "")
 
 
 def test_a_plan_that_would_be_refused_is_shown_with_what_is_wrong(job: Path) -> None:
     job.write_text("name: digits\nlimits: {max_wait: 10 min, max_runtime: 1 h}\nresources: {gpus: 1}\n")
-    said = call("plan", "--provider", "aws")
-    assert said.code == 2
-    assert said.out.startswith("digits  1 x ml.g4dn.xlarge")
-    assert said.out.endswith("  refused  submit would not start it: 1 error\n")
-    assert said.err.startswith("job.yaml:2:10: limits.max_wait: is 10 min, at least 30 min")
+    result = call("plan", "--provider", "aws")
+    assert result.code == 2
+    assert result.out.startswith("digits  1 x ml.g4dn.xlarge")
+    assert result.out.endswith("  refused  submit would not start it: 1 error\n")
+    assert result.err.startswith("job.yaml:2:10: limits.max_wait: is 10 min, at least 30 min")
     assert call("plan", "--provider", "aws", "--json").out.startswith('{\n  "error"')
 
 
@@ -195,10 +195,10 @@ def test_an_azure_vm_size_is_known_in_any_case(size: str, job: Path) -> None:
 
 def test_an_input_of_another_cloud_is_refused_with_a_way_to_name_both(job: Path) -> None:
     job.write_text("inputs: {train: 's3://my-data/train/'}\n")
-    said = call("check", "--provider", "azure")
-    assert said.code == 2
+    result = call("check", "--provider", "azure")
+    assert result.code == 2
     both = "{azure: 'azureml://datastores/NAME/paths/FOLDER/', aws: 's3://my-data/train/'}"
-    assert f"hint: name one per provider: {both}" in said.err
+    assert f"hint: name one per provider: {both}" in result.err
     job.write_text(f"inputs: {{train: {both}}}\n")
     assert call("check", "--provider", "azure").code == 0
 

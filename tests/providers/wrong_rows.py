@@ -11,7 +11,7 @@ class Row:
     """One wrong job."""
 
     id: str
-    said: tuple[str, ...]
+    messages: tuple[str, ...]
     job: str
     env: Mapping[str, str] = field(default_factory=dict)
     run_id: str = ""
@@ -19,15 +19,15 @@ class Row:
     """Of the service model alone: an older model must not refuse what a newer service takes."""
 
 
-def row(id: str, at: str, *said: str, job: str, run_id: str = "", **env: str) -> Row:
+def row(id: str, at: str, *messages: str, job: str, run_id: str = "", **env: str) -> Row:
     """A mistake at a place: `2:3` of job.yaml, or the words of another origin."""
     where = f"job.yaml:{at}: " if at[:1].isdigit() else at
-    return Row(id, (where, *said), job, env, run_id)
+    return Row(id, (where, *messages), job, env, run_id)
 
 
-def limit(id: str, at: str, *said: str, job: str) -> Row:
+def limit(id: str, at: str, *messages: str, job: str) -> Row:
     """A value that the service model at hand does not know or allow, at a place."""
-    return replace(row(id, at, *said, job=job), is_limit=True)
+    return replace(row(id, at, *messages, job=job), is_limit=True)
 
 
 def many(count: int, line: str) -> str:

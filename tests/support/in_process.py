@@ -1,32 +1,23 @@
-"""The real command line called in this very process: quick enough to be called hundreds of times."""
+"""The real command line, called in the process of the test: fast enough to be called hundreds of times."""
 
 from __future__ import annotations
 
 import io
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 
 from cloudtrain.cli import main
+from tests.support.command_line import CommandResult
 
 
-@dataclass(frozen=True)
-class Said:
-    """How a command ended and what it said."""
-
-    code: int
-    out: str
-    err: str
-
-
-def call(*words: str) -> Said:
+def call(*arguments: str) -> CommandResult:
     """Run one command to its end, exactly as the console script does."""
     out, err = io.StringIO(), io.StringIO()
     code: object = None
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            main(list(words))
-        except SystemExit as left:
-            code = left.code
+            main(list(arguments))
+        except SystemExit as exited:
+            code = exited.code
     if not isinstance(code, int):
-        raise AssertionError(f"left with {code!r} and not with an exit code")
-    return Said(code, out.getvalue(), err.getvalue())
+        raise AssertionError(f"exited with {code!r}, which is not an exit code")
+    return CommandResult(code, out.getvalue(), err.getvalue())

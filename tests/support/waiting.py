@@ -1,4 +1,4 @@
-"""How tests wait for what a job does: they look until there is something to see."""
+"""Waiting for something that a job does: a condition is polled until it holds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import TypeVar
 from tests.support.limits import HANG_SECONDS
 
 T = TypeVar("T")
-PATIENCE_SECONDS = HANG_SECONDS
 
 
-def eventually(look: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:
-    """What `look` finds, as soon as it finds something."""
+def eventually(condition: Callable[[], T], seconds: float = HANG_SECONDS) -> T:
+    """The first true value that `condition` returns. TimeoutError when there is none within `seconds`."""
     deadline = time.monotonic() + seconds
-    while not (found := look()):
+    while not (found := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"nothing after {seconds} s")
+            raise TimeoutError(f"the condition does not hold after {seconds} s")
         time.sleep(0.01)
     return found

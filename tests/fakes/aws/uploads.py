@@ -13,17 +13,17 @@ _ID = re.compile(r"<UploadId>(.*?)</UploadId>")
 
 
 class Uploads:
-    """Of one account. `begun`: upload id -> Unix timestamp; tests may date one back."""
+    """Of one account. `started`: upload id -> Unix timestamp; tests may date one back."""
 
     def __init__(self) -> None:
-        self.begun: dict[str, float] = {}
+        self.started: dict[str, float] = {}
 
     def told(self, call: Call, answer: Response) -> Response:
         """The answer with the times as they are (API reference, MultipartUpload: Initiated)."""
         if call == ("s3", "CreateMultipartUpload"):
             found = _ID.search(answer.body.decode())
             if found:
-                self.begun[found[1]] = time.time()
+                self.started[found[1]] = time.time()
         if call != ("s3", "ListMultipartUploads"):
             return answer
         body = _UPLOAD.sub(lambda upload: self._dated(upload[0]), answer.body.decode())
@@ -31,5 +31,5 @@ class Uploads:
 
     def _dated(self, upload: str) -> str:
         found = _ID.search(upload)
-        when = datetime.fromtimestamp(self.begun.get(found[1] if found else "", 0), UTC)
+        when = datetime.fromtimestamp(self.started.get(found[1] if found else "", 0), UTC)
         return re.sub(r"<Initiated>.*?</Initiated>", f"<Initiated>{when:%Y-%m-%dT%H:%M:%S.000Z}</Initiated>", upload)

@@ -8,8 +8,8 @@ from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
 
 JOB = {"name": "faulty", "entrypoint": "train.py", "resources": {"nodes": 2}, "limits": {"max_runtime": "1 h"}}
-PASSING: tuple[FaultKind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
-LASTING: tuple[FaultKind, ...] = ("expired", "denied")
+TRANSIENT: tuple[FaultKind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
+PERMANENT: tuple[FaultKind, ...] = ("expired", "denied")
 SUBMIT_CALLS = range(3)
 CALLS = [("s3", "PutObject", 1), ("s3", "PutObject", 2), ("sagemaker", "CreateTrainingJob", 1)]
 

@@ -17,16 +17,16 @@ from cloudtrain.errors import CloudError, StorageError
 from cloudtrain.runs.events import Cursor
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
-from tests.providers.aws.jobs import JOB, LASTING, PASSING, exists, submitted
+from tests.providers.aws.jobs import JOB, PERMANENT, TRANSIENT, exists, submitted
+from tests.support.command_line import CommandLine
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
-from tests.support.workbench import Bench
 
 OBSERVING = [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")]
 
 
 @pytest.mark.parametrize("call", OBSERVING, ids=lambda call: call[1])
-@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize("kind", TRANSIENT)
 def test_waiting_goes_on_while_a_cloud_does_not_answer(cloud: Cloud, kind: FaultKind, call: tuple[str, str]) -> None:
     run = submitted(f"wait-{kind.replace('_', '-')}-{call[0]}")
     cloud.endpoint.fault(kind, *call, times=4)
@@ -36,7 +36,7 @@ def test_waiting_goes_on_while_a_cloud_does_not_answer(cloud: Cloud, kind: Fault
         assert not next(updates).state.has_ended
 
 
-@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize("kind", PERMANENT)
 def test_waiting_ends_with_words_when_asking_again_cannot_help(cloud: Cloud, kind: FaultKind) -> None:
     run = submitted(f"lasting-{kind}")
     cloud.endpoint.fault(kind, "sagemaker", "DescribeTrainingJob", times=50)
@@ -47,7 +47,7 @@ def test_waiting_ends_with_words_when_asking_again_cannot_help(cloud: Cloud, kin
     assert run.status().state == "pending"
 
 
-@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize("kind", TRANSIENT)
 def test_a_stop_reaches_the_job_through_what_passes(cloud: Cloud, kind: FaultKind) -> None:
     run = submitted(f"stop-{kind.replace('_', '-')}")
     cloud.endpoint.fault(kind, "sagemaker", "StopTrainingJob")
@@ -68,26 +68,26 @@ def test_list_asks_a_cloud_only_when_told_to_and_shows_what_it_knows(cloud: Clou
 
 
 def test_status_shows_what_was_last_seen_and_then_why_it_cannot_ask(cloud: Cloud, tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "bench", env=cloud.environment())
-    bench.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
-    assert bench.run("submit", "--provider", "aws", "--detach", "--run-id", "seen-1").code == 0
-    said = bench.run("status", "seen-1", AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
-    assert said.code == 4
-    assert "seen-1  pending" in said.out
-    assert "no AWS credentials" in said.err
+    cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
+    cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
+    assert cli.run("submit", "--provider", "aws", "--detach", "--run-id", "seen-1").code == 0
+    result = cli.run("status", "seen-1", AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
+    assert result.code == 4
+    assert "seen-1  pending" in result.out
+    assert "no AWS credentials" in result.err
 
 
 def test_a_look_while_a_submit_is_under_way_does_not_end_the_run(cloud: Cloud, tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "bench", env=cloud.environment())
-    bench.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
-    client = bench.begin("submit", "--provider", "aws", "--detach", "--run-id", "looked-at")
-    while not bench.run_folder("looked-at").exists():
+    cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
+    cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
+    client = cli.start("submit", "--provider", "aws", "--detach", "--run-id", "looked-at")
+    while not cli.run_folder("looked-at").exists():
         assert client.poll() is None
-    states = {bench.json("status", "looked-at")["state"]}
+    states = {cli.json("status", "looked-at")["state"]}
     client.communicate(timeout=HANG_SECONDS)
     assert client.returncode == 0
     assert states <= {"submitting", "pending"}
-    assert bench.json("status", "looked-at")["state"] == "pending"
+    assert cli.json("status", "looked-at")["state"] == "pending"
 
 
 @pytest.mark.parametrize("then", ["throttle", "denied", "expired"])
@@ -135,12 +135,12 @@ def test_last_is_the_last_run_of_this_machine_also_after_adoption(
 
 
 def test_who_follows_a_job_with_credentials_that_expire_is_told_that_it_goes_on(cloud: Cloud, tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "bench", env=cloud.environment())
-    bench.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
+    cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
+    cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
     cloud.endpoint.fault("expired", "sagemaker", "DescribeTrainingJob", nth=3, times=50)
-    said = bench.run("submit", "--provider", "aws", "--run-id", "followed-1")
-    assert said.code == 4
-    assert "the job goes on meanwhile: cloudtrain wait followed-1" in said.err.replace("python -m ", "")
+    result = cli.run("submit", "--provider", "aws", "--run-id", "followed-1")
+    assert result.code == 4
+    assert "the job goes on meanwhile: cloudtrain wait followed-1" in result.err.replace("python -m ", "")
 
 
 def lines_of(cloud: Cloud, run_id: str, node: int, *lines: str) -> None:
@@ -157,20 +157,20 @@ def lines_of(cloud: Cloud, run_id: str, node: int, *lines: str) -> None:
 
 
 @pytest.mark.parametrize("nth", range(1, 7))
-@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize("kind", TRANSIENT)
 def test_log_lines_and_events_are_read_once_whatever_call_goes_wrong(cloud: Cloud, kind: FaultKind, nth: int) -> None:
     run = submitted(f"lines-{kind.replace('_', '-')}-{nth}")
     event = '::cloudtrain:: {"type": "metrics", "time": 1, "node": 0, "rank": 0, "seq": %d, "values": {"loss": %d}}'
     cloud.endpoint.fault(kind, "logs", nth=nth)
     updates = run.watch()
-    said: list[str] = []
+    printed: list[str] = []
     for part in range(3):
         lines_of(cloud, run.id, 0, f"[rank 0] zero {part}", event % (part, part))
         lines_of(cloud, run.id, 1, f"[rank 1] one {part}")
         deadline = time.monotonic() + HANG_SECONDS
-        while len(said) < 2 * (part + 1) and time.monotonic() < deadline:
-            said += [line.text for line in next(updates).lines]
-    assert sorted(said) == sorted([*(f"zero {part}" for part in range(3)), *(f"one {part}" for part in range(3))])
+        while len(printed) < 2 * (part + 1) and time.monotonic() < deadline:
+            printed += [line.text for line in next(updates).lines]
+    assert sorted(printed) == sorted([*(f"zero {part}" for part in range(3)), *(f"one {part}" for part in range(3))])
     assert [e["seq"] for e in events_of(run.folder) if e["type"] == "metrics"] == [0, 1, 2]
     assert len(list(run.logs())) == 6
 
@@ -212,7 +212,7 @@ def archive(**files: str) -> bytes:
 
 
 @pytest.mark.parametrize("nth", range(1, 6))
-@pytest.mark.parametrize("kind", [*PASSING, *LASTING])
+@pytest.mark.parametrize("kind", [*TRANSIENT, *PERMANENT])
 def test_a_fetch_brings_everything_or_leaves_nothing(cloud: Cloud, tmp_path: Path, kind: FaultKind, nth: int) -> None:
     run = submitted(f"fetch-{kind.replace('_', '-')}-{nth}")
     cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", archive(model__weights="w" * 1000))
@@ -221,7 +221,7 @@ def test_a_fetch_brings_everything_or_leaves_nothing(cloud: Cloud, tmp_path: Pat
     try:
         run.fetch(tmp_path / "result", checkpoints=True)
     except CloudError:
-        assert kind in LASTING
+        assert kind in PERMANENT
         assert not (tmp_path / "result").exists()
         run.fetch(tmp_path / "result", checkpoints=True)
     assert (tmp_path / "result" / "model" / "model" / "weights").read_text() == "w" * 1000

@@ -17,19 +17,19 @@ from tests.providers.aws.jobs import JOB, submitted
 
 
 @pytest.fixture
-def here(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> str:
+def data_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> str:
     """The data folder of a second machine; the default one is the colleague's."""
-    return str(tmp_path_factory.mktemp("here"))
+    return str(tmp_path_factory.mktemp("second-machine"))
 
 
-def of_a_colleague(monkeypatch: pytest.MonkeyPatch, run_id: str) -> Run:
+def submitted_by_colleague(monkeypatch: pytest.MonkeyPatch, run_id: str) -> Run:
     with monkeypatch.context() as patch:
         patch.setenv("LOGNAME", "bob")
         return submitted(run_id)
 
 
-def mine(run_id: str, here: str, **more: object) -> Run:
-    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load({**JOB, **more}), "aws", run_id=run_id, data_dir=here))
+def mine(run_id: str, data_dir: str, **more: object) -> Run:
+    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load({**JOB, **more}), "aws", run_id=run_id, data_dir=data_dir))
 
 
 def searches(cloud: Cloud) -> int:
@@ -37,49 +37,49 @@ def searches(cloud: Cloud) -> int:
 
 
 def test_a_job_that_a_colleague_starts_later_is_never_the_last_one(
-    cloud: Cloud, here: str, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine("shared-mine", here)
-    theirs = of_a_colleague(monkeypatch, "shared-theirs")
-    assert theirs.id in import_remote_runs("aws", data_dir=here)
-    assert find_run("last", data_dir=here).id == "shared-mine"
-    assert find_run("shared", data_dir=here).id == "shared-mine"
+    mine("shared-mine", data_dir)
+    theirs = submitted_by_colleague(monkeypatch, "shared-theirs")
+    assert theirs.id in import_remote_runs("aws", data_dir=data_dir)
+    assert find_run("last", data_dir=data_dir).id == "shared-mine"
+    assert find_run("shared", data_dir=data_dir).id == "shared-mine"
     with pytest.raises(RunNotFound, match="fits runs of other machines only: shared-theirs") as refused:
-        find_run("shared-t", data_dir=here)
+        find_run("shared-t", data_dir=data_dir)
     assert "its whole id" in str(refused.value.hint)
-    assert find_run("shared-theirs", data_dir=here).id == "shared-theirs"
+    assert find_run("shared-theirs", data_dir=data_dir).id == "shared-theirs"
 
 
 @pytest.mark.parametrize("words", [["stop", "last"], ["rerun", "last"], ["wait", "last"], ["fetch", "strange"]])
 def test_no_command_takes_a_strangers_run_for_ones_own(
-    cloud: Cloud, here: str, monkeypatch: pytest.MonkeyPatch, words: list[str]
+    cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    of_a_colleague(monkeypatch, f"stranger-{words[0]}")
-    import_remote_runs("aws", data_dir=here)
+    submitted_by_colleague(monkeypatch, f"stranger-{words[0]}")
+    import_remote_runs("aws", data_dir=data_dir)
     with pytest.raises(SystemExit) as left:
-        main(["--data-dir", here, *words])
+        main(["--data-dir", data_dir, *words])
     assert left.value.code == 2
     assert not cloud.service.jobs[f"stranger-{words[0]}"].stop_asked.is_set()
 
 
 def test_list_and_stop_name_the_owner(
-    cloud: Cloud, here: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine("owned-mine", here)
-    of_a_colleague(monkeypatch, "owned-theirs")
+    mine("owned-mine", data_dir)
+    submitted_by_colleague(monkeypatch, "owned-theirs")
     with pytest.raises(SystemExit):
-        main(["--data-dir", here, "list", "--provider", "aws"])
+        main(["--data-dir", data_dir, "list", "--provider", "aws"])
     rows = {line.split()[0]: line.split()[2] for line in capsys.readouterr().out.splitlines()}
     assert rows["RUN"] == "OWNER"
     assert rows["owned-mine"] == "you"
     assert rows["owned-theirs"].startswith("bob@")
     with pytest.raises(SystemExit):
-        main(["--data-dir", here, "stop", "owned-theirs"])
+        main(["--data-dir", data_dir, "stop", "owned-theirs"])
     assert "stopping owned-theirs, which bob@" in capsys.readouterr().err
 
 
 def test_a_list_asks_for_a_hundred_jobs_at_once_and_then_for_news_only(
-    cloud: Cloud, here: str, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = submitted("many-0")
     template = cloud.service.jobs[first.id].body
@@ -90,54 +90,54 @@ def test_a_list_asks_for_a_hundred_jobs_at_once_and_then_for_news_only(
         cloud.service.call("CreateTrainingJob", {**template, "TrainingJobName": f"many-{number}", "Tags": tags})
     total = len(cloud.service.jobs)
     cloud.endpoint.reset()
-    assert len(import_remote_runs("aws", data_dir=here)) == total
+    assert len(import_remote_runs("aws", data_dir=data_dir)) == total
     assert searches(cloud) == -(-total // 100)
     for job in cloud.service.jobs.values():  # nothing has changed for an hour
         job.learn(LastModifiedTime=job["LastModifiedTime"] - 3600)
-    late = of_a_colleague(monkeypatch, "many-late")
+    late = submitted_by_colleague(monkeypatch, "many-late")
     cloud.service.jobs["many-7"].finish("Failed", "Failed", "AlgorithmError: , exit code: 3")
     cloud.endpoint.reset()
-    assert import_remote_runs("aws", data_dir=here) == [late.id]
+    assert import_remote_runs("aws", data_dir=data_dir) == [late.id]
     assert [call.operation for call in cloud.endpoint.calls] == ["GetCallerIdentity", "Search"]
-    assert find_run("many-7", data_dir=here).cached_status().state == "failed"
+    assert find_run("many-7", data_dir=data_dir).cached_status().state == "failed"
     cloud.endpoint.reset()
-    assert import_remote_runs("aws", data_dir=here, everything=True) == []
+    assert import_remote_runs("aws", data_dir=data_dir, everything=True) == []
     assert searches(cloud) == -(-(total + 1) // 100)
 
 
 def test_a_list_tells_how_runs_stand_without_a_call_for_each(
-    cloud: Cloud, here: str, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = of_a_colleague(monkeypatch, "stands-1")
-    import_remote_runs("aws", data_dir=here)
+    run = submitted_by_colleague(monkeypatch, "stands-1")
+    import_remote_runs("aws", data_dir=data_dir)
     job = cloud.service.jobs[run.id]
     job.enter("Training")
-    import_remote_runs("aws", data_dir=here)
-    assert find_run(run.id, data_dir=here).cached_status().state == "running"
+    import_remote_runs("aws", data_dir=data_dir)
+    assert find_run(run.id, data_dir=data_dir).cached_status().state == "running"
     job.finish("Completed", "Completed")
     cloud.endpoint.reset()
-    import_remote_runs("aws", data_dir=here)
+    import_remote_runs("aws", data_dir=data_dir)
     assert "DescribeTrainingJob" not in [call.operation for call in cloud.endpoint.calls]
-    summary = next(line for line in cloudtrain.list_runs(data_dir=here) if line["run"] == run.id)
+    summary = next(line for line in cloudtrain.list_runs(data_dir=data_dir) if line["run"] == run.id)
     assert (summary["state"], summary["ended"] is not None) == ("succeeded", True)
 
 
-def test_a_list_looks_at_ones_own_run_that_has_changed(cloud: Cloud, here: str) -> None:
-    run = mine("changed-1", here)
+def test_a_list_looks_at_ones_own_run_that_has_changed(cloud: Cloud, data_dir: str) -> None:
+    run = mine("changed-1", data_dir)
     cloud.service.jobs[run.id].finish("Completed", "Completed")
-    import_remote_runs("aws", data_dir=here)
-    states = {line["run"]: line["state"] for line in cloudtrain.list_runs(data_dir=here)}
+    import_remote_runs("aws", data_dir=data_dir)
+    states = {line["run"]: line["state"] for line in cloudtrain.list_runs(data_dir=data_dir)}
     assert states[run.id] == "succeeded"
 
 
 @pytest.mark.parametrize("call", [("sts", "GetCallerIdentity"), ("sagemaker", "Search")], ids=["who", "search"])
 @pytest.mark.parametrize("kind", ["throttle", "error", "lost", "refused_lost", "slow"])
 def test_a_list_finds_new_jobs_through_what_passes(
-    cloud: Cloud, here: str, kind: FaultKind, call: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, data_dir: str, kind: FaultKind, call: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = of_a_colleague(monkeypatch, f"through-{kind.replace('_', '-')}-{call[0]}")
+    run = submitted_by_colleague(monkeypatch, f"through-{kind.replace('_', '-')}-{call[0]}")
     cloud.endpoint.fault(kind, *call)
-    assert run.id in import_remote_runs("aws", data_dir=here)
+    assert run.id in import_remote_runs("aws", data_dir=data_dir)
     assert call in cloud.endpoint.calls
 
 
@@ -151,32 +151,32 @@ def test_a_list_finds_new_jobs_through_what_passes(
     ids=["who expired", "search expired", "search denied"],
 )
 def test_a_list_that_is_refused_says_so_and_misses_nothing_the_next_time(
-    cloud: Cloud, here: str, kind: FaultKind, call: tuple[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, data_dir: str, kind: FaultKind, call: tuple[str, str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = of_a_colleague(monkeypatch, f"refused-{kind}-{call[0]}")
+    run = submitted_by_colleague(monkeypatch, f"refused-{kind}-{call[0]}")
     cloud.endpoint.fault(kind, *call, times=50)
     with pytest.raises(CloudError, match=words):
-        import_remote_runs("aws", data_dir=here)
+        import_remote_runs("aws", data_dir=data_dir)
     cloud.endpoint.reset()
-    assert run.id in import_remote_runs("aws", data_dir=here)
+    assert run.id in import_remote_runs("aws", data_dir=data_dir)
 
 
 def test_machines_that_are_kept_are_shown_until_they_are_given_back(
-    cloud: Cloud, here: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, data_dir: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud.account, "has_warm_pools", True)
-    run = mine("kept-1", here, aws={"keep_alive": "30 min"})
+    run = mine("kept-1", data_dir, aws={"keep_alive": "30 min"})
     job = cloud.service.jobs[run.id]
     job.enter("Training")
     job.finish("Completed", "Completed")
     assert run.wait(30).state == "succeeded"
     for words in (["status", run.id], ["list"]):
         with pytest.raises(SystemExit):
-            main(["--data-dir", here, *words])
-        said = "".join(capsys.readouterr())
-        assert "its machines are kept, and billed, for 30 min more" in said or "for 29 min" in said
+            main(["--data-dir", data_dir, *words])
+        output = "".join(capsys.readouterr())
+        assert "its machines are kept, and billed, for 30 min more" in output or "for 29 min" in output
     with pytest.raises(SystemExit):
-        main(["--data-dir", here, "stop", run.id, "--release"])
+        main(["--data-dir", data_dir, "stop", run.id, "--release"])
     assert "kept-1: its machines are given back" in capsys.readouterr().err
     assert cloud.endpoint.sent[-1] == (
         ("sagemaker", "UpdateTrainingJob"),
@@ -184,25 +184,27 @@ def test_machines_that_are_kept_are_shown_until_they_are_given_back(
     )
     assert job.describe()["WarmPoolStatus"]["Status"] == "Terminated"
     with pytest.raises(SystemExit):
-        main(["--data-dir", here, "list"])
+        main(["--data-dir", data_dir, "list"])
     assert "are kept" not in "".join(capsys.readouterr())
 
 
-def test_a_release_where_nothing_is_kept_says_so(cloud: Cloud, here: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run = mine("unkept-1", here, aws={"keep_alive": "30 min"})  # the account's quota is 0, which nobody is told
+def test_a_release_where_nothing_is_kept_says_so(
+    cloud: Cloud, data_dir: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = mine("unkept-1", data_dir, aws={"keep_alive": "30 min"})  # the account's quota is 0, which nobody is told
     cloud.service.jobs[run.id].finish("Completed", "Completed")
     assert run.wait(30).kept == {}
     with pytest.raises(SystemExit) as left:
-        main(["--data-dir", here, "stop", run.id, "--release"])
+        main(["--data-dir", data_dir, "stop", run.id, "--release"])
     assert left.value.code == 2
     assert "run unkept-1 keeps no machines" in capsys.readouterr().err
 
 
 def test_kept_machines_of_which_the_time_is_over_are_not_shown(
-    cloud: Cloud, here: str, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud.account, "has_warm_pools", True)
-    run = mine("over-1", here, aws={"keep_alive": "30 min"})
+    run = mine("over-1", data_dir, aws={"keep_alive": "30 min"})
     job = cloud.service.jobs[run.id]
     job.enter("Training")
     job.count(60)
@@ -216,24 +218,24 @@ def test_kept_machines_of_which_the_time_is_over_are_not_shown(
 
 
 def test_a_submit_that_was_refused_is_no_failed_job(
-    cloud: Cloud, here: str, capsys: pytest.CaptureFixture[str]
+    cloud: Cloud, data_dir: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloud.account.denied_actions |= {"sagemaker:CreateTrainingJob"}
     with pytest.raises(CloudError, match="sagemaker:CreateTrainingJob"):
-        mine("refused-1", here)
+        mine("refused-1", data_dir)
     with pytest.raises(SystemExit):
-        main(["--data-dir", here, "list"])
+        main(["--data-dir", data_dir, "list"])
     (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("refused-1"))
     assert "not started" in row
     with pytest.raises(SystemExit):
-        main(["--data-dir", here, "logs", "refused-1"])
-    said = capsys.readouterr().err
-    assert "refused-1 was never started: CreateTrainingJob in us-east-1" in said
-    assert "no lines yet" not in said
+        main(["--data-dir", data_dir, "logs", "refused-1"])
+    output = capsys.readouterr().err
+    assert "refused-1 was never started: CreateTrainingJob in us-east-1" in output
+    assert "no lines yet" not in output
 
 
-def test_what_a_job_did_not_leave_has_no_address_at_its_end(cloud: Cloud, here: str) -> None:
-    run = mine("left-1", here)
+def test_what_a_job_did_not_leave_has_no_address_at_its_end(cloud: Cloud, data_dir: str) -> None:
+    run = mine("left-1", data_dir)
     assert set(run.artifacts()) == {"model", "output", "checkpoints"}
     cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", b"m")
     cloud.service.jobs[run.id].finish("Completed", "Completed")

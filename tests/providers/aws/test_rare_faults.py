@@ -12,10 +12,10 @@ from cloudtrain.errors import CloudError
 from cloudtrain.providers.aws.client import ONE_REQUEST_BYTES, AwsClient, aws
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
-from tests.providers.aws.jobs import LASTING, PASSING, exists, submitted
+from tests.providers.aws.jobs import PERMANENT, TRANSIENT, exists, submitted
 
 PARTS = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
-EVER = 50
+ALWAYS = 50
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def open_uploads(cloud: Cloud, prefix: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("operation", PARTS)
-@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize("kind", TRANSIENT)
 def test_an_upload_in_parts_outlives_what_passes(
     cloud: Cloud, region: AwsClient, large: Path, kind: FaultKind, operation: str
 ) -> None:
@@ -48,12 +48,12 @@ def test_an_upload_in_parts_outlives_what_passes(
 
 
 @pytest.mark.parametrize("operation", PARTS)
-@pytest.mark.parametrize("kind", [*LASTING, "error"])
+@pytest.mark.parametrize("kind", [*PERMANENT, "error"])
 def test_an_upload_that_fails_leaves_neither_object_nor_open_parts(
     cloud: Cloud, region: AwsClient, large: Path, kind: FaultKind, operation: str
 ) -> None:
     key = f"lasting/{kind}/{operation}"
-    cloud.endpoint.fault(kind, "s3", operation, times=EVER)
+    cloud.endpoint.fault(kind, "s3", operation, times=ALWAYS)
     with pytest.raises(CloudError, match="PutObject in us-east-1") as failed:
         region.put_once(cloud.bucket, key, large, None, None)
     words = {"expired": "aws sso login", "denied": "lack a permission: s3:PutObject", "error": "wait a little"}
@@ -69,7 +69,7 @@ def test_parts_that_a_killed_client_has_left_are_given_up_with_the_next_upload_o
     begun = {name: s3.create_multipart_upload(Bucket=cloud.bucket, Key=name)["UploadId"] for name in (key, other)}
     young = s3.create_multipart_upload(Bucket=cloud.bucket, Key=key)["UploadId"]
     for upload in begun.values():
-        cloud.endpoint.uploads.begun[upload] -= 2 * 86_400
+        cloud.endpoint.uploads.started[upload] -= 2 * 86_400
     region.put_once(cloud.bucket, key, large, None, None)
     left = {upload["UploadId"] for upload in open_uploads(cloud, key)}
     assert left == {begun[other], young}
@@ -85,13 +85,13 @@ def test_who_may_not_look_after_open_uploads_stores_the_source_all_the_same(
     assert region.put_once(cloud.bucket, f"rights/{right[3:]}", large, None, None)
 
 
-@pytest.mark.parametrize("kind", [*PASSING, "denied"])
+@pytest.mark.parametrize("kind", [*TRANSIENT, "denied"])
 def test_a_job_of_a_lost_answer_is_found_though_its_tags_are_not_told_at_once_or_at_all(
     cloud: Cloud, kind: FaultKind
 ) -> None:
     run_id = f"tags-{kind.replace('_', '-')}"
-    cloud.endpoint.fault("lost", "sagemaker", "CreateTrainingJob", times=EVER)
-    cloud.endpoint.fault(kind, "sagemaker", "ListTags", times=EVER if kind == "denied" else 1)
+    cloud.endpoint.fault("lost", "sagemaker", "CreateTrainingJob", times=ALWAYS)
+    cloud.endpoint.fault(kind, "sagemaker", "ListTags", times=ALWAYS if kind == "denied" else 1)
     assert submitted(run_id).status().state == "pending"
     assert ("sagemaker", "ListTags") in cloud.endpoint.calls
 
@@ -111,8 +111,8 @@ def test_another_ones_job_is_not_taken_for_ours_by_those_who_may_not_read_tags(
 
 
 def test_expired_credentials_leave_the_question_open_whether_the_job_exists(cloud: Cloud) -> None:
-    cloud.endpoint.fault("lost", "sagemaker", "CreateTrainingJob", times=EVER)
-    cloud.endpoint.fault("expired", "sagemaker", "ListTags", times=EVER)
+    cloud.endpoint.fault("lost", "sagemaker", "CreateTrainingJob", times=ALWAYS)
+    cloud.endpoint.fault("expired", "sagemaker", "ListTags", times=ALWAYS)
     with pytest.raises(CloudError, match="not known yet"):
         submitted("tags-expired")
     cloud.endpoint.reset()
@@ -123,7 +123,7 @@ def test_expired_credentials_leave_the_question_open_whether_the_job_exists(clou
 @pytest.mark.parametrize(("kind", "words"), [("expired", "aws sso login"), ("denied", "sagemaker:StopTrainingJob")])
 def test_a_stop_that_is_refused_says_why_and_that_the_job_goes_on(cloud: Cloud, kind: FaultKind, words: str) -> None:
     run = submitted(f"stop-{kind}")
-    cloud.endpoint.fault(kind, "sagemaker", "StopTrainingJob", times=EVER)
+    cloud.endpoint.fault(kind, "sagemaker", "StopTrainingJob", times=ALWAYS)
     with pytest.raises(CloudError, match=f"stop-{kind} was not told to stop: StopTrainingJob") as failed:
         run.stop()
     assert words in str(failed.value.hint)
@@ -137,7 +137,7 @@ def test_a_job_that_is_not_found_ends_no_run_while_nobody_can_tell_whose_account
 ) -> None:
     run = submitted(f"whose-{kind}")
     job = cloud.service.jobs.pop(run.id)
-    cloud.endpoint.fault(kind, "sts", "GetCallerIdentity", times=EVER)
+    cloud.endpoint.fault(kind, "sts", "GetCallerIdentity", times=ALWAYS)
     with pytest.raises(CloudError, match="GetCallerIdentity"):
         run.status()
     cloud.endpoint.reset()

@@ -14,10 +14,10 @@ from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
-from tests.providers.aws.jobs import CALLS, JOB, LASTING, PASSING, SUBMIT_CALLS, exists, submitted
+from tests.providers.aws.jobs import CALLS, JOB, PERMANENT, SUBMIT_CALLS, TRANSIENT, exists, submitted
+from tests.support.command_line import CommandLine
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
-from tests.support.workbench import Bench
 
 
 def until_nothing_hangs(cloud: Cloud) -> None:
@@ -28,7 +28,7 @@ def until_nothing_hangs(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("index", SUBMIT_CALLS)
-@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize("kind", TRANSIENT)
 def test_a_submit_outlives_what_passes(cloud: Cloud, kind: FaultKind, index: int) -> None:
     run_id = f"once-{kind.replace('_', '-')}-{index}"
     cloud.endpoint.fault_on_call(index, kind)
@@ -39,7 +39,7 @@ def test_a_submit_outlives_what_passes(cloud: Cloud, kind: FaultKind, index: int
 
 
 @pytest.mark.parametrize("index", SUBMIT_CALLS)
-@pytest.mark.parametrize("kind", [*PASSING[:-1], *LASTING])
+@pytest.mark.parametrize("kind", [*TRANSIENT[:-1], *PERMANENT])
 def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_which(
     cloud: Cloud, kind: FaultKind, index: int
 ) -> None:
@@ -109,29 +109,29 @@ WORDS = {
 
 @pytest.mark.parametrize("kind", WORDS)
 def test_the_command_line_says_it_in_words_and_leaves_with_four(cloud: Cloud, tmp_path: Path, kind: FaultKind) -> None:
-    bench = Bench(tmp_path / "bench", env=cloud.environment())
-    bench.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
+    cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
+    cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
     cloud.endpoint.fault(kind, "sagemaker", "CreateTrainingJob", times=50)
-    said = bench.run("submit", "--provider", "aws", "--detach")
-    assert said.code == 4
-    assert "Traceback" not in said.err
+    result = cli.run("submit", "--provider", "aws", "--detach")
+    assert result.code == 4
+    assert "Traceback" not in result.err
     for words in WORDS[kind]:
-        assert words in said.err
+        assert words in result.err
 
 
 def test_no_credentials_a_wrong_region_and_no_network_are_told_apart(cloud: Cloud, tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "bench", env=cloud.environment())
-    bench.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
+    cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
+    cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
     submit = ("submit", "--provider", "aws", "--detach")
-    nothing = bench.run(*submit, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
+    nothing = cli.run(*submit, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
     assert (nothing.code, "no AWS credentials" in nothing.err, "aws configure" in nothing.err) == (4, True, True)
-    elsewhere = bench.run(*submit, CLOUDTRAIN_AWS_REGION="eu-west-1")
+    elsewhere = cli.run(*submit, CLOUDTRAIN_AWS_REGION="eu-west-1")
     assert elsewhere.code == 4
     assert "aws.region" in elsewhere.err or "region" in elsewhere.err
-    unreachable = bench.run(*submit, AWS_ENDPOINT_URL="http://127.0.0.1:9")
+    unreachable = cli.run(*submit, AWS_ENDPOINT_URL="http://127.0.0.1:9")
     assert (unreachable.code, "cannot be reached" in unreachable.err) == (4, True)
-    for said in (nothing, elsewhere, unreachable):
-        assert "Traceback" not in said.err
+    for result in (nothing, elsewhere, unreachable):
+        assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize("when", ["hang_before", "hang"])
@@ -139,20 +139,20 @@ def test_no_credentials_a_wrong_region_and_no_network_are_told_apart(cloud: Clou
 def test_a_submit_that_is_killed_at_any_call_leaves_one_job_or_none(
     cloud: Cloud, tmp_path: Path, when: FaultKind, index: int
 ) -> None:
-    bench = Bench(tmp_path / "bench", env=cloud.environment())
-    bench.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
+    cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
+    cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
     run_id = f"killed-{when.replace('_', '-')}-{index}"
     cloud.endpoint.fault_on_call(index, when)
-    client = bench.begin("submit", "--provider", "aws", "--detach", "--run-id", run_id)
+    client = cli.start("submit", "--provider", "aws", "--detach", "--run-id", run_id)
     cloud.endpoint.wait_until_hanging()
-    assert bench.json("status", run_id)["state"] == "submitting"
+    assert cli.json("status", run_id)["state"] == "submitting"
     client.send_signal(signal.SIGKILL)
     client.communicate()
     until_nothing_hangs(cloud)
     cloud.endpoint.reset()
     made = when == "hang" and index == 2
     assert exists(cloud, run_id) is made
-    status = bench.json("status", run_id)
+    status = cli.json("status", run_id)
     if made:
         assert status["state"] == "pending"
     elif index < 2:
@@ -160,6 +160,6 @@ def test_a_submit_that_is_killed_at_any_call_leaves_one_job_or_none(
         assert "interrupted before the job was created; nothing was started" in status["reason"]
     else:
         assert status["state"] == "submitting"
-    again = bench.run("submit", "--provider", "aws", "--detach", "--run-id", run_id)
+    again = cli.run("submit", "--provider", "aws", "--detach", "--run-id", run_id)
     assert again.code == 3
     assert exists(cloud, run_id) is made

@@ -16,7 +16,7 @@ from tests.providers.aws.jobs import submitted
 from tests.providers.aws.test_later_faults import archive, lines_of
 from tests.support.events import events_of
 
-EVER = 500
+ALWAYS = 500
 """More often than anybody asks."""
 UNREADABLE = [{"logs:*"}, {"logs:DescribeLogStreams"}, {"logs:GetLogEvents"}]
 NAMES = ["all of logs", "the list of streams", "the lines"]
@@ -78,7 +78,7 @@ def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_told(cloud:
     run = submitted("here-1")
     lines_of(cloud, run.id, 0, "[rank 0] hello")
     run.status()
-    cloud.endpoint.fault("denied", "sagemaker", "DescribeTrainingJob", times=EVER)
+    cloud.endpoint.fault("denied", "sagemaker", "DescribeTrainingJob", times=ALWAYS)
     shown: list[str] = []
     with pytest.raises(CloudError, match="DescribeTrainingJob"):
         shown.extend(line.text for line in run.logs())
@@ -87,7 +87,7 @@ def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_told(cloud:
 
 def test_an_ended_job_waits_only_a_while_for_logs_that_are_throttled(cloud: Cloud) -> None:
     run = submitted("throttled-1")
-    cloud.endpoint.fault("throttle", "logs", times=EVER)
+    cloud.endpoint.fault("throttle", "logs", times=ALWAYS)
     trained(cloud, run.id)
     assert run.wait(30).state == "succeeded"
     cloud.endpoint.reset()
@@ -100,7 +100,7 @@ def test_an_ended_job_waits_only_a_while_for_logs_that_are_throttled(cloud: Clou
 )
 def test_a_stop_is_sent_whatever_cannot_be_read(cloud: Cloud, kind: FaultKind, call: tuple[str, str]) -> None:
     run = submitted(f"stop-{kind}-{call[0]}")
-    cloud.endpoint.fault(kind, *call, times=3 if kind != "denied" else EVER)
+    cloud.endpoint.fault(kind, *call, times=3 if kind != "denied" else ALWAYS)
     with suppress(CloudError):  # that it has ended cannot be told by everybody
         run.stop()
     assert cloud.service.jobs[run.id].stop_asked.is_set()

@@ -66,10 +66,10 @@ def newer(cloud: Cloud) -> Iterator[Cloud]:
 def test_a_machine_that_boto3_does_not_know_yet_is_submitted_with_a_warning(newer: Cloud) -> None:
     machine = {"instance": {"aws": NEW}, "gpus": 8}
     plan = cloudtrain.plan(cloudtrain.load({**JOB, "resources": machine}), "aws")
-    [said] = [issue for issue in preflight(plan) if NEW in issue.message]
-    assert not said.is_error
-    assert f"{NEW!r} is none of the" in said.message
-    assert f"in the service model of botocore {botocore.__version__}" in said.message
+    [found] = [issue for issue in preflight(plan) if NEW in issue.message]
+    assert not found.is_error
+    assert f"{NEW!r} is none of the" in found.message
+    assert f"in the service model of botocore {botocore.__version__}" in found.message
     run = cloudtrain.submit(plan)
     assert newer.service.jobs[run.id].describe()["ResourceConfig"]["InstanceType"] == NEW
 
@@ -93,9 +93,9 @@ def test_an_older_boto3_refuses_no_machine_that_our_table_knows(older: dict[str,
 def test_an_older_boto3_that_cannot_send_a_member_is_told_with_the_remedy(older: dict[str, Any]) -> None:
     del older["CreateTrainingJobRequest"]["members"]["RemoteDebugConfig"]
     plan = cloudtrain.plan(cloudtrain.load(JOB), "aws")
-    [said] = [issue for issue in preflight(plan) if issue.is_error]
-    assert "is not a known member" in said.message
-    assert said.hint == "pip install --upgrade boto3"
+    [found] = [issue for issue in preflight(plan) if issue.is_error]
+    assert "is not a known member" in found.message
+    assert found.hint == "pip install --upgrade boto3"
 
 
 def test_ten_thousand_files_are_as_many_calls_as_one(cloud: Cloud, folder: Path) -> None:
@@ -149,10 +149,10 @@ def test_the_aws_command_line_accepts_a_plan_as_it_is_printed(cloud: Cloud, fold
     if len(gpus) > 1:  # the command line's own model of SageMaker is older than InstancePreferences
         env["AWS_DATA_PATH"] = str(Path(botocore.__file__).parent / "data")
     command = [sys.executable, "-m", "awscli", "sagemaker", "create-training-job"]
-    said = subprocess.run(
+    result = subprocess.run(
         [*command, "--cli-input-json", "file://request.json"], capture_output=True, text=True, env=env, check=False
     )
-    assert said.returncode == 0, said.stderr
+    assert result.returncode == 0, result.stderr
     assert cloud.endpoint.sent[-1][1] == json.loads(printed)
 
 
@@ -177,8 +177,8 @@ def test_the_sagemaker_sdk_puts_the_same_request_on_the_wire(cloud: Cloud, folde
     plan = cloudtrain.plan(cloudtrain.load(JOB), "aws")
     planned = dict(cloudtrain.render(plan).document)
     (folder / "request.json").write_text(json.dumps(planned))
-    said = subprocess.run([sys.executable, "-c", SDK], capture_output=True, text=True, env=cloud.clean(), check=False)
-    assert said.returncode == 0, said.stderr[-2000:]
+    result = subprocess.run([sys.executable, "-c", SDK], capture_output=True, text=True, env=cloud.clean(), check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
     created = [body for call, body in cloud.endpoint.sent if call.operation == "CreateTrainingJob"]
     assert created == [planned]
 
@@ -194,5 +194,5 @@ def test_native_gives_the_sdks_own_training_job(cloud: Cloud) -> None:
     run = submit()
     env = {**cloud.clean(), "HOME": os.environ["HOME"]}
     words = [sys.executable, "-W", "ignore", "-c", NATIVE, run.id]
-    said = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
-    assert said.stdout.split()[-3:] == ["sagemaker.core.resources", run.id, "InProgress"], said.stderr[-2000:]
+    result = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
+    assert result.stdout.split()[-3:] == ["sagemaker.core.resources", run.id, "InProgress"], result.stderr[-2000:]

@@ -12,7 +12,7 @@ from tests.fakes.azure.cloud import IMAGE, AzureCloud
 from tests.fakes.azure.jobs import LOG_CONTAINER
 from tests.fakes.azure.storage import Container
 from tests.fakes.faults import FaultKind
-from tests.support.workbench import Bench
+from tests.support.command_line import CommandLine
 
 JOB: dict[str, Any] = {
     "name": "faulty",
@@ -21,12 +21,12 @@ JOB: dict[str, Any] = {
     "resources": {"nodes": 2},
     "limits": {"max_runtime": "1 h"},
 }
-PASSING: tuple[FaultKind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
-LASTING: tuple[FaultKind, ...] = ("expired", "denied")
-EVER = 200
+TRANSIENT: tuple[FaultKind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
+PERMANENT: tuple[FaultKind, ...] = ("expired", "denied")
+ALWAYS = 200
 """More often than anybody asks."""
 
-LOOKING = [
+LOOKUP_CALLS = [
     ("arm", "GetWorkspace", 1),
     ("arm", "ListVmSizes", 1),
     ("arm", "ListUsages", 1),
@@ -35,23 +35,23 @@ LOOKING = [
     ("arm", "GetJob", 1),
     ("arm", "ListCodes", 1),
 ]
-UPLOADING = [
+UPLOAD_CALLS = [
     ("arm", "StartPendingUpload", 1),
     ("blob", "HeadBlob", 1),
     ("blob", "PutBlob", 1),
     ("blob", "SetBlobMetadata", 1),
     ("arm", "PutCode", 1),
 ]
-CREATING = [("arm", "PutEnvironment", 1), ("arm", "PutJob", 1)]
-FIRST = [*LOOKING, *UPLOADING, *CREATING]
+CREATE_CALLS = [("arm", "PutEnvironment", 1), ("arm", "PutJob", 1)]
+FIRST_SUBMIT_CALLS = [*LOOKUP_CALLS, *UPLOAD_CALLS, *CREATE_CALLS]
 """The calls of the first submit of a source: service, operation, and which call of that name it is."""
-AGAIN = [*LOOKING, ("arm", "GetCode", 1), *CREATING]
+REPEATED_SUBMIT_CALLS = [*LOOKUP_CALLS, ("arm", "GetCode", 1), *CREATE_CALLS]
 """Those of the next one."""
 
-Where = tuple[str, str, int]
+NthCall = tuple[str, str, int]
 
 
-def name_of(call: Where) -> str:
+def name_of(call: NthCall) -> str:
     """For the ids of tests."""
     _, operation, nth = call
     return operation if nth == 1 else f"{operation}{nth}"
@@ -90,21 +90,21 @@ def log_of(cloud: AzureCloud, run_id: str, node: int) -> tuple[Container, str]:
     return container, blob
 
 
-def prints(cloud: AzureCloud, run_id: str, node: int, *lines: str, end: str = "\n") -> None:
+def append_log(cloud: AzureCloud, run_id: str, node: int, *lines: str, end: str = "\n") -> None:
     """What a node printed, as Azure ML keeps it."""
     container, blob = log_of(cloud, run_id, node)
     with (container.folder / blob).open("ab") as file:
         file.write("".join(f"{line}\n" for line in lines).encode().removesuffix(b"\n") + end.encode())
 
 
-def said_last(cloud: AzureCloud, run_id: str, node: int, outcome: str, **more: Any) -> None:
+def append_outcome(cloud: AzureCloud, run_id: str, node: int, outcome: str, **more: Any) -> None:
     """The last word of a node's launcher."""
     event = {"type": "node_ended", "time": 1.0, "node": node, "rank": -1, "seq": 1, "outcome": outcome, **more}
-    prints(cloud, run_id, node, f"::cloudtrain:: {json.dumps(event)}")
+    append_log(cloud, run_id, node, f"::cloudtrain:: {json.dumps(event)}")
 
 
-def bench_of(cloud: AzureCloud, tmp_path: Path) -> Bench:
+def command_line_of(cloud: AzureCloud, tmp_path: Path) -> CommandLine:
     """The real command line in the job's folder."""
-    bench = Bench(tmp_path / "bench", env=cloud.environment())
-    bench.write(job_yaml=json.dumps(JOB), train_py=f"print('never run', {str(tmp_path)!r})\n")
-    return bench
+    cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
+    cli.write(job_yaml=json.dumps(JOB), train_py=f"print('never run', {str(tmp_path)!r})\n")
+    return cli

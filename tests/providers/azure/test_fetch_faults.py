@@ -10,7 +10,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, StorageError
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
-from tests.providers.azure.jobs import EVER, LASTING, PASSING, Where, forget, name_of, run_id_of, submitted
+from tests.providers.azure.jobs import ALWAYS, PERMANENT, TRANSIENT, NthCall, forget, name_of, run_id_of, submitted
 
 FETCHING = [
     ("history", "GetDiscovery", 1),
@@ -65,13 +65,13 @@ def whole(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("call", FETCHING, ids=name_of)
-@pytest.mark.parametrize("kind", [*PASSING, *LASTING])
+@pytest.mark.parametrize("kind", [*TRANSIENT, *PERMANENT])
 def test_a_fetch_brings_everything_or_leaves_nothing(
-    cloud: AzureCloud, tmp_path: Path, kind: FaultKind, call: Where
+    cloud: AzureCloud, tmp_path: Path, kind: FaultKind, call: NthCall
 ) -> None:
     run = with_results(cloud, run_id_of("fetch", kind, name_of(call)))
     cloud.endpoint.fault(kind, *call)
-    if kind in LASTING and call[0] != "history":  # a fetch needs not know how the job stands
+    if kind in PERMANENT and call[0] != "history":  # a fetch needs not know how the job stands
         with pytest.raises(CloudError) as failed:
             run.fetch(tmp_path / "result", checkpoints=True)
         assert failed.value.hint
@@ -82,10 +82,10 @@ def test_a_fetch_brings_everything_or_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
 
 
-@pytest.mark.parametrize("kind", [*PASSING[:-1], *LASTING])
+@pytest.mark.parametrize("kind", [*TRANSIENT[:-1], *PERMANENT])
 def test_a_fetch_that_fails_for_good_leaves_nothing(cloud: AzureCloud, tmp_path: Path, kind: FaultKind) -> None:
     run = with_results(cloud, run_id_of("never", kind))
-    cloud.endpoint.fault(kind, "blob", "GetBlob", nth=2, times=EVER)
+    cloud.endpoint.fault(kind, "blob", "GetBlob", nth=2, times=ALWAYS)
     with pytest.raises(CloudError) as failed:
         run.fetch(tmp_path / "deep" / "result")
     if kind == "denied":

@@ -18,14 +18,14 @@ from cloudtrain.runs.logs import LogLine
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
 from tests.providers.azure.jobs import (
-    EVER,
+    ALWAYS,
     JOB,
-    LASTING,
-    PASSING,
-    bench_of,
+    PERMANENT,
+    TRANSIENT,
+    append_log,
+    command_line_of,
     exists,
     forget,
-    prints,
     run_id_of,
     submitted,
 )
@@ -36,21 +36,21 @@ OBSERVING = [("history", "GetDiscovery"), ("history", "GetRunDetails"), ("blob",
 """The first of them asks for an address, and needs no credentials."""
 
 
-def looked_at(cloud: AzureCloud, run_id: str) -> Run:
+def submitted_with_log(cloud: AzureCloud, run_id: str) -> Run:
     """A run with a line in its log, before its first look."""
     run = submitted(run_id)
-    prints(cloud, run_id, 0, "[rank 0] hello")
+    append_log(cloud, run_id, 0, "[rank 0] hello")
     forget()  # or the address of the run history would be known
     cloud.endpoint.reset()
     return run
 
 
 @pytest.mark.parametrize("call", OBSERVING, ids=lambda call: call[1])
-@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize("kind", TRANSIENT)
 def test_waiting_goes_on_while_a_cloud_does_not_answer(
     cloud: AzureCloud, kind: FaultKind, call: tuple[str, str]
 ) -> None:
-    run = looked_at(cloud, run_id_of("wait", kind, call[1]))
+    run = submitted_with_log(cloud, run_id_of("wait", kind, call[1]))
     cloud.endpoint.fault(kind, *call, times=10 if kind != "slow" else 2)
     unexpected_errors: set[str] = set()
     lines: list[LogLine] = []
@@ -64,10 +64,10 @@ def test_waiting_goes_on_while_a_cloud_does_not_answer(
     assert bool(unexpected_errors - {""}) is (kind != "slow")
 
 
-@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize("kind", PERMANENT)
 def test_waiting_ends_with_words_when_asking_again_cannot_help(cloud: AzureCloud, kind: FaultKind) -> None:
-    run = looked_at(cloud, run_id_of("lasting", kind))
-    cloud.endpoint.fault(kind, "history", "GetRunDetails", times=EVER)
+    run = submitted_with_log(cloud, run_id_of("lasting", kind))
+    cloud.endpoint.fault(kind, "history", "GetRunDetails", times=ALWAYS)
     with pytest.raises(CloudError) as failed:
         run.wait(20)
     assert ("az login" if kind == "expired" else "AzureML Data Scientist") in str(failed.value.hint)
@@ -81,8 +81,8 @@ def test_waiting_ends_with_words_when_asking_again_cannot_help(cloud: AzureCloud
 def test_a_log_that_cannot_be_read_keeps_no_job_from_its_end(
     cloud: AzureCloud, tmp_path: Path, kind: FaultKind, call: tuple[str, str]
 ) -> None:
-    run = looked_at(cloud, run_id_of("unread", kind, call[1]))
-    cloud.endpoint.fault(kind, *call, times=EVER)
+    run = submitted_with_log(cloud, run_id_of("unread", kind, call[1]))
+    cloud.endpoint.fault(kind, *call, times=ALWAYS)
     cloud.put(f"cloudtrain/runs/{run.id}/model/weights", b"w")
     cloud.service.jobs[run.id].finish("Completed")
     assert run.wait(60).state == "succeeded"
@@ -102,7 +102,7 @@ def test_list_asks_a_cloud_only_when_told_to_and_shows_what_it_knows(cloud: Azur
     cloud.endpoint.reset()
     assert {run["state"] for run in cloudtrain.list_runs()} == {"pending"}
     assert cloud.endpoint.calls == []
-    cloud.endpoint.fault("expired", times=EVER)
+    cloud.endpoint.fault("expired", times=ALWAYS)
     asked = cloudtrain.list_runs(asking="azure")
     assert {run["state"] for run in asked} == {"pending"}
     assert all("credentials have expired" in run["reason"] for run in asked)
@@ -110,33 +110,33 @@ def test_list_asks_a_cloud_only_when_told_to_and_shows_what_it_knows(cloud: Azur
 
 
 def test_status_shows_what_was_last_seen_and_then_why_it_cannot_ask(cloud: AzureCloud, tmp_path: Path) -> None:
-    bench = bench_of(cloud, tmp_path)
-    assert bench.run("submit", "--provider", "azure", "--detach", "--run-id", "seen-1").code == 0
+    cli = command_line_of(cloud, tmp_path)
+    assert cli.run("submit", "--provider", "azure", "--detach", "--run-id", "seen-1").code == 0
     cloud.log_out()
-    said = bench.run("status", "seen-1")
-    assert said.code == 4
-    assert "seen-1  pending" in said.out
-    assert "no Azure credentials" in said.err
-    assert "Traceback" not in said.err
+    result = cli.run("status", "seen-1")
+    assert result.code == 4
+    assert "seen-1  pending" in result.out
+    assert "no Azure credentials" in result.err
+    assert "Traceback" not in result.err
 
 
 def test_a_look_while_a_submit_is_under_way_does_not_end_the_run(cloud: AzureCloud, tmp_path: Path) -> None:
-    bench = bench_of(cloud, tmp_path)
+    cli = command_line_of(cloud, tmp_path)
     cloud.endpoint.fault("hang_before", "arm", "PutCode")
-    client = bench.begin("submit", "--provider", "azure", "--detach", "--run-id", "looked-at")
+    client = cli.start("submit", "--provider", "azure", "--detach", "--run-id", "looked-at")
     cloud.endpoint.wait_until_hanging()
-    assert bench.json("status", "looked-at")["state"] == "submitting"
+    assert cli.json("status", "looked-at")["state"] == "submitting"
     cloud.endpoint.release()
     client.communicate(timeout=HANG_SECONDS)
     assert client.returncode == 0
-    assert bench.json("status", "looked-at")["state"] == "pending"
+    assert cli.json("status", "looked-at")["state"] == "pending"
 
 
 @pytest.mark.parametrize("then", ["throttle", "denied", "expired"])
 def test_a_lost_first_try_is_not_forgotten_when_the_second_fails_otherwise(cloud: AzureCloud, then: FaultKind) -> None:
     run_id = f"first-lost-{then}"
     cloud.endpoint.fault("lost", "arm", "PutJob", times=4)  # so often the SDK itself tries
-    cloud.endpoint.fault(then, "arm", "PutJob", nth=5, times=EVER)
+    cloud.endpoint.fault(then, "arm", "PutJob", nth=5, times=ALWAYS)
     cloud.endpoint.fault("throttle", "arm", "GetJob", nth=2, times=4)
     with suppress(CloudError):
         submitted(run_id)
@@ -192,12 +192,12 @@ def test_last_is_the_last_run_of_this_machine_also_after_adoption(
     assert find_run("last", data_dir=here).id == "mine-1"
 
 
-@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize("kind", TRANSIENT)
 def test_a_job_of_another_machine_is_taken_up_through_what_passes(
     cloud: AzureCloud, kind: FaultKind, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     run = submitted(run_id_of("taken-up", kind))
-    prints(cloud, run.id, 0, "[rank 0] hello")
+    append_log(cloud, run.id, 0, "[rank 0] hello")
     cloud.service.jobs[run.id].finish("Completed")
     here = str(tmp_path_factory.mktemp("here"))
     for call in [("arm", "GetJob"), ("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "GetBlob")]:
@@ -210,13 +210,13 @@ def test_a_job_of_another_machine_is_taken_up_through_what_passes(
 def test_who_follows_a_job_with_credentials_that_expire_is_told_that_it_goes_on(
     cloud: AzureCloud, tmp_path: Path
 ) -> None:
-    bench = bench_of(cloud, tmp_path)
-    cloud.endpoint.fault("expired", "history", "GetRunDetails", nth=3, times=EVER)
-    said = bench.run("submit", "--provider", "azure", "--run-id", "followed-1")
-    assert said.code == 4
-    assert "the credentials have expired" in said.err
-    assert "the job goes on meanwhile: cloudtrain wait followed-1" in said.err.replace("python -m ", "")
-    assert "Traceback" not in said.err
+    cli = command_line_of(cloud, tmp_path)
+    cloud.endpoint.fault("expired", "history", "GetRunDetails", nth=3, times=ALWAYS)
+    result = cli.run("submit", "--provider", "azure", "--run-id", "followed-1")
+    assert result.code == 4
+    assert "the credentials have expired" in result.err
+    assert "the job goes on meanwhile: cloudtrain wait followed-1" in result.err.replace("python -m ", "")
+    assert "Traceback" not in result.err
 
 
 def test_a_submission_of_which_nothing_was_sent_is_settled_without_asking(cloud: AzureCloud) -> None:

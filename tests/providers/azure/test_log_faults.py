@@ -12,7 +12,7 @@ from cloudtrain.api.lookup import find_run
 from cloudtrain.api.run import Run
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
-from tests.providers.azure.jobs import PASSING, log_of, prints, run_id_of, submitted
+from tests.providers.azure.jobs import TRANSIENT, append_log, log_of, run_id_of, submitted
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 
@@ -28,42 +28,42 @@ def texts(run: Run, node: int | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize("nth", range(1, 8))
-@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize("kind", TRANSIENT)
 def test_log_lines_and_events_are_read_once_whatever_call_goes_wrong(
     cloud: AzureCloud, kind: FaultKind, nth: int
 ) -> None:
     run = submitted(run_id_of("lines", kind, nth))
     cloud.endpoint.fault(kind, nth=nth)
     updates = run.watch()
-    said: list[str] = []
+    printed: list[str] = []
     for part in range(3):
-        prints(cloud, run.id, 0, f"[rank 0] zero {part}", event_of(part))
-        prints(cloud, run.id, 1, f"[rank 1] one {part}")
+        append_log(cloud, run.id, 0, f"[rank 0] zero {part}", event_of(part))
+        append_log(cloud, run.id, 1, f"[rank 1] one {part}")
         deadline = time.monotonic() + HANG_SECONDS
-        while len(said) < 2 * (part + 1) and time.monotonic() < deadline:
-            said += [line.text for line in next(updates).lines]
-    assert sorted(said) == sorted([*(f"zero {part}" for part in range(3)), *(f"one {part}" for part in range(3))])
+        while len(printed) < 2 * (part + 1) and time.monotonic() < deadline:
+            printed += [line.text for line in next(updates).lines]
+    assert sorted(printed) == sorted([*(f"zero {part}" for part in range(3)), *(f"one {part}" for part in range(3))])
     assert [e["seq"] for e in events_of(run.folder) if e["type"] == "metrics"] == [0, 1, 2]
     assert (texts(run, 0), texts(run, 1)) == (["zero 0", "zero 1", "zero 2"], ["one 0", "one 1", "one 2"])
 
 
 def test_a_reader_that_was_killed_between_line_and_event_has_doubled_nothing(cloud: AzureCloud) -> None:
     run = submitted("torn-1")
-    prints(cloud, run.id, 0, "[rank 0] first")
+    append_log(cloud, run.id, 0, "[rank 0] first")
     run.status()
     with (run.folder.path / "logs" / "node-0.log").open("a") as file:
         file.write("2026-11-21T00:00:00.000Z [rank 0] of a reader that never told how far it came\n")
-    prints(cloud, run.id, 0, "[rank 0] second")
+    append_log(cloud, run.id, 0, "[rank 0] second")
     find_run("torn-1").status()
     assert texts(run) == ["first", "second"]
 
 
 def test_what_is_not_a_whole_line_yet_waits_for_its_end(cloud: AzureCloud) -> None:
     run = submitted("halves-1")
-    prints(cloud, run.id, 0, "[rank 0] first", "[rank 0] sec", end="")
+    append_log(cloud, run.id, 0, "[rank 0] first", "[rank 0] sec", end="")
     run.status()
     assert texts(run) == ["first"]
-    prints(cloud, run.id, 0, "ond", "[rank 0] third", end="")
+    append_log(cloud, run.id, 0, "ond", "[rank 0] third", end="")
     run.status()
     assert texts(run) == ["first", "second"]
     cloud.service.jobs[run.id].finish("Completed")
@@ -73,13 +73,13 @@ def test_what_is_not_a_whole_line_yet_waits_for_its_end(cloud: AzureCloud) -> No
 
 def test_a_log_that_was_replaced_is_read_from_its_beginning_after_what_was_there(cloud: AzureCloud) -> None:
     run = submitted("preempted-1")
-    prints(cloud, run.id, 0, "[rank 0] before", event_of(0))
-    prints(cloud, run.id, 1, "[rank 1] stays")
+    append_log(cloud, run.id, 0, "[rank 0] before", event_of(0))
+    append_log(cloud, run.id, 1, "[rank 1] stays")
     run.status()
     container, blob = log_of(cloud, run.id, 0)
     container.renew(blob)
     run.status()
-    prints(cloud, run.id, 0, "[rank 0] after, and this is longer than what had been there", event_of(1))
+    append_log(cloud, run.id, 0, "[rank 0] after, and this is longer than what had been there", event_of(1))
     find_run(run.id).status()
     assert texts(run, 0) == ["before", "after, and this is longer than what had been there"]
     assert texts(run, 1) == ["stays"]
@@ -89,16 +89,16 @@ def test_a_log_that_was_replaced_is_read_from_its_beginning_after_what_was_there
 @pytest.mark.parametrize("line", ["[rank 0] short", f"[rank 0] long {'x' * 500}"], ids=["shorter", "longer"])
 def test_a_log_that_is_replaced_amid_a_look_is_found_by_the_next_one(cloud: AzureCloud, line: str) -> None:
     run = submitted(f"amid-{len(line)}")
-    prints(cloud, run.id, 0, "[rank 0] before")
+    append_log(cloud, run.id, 0, "[rank 0] before")
     run.status()
-    prints(cloud, run.id, 0, "[rank 0] lost with its log")
+    append_log(cloud, run.id, 0, "[rank 0] lost with its log")
     cloud.endpoint.fault("hang_before", "blob", "GetBlob")
     look = threading.Thread(target=run.status)
     look.start()
     cloud.endpoint.wait_until_hanging()
     container, blob = log_of(cloud, run.id, 0)
     container.renew(blob)
-    prints(cloud, run.id, 0, line)
+    append_log(cloud, run.id, 0, line)
     cloud.endpoint.release()
     look.join()
     run.status()
@@ -109,7 +109,7 @@ def test_a_flood_of_lines_comes_in_turns_and_whole(cloud: AzureCloud, monkeypatc
     run = submitted("flood-1")
     monkeypatch.setattr("cloudtrain.providers.azure.storage.MAX_BYTES", 1 << 14)
     lines = [f"line {number} {'é' * (number % 50)}" for number in range(10_000)]
-    prints(cloud, run.id, 0, *lines, end="")
+    append_log(cloud, run.id, 0, *lines, end="")
     run.status()
     before = len(texts(run))
     assert 0 < before < 10_000
@@ -124,7 +124,7 @@ def test_a_line_longer_than_one_look_brings_keeps_nobody_waiting(
     run = submitted("endless-1")
     monkeypatch.setattr("cloudtrain.providers.azure.storage.MAX_BYTES", 1 << 10)
     line = "\r".join(f"{number} %" for number in range(700))
-    prints(cloud, run.id, 0, line, "[rank 0] after it")
+    append_log(cloud, run.id, 0, line, "[rank 0] after it")
     run.status()
     assert texts(run)[-1] == "after it"
     assert "".join(texts(run)[:-1]).replace("\r", "") == line.replace("\r", "")
@@ -132,7 +132,7 @@ def test_a_line_longer_than_one_look_brings_keeps_nobody_waiting(
 
 def test_logs_that_are_not_ours_and_logs_that_are_gone_are_passed_over(cloud: AzureCloud) -> None:
     run = submitted("gone-1")
-    prints(cloud, run.id, 0, "[rank 0] here")
+    append_log(cloud, run.id, 0, "[rank 0] here")
     job = cloud.service.jobs[run.id]
     job.open_log("user_logs/std_log_process_1.txt", f"{job.log_folder}never-written.txt")
     job.open_log("system_logs/lifecycler.log", f"{job.log_folder}lifecycler.log")
@@ -145,7 +145,7 @@ def test_the_log_of_a_single_node_may_have_no_number(cloud: AzureCloud, process:
     run = submitted(f"single-{len(process)}", resources={"nodes": 1})
     job = cloud.service.jobs[run.id]
     name = f"user_logs/std_log{'_process' * bool(process)}{process}.txt"
-    prints(cloud, run.id, 0, "[rank 0] hello")
+    append_log(cloud, run.id, 0, "[rank 0] hello")
     _, blob = log_of(cloud, run.id, 0)
     job._logs.clear()
     job.open_log(name, blob)

@@ -14,7 +14,7 @@ from cloudtrain.units import format_duration
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.jobs import Job
 from tests.fakes.faults import FaultKind
-from tests.providers.azure.jobs import EVER, JOB, PASSING, forget, run_id_of, submitted
+from tests.providers.azure.jobs import ALWAYS, JOB, TRANSIENT, forget, run_id_of, submitted
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_list_asks_for_no_more_pages_than_have_news(
     assert (calls(cloud)["ListJobs"], calls(cloud)["GetRunDetails"]) == (2, 0)
 
 
-@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize("kind", TRANSIENT)
 def test_a_list_finds_new_jobs_through_what_passes(cloud: AzureCloud, here: str, kind: FaultKind) -> None:
     run = submitted(run_id_of("through", kind))
     cloud.service.jobs[run.id].finish("Completed")
@@ -120,7 +120,7 @@ def test_a_list_finds_new_jobs_through_what_passes(cloud: AzureCloud, here: str,
 @pytest.mark.parametrize(("kind", "words"), [("expired", "expired"), ("denied", "not authorized")])
 def test_a_list_that_is_refused_says_so(cloud: AzureCloud, here: str, kind: FaultKind, words: str) -> None:
     submitted(run_id_of("refused", kind))
-    cloud.endpoint.fault(kind, "arm", "ListJobs", times=EVER)
+    cloud.endpoint.fault(kind, "arm", "ListJobs", times=ALWAYS)
     with pytest.raises(CloudError, match=f"listing jobs in the workspace .*{words}"):
         import_remote_runs("azure", data_dir=here)
 
@@ -128,7 +128,7 @@ def test_a_list_that_is_refused_says_so(cloud: AzureCloud, here: str, kind: Faul
 def test_who_may_not_read_the_run_history_sees_that_jobs_are_over(cloud: AzureCloud, here: str) -> None:
     run = submitted("no-history-1")
     cloud.service.jobs[run.id].finish("Completed")
-    cloud.endpoint.fault("denied", "history", "GetRunDetails", times=EVER)
+    cloud.endpoint.fault("denied", "history", "GetRunDetails", times=ALWAYS)
     assert run.id in import_remote_runs("azure", data_dir=here)
     assert listed(here)[run.id]["state"] == "succeeded"
 

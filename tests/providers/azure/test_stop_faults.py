@@ -12,7 +12,7 @@ from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
-from tests.providers.azure.jobs import EVER, PASSING, bench_of, forget, run_id_of, said_last, submitted
+from tests.providers.azure.jobs import ALWAYS, TRANSIENT, append_outcome, command_line_of, forget, run_id_of, submitted
 from tests.support.limits import HANG_SECONDS
 from tests.support.waiting import eventually
 
@@ -21,7 +21,7 @@ def running(cloud: AzureCloud, run_id: str) -> Run:
     """A run whose job runs, and whose nodes have said their last words already: a stop need not wait for them."""
     run = submitted(run_id)
     for node in range(2):
-        said_last(cloud, run_id, node, "stopped")
+        append_outcome(cloud, run_id, node, "stopped")
     cloud.service.jobs[run_id].enter("Running")
     forget()
     cloud.endpoint.reset()
@@ -45,7 +45,7 @@ STOPPING = [
 
 
 @pytest.mark.parametrize("call", STOPPING, ids=lambda call: call[1])
-@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize("kind", TRANSIENT)
 def test_a_stop_reaches_the_job_through_what_passes(cloud: AzureCloud, kind: FaultKind, call: tuple[str, str]) -> None:
     run = running(cloud, run_id_of("stop", kind, call[1]))
     cloud.endpoint.fault(kind, *call)
@@ -82,7 +82,7 @@ def test_a_cancel_that_is_refused_since_the_job_is_over_is_no_error(
         return False
 
     monkeypatch.setattr("cloudtrain.providers.azure.stop._is_running", ends_in_this_moment)
-    cloud.endpoint.fault(kind, "arm", "CancelJob", times=EVER)
+    cloud.endpoint.fault(kind, "arm", "CancelJob", times=ALWAYS)
     assert run.stop().state == "succeeded"
 
 
@@ -94,7 +94,7 @@ def test_a_stop_is_sent_whatever_cannot_be_read(
     monkeypatch.setattr("cloudtrain.providers.azure.stop.NOTICE_SECONDS", 0)
     monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.5)
     run = running(cloud, run_id_of("blind", kind, call[1]))
-    cloud.endpoint.fault(kind, *call, times=EVER)
+    cloud.endpoint.fault(kind, *call, times=ALWAYS)
     with suppress(CloudError):  # that it has ended cannot be told by everybody
         run.stop()
     assert cloud.service.jobs[run.id].cancel_asked.is_set()
@@ -102,21 +102,21 @@ def test_a_stop_is_sent_whatever_cannot_be_read(
 
 def test_a_cancel_that_is_refused_is_the_news_where_nobody_can_tell_how_the_job_stands(cloud: AzureCloud) -> None:
     run = running(cloud, "refused-1")
-    cloud.endpoint.fault("denied", "arm", "CancelJob", times=EVER)
-    cloud.endpoint.fault("expired", "history", "GetRunDetails", times=EVER)
+    cloud.endpoint.fault("denied", "arm", "CancelJob", times=ALWAYS)
+    cloud.endpoint.fault("expired", "history", "GetRunDetails", times=ALWAYS)
     with pytest.raises(CloudError, match="refused-1 was not told to stop: cancelling the job"):
         run.stop()
 
 
 def test_a_cancel_whose_answer_is_lost_for_good_was_one_all_the_same(cloud: AzureCloud) -> None:
     run = submitted("unheard-1")
-    cloud.endpoint.fault("lost", "arm", "CancelJob", times=EVER)
+    cloud.endpoint.fault("lost", "arm", "CancelJob", times=ALWAYS)
     assert run.stop().state == "stopped"
 
 
 def test_a_stop_that_is_not_allowed_says_which_role_is_missing_and_ends_no_run(cloud: AzureCloud) -> None:
     run = running(cloud, "not-allowed-1")
-    cloud.endpoint.fault("denied", "arm", "CancelJob", times=EVER)
+    cloud.endpoint.fault("denied", "arm", "CancelJob", times=ALWAYS)
     with pytest.raises(CloudError, match="not authorized") as failed:
         run.stop()
     assert "jobs/cancel/action: AzureML Data Scientist" in str(failed.value.hint)
@@ -136,7 +136,7 @@ def test_a_job_that_cannot_be_told_to_save_goes_on_until_somebody_asks_again(
     run = submitted(f"untold-{kind}")
     forget()
     cloud.service.jobs[run.id].enter("Running")
-    cloud.endpoint.fault(kind, *call, times=EVER)
+    cloud.endpoint.fault(kind, *call, times=ALWAYS)
     with pytest.raises(CloudError, match="cannot be told to save, so it was not stopped") as refused:
         run.stop()
     assert f"once more `cloudtrain stop {run.id}` cancels it at once" in str(refused.value.hint)
@@ -162,8 +162,8 @@ def test_a_job_that_does_not_say_that_it_saved_within_its_grace_period_is_cancel
 
 def test_a_node_that_was_ended_by_force_is_named_in_the_verdict(cloud: AzureCloud) -> None:
     run = submitted("forced-1")
-    said_last(cloud, run.id, 0, "stopped", why="stop_file")
-    said_last(cloud, run.id, 1, "stopped", why="stop_file", forced=True)
+    append_outcome(cloud, run.id, 0, "stopped", why="stop_file")
+    append_outcome(cloud, run.id, 1, "stopped", why="stop_file", forced=True)
     cloud.service.jobs[run.id].enter("Running")
     state = run.stop()
     assert state.state == "stopped"
@@ -176,8 +176,8 @@ def test_a_completed_job_with_a_node_that_was_stopped_by_its_platform_has_not_su
 ) -> None:
     run = submitted(f"evicted-{why}")
     cloud.service.jobs[run.id].enter("Running")
-    said_last(cloud, run.id, 0, "stopped", why=why)
-    said_last(cloud, run.id, 1, "succeeded")
+    append_outcome(cloud, run.id, 0, "stopped", why=why)
+    append_outcome(cloud, run.id, 1, "succeeded")
     cloud.service.jobs[run.id].finish("Completed")
     state = run.wait(HANG_SECONDS)
     assert state.state == "stopped"
@@ -185,11 +185,11 @@ def test_a_completed_job_with_a_node_that_was_stopped_by_its_platform_has_not_su
 
 
 def test_an_interrupt_while_a_stop_waits_leaves_the_job_to_save_and_says_so(cloud: AzureCloud, tmp_path: Path) -> None:
-    bench = bench_of(cloud, tmp_path)
-    assert bench.run("submit", "--provider", "azure", "--detach", "--run-id", "hasty-1").code == 0
+    cli = command_line_of(cloud, tmp_path)
+    assert cli.run("submit", "--provider", "azure", "--detach", "--run-id", "hasty-1").code == 0
     job = cloud.service.jobs["hasty-1"]
     job.enter("Running")
-    client = bench.begin("stop", "hasty-1")
+    client = cli.start("stop", "hasty-1")
     eventually(lambda: cloud.blobs("cloudtrain/runs/hasty-1/output/.cloudtrain-stop"))
     client.send_signal(signal.SIGINT)
     _, err = client.communicate(timeout=HANG_SECONDS)

@@ -12,13 +12,13 @@ from cloudtrain.errors import CloudError, CloudtrainError
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
 from tests.providers.azure.jobs import (
-    AGAIN,
-    EVER,
-    FIRST,
+    ALWAYS,
+    FIRST_SUBMIT_CALLS,
     JOB,
-    LASTING,
-    PASSING,
-    Where,
+    PERMANENT,
+    REPEATED_SUBMIT_CALLS,
+    TRANSIENT,
+    NthCall,
     exists,
     forget,
     name_of,
@@ -31,16 +31,16 @@ from tests.support.events import events_of
 def test_these_are_the_calls_of_a_submit(cloud: AzureCloud) -> None:
     forget()
     submitted("calls-1")
-    assert cloud.endpoint.calls == [call[:2] for call in FIRST]
+    assert cloud.endpoint.calls == [call[:2] for call in FIRST_SUBMIT_CALLS]
     forget()
     cloud.endpoint.reset()
     submitted("calls-2")
-    assert cloud.endpoint.calls == [call[:2] for call in AGAIN]
+    assert cloud.endpoint.calls == [call[:2] for call in REPEATED_SUBMIT_CALLS]
 
 
-@pytest.mark.parametrize("call", FIRST, ids=name_of)
-@pytest.mark.parametrize("kind", PASSING)
-def test_a_first_submit_outlives_what_passes(cloud: AzureCloud, kind: FaultKind, call: Where) -> None:
+@pytest.mark.parametrize("call", FIRST_SUBMIT_CALLS, ids=name_of)
+@pytest.mark.parametrize("kind", TRANSIENT)
+def test_a_first_submit_outlives_what_passes(cloud: AzureCloud, kind: FaultKind, call: NthCall) -> None:
     run_id = run_id_of("once", kind, name_of(call))
     cloud.endpoint.fault(kind, *call)
     run = submitted(run_id)
@@ -49,9 +49,11 @@ def test_a_first_submit_outlives_what_passes(cloud: AzureCloud, kind: FaultKind,
     assert [event["type"] for event in events_of(run.folder)].count("submitted") == 1
 
 
-@pytest.mark.parametrize("call", AGAIN, ids=name_of)
-@pytest.mark.parametrize("kind", PASSING)
-def test_a_submit_of_an_unchanged_source_outlives_what_passes(cloud: AzureCloud, kind: FaultKind, call: Where) -> None:
+@pytest.mark.parametrize("call", REPEATED_SUBMIT_CALLS, ids=name_of)
+@pytest.mark.parametrize("kind", TRANSIENT)
+def test_a_submit_of_an_unchanged_source_outlives_what_passes(
+    cloud: AzureCloud, kind: FaultKind, call: NthCall
+) -> None:
     run_id = run_id_of("again", kind, name_of(call))
     submitted(f"{run_id}-first")
     cloud.endpoint.reset()
@@ -61,13 +63,13 @@ def test_a_submit_of_an_unchanged_source_outlives_what_passes(cloud: AzureCloud,
     assert ("blob", "PutBlob") not in cloud.endpoint.calls
 
 
-@pytest.mark.parametrize("call", FIRST, ids=name_of)
-@pytest.mark.parametrize("kind", [*PASSING[:-1], *LASTING])
+@pytest.mark.parametrize("call", FIRST_SUBMIT_CALLS, ids=name_of)
+@pytest.mark.parametrize("kind", [*TRANSIENT[:-1], *PERMANENT])
 def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_which(
-    cloud: AzureCloud, kind: FaultKind, call: Where
+    cloud: AzureCloud, kind: FaultKind, call: NthCall
 ) -> None:
     run_id = run_id_of("ever", kind, name_of(call))
-    cloud.endpoint.fault(kind, *call, times=EVER)
+    cloud.endpoint.fault(kind, *call, times=ALWAYS)
     if kind == "lost" and call[1] in ("PutCode", "PutJob"):  # the answer is lost for good, and yet it is found
         assert submitted(run_id).status().state == "pending"
         assert exists(cloud, run_id)
@@ -93,7 +95,7 @@ def test_a_create_without_an_answer_is_settled_later(
     cloud: AzureCloud, kind: FaultKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = run_id_of("later", kind)
-    cloud.endpoint.fault(kind, "arm", "PutJob", times=EVER)
+    cloud.endpoint.fault(kind, "arm", "PutJob", times=ALWAYS)
     with pytest.raises(CloudError, match="not known yet"):
         submitted(run_id)
     cloud.endpoint.reset()
@@ -106,8 +108,8 @@ def test_a_create_without_an_answer_is_settled_later(
 
 
 def test_a_job_that_came_about_after_all_is_taken_up(cloud: AzureCloud) -> None:
-    cloud.endpoint.fault("lost", "arm", "PutJob", times=EVER)
-    cloud.endpoint.fault("error", "arm", "GetJob", nth=2, times=EVER)
+    cloud.endpoint.fault("lost", "arm", "PutJob", times=ALWAYS)
+    cloud.endpoint.fault("error", "arm", "GetJob", nth=2, times=ALWAYS)
     with pytest.raises(CloudError, match="not known yet"):
         submitted("late-1")
     cloud.endpoint.reset()
@@ -117,8 +119,8 @@ def test_a_job_that_came_about_after_all_is_taken_up(cloud: AzureCloud) -> None:
 
 
 def test_a_job_that_came_about_after_all_can_be_stopped_at_once(cloud: AzureCloud) -> None:
-    cloud.endpoint.fault("lost", "arm", "PutJob", times=EVER)
-    cloud.endpoint.fault("error", "arm", "GetJob", nth=2, times=EVER)
+    cloud.endpoint.fault("lost", "arm", "PutJob", times=ALWAYS)
+    cloud.endpoint.fault("error", "arm", "GetJob", nth=2, times=ALWAYS)
     with pytest.raises(CloudError, match="not known yet"):
         submitted("late-2")
     cloud.endpoint.reset()

@@ -10,24 +10,24 @@ import pytest
 
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
-from tests.providers.azure.jobs import FIRST, Where, bench_of, exists, name_of, run_id_of
+from tests.providers.azure.jobs import FIRST_SUBMIT_CALLS, NthCall, command_line_of, exists, name_of, run_id_of
 from tests.support.in_process import call as in_process
 from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("when", ["hang_before", "hang"])
-@pytest.mark.parametrize("call", FIRST, ids=name_of)
+@pytest.mark.parametrize("call", FIRST_SUBMIT_CALLS, ids=name_of)
 def test_a_submit_that_is_killed_at_any_call_leaves_one_job_or_none(
-    cloud: AzureCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: FaultKind, call: Where
+    cloud: AzureCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: FaultKind, call: NthCall
 ) -> None:
-    bench = bench_of(cloud, tmp_path)
+    cli = command_line_of(cloud, tmp_path)
     run_id = run_id_of("killed", when, name_of(call))
     submit = ("submit", "--provider", "azure", "--detach", "--run-id", run_id)
     cloud.endpoint.fault(when, *call)
-    client = bench.begin(*submit)
+    client = cli.start(*submit)
     cloud.endpoint.wait_until_hanging()
-    monkeypatch.setenv("HOME", str(bench.folder / "home"))  # what follows need not be processes of their own
-    monkeypatch.chdir(bench.folder / "job")
+    monkeypatch.setenv("HOME", str(cli.folder / "home"))  # what follows need not be processes of their own
+    monkeypatch.chdir(cli.folder / "job")
     assert json.loads(in_process("status", run_id, "--json").out)["state"] == "submitting"
     client.send_signal(signal.SIGKILL)
     client.communicate()

@@ -20,7 +20,7 @@ from cloudtrain.providers.azure.validate import rule_issues
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.samples import client
 from tests.fakes.azure.schema import OFFICIAL_FILE, official_schema, official_violations
-from tests.providers.azure.jobs import AGAIN, EVER, JOB, forget, prints, submitted
+from tests.providers.azure.jobs import ALWAYS, JOB, REPEATED_SUBMIT_CALLS, append_log, forget, submitted
 from tests.support.in_process import call as in_process
 
 STORE = "azureml://datastores/workspaceblobstore/paths"
@@ -69,7 +69,7 @@ def test_an_unchanged_source_is_not_uploaded_again(cloud: AzureCloud, folder: Pa
     _, first = put(cloud)
     assert ("blob", "PutBlob") in cloud.endpoint.calls
     _, second = put(cloud)
-    assert cloud.endpoint.calls == [call[:2] for call in AGAIN]
+    assert cloud.endpoint.calls == [call[:2] for call in REPEATED_SUBMIT_CALLS]
     assert first["properties"]["codeId"] == second["properties"]["codeId"]
     (folder / "train.py").write_text("print('changed')\n")
     _, third = put(cloud)
@@ -93,7 +93,7 @@ def test_a_look_at_a_run_is_one_call_and_one_for_each_log(cloud: AzureCloud) -> 
     run.status()
     assert cloud.endpoint.calls == [("history", "GetRunDetails")]
     for node in range(2):
-        prints(cloud, run.id, node, "hello")
+        append_log(cloud, run.id, node, "hello")
     run.status()
     cloud.endpoint.reset()
     run.status()
@@ -109,8 +109,8 @@ def test_a_plan_as_it_is_printed_is_what_submit_sends(cloud: AzureCloud, folder:
     planned = in_process("plan", "--provider", "azure", "--json")
     assert planned.code == 0, planned.err
     name = json.loads(planned.out)["name"]
-    said = in_process("submit", "--provider", "azure", "--detach", "--run-id", name)
-    assert said.code == 0, said.err
+    result = in_process("submit", "--provider", "azure", "--detach", "--run-id", name)
+    assert result.code == 0, result.err
     twin = f"{name}-twin"  # a name is used once
     client(cloud).jobs.create_or_update(load_job(io.StringIO(planned.out.replace(name, twin))))
     ours, theirs = sent(cloud, "PutJob")
@@ -227,8 +227,8 @@ def test_what_the_sdk_makes_of_a_build_context_is_told_before(cloud: AzureCloud,
     (folder / "docker" / "Dockerfile").write_text("FROM scratch\n")
     (folder / "docker" / ".gitignore").write_text("*.bin\n")
     plan = cloudtrain.plan(cloudtrain.load({**JOB, "image": {"build": "docker/Dockerfile"}}), "azure")
-    said = [found.message for found in rule_issues(plan)]
-    assert f"azure-ai-ml leaves out of the build what {folder}/docker/.gitignore says" in said
+    messages = [found.message for found in rule_issues(plan)]
+    assert f"azure-ai-ml leaves out of the build what {folder}/docker/.gitignore says" in messages
     (folder / "docker" / "link").symlink_to("gone")
     assert f"{folder}/docker: link is a broken link (gone)" in [found.message for found in rule_issues(plan)]
 
@@ -246,7 +246,7 @@ def test_an_upload_that_failed_is_not_taken_for_a_whole_one(cloud: AzureCloud, f
     for name in "abc":
         (folder / "data" / name).write_text(f"{name} {folder}")
     (folder / ".cloudtrainignore").write_text("data/\n")
-    cloud.endpoint.fault("denied", "blob", "PutBlob", nth=2, times=EVER)
+    cloud.endpoint.fault("denied", "blob", "PutBlob", nth=2, times=ALWAYS)
     with pytest.raises(CloudError) as failed:
         submitted("half-1", inputs={"train": "./data"})
     assert failed.value.message.endswith("nothing was started")

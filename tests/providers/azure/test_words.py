@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.azure.cloud import AzureCloud
-from tests.providers.azure.jobs import EVER, bench_of
-from tests.support.workbench import Bench
+from tests.providers.azure.jobs import ALWAYS, command_line_of
+from tests.support.command_line import CommandLine
 
 SUBMIT = ("submit", "--provider", "azure", "--detach")
 SYSTEM = "/usr/bin:/bin"
@@ -44,7 +44,7 @@ def arranged(cloud: AzureCloud, trouble: str, folder: Path) -> dict[str, str]:
         case "a wrong workspace":
             return {"CLOUDTRAIN_AZURE_WORKSPACE": "nowhere"}
         case "an expired token":
-            cloud.endpoint.fault("expired", "arm", times=EVER)
+            cloud.endpoint.fault("expired", "arm", times=ALWAYS)
         case "an expired login":
             (folder / "az").write_text(STALE)
             (folder / "az").chmod(0o755)
@@ -56,11 +56,11 @@ def arranged(cloud: AzureCloud, trouble: str, folder: Path) -> dict[str, str]:
         case "no variables":
             return {"AZURE_TOKEN_CREDENTIALS": "EnvironmentCredential"}
         case "a missing role":
-            cloud.endpoint.fault("denied", "arm", "PutJob", times=EVER)
+            cloud.endpoint.fault("denied", "arm", "PutJob", times=ALWAYS)
         case "a missing role of storage":
-            cloud.endpoint.fault("denied", "blob", "PutBlob", times=EVER)
+            cloud.endpoint.fault("denied", "blob", "PutBlob", times=ALWAYS)
         case "an expired signature":
-            cloud.endpoint.fault("expired", "blob", "PutBlob", times=EVER)
+            cloud.endpoint.fault("expired", "blob", "PutBlob", times=ALWAYS)
         case "no network":
             return {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "NO_PROXY": ""}
     return {}
@@ -82,30 +82,30 @@ def without_noise(err: str) -> None:
 
 
 @pytest.fixture
-def bench(cloud: AzureCloud, tmp_path: Path) -> Bench:
-    return bench_of(cloud, tmp_path)
+def cli(cloud: AzureCloud, tmp_path: Path) -> CommandLine:
+    return command_line_of(cloud, tmp_path)
 
 
 @pytest.mark.parametrize("trouble", WORDS)
 def test_a_submit_says_what_is_wrong_and_what_to_do(
-    cloud: AzureCloud, bench: Bench, tmp_path: Path, trouble: str
+    cloud: AzureCloud, cli: CommandLine, tmp_path: Path, trouble: str
 ) -> None:
     env = arranged(cloud, trouble, tmp_path)
-    said = bench.run(*SUBMIT, **env)
-    assert said.code == 4, said.err
+    result = cli.run(*SUBMIT, **env)
+    assert result.code == 4, result.err
     for words in WORDS[trouble]:
-        assert words in said.err
-    assert "nothing was started" in said.err
-    without_noise(said.err)
+        assert words in result.err
+    assert "nothing was started" in result.err
+    without_noise(result.err)
 
 
-def test_a_submit_that_goes_well_says_nothing_but_our_own_words(cloud: AzureCloud, bench: Bench) -> None:
-    said = bench.run(*SUBMIT, "--run-id", "quiet-1")
-    assert (said.code, said.out) == (0, "quiet-1\n")
-    without_noise(said.err)
-    begins = [line.split()[0] for line in said.err.splitlines()]
+def test_a_submit_that_goes_well_says_nothing_but_our_own_words(cloud: AzureCloud, cli: CommandLine) -> None:
+    result = cli.run(*SUBMIT, "--run-id", "quiet-1")
+    assert (result.code, result.out) == (0, "quiet-1\n")
+    without_noise(result.err)
+    begins = [line.split()[0] for line in result.err.splitlines()]
     assert begins == ["quiet-1", "cost:", "note:", "follow", "wait"]
-    assert "is not looked up before the start" in said.err, "no registry answers where the image of these jobs is"
+    assert "is not looked up before the start" in result.err, "no registry answers where the image of these jobs is"
 
 
 @pytest.fixture
@@ -116,21 +116,21 @@ def without_sdk(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(tmp_path / "stub")}
 
 
-def test_without_the_sdk_one_is_told_how_to_install_it(bench: Bench, without_sdk: dict[str, str]) -> None:
-    said = bench.run(*SUBMIT, **without_sdk)
-    assert (said.code, said.out) == (3, "")
-    assert "azure-ai-ml is not installed" in said.err
-    assert 'pip install "cloudtrain[azure]"' in said.err
-    said = bench.run("list", "--provider", "azure", **without_sdk)
-    assert said.code == 2
-    assert 'pip install "cloudtrain[azure]"' in said.err
+def test_without_the_sdk_one_is_told_how_to_install_it(cli: CommandLine, without_sdk: dict[str, str]) -> None:
+    result = cli.run(*SUBMIT, **without_sdk)
+    assert (result.code, result.out) == (3, "")
+    assert "azure-ai-ml is not installed" in result.err
+    assert 'pip install "cloudtrain[azure]"' in result.err
+    result = cli.run("list", "--provider", "azure", **without_sdk)
+    assert result.code == 2
+    assert 'pip install "cloudtrain[azure]"' in result.err
 
 
-def test_without_the_sdk_one_can_plan_and_see_what_is_known(bench: Bench, without_sdk: dict[str, str]) -> None:
-    assert bench.run(*SUBMIT, "--run-id", "known-1").code == 0
-    assert bench.run("plan", "--provider", "azure", **without_sdk).code == 0
-    assert "known-1  pending" in bench.run("list", **without_sdk).out.replace("   ", "  ")
-    said = bench.run("status", "known-1", **without_sdk)
-    assert said.code == 2
-    assert 'pip install "cloudtrain[azure]"' in said.err
-    assert "Traceback" not in said.err
+def test_without_the_sdk_one_can_plan_and_see_what_is_known(cli: CommandLine, without_sdk: dict[str, str]) -> None:
+    assert cli.run(*SUBMIT, "--run-id", "known-1").code == 0
+    assert cli.run("plan", "--provider", "azure", **without_sdk).code == 0
+    assert "known-1  pending" in cli.run("list", **without_sdk).out.replace("   ", "  ")
+    result = cli.run("status", "known-1", **without_sdk)
+    assert result.code == 2
+    assert 'pip install "cloudtrain[azure]"' in result.err
+    assert "Traceback" not in result.err

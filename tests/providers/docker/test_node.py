@@ -253,11 +253,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_container_that_cannot_start_is_removed_and_the_reason_told(
     case: str, make_spec: MakeSpec, begin: Begin
 ) -> None:
-    changes, said = BAD[case]
+    changes, message = BAD[case]
     code, text, events = finished(begin(make_spec("", **changes)))
     assert code == 1
     assert b"Traceback" not in text
-    assert said in events[0]["message"]
+    assert message in events[0]["message"]
     assert [event["type"] for event in events] == ["error", "node_ended"]
 
 

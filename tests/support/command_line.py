@@ -1,4 +1,4 @@
-"""A folder with a job in it and the real command line run on it, each command a process of its own."""
+"""The real command line in a job folder and a home of its own; each command is a process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.limits import HANG_SECONDS
 
 
 @dataclass
-class Bench:
-    """One job folder, one home. Commands run with `run`; long ones are begun with `begin`."""
+class CommandLine:
+    """One job folder and one home. `run` runs a command to its end; `start` starts one that a test goes on beside."""
 
     folder: Path
     env: dict[str, str] = field(default_factory=dict)
-    """More variables of every command."""
-    begun: list[subprocess.Popen[str]] = field(default_factory=list)
+    """Further environment variables of every command."""
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -42,15 +42,15 @@ class Bench:
             path.write_text(text, encoding="utf-8")
 
     def environment(self, **extra: str) -> dict[str, str]:
-        """The environment of every command: this home, and nothing of the test runner's own."""
-        foreign = ("AWS_", "CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "COV_", "PYTEST_")
-        env = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+        """The environment of every command: this home, and none of the variables that the test runner has."""
+        excluded = ("AWS_", "CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "COV_", "PYTEST_")
+        env = {key: value for key, value in os.environ.items() if not key.startswith(excluded)}
         return {**env, "HOME": str(self.folder / "home"), "NO_COLOR": "1", **self.env, **extra}
 
-    def begin(self, *words: str, **env: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
         """Start a command in a session of its own."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "cloudtrain", *words],
+            [sys.executable, "-m", "cloudtrain", *arguments],
             cwd=self.folder / "job",
             env=self.environment(**env),
             stdin=subprocess.DEVNULL,
@@ -59,18 +59,18 @@ class Bench:
             text=True,
             start_new_session=True,
         )
-        self.begun.append(process)
+        self.started.append(process)
         return process
 
-    def run(self, *words: str, **env: str) -> Result:
+    def run(self, *arguments: str, **env: str) -> CommandResult:
         """Run a command to its end."""
-        process = self.begin(*words, **env)
+        process = self.start(*arguments, **env)
         out, err = process.communicate(timeout=HANG_SECONDS)
-        return Result(process.returncode, out, err)
+        return CommandResult(process.returncode, out, err)
 
-    def json(self, *words: str, **env: str) -> Any:
-        """Run a command with --json and read what it prints."""
-        return json.loads(self.run(*words, "--json", **env).out)
+    def json(self, *arguments: str, **env: str) -> Any:
+        """Run a command with --json and parse its output."""
+        return json.loads(self.run(*arguments, "--json", **env).out)
 
     def run_folder(self, run: str) -> Path:
         """The folder of a run."""
@@ -85,8 +85,8 @@ class Bench:
         path = self.run_folder(run) / "events.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def await_event(self, run: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait until a run has an event that is wanted."""
+    def wait_for_event(self, run: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait until a run has an event for which `wanted` is true."""
         deadline = time.monotonic() + HANG_SECONDS
         while time.monotonic() < deadline:
             for event in self.events(run):
@@ -94,7 +94,7 @@ class Bench:
                     return event
             if any(event["type"] == "ended" for event in self.events(run)):
                 break
-            time.sleep(0.02)  # the pause between two looks, not a guess at how long something takes
+            time.sleep(0.02)  # the polling interval, not a guess at how long something takes
         raise AssertionError(f"no such event; the run has {self.events(run)}")
 
     def processes(self) -> list[int]:
@@ -110,8 +110,8 @@ class Bench:
         return found
 
     def close(self) -> None:
-        """End whatever a failed test left."""
-        for process in self.begun:
+        """Kill whatever a failed test has left running."""
+        for process in self.started:
             if process.poll() is None:
                 process.kill()
             process.communicate()
@@ -119,13 +119,13 @@ class Bench:
             pid = lock.read_text()
             if pid and Path(f"/proc/{pid}/cmdline").exists() and str(lock.parent) in _cmdline(int(pid)):
                 os.kill(int(pid), signal.SIGKILL)
-        for left in self.processes():
-            os.kill(left, signal.SIGKILL)
+        for process_id in self.processes():
+            os.kill(process_id, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
-class Result:
-    """How a command ended and what it said."""
+class CommandResult:
+    """The exit code of a command and its output."""
 
     code: int
     out: str
