@@ -162,7 +162,7 @@ def set_aside(folder: Path, run: str, log: Callable[[str], None]) -> None:
 
 
 def _move(path: Path, target: Path) -> None:
-    """Move a file or folder; if the target exists, the platform has restored it to its old place: delete it there."""
+    """Move a file or folder; if the target exists, the platform has restored it to its old path: delete it there."""
     if not target.exists():
         with suppress(FileNotFoundError):  # another node on the same disk may have been faster
             path.rename(target)

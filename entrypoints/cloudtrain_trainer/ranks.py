@@ -196,8 +196,8 @@ class CollectiveFlags:
 
 
 def exit_on_uncaught_errors() -> None:
-    """Exit with code 1 right after printing an uncaught error: until this process is gone its peers wait in a
-    collective.
+    """Exit with code 1 right after printing an uncaught error: its peers wait in a collective until
+    this process has ended.
     """
     before = sys.excepthook
 

@@ -59,15 +59,15 @@ def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> No
     reader = FileSystemReader(folder)
     known = reader.read_metadata().state_dict_metadata
     state: dict[str, dict[str, Tensor]] = {}
-    wanted = {f"model.{name}": value for name, value in model.state_dict().items()}
+    to_load = {f"model.{name}": value for name, value in model.state_dict().items()}
     for name, parameter, group in _trained_parameters(model, optimizer):
         prefix = f"optimizer.{name}."
-        for key, about in known.items():
+        for key, metadata in known.items():
             slot = key.removeprefix(prefix)
             if key.startswith(prefix) and "." not in slot:
-                wanted[key] = state.setdefault(name, {})[slot] = _empty_slot(slot, parameter, group, about)
-    alone = {"no_dist": True} if "no_dist" in inspect.signature(load).parameters else {}  # since torch 2.9
-    load(wanted, storage_reader=reader, **alone)
+                to_load[key] = state.setdefault(name, {})[slot] = _empty_slot(slot, parameter, group, metadata)
+    options = {"no_dist": True} if "no_dist" in inspect.signature(load).parameters else {}  # since torch 2.9
+    load(to_load, storage_reader=reader, **options)
     for name, parameter, _ in _trained_parameters(model, optimizer):
         if name in state:
             optimizer.state[parameter] = state[name]
@@ -83,18 +83,18 @@ def _trained_parameters(
             yield name, parameter, groups[id(parameter)]
 
 
-def _empty_slot(slot: str, parameter: Tensor, group: dict[str, Any], about: Any) -> Tensor:
+def _empty_slot(slot: str, parameter: Tensor, group: dict[str, Any], metadata: Any) -> Tensor:
     """An empty tensor for a slot of the optimizer: sharded like its parameter, or a number (AdamW's step).
 
     A fused kernel reads the step on the GPU, any other on the CPU, and torch creates it likewise: "Note [special device
     hosting for step]" in torch/optim.
     """
-    assert isinstance(about, TensorStorageMetadata)  # noqa: S101  (written above)
-    dtype = about.properties.dtype
-    if about.size == parameter.shape and slot != "step":
+    assert isinstance(metadata, TensorStorageMetadata)  # noqa: S101  (written above)
+    dtype = metadata.properties.dtype
+    if metadata.size == parameter.shape and slot != "step":
         return torch.zeros_like(parameter, dtype=dtype)
     on_device = group.get("fused") or group.get("capturable")
-    return torch.zeros(about.size, dtype=dtype, device=parameter.device if on_device else "cpu")
+    return torch.zeros(metadata.size, dtype=dtype, device=parameter.device if on_device else "cpu")
 
 
 def _copy(value: Tensor) -> Tensor:

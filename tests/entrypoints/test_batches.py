@@ -9,17 +9,17 @@ from cloudtrain_trainer.batches import Batches, evaluation_draws, loader_process
 from cloudtrain_trainer.rules import Refused
 
 
-def batches(rank: int = 0, ranks: int = 1, parts: int = 1, batch_size: int = 64) -> Batches:
+def batches(rank: int = 0, ranks: int = 1, accumulate: int = 1, batch_size: int = 64) -> Batches:
     data = tasks.build("digits", seed=0).train
-    return Batches(data, 0, batch_size, parts, rank, ranks, workers=0, pin_memory=False)
+    return Batches(data, 0, batch_size, accumulate, rank, ranks, workers=0, pin_memory=False)
 
 
-@pytest.mark.parametrize(("ranks", "parts"), [(1, 1), (2, 1), (3, 1), (2, 3), (5, 2)])
-def test_the_global_batches_are_the_same_on_any_number_of_ranks(ranks: int, parts: int) -> None:
-    alone = [draw.indices for draw in batches().draws(epoch=1, skip=128)]
-    by_rank = [list(batches(rank, ranks, parts).draws(epoch=1, skip=128)) for rank in range(ranks)]
-    for step, batch in enumerate(alone):
-        shares = [mine[step * parts + part].indices for mine in by_rank for part in range(parts)]
+@pytest.mark.parametrize(("ranks", "accumulate"), [(1, 1), (2, 1), (3, 1), (2, 3), (5, 2)])
+def test_the_global_batches_are_the_same_on_any_number_of_ranks(ranks: int, accumulate: int) -> None:
+    one_rank = [draw.indices for draw in batches().draws(epoch=1, skip=128)]
+    by_rank = [list(batches(rank, ranks, accumulate).draws(epoch=1, skip=128)) for rank in range(ranks)]
+    for step, batch in enumerate(one_rank):
+        shares = [mine[step * accumulate + number].indices for mine in by_rank for number in range(accumulate)]
         assert [i for share in shares for i in share] == batch
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
@@ -41,13 +41,13 @@ def test_evaluation_counts_each_sample_once_with_equally_many_batches_per_rank(s
 
 
 @pytest.mark.parametrize(
-    ("ranks", "parts", "batch_size", "hint"), [(4, 2, 7, "use at least 8"), (1, 1, 1438, "use 1437 or less")]
+    ("ranks", "accumulate", "batch_size", "hint"), [(4, 2, 7, "use at least 8"), (1, 1, 1438, "use 1437 or less")]
 )
 def test_a_batch_that_cannot_be_split_over_the_ranks_is_refused(
-    ranks: int, parts: int, batch_size: int, hint: str
+    ranks: int, accumulate: int, batch_size: int, hint: str
 ) -> None:
     with pytest.raises(Refused, match=hint):
-        batches(0, ranks, parts, batch_size)
+        batches(0, ranks, accumulate, batch_size)
 
 
 @pytest.mark.parametrize(

@@ -48,21 +48,21 @@ def test_a_cached_micro_batch_is_used_for_the_same_gpu_only(tmp_path: Path) -> N
     memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp T4").write(16)
     assert memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp T4").read() == 16
     assert memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp H100").read() is None
-    (tmp_path / memory.FILE).write_text("torn")
+    (tmp_path / memory.FILE).write_text("damaged")
     assert memory.MicroBatchCache(tmp_path, Ranks(), "gpt ddp T4").read() is None
 
 
 @pytest.mark.parametrize(
-    ("batch", "largest", "parts"), [(24, 12, 2), (24, 8, 3), (24, 7, 4), (25, 5, 5), (25, 1, 25), (24, 24, 2)]
+    ("batch", "largest", "steps"), [(24, 12, 2), (24, 8, 3), (24, 7, 4), (25, 5, 5), (25, 1, 25), (24, 24, 2)]
 )
 def test_a_batch_is_split_into_the_fewest_micro_batches_that_fit(
-    make_loop: Callable[..., Loop], batch: int, largest: int, parts: int
+    make_loop: Callable[..., Loop], batch: int, largest: int, steps: int
 ) -> None:
     loop = make_loop("--batch-size", str(batch))
     loop.split_to_fit(largest)
     assert (loop.step.accumulation_steps, loop.batches.accumulation_steps, loop.batches.batch_size) == (
-        parts,
-        parts,
+        steps,
+        steps,
         batch,
     )
     assert loop.micro_batch <= largest

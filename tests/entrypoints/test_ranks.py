@@ -1,4 +1,4 @@
-"""The world of ranks is checked, and flags are exchanged often enough to stop soon, seldom enough to cost little."""
+"""The size of the world is checked; flags are exchanged every few steps: soon enough to stop, at little cost."""
 
 from __future__ import annotations
 

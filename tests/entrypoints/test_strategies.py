@@ -74,4 +74,6 @@ def test_the_generator_of_every_gpu_is_saved_and_restored(
     states.clear()
     state.restore_generators(torch.load(tmp_path / "own.pt", weights_only=True), loop.strategy.devices)
     assert states == expected
-    assert loop.checkpointer._layout()["devices"] == 2, "a resume with another number of GPUs seeds the generators anew"
+    assert loop.checkpointer._layout()["devices"] == 2, (
+        "a resume with another number of GPUs seeds the generators again"
+    )

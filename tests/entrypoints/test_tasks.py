@@ -125,8 +125,8 @@ def test_the_flops_of_gpt_match_torchs_count(size: str) -> None:
 def test_the_flops_of_resnet50_match_torchs_count(size: int) -> None:
     with torch.device("meta"), FlopCounterMode(display=False) as counted:
         resnet((3, 4, 6, 3), 64, 1000)(torch.empty(1, 3, size, size)).sum().backward()
-    told = tasks.build("resnet50", 0, image_size=size).flops
-    assert told == pytest.approx(counted.get_total_flops(), rel=0.01)
+    found = tasks.build("resnet50", 0, image_size=size).flops
+    assert found == pytest.approx(counted.get_total_flops(), rel=0.01)
 
 
 def test_gpt_attends_to_earlier_tokens_only() -> None:

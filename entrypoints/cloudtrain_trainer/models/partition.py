@@ -16,8 +16,8 @@ from torch import nn
 def split(model: nn.Module, count: int, cost: Callable[[nn.Module], float]) -> list[nn.Sequential]:
     """Split a model into `count` consecutive stages, which share its modules: nothing is copied.
 
-    `cost`: the cost of a piece, in any unit; the most expensive stage is made as cheap as possible. A piece that costs
-    nothing goes with the piece before it, and the first pieces with the first that has a cost. Nested `nn.Sequential`s
+    `cost`: the cost of a piece, in any unit; the most expensive stage is made as cheap as possible. A piece without
+    cost joins the piece before it, and the first pieces join the first one with a cost. Nested `nn.Sequential`s
     are split as well; all other modules stay whole. ValueError if fewer than `count` pieces have a cost.
     """
     pieces = list(_pieces(model))
