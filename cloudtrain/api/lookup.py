@@ -1,4 +1,4 @@
-"""Which run is meant, and which runs there are: those of this machine, and those that others started in a cloud."""
+"""Finding and listing runs: those of this machine, and those that other machines have started in a cloud."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ _SYNCED_UNTIL_FILE = "asked.json"
 
 
 def find_run(name: str = "last", *, data_dir: str | None = None, provider: str | None = None) -> Run:
-    """The run of that id, of that unique beginning, or the last one. RunNotFound otherwise.
+    """The run of that id, the only one whose id begins so, or the `last` one that was submitted.
 
-    Beginnings and `last` mean runs that this machine has started; any other run is meant by its whole id. An id that
-    this machine does not know is looked for at `provider` (by default that of the settings), which knows the jobs
-    that other machines have started.
+    A beginning and `last` find runs that this machine has started; a run of another machine needs its whole id. An id
+    that this machine does not know is looked up at `provider` (by default that of the settings).
+
+    RunNotFound when there is none, or a beginning fits several; CloudError when the provider cannot be asked.
     """
     store = _store(data_dir)
     try:
@@ -47,10 +48,12 @@ def find_run(name: str = "last", *, data_dir: str | None = None, provider: str |
 def import_remote_runs(
     provider: str | None, *, run_id: str | None = None, data_dir: str | None = None, everything: bool = False
 ) -> list[str]:
-    """Take up what is new at a provider, or the job of that id; returns the runs that are new here.
+    """Copy what a provider knows of its jobs, or of the one with that id, to run folders; returns the ids that are new.
 
-    Jobs that other machines have started get a run folder; of those known already, how they stand now is written
-    down. `everything`: all jobs are asked for again, also those that have not changed since the last time.
+    A job that another machine has started gets a run folder; of one that is known already, its present state is
+    written down. `everything`: ask for all jobs, also those that have not changed since the last time.
+
+    CloudError when the provider cannot be asked, UsageError for one without a cloud's list of jobs.
     """
     settings = load_settings(Path.cwd(), {"provider": provider, "data_dir": data_dir})
     store = _store(data_dir)
@@ -73,22 +76,22 @@ def import_remote_runs(
 def _create_run_folder(store: RunStore, job: DiscoveredRun) -> list[str]:
     try:
         folder = store.create(job.run_id, job.documents(), job.submitting)
-    except RunExists:  # by another process, in this moment
+    except RunExists:  # made by another process just now
         return []
     History(folder).record(Observation(events=[job.submitted, *job.updates]))
     created = job.submitting.time
-    os.utime(folder.path / "plan.json", (created, created))  # the list and `last` go by it
+    os.utime(folder.path / "plan.json", (created, created))  # `list` and `last` sort by it
     return [job.run_id]
 
 
 def _update_known_run(folder: RunFolder, job: DiscoveredRun) -> None:
-    """What a list says of a run that is known here: of one of this machine it is a reason to look at it."""
+    """Write down what a list says of a known run; one of this machine is asked for itself, which tells more."""
     run = Run(folder)
     state = run.cached_status()
     if state.has_ended or not job.updates:
         return
     if not state.adopted:
-        with suppress(CloudError):  # as last seen, then
+        with suppress(CloudError):  # then it stays as last seen
             run.status()
         return
     updates = [event for event in job.updates if not (isinstance(event, Phase) and event.phase == state.phase)]
@@ -96,7 +99,7 @@ def _update_known_run(folder: RunFolder, job: DiscoveredRun) -> None:
 
 
 def _read_synced_until(store: RunStore) -> dict[str, float]:
-    """Up to when each account was asked. Without the file all is asked for again."""
+    """Up to which time the changes in each account are known: account -> Unix timestamp. Empty without the file."""
     try:
         kept = json.loads((store.data_dir / _SYNCED_UNTIL_FILE).read_text(encoding="utf-8"))
         return {str(place): float(when) for place, when in kept.items()}
@@ -106,7 +109,7 @@ def _read_synced_until(store: RunStore) -> dict[str, float]:
 
 def _write_synced_until(store: RunStore, until: dict[str, float]) -> None:
     draft = store.data_dir / f".{_SYNCED_UNTIL_FILE}.{os.urandom(4).hex()}"
-    with suppress(OSError):  # then all is asked for again
+    with suppress(OSError):  # then all jobs are asked for the next time
         draft.write_text(json.dumps({**_read_synced_until(store), **until}), encoding="utf-8")
         draft.replace(store.data_dir / _SYNCED_UNTIL_FILE)
 
@@ -114,32 +117,33 @@ def _write_synced_until(store: RunStore, until: dict[str, float]) -> None:
 def list_runs(*, data_dir: str | None = None, asking: str | None = None) -> list[dict[str, Any]]:
     """A summary of every run, newest first; `damaged` where it cannot be read.
 
-    The state of those still open is looked up, in a cloud only where `asking` names it: else it is as last seen. A
-    cloud that does not answer is asked once, and `reason` says so.
+    Runs that have not ended are asked about; those in a cloud only where `asking` names that provider, else they are
+    listed as last seen. A cloud that does not answer is asked once, and `reason` says so. Each summary has the keys of
+    `cloudtrain list --json`; times are Unix timestamps.
     """
     store = _store(data_dir)
     found = []
     left = store.runs_to_clean_up()
-    silent: dict[str, str] = {}
+    unreachable: dict[str, str] = {}
     for summary in summaries(store):
         where = summary["provider"]
         if summary["run"] in left and summary["state"] in ENDED:
             with suppress(CloudtrainError):
                 Run(RunFolder(store.runs_dir / summary["run"])).status()
         is_open = summary["state"] not in (*ENDED, DAMAGED)
-        if is_open and where not in silent:
+        if is_open and where not in unreachable:
             try:
                 if where in ("", asking) or not declaration_of(where).is_remote:
                     state = Run(RunFolder(store.runs_dir / summary["run"])).status()
                     summary = {key: state.to_json()[key] for key in summary}
             except CloudError as error:
-                silent[where] = error.message
+                unreachable[where] = error.message
             except UsageError as error:
                 summary = {**summary, "reason": f"not asked: {error.message}"}
             except StorageError as error:
                 summary = {**summary, "state": DAMAGED, "reason": error.message}
-        if is_open and summary["state"] not in ENDED and where in silent:
-            summary = {**summary, "reason": f"not asked: {silent[where]}"}
+        if is_open and summary["state"] not in ENDED and where in unreachable:
+            summary = {**summary, "reason": f"not asked: {unreachable[where]}"}
         found.append(summary)
     return found
 

@@ -24,7 +24,7 @@ from cloudtrain.units import format_duration
 
 
 def follow(run: Run) -> RunState:
-    """Show a run until it has ended. Ctrl-C leaves it running, and says so."""
+    """Show a run until it has ended, and return its state. Ctrl-C exits with 130 and leaves the run going on."""
     view = _View(run)
     try:
         for update in run.watch():
@@ -43,7 +43,7 @@ def follow(run: Run) -> RunState:
 
 
 class _View:
-    """The screen while a run goes on. Rank 0 speaks for all ranks; the others are counted."""
+    """What is on the screen while a run goes on: the lines of rank 0, and how many there are of other ranks."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -56,7 +56,7 @@ class _View:
         self.last_error = ""
 
     def show(self, update: Update) -> None:
-        """What is new."""
+        """Show an update."""
         if update.last_error != self.last_error:
             self.last_error = update.last_error
             if self.last_error:
@@ -83,14 +83,14 @@ class _View:
             self._draw(update.state)
 
     def finish(self) -> None:
-        """All has been shown: what there is besides."""
+        """Take the progress line away, and say how many lines of other ranks there are."""
         self.clear()
         if self.other_lines:
             lines = "1 more line" if self.other_lines == 1 else f"{self.other_lines} more lines"
             print_message(f"  ({lines} from other ranks: {command('logs', self.run.id)})")
 
     def _restarted(self, event: Restarted) -> None:
-        """Said once per attempt, though every node tells of it."""
+        """Shown once per attempt, though every node reports it."""
         self.error_time = 0.0
         self.failed_ranks.clear()
         if event.attempt > self.attempt:
@@ -104,7 +104,7 @@ class _View:
             self.drawn = False
 
     def _log(self, line: LogLine) -> None:
-        # After an error the other ranks' complaints follow; the report names the cause first, so they wait in the log.
+        # After an error, errors of other ranks follow from it: the report names the cause first, they stay in the log.
         if self.error_time and line.time >= self.error_time and line.rank not in self.failed_ranks:
             return
         if line.rank == 0 or (not line.source and line.text):

@@ -1,4 +1,4 @@
-"""Mistakes as GitHub Actions shows them: beside the line to blame, in the pull request's own view of the files.
+"""Annotations for GitHub Actions, which shows an error beside its line in the files of a pull request.
 
 A workflow command is one line of output, `::error file=job.yaml,line=7,col=3::message`, as GitHub documents under
 "Workflow commands for GitHub Actions". Written on stderr, and only where GITHUB_ACTIONS says that GitHub reads it:

@@ -25,22 +25,22 @@ def print_json(value: Any) -> None:
 
 
 def print_message(text: str = "") -> None:
-    """Talk, on stderr: stdout is for data."""
+    """Print a message for people on stderr; stdout is for data."""
     write(text, err=True)
 
 
 def print_output(text: str = "") -> None:
-    """Data for people, on stdout."""
+    """Print the output of a command on stdout."""
     write(text)
 
 
 def colour_state(state: str) -> str:
-    """A state in its colour, where colours are shown."""
+    """A state in its colour, or as it is where no colours are shown."""
     return click.style(state, fg=STATE_COLOURS[state]) if state in STATE_COLOURS and coloured(sys.stdout) else state
 
 
 def command(*words: str) -> str:
-    """A command to type next, spelled so that it works from here."""
+    """A command line to type next, quoted for a shell."""
     return shlex.join([_program(), *words])
 
 
@@ -80,12 +80,12 @@ def count(number: int, word: str) -> str:
 
 
 def format_age(seconds: float, now: float) -> str:
-    """`3 min ago`: the largest unit alone, nobody asks how many seconds beyond three days."""
+    """`3 min ago`, in the largest unit alone. Both are Unix timestamps."""
     return f"{' '.join(format_duration(max(0.0, now - seconds)).split()[:2])} ago"
 
 
 def format_number(value: Any) -> str:
-    """A metric, three figures or so: `0.0712`, `1.9k`."""
+    """A metric with three or four significant digits: `0.0712`, `1.9k`. Anything but a number as it is."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return str(value)
     if not math.isfinite(value):
@@ -97,7 +97,7 @@ def format_number(value: Any) -> str:
 
 
 def sparkline(values: Sequence[float], width: int = 32) -> str:
-    """Values as a line of blocks, the lowest lowest: `▇▅▃▂▁`."""
+    """Values as a line of at most `width` blocks, higher for larger values: `▇▅▃▂▁`. Empty without finite values."""
     points = [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
     if len(points) > width:
         points = [points[round(i * (len(points) - 1) / (width - 1))] for i in range(width)]
@@ -108,7 +108,7 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
 
 
 def learning_curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
-    """One line per metric: its first value, its course, its last value."""
+    """One line for each of the first six metrics: its first value, a sparkline, its last value."""
     rows = []
     for name, values in list(curves.items())[:6]:
         if len(values) > 1:

@@ -1,4 +1,4 @@
-"""The end of a run, in words: what became of it, where its artifacts are, what it cost, what to type next."""
+"""The report at the end of a run: how it ended, where its artifacts are, what it cost, what to type next."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXIT_CODES = {"succeeded": 0, "failed": 1, "stopped": 5}
 
 
 def report(run: Run, state: RunState) -> None:
-    """The end of a run, in words: what became of it, where things are, what to type next."""
+    """Print how a run ended, where its artifacts are, and what to type next."""
     took = format_duration(state.seconds(time.time()))
     for warning in state.warnings:
         print_message(f"warning: {warning}")
@@ -92,7 +92,7 @@ def source_line(cause: Cause) -> str:
 
 
 def format_artifact(place: str) -> str:
-    """A place as people read it: a folder of this machine with a slash, an address as it is."""
+    """An artifact's location for people: a folder of this machine with a slash, a URI as it is."""
     return place if "://" in place else abbreviate_home(place) + "/"
 
 
@@ -113,7 +113,7 @@ def format_cost(state: RunState) -> str:
 
 
 def report_and_exit(run: Run, state: RunState, as_json: bool) -> NoReturn:
-    """Report the end of a run and leave with its exit code."""
+    """Print the report of an ended run and exit with its exit code."""
     report(run, state)
     github.annotate_failure(run, state)
     if as_json:

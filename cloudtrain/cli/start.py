@@ -1,4 +1,4 @@
-"""Starting a plan from the command line: what it is and may cost, then the start, then following it or not."""
+"""Submitting a plan from the command line: show what it is and may cost, start it, and follow it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def start(
     as_json: bool,
     after: str | None = None,
 ) -> None:
-    """Start a plan that has passed its preflight. Its id is on the screen before anything is done.
+    """Start a plan that has passed its preflight. The run id is printed before anything is done.
 
     `after`: the run that this one repeats.
     """

@@ -91,13 +91,13 @@ def list_command(
 
 
 def _format_state(run: dict[str, Any]) -> str:
-    """A submit that was refused made no job that could have failed."""
+    """The state for a list: `not started` where a submit was refused, as no job has failed."""
     never = run["state"] == "failed" and not run["submitted"]
     return "not started" if never else colour_state(run["state"])
 
 
 def _kept_machines(run_id: str, seconds: float) -> str:
-    """That its machines are still there, and what to do about it."""
+    """That machines are kept and billed for so many seconds more, and how to give them back."""
     release = command("stop", run_id, "--release")
     return f"its machines are kept, and billed, for {format_duration(seconds)} more; {release} gives them back"
 

@@ -1,4 +1,4 @@
-"""What to do about failures that have a known cure: of jobs, of the clouds' answers, of containers."""
+"""Hints for failures with a known remedy: of jobs, of requests to a cloud, of containers."""
 
 from __future__ import annotations
 

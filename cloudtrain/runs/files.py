@@ -1,4 +1,4 @@
-"""Files of the data folder: private to this user, locked while they are written, read a block at a time; their JSON."""
+"""Files of the data folder: private to this user, locked while written, read a block at a time; and their JSON."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from cloudtrain.errors import CloudtrainError, StorageError
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 OTHERS_MASK = 0o077
-"""What group and others may do: nothing."""
+"""The permissions of group and others, all of which are taken away."""
 
 _PRIVATE_NAMES = ("runs", "sources", "cache", "leftovers", "index.jsonl")
 
-_NOT_OFFERED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
-"""What flock(2) says on a disk that has no locks, NFS without its lock service among them."""
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
+"""The errors of flock(2) on a disk without locks, such as NFS without its lock service."""
 
 BLOCK_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 20
-"""What a line has beyond this is left out."""
+"""A longer line is cut off there."""
 
 DATA_DIR_HINT = "set CLOUDTRAIN_DATA_DIR to a folder that can be written"
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are not there yet, for this user alone. OSError when the disk refuses."""
+    """Make a folder and its missing parents, readable by this user only. OSError when the disk refuses."""
     missing = []
     while not folder.exists():  # below a file the disk says what is wrong
         missing.append(folder)
@@ -42,14 +42,14 @@ def make_private_folder(folder: Path) -> None:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """An `opener` for `open` that creates files for this user alone."""
+    """An `opener` for `open` that creates files which only this user can read."""
     return os.open(path, flags, FILE_MODE)
 
 
 def restrict_permissions(data_dir: Path) -> None:
-    """Take from others what an earlier version left them of a data folder. What is not this user's stays as it is."""
+    """Take away permissions that an earlier version left to others; files of other users stay as they are."""
     for name in _PRIVATE_NAMES:
-        with suppress(OSError):  # not there, or a disk that knows no rights
+        with suppress(OSError):  # it does not exist, or the disk has no permissions
             about = os.lstat(data_dir / name)
             mode = stat.S_IMODE(about.st_mode)
             if mode & OTHERS_MASK and about.st_uid == os.geteuid() and not stat.S_ISLNK(about.st_mode):
@@ -57,24 +57,24 @@ def restrict_permissions(data_dir: Path) -> None:
 
 
 def lock_file(file: int, *, wait: bool = True) -> bool:
-    """Lock an open file until it is closed; False, with `wait=False`, when another holds it.
+    """Lock an open file until it is closed. False when it is locked by another, with `wait=False`.
 
-    A disk without locks is done without: True. OSError where the disk itself fails.
+    True, too, on a disk without locks. OSError when the disk fails.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno not in _NOT_OFFERED:
+        if error.errno not in _NO_LOCKS:
             raise
     return True
 
 
 def is_locked(path: Path) -> bool | None:
-    """Whether somebody holds the lock of a file. None when that cannot be told: no such file, or no such locks.
+    """Whether a file is locked by any process. None when that is unknown: there is no such file, or no locks.
 
-    False is not the whole truth on a network disk that keeps locks to one machine.
+    On a network disk whose locks hold for one machine only, False says nothing about other machines.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -92,7 +92,7 @@ def is_locked(path: Path) -> bool | None:
 
 
 def open_regular_file(path: Path) -> IO[bytes]:
-    """An ordinary file, open for reading. OSError for a pipe, too, which would keep us waiting, and for a device."""
+    """A regular file, open for reading. OSError for anything else: reading a pipe or a device could wait for ever."""
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -101,13 +101,13 @@ def open_regular_file(path: Path) -> IO[bytes]:
 
 
 def read_regular_file(path: Path) -> bytes:
-    """All of an ordinary file. OSError for anything else."""
+    """The content of a regular file. OSError for anything else."""
     with open_regular_file(path) as file:
         return file.read()
 
 
 def read_lines(file: IO[bytes], offset: int, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[bytes, int]]:
-    """The whole lines after a byte offset, without their ends; each with the offset behind it."""
+    """The complete lines after a byte offset, without line ends; each with the offset of the line after it."""
     file.seek(offset)
     rest, left_out = b"", 0
     while block := file.read(BLOCK_BYTES):
@@ -121,12 +121,12 @@ def read_lines(file: IO[bytes], offset: int, max_line_bytes: int = MAX_LINE_BYTE
 
 
 def read_lines_backward(file: IO[bytes], end: int, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """The whole lines before a byte offset at which a line ends, the last one first, without their ends."""
-    place, rest = end - 1, b""
-    while place > 0:
-        size = min(BLOCK_BYTES, place)
-        place -= size
-        file.seek(place)
+    """The complete lines before a byte offset at which a line ends, the last one first, without line ends."""
+    position, rest = end - 1, b""
+    while position > 0:
+        size = min(BLOCK_BYTES, position)
+        position -= size
+        file.seek(position)
         rest, *lines = (file.read(size) + rest).split(b"\n")
         for line in reversed(lines):
             yield line[:max_line_bytes]
@@ -136,20 +136,20 @@ def read_lines_backward(file: IO[bytes], end: int, max_line_bytes: int = MAX_LIN
 
 
 def end_of_lines(file: IO[bytes]) -> int:
-    """The offset behind the last whole line."""
-    place = file.seek(0, os.SEEK_END)
-    while place > 0:
-        size = min(BLOCK_BYTES, place)
-        place -= size
-        file.seek(place)
+    """The byte offset after the last complete line; 0 where there is none."""
+    position = file.seek(0, os.SEEK_END)
+    while position > 0:
+        size = min(BLOCK_BYTES, position)
+        position -= size
+        file.seek(position)
         found = file.read(size).rfind(b"\n")
         if found >= 0:
-            return place + found + 1
+            return position + found + 1
     return 0
 
 
 def strict_json(value: object, **options: Any) -> str:
-    """JSON as every reader knows it: NaN and infinities, which it lacks, become null (RFC 8259, section 6)."""
+    """JSON text; NaN and infinities, which JSON lacks (RFC 8259, section 6), become null."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, **options)
     except ValueError:
@@ -157,7 +157,7 @@ def strict_json(value: object, **options: Any) -> str:
 
 
 def finite(value: Any) -> Any:
-    """The same, with None for every float that is not a finite number."""
+    """A JSON value with None in place of every float that is not finite."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -166,13 +166,13 @@ def finite(value: Any) -> Any:
 
 
 def as_text(document: object) -> str:
-    """A JSON document as the run folder keeps it: for people too."""
+    """A JSON document as it is stored in the run folder, indented for people."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 @contextmanager
 def storing(path: Path, hint: str = DATA_DIR_HINT) -> Iterator[None]:
-    """Turn the disk's refusals into StorageError; `hint`: where else one could write."""
+    """Turn an OSError into a StorageError that names the file. `hint`: where to write instead."""
     try:
         yield
     except CloudtrainError:

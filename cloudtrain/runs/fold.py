@@ -1,4 +1,4 @@
-"""fold(events) -> state: what a run's events add up to. Pure."""
+"""Computes the state of a run from its events. Pure."""
 
 from __future__ import annotations
 

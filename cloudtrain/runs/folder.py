@@ -31,10 +31,10 @@ from cloudtrain.runs.identity import ProcessIdentity
 SUBMIT_LOCK = "submit.lock"
 
 REMOTE_SUBMIT_SECONDS = 3600
-"""So long may a submission take whose process cannot be seen from here: large sources and images are sent first."""
+"""How long a submission on another machine may take: large sources and images are sent before the start."""
 
 MAX_EVENT_BYTES = 1 << 24
-"""No event of ours is longer."""
+"""The longest event that is read."""
 
 E = TypeVar("E", bound=Event)
 
@@ -51,16 +51,16 @@ class RunFolder:
         self.events_file = path / "events.jsonl"
 
     def document(self, name: str, required: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
-        """One of the JSON documents written at the run's birth; `required`: what it must hold, by dotted paths.
+        """One of the JSON documents that the submit wrote. `required`: the types of what it must hold, by dotted paths.
 
-        StorageError when it cannot be read, or is not what was written.
+        StorageError when it cannot be read, or lacks something that is required.
         """
         try:
             document = json.loads(self.text(name))
         except (ValueError, RecursionError) as error:
             raise self.damaged(f"{name} cannot be read: {error}") from None
         if not isinstance(document, dict):
-            raise self.damaged(f"{name} cannot be read: it holds no mapping")
+            raise self.damaged(f"{name} cannot be read: it is not a mapping")
         for path, kind in (required or {}).items():
             value: Any = document
             for key in path.split("."):
@@ -70,7 +70,7 @@ class RunFolder:
         return document
 
     def text(self, name: str) -> str:
-        """One of the documents as it was written. StorageError when it cannot be read."""
+        """One of these documents as text. StorageError when it cannot be read."""
         try:
             return read_regular_file(self.path / name).decode("utf-8")
         except OSError as error:
@@ -83,38 +83,41 @@ class RunFolder:
         return StorageError(f"run {self.run_id}: {what}", hint=_DAMAGED_HINT)
 
     def is_imported(self) -> bool:
-        """Whether another machine started it. A plan that cannot be read is one of this machine's."""
+        """Whether another machine started it. False when its plan cannot be read."""
         with suppress(StorageError):
             return "adopted" in self.document("plan.json")
         return False
 
     def is_being_submitted(self) -> bool:
-        """Whether the process that submits the run lives: the kernel lets go of its lock when it dies.
+        """Whether the process that submits the run is alive: the kernel releases its lock when it dies.
 
-        A submission of another machine, whose lock may not be seen here, counts as going on for a while: to call it
-        dead would be to call nothing what it is about to start.
+        The lock of a process on another machine may be invisible here. Its submission counts as going on for
+        REMOTE_SUBMIT_SECONDS: it may be about to start the job.
         """
-        held = is_locked(self.path / SUBMIT_LOCK)
-        if held:
+        locked = is_locked(self.path / SUBMIT_LOCK)
+        if locked:
             return True
-        who, age = self._submitter()
-        if who is None or who.is_from_earlier_boot():
+        submitter, age = self._submitter()
+        if submitter is None or submitter.is_from_earlier_boot():
             return False
-        if held is False and (who.shares_pid_namespace() or who.shares_kernel()):
+        if locked is False and (submitter.shares_pid_namespace() or submitter.shares_kernel()):
             return False
-        return who.is_alive() is not False and age < REMOTE_SUBMIT_SECONDS
+        return submitter.is_alive() is not False and age < REMOTE_SUBMIT_SECONDS
 
     def _submitter(self) -> tuple[ProcessIdentity | None, float]:
-        """Who submits, or has submitted, the run; and how many seconds ago it began to."""
+        """The process that submits, or has submitted, the run; and how many seconds ago it began."""
         path = self.path / SUBMIT_LOCK
         try:
-            who = ProcessIdentity.from_json(json.loads(read_regular_file(path)))
-            return who, time.time() - path.stat().st_mtime
+            submitter = ProcessIdentity.from_json(json.loads(read_regular_file(path)))
+            return submitter, time.time() - path.stat().st_mtime
         except (OSError, ValueError, RecursionError):
             return None, 0.0
 
     def append(self, *events: Event | Mapping[str, Any], durable: bool = False) -> None:
-        """Append events, whole lines under a lock. `durable`: on disk before this returns."""
+        """Append events, one line of JSON each, under a lock. `durable`: flushed to the disk before this returns.
+
+        StorageError when the disk refuses.
+        """
         documents = (event.to_json() if isinstance(event, Event) else event for event in events)
         lines = "".join(strict_json(document, separators=(",", ":")) + "\n" for document in documents)
         with storing(self.events_file):
@@ -122,9 +125,9 @@ class RunFolder:
             try:
                 lock_file(file)
                 size = os.fstat(file).st_size
-                # A writer that died in mid-line leaves a stump: it must not swallow the next event.
-                torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
-                data = (b"\n" if torn else b"") + encode_json(lines)
+                # A writer that died left an incomplete line: the next event begins on a new one.
+                is_incomplete = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+                data = (b"\n" if is_incomplete else b"") + encode_json(lines)
                 if os.write(file, data) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 if durable:
@@ -137,7 +140,7 @@ class RunFolder:
         return list(self.each_event())
 
     def each_event(self) -> Iterator[Event]:
-        """The same one by one: a history of any length needs no more memory than its longest event."""
+        """All events one by one: memory is needed for the longest event, not for the whole file."""
         return (event for event, _ in self.events_from(0) if event is not None)
 
     def events_since(self, offset: int, max_bytes: int | None = None) -> tuple[list[Event], int]:
@@ -152,7 +155,7 @@ class RunFolder:
         return found, offset
 
     def events_from(self, offset: int) -> Iterator[tuple[Event | None, int]]:
-        """The events appended after a byte offset, each with the offset behind it; None for a line that is none.
+        """The events appended after a byte offset, each with the offset after it; None for a line that holds none.
 
         StorageError when they cannot be read.
         """

@@ -18,38 +18,38 @@ from cloudtrain.runs.state import RunState
 
 
 class History:
-    """One run as its events tell it. `state` is one object, kept up to date in place."""
+    """The events of one run, and the state that they add up to: `state` is one object, changed in place."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.state = RunState(run_id=folder.run_id)
         self.damaged_lines = 0
-        """Lines among its events that are none: a writer was killed, a disk was full, or somebody has changed them."""
+        """How many lines of its events file hold no event."""
         self._offset = 0
 
     def read(self) -> RunState:
-        """The state by all events that are there now; only those that are new are read."""
+        """The state by all events that are there now; only new ones are read. StorageError when that fails."""
         return fold(self.folder.run_id, self._new_events(), self.state)
 
     def take(self, observations: Iterable[Observation], *, durable: bool = False) -> bool:
-        """Write each observation down, and fold it, before the next one is asked for; whether any held an event.
+        """Write down and apply each observation before the next one is made; returns whether any had an event.
 
-        So who observes sees in the state what the lines that were just read have said. `durable`: events are on disk
-        before this returns.
+        So a provider that makes them one by one sees the events among the lines just read in the state. `durable`:
+        events are flushed to the disk before this returns. StorageError when the disk refuses.
         """
-        is_news = False
-        for seen in observations:
-            is_news |= bool(seen.events)
-            if seen.events:
-                self.folder.append(*seen.events, durable=durable)
-            if seen.lines is not None:
-                sync_logs(self.folder, seen.lines)
+        has_events = False
+        for observation in observations:
+            has_events |= bool(observation.events)
+            if observation.events:
+                self.folder.append(*observation.events, durable=durable)
+            if observation.lines is not None:
+                sync_logs(self.folder, observation.lines)
             self.read()
-        return is_news
+        return has_events
 
-    def record(self, seen: Observation) -> None:
-        """Write one observation down, on disk before this returns: see `Record`."""
-        self.take([seen], durable=True)
+    def record(self, observation: Observation) -> None:
+        """Write one observation down, flushed to the disk before this returns: see `Record`."""
+        self.take([observation], durable=True)
 
     def _new_events(self) -> Iterator[Event]:
         for event, offset in self.folder.events_from(self._offset):
@@ -61,20 +61,20 @@ class History:
 
 
 def sync_logs(run: RunFolder, read: Callable[[Positions], Iterable[LogPart]]) -> bool:
-    """Add what `read` brings to the run's log files and events, a part at a time. False: another process does so."""
-    with log_reader_lock(run) as alone:
-        if alone:
+    """Append what `read` returns to the run's log files and events, part by part. False: another process does it."""
+    with log_reader_lock(run) as is_owner:
+        if is_owner:
             files = LogSync(run)
             for part in read(files.positions):
                 files.add(part)
-    return alone
+    return is_owner
 
 
 class LogSync:
-    """The log files of a run while somebody adds to them.
+    """Appends to the log files of a run, so that each line is there once even if the reader is killed.
 
-    How far each log was read is an event, appended together with the events among those lines; log lines beyond it,
-    of a reader that was killed in between, are cut off again.
+    How far each log was read is an event, appended together with the events among those lines. Lines in the files
+    beyond it, of a reader that was killed before it wrote that event, are cut off and read again.
     """
 
     def __init__(self, run: RunFolder) -> None:
@@ -87,7 +87,7 @@ class LogSync:
         self._sizes: dict[str, int] = dict((last and last.sizes) or {})
 
     def add(self, part: LogPart) -> None:
-        """Add lines of a node, and remember how far their log was read."""
+        """Append lines of a node, and record how far their log was read."""
         events: list[Event] = []
         text = bytearray()
         for when, line in part.lines:
@@ -108,7 +108,7 @@ class LogSync:
 
 @contextmanager
 def log_reader_lock(run: RunFolder) -> Iterator[bool]:
-    """Whether nobody else is reading the run's logs; nobody else begins meanwhile."""
+    """Lock the reading of the run's logs; False when another process has the lock. StorageError if the disk refuses."""
     path = run.path / "logs" / "reading.lock"
     with storing(path):
         path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which process this is, in words that hold for every reader of a shared disk: other containers, other hosts."""
+"""The identity of a process, valid for every reader of a shared disk: in other containers and on other hosts."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process, told apart from every other one that ever had its number."""
+    """A process, distinguished from every other one that ever had its process id."""
 
     host: str
-    """The machine's name, and its id where it has one (machine-id(5))."""
+    """The host name, and the machine id where there is one (machine-id(5))."""
     boot: str
-    """The kernel's id of the time since it was started; empty where it has none."""
+    """The kernel's random id of this boot (proc(5), boot_id); empty where there is none."""
     pid_namespace: str
-    """Inside which process ids are counted (pid_namespaces(7)); empty where there are none."""
+    """The PID namespace in which `pid` counts (pid_namespaces(7)); empty where there are none."""
     pid: int
     start: str
-    """When it began, in ticks since the boot (proc(5), stat); empty where that cannot be told."""
+    """When it began, in clock ticks since the boot (proc(5), stat); empty where that is unknown."""
 
     @staticmethod
     def of(pid: int) -> ProcessIdentity:
-        """A process of this machine, by its id in our own namespace."""
+        """A process of this machine, by its id in this process's own PID namespace."""
         state = _process_stat(pid)
         return ProcessIdentity(_host(), _boot(), _namespace(), pid, state[1] if state else "")
 
     @staticmethod
     def from_json(value: Any) -> ProcessIdentity | None:
-        """What `to_json` gave; None for anything else."""
+        """The identity that `to_json` wrote; None for anything else."""
         texts = ("host", "boot", "pid_namespace", "start")
         if not isinstance(value, Mapping) or not all(isinstance(value.get(key), str) for key in texts):
             return None
@@ -47,23 +47,23 @@ class ProcessIdentity:
 
     @property
     def machine(self) -> str:
-        """The machine's name alone, for people."""
+        """The host name alone, for people."""
         return self.host.partition(" ")[0]
 
     def shares_pid_namespace(self) -> bool:
-        """Whether process ids mean the same to it and to us: same machine, same boot, same namespace."""
+        """Whether its process id has the same meaning here: same machine, same boot, same PID namespace."""
         return (self.host, self.boot, self.pid_namespace) == (_host(), _boot(), _namespace())
 
     def shares_kernel(self) -> bool:
-        """Whether it runs, or ran, under the very kernel that we run under, be it in another container."""
+        """Whether it runs, or ran, under the same running kernel as this process, perhaps in another container."""
         return bool(self.boot) and self.boot == _boot()
 
     def is_from_earlier_boot(self) -> bool:
-        """Whether it ran on this machine before that was started anew."""
+        """Whether it ran on this machine before its last restart."""
         return self.host == _host() and bool(self.boot) and self.boot != _boot()
 
     def is_alive(self) -> bool | None:
-        """Whether it still runs; None when we cannot tell. Only for one that `shares_pid_namespace`."""
+        """Whether it still runs; None when that is unknown, as for one that does not share the PID namespace."""
         if not self.shares_pid_namespace():
             return None
         state = _process_stat(self.pid)
@@ -74,16 +74,16 @@ class ProcessIdentity:
                 return False
             except OSError:
                 return None
-            return None  # it is there, and we may not see whether it is the same
+            return None  # the id is in use, perhaps by another process
         if state[0] in "ZX":
             return False
         return state[1] == self.start if self.start else None
 
 
 def _process_stat(pid: int) -> tuple[str, str] | None:
-    """State and start of a process: the third and the 22nd field, behind a name that may hold anything.
+    """State and start time of a process: fields 3 and 22 of /proc/PID/stat (proc(5)), after a name with any characters.
 
-    None, too, where /proc is that of another namespace, in which the same id is another process.
+    None when there is none, or when /proc shows another PID namespace, in which the id means another process.
     """
     try:
         if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115  (a word, no path)

@@ -1,6 +1,6 @@
-"""One line per ended run, so that listing thousands of runs opens one file and not thousands.
+"""An index with one line for each ended run, so that listing thousands of runs opens one file.
 
-A cache that heals itself: the folders say which runs there are; what the index lacks is read from its folder.
+It is a cache: the run folders say which runs there are, and a run that the index lacks is read from its folder.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "ended": (*_TIME, type(None)),
     "kept_until": (*_TIME, type(None)),
 }
-"""What a summary's fields are; the others are texts."""
+"""The types of a summary's fields; those not named here are texts."""
 _MISSING = object()
 _MAX_TIMESTAMP = 253_402_300_800
 """The year 10,000, as a Unix timestamp."""
 
 DAMAGED = "damaged"
-"""What is listed in the place of a state for a run that cannot be read."""
+"""Listed as the state of a run that cannot be read."""
 
 
 def summaries(store: RunStore) -> list[dict[str, Any]]:
-    """A summary of every run, newest first; those that have not ended are read from their own events."""
+    """A summary of every run, newest first. A run that has not ended is read from its own events."""
     ids = set(store.ids())
     known = {line["run"]: line for line in _read(store) if _is_valid(line) and line["run"] in ids}
     fresh = []
@@ -75,19 +75,19 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
 
 
 def index_run(history: History) -> None:
-    """Write down how a run has ended, in the moment in which it has."""
+    """Add a run to the index when it has ended."""
     if history.state.has_ended:
         _append(RunStore(history.folder.path.parents[1]), [summary(history.state)])
 
 
 def summary(state: RunState) -> dict[str, Any]:
-    """What a list shows of a run."""
+    """The fields of a state that a list shows; times are Unix timestamps."""
     state_json = state.to_json()
     return {field: state_json[field] for field in _FIELDS}
 
 
 def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
-    """The summary of a run that cannot be read; its folder at least has a time."""
+    """The summary of a run that cannot be read, with the time of its folder."""
     try:
         created = folder.path.stat().st_mtime
     except OSError:
@@ -97,7 +97,7 @@ def _damaged(folder: RunFolder, reason: str) -> dict[str, Any]:
 
 
 def _is_valid(line: Any) -> bool:
-    """Whether a line of the index is one that was written there."""
+    """Whether a line of the index has all fields of a summary, with values that can be."""
     return (
         isinstance(line, dict)
         and all(isinstance(line.get(field, _MISSING), _FIELD_TYPES.get(field, str)) for field in _FIELDS)
@@ -115,7 +115,7 @@ def _read(store: RunStore) -> list[Any]:
     try:
         return json.loads(b"[" + lines.replace(b"\n", b",") + b"]") if lines else []
     except (ValueError, RecursionError):
-        (store.data_dir / "index.jsonl").unlink(missing_ok=True)  # only a cache: made anew from the folders
+        (store.data_dir / "index.jsonl").unlink(missing_ok=True)  # it is a cache, and is written again
         return []
 
 
@@ -129,7 +129,7 @@ def _append(store: RunStore, fresh: list[dict[str, Any]]) -> None:
         return
     try:
         lock_file(file)
-        os.write(file, lines.encode("utf-8", "backslashreplace"))  # half a character stays the escape that JSON has
+        os.write(file, lines.encode("utf-8", "backslashreplace"))  # half a surrogate pair stays an escape
     except OSError:
         pass
     finally:

@@ -1,4 +1,4 @@
-"""What the nodes of a run printed: log files with a stamp on every line, and the events among the lines."""
+"""Log files of a run, one for each node, with a timestamp on every line; and the events among a node's lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cloudtrain.runs.folder import RunFolder
 
 EVENT_MARK = b"::cloudtrain:: "
 
-STAMP_CHARACTERS = 24
+TIMESTAMP_CHARACTERS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class LogLine:
     """One line of a job's log."""
 
     time: float
-    """Seconds since 1970."""
+    """Unix timestamp."""
     node: int
     source: str
-    """`rank 3`, `node 0` (the launcher), `torchrun`; empty when nobody said."""
+    """`rank 3`, `node 0` (the launcher), `torchrun`; empty for other lines."""
     text: str
 
     @property
@@ -42,7 +42,7 @@ _TAG = re.compile(r"\[(rank \d+|node \d+|local rank \d+|torchrun)\] ?")
 
 
 def log_line(time: float, node: int, raw: str) -> LogLine:
-    """A line as the launcher wrote it, its mark taken apart."""
+    """A line as the launcher wrote it, its source split from its text. `time`: Unix timestamp."""
     match = _TAG.match(raw)
     return LogLine(time, node, match[1], raw[match.end() :]) if match else LogLine(time, node, "", raw)
 
@@ -60,19 +60,19 @@ def split_events(lines: Sequence[bytes], node: int) -> tuple[list[Event], list[b
 
 
 def log_file(run: Path, node: int) -> Path:
-    """All that one node printed."""
+    """The log file of a node."""
     return run / "logs" / f"node-{node}.log"
 
 
 class LogReader:
-    """All nodes' lines, merged by time, a part at a time; what comes later is read on from where it stopped."""
+    """All nodes' lines, merged by time. Each call goes on where the one before it stopped."""
 
     def __init__(self, run: RunFolder) -> None:
         self._folder = run.path / "logs"
         self._offsets: dict[Path, int] = {}
 
     def read_batch(self) -> list[LogLine]:
-        """The next lines, not more than fit in memory easily; none, when all that is there has been read."""
+        """The next lines, at most BATCH_LINES; empty when all that is there has been read."""
         found, size = [], 0
         for line in self.read_all():
             found.append(line)
@@ -82,7 +82,7 @@ class LogReader:
         return found
 
     def read_all(self) -> Iterator[LogLine]:
-        """All lines that are there and have not been read."""
+        """All lines that are there and were not read yet. StorageError when a file cannot be read."""
         with ExitStack() as stack:
             parts = [self._forwards(node, path, _open(path, stack)) for node, path in self._files()]
             for _, path, offset, line in heapq.merge(*parts, key=lambda part: part[0]):
@@ -90,7 +90,7 @@ class LogReader:
                 yield line
 
     def read_backward(self) -> Iterator[LogLine]:
-        """All lines that are there, the latest first; they count as read."""
+        """All lines that are there, the latest first; they count as read. StorageError when a file cannot be read."""
         with ExitStack() as stack:
             parts = []
             for node, path in reversed(self._files()):
@@ -101,7 +101,7 @@ class LogReader:
                 yield line
 
     def _files(self) -> list[tuple[int, Path]]:
-        """The nodes' files; a stray one of another name is none of them."""
+        """The log files by node; files of other names are ignored."""
         try:
             names = [(_LOG_FILE.fullmatch(path.name), path) for path in self._folder.iterdir()]
         except FileNotFoundError:
@@ -114,7 +114,7 @@ class LogReader:
         at = 0.0
         for raw, offset in read_lines(file, self._offsets.get(path, 0)):
             line = _parse_line(raw, node)
-            at = line.time or at  # one without a stamp stays behind the one before it
+            at = line.time or at  # a line without a timestamp stays after the one before it
             yield at, path, offset, line
 
 
@@ -141,16 +141,16 @@ def _open(path: Path, stack: ExitStack) -> IO[bytes]:
 
 def _parse_line(raw: bytes, node: int) -> LogLine:
     text = raw.decode("utf-8", "replace")
-    return log_line(parse_timestamp(text[:STAMP_CHARACTERS]), node, text[STAMP_CHARACTERS + 1 :])
+    return log_line(parse_timestamp(text[:TIMESTAMP_CHARACTERS]), node, text[TIMESTAMP_CHARACTERS + 1 :])
 
 
 def format_timestamp(seconds: float) -> str:
-    """`2026-11-21T02:04:34.447Z`, 24 characters."""
+    """A Unix timestamp as `2026-11-21T02:04:34.447Z`, 24 characters."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:23] + "Z"
 
 
 def parse_timestamp(text: str) -> float:
-    """Seconds since 1970 of a stamp; 0 when it is none."""
+    """The Unix timestamp in such a text; 0 when it is none."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""What a provider has seen of a run: events, and log lines on their way. A provider tells; only the run writes."""
+"""What a provider has observed of a run: events and log lines. The provider returns it, `History` writes it down."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Event = events.Event | Mapping[str, Any]
 """An event, or the mapping that `events.from_json` makes one of."""
 
 Positions = Mapping[str, Mapping[str, Any]]
-"""How far each of a job's logs was read, by the log's name in its cloud."""
+"""How far each log of a job was read, by the log's name in its cloud."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogPart:
-    """Some lines of one log, and how far that log is read with them."""
+    """Some lines of one log, and the position after them."""
 
     node: int
     lines: Sequence[tuple[float, bytes]]
@@ -25,18 +25,18 @@ class LogPart:
     stream: str
     """The log's name in its cloud."""
     position: Mapping[str, Any]
-    """How far it is read, in whatever way that cloud counts; plain JSON."""
+    """The position after these lines, in the cloud's own terms; plain JSON."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """What one look has found. Its events are written down first, then its lines are read, a part at a time."""
+    """What one request to the platform has returned. Its events are written first, then its lines, a part at a time."""
 
     events: Sequence[Event] = ()
-    """Those that the run folder lacks, in their order."""
+    """Events that the run folder lacks, in order."""
     lines: Callable[[Positions], Iterable[LogPart]] | None = None
-    """Reads what is new of the logs, beginning where each was left. It is not called while another process reads."""
+    """Reads the new part of each log from its position on. It is not called while another process reads them."""
 
 
 Record = Callable[[Observation], None]
-"""Writes an observation down: when it returns, it is on disk, and the run's state has it. StorageError otherwise."""
+"""Writes an observation to the disk and applies it to the run's state before it returns. StorageError otherwise."""

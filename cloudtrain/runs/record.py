@@ -1,4 +1,4 @@
-"""What a submit wrote of a run, read back as types. A document that lacks something is told as damaged, by its path."""
+"""The documents that a submit wrote, read back as types. A document that lacks something is reported as damaged."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class ContextRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanRecord:
-    """Of a stored plan what a run is submitted again by."""
+    """The part of a stored plan that a rerun is made from."""
 
     provider: str
-    """The one that runs it."""
+    """The provider that runs it."""
     target: str
-    """The one whose request it is."""
+    """The provider whose request it is."""
     is_rehearsal: bool
     name: str
     overrides: tuple[str, ...]
@@ -63,7 +63,7 @@ class RunRecord:
 
     @property
     def is_of_another_machine(self) -> bool:
-        """Whether a list of a cloud's jobs has brought it here: it has no source then, and no spec."""
+        """Whether it was imported from a cloud's list of jobs: it has no source then, and no spec."""
         return self._folder.is_imported()
 
     @property
@@ -80,7 +80,7 @@ class RunRecord:
 
     @property
     def grace_seconds(self) -> int:
-        """How long the job was promised from SIGTERM to SIGKILL."""
+        """The seconds from SIGTERM to SIGKILL when the job is stopped."""
         return self._read(PLAN, "target.grace_seconds", int)
 
     def config(self, kind: type[Config]) -> Config:
@@ -96,7 +96,7 @@ class RunRecord:
         return self._folder.document(REQUEST, required)
 
     def plan(self) -> PlanRecord:
-        """The plan, as far as a new one is made from it."""
+        """The part of the plan that a rerun is made from."""
         uri = ((self._folder.document(PLAN).get("spec") or {}).get("checkpoints") or {}).get("uri")
         source: dict[str, Any] = self._read(PLAN, "facts.source", dict)
         git_dirty = self._folder.document(PLAN, {"facts.git_dirty": (bool, type(None))})["facts"]["git_dirty"]

@@ -1,4 +1,4 @@
-"""The state of a run, as its events tell it. `cloudtrain.runs.fold` adds them up."""
+"""The state of a run. `cloudtrain.runs.fold` computes it from the events."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SeenEvents:
 
 @dataclass(kw_only=True, slots=True)
 class RunState:
-    """A run as its events tell it. Times are Unix timestamps, 0 when not yet known."""
+    """A run, by its events. Times are Unix timestamps, 0 when not known yet."""
 
     run_id: str
     state: str = "submitting"
@@ -99,7 +99,7 @@ class RunState:
     adopted: bool = False
     """Whether another machine started it."""
     owner: str = ""
-    """Who did, as far as the cloud tells; empty for runs of this machine."""
+    """Who did, if the cloud says it; empty for runs of this machine."""
     instance: str = ""
     """The type of machine it runs on, once the cloud has chosen it."""
     kept: Kept | None = None
@@ -107,15 +107,15 @@ class RunState:
     image: str = ""
     """The address of the image that it runs in; empty where there is none, and for runs of an earlier version."""
     image_digest: str = ""
-    """`sha256:…` of that image, where a registry has told."""
+    """`sha256:…` of that image, if a registry has returned it."""
     stop_requested: float = 0
     phase: str = ""
-    """What a cloud is doing with the job, in words: `launching machines`."""
+    """What a cloud is doing with the job, for people: `launching machines`."""
     phase_since: float = 0
     phase_seen: float = 0
     """When we first saw it, by this machine's clock."""
     results: list[str] | None = None
-    """What of model, output and checkpoints was there at the end; None when nobody has looked."""
+    """Which of model, output and checkpoints existed at the end; None when that was not checked."""
     log_unread: LogUnread | None = None
     """Why the job's log cannot be read; None while it can."""
     billing: dict[str, Any] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class RunState:
     result: Result | None = None
     errors: list[Error] = field(default_factory=list, repr=False)
     warnings: list[str] = field(default_factory=list)
-    """What is to be said at the end, whatever the end is; each once, though every node says it."""
+    """Warnings to show at the end; each once, though every node reports it."""
     finished_ranks: dict[int, tuple[int, float]] = field(default_factory=dict, repr=False)
     """Ranks that have ended with 0 since the last restart: their node, and when."""
     seen: SeenEvents = field(default_factory=SeenEvents, repr=False)
@@ -149,7 +149,7 @@ class RunState:
 
     @property
     def keeps_machines(self) -> bool:
-        """Whether machines may still be kept for it: until it is said that they are gone."""
+        """Whether machines may still be kept for it: until an event says that they are gone."""
         return self.kept is not None and self.kept.status in ("InUse", "Available")
 
     @property

@@ -1,4 +1,4 @@
-"""All runs on disk, below one data folder: new ones, and which one is meant by a name."""
+"""All runs on disk, below one data folder: making a new one, and finding one by its name."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from cloudtrain.runs.folder import SUBMIT_LOCK, RunFolder
 from cloudtrain.runs.identity import ProcessIdentity
 
 _LETTERS = "23456789abcdefghjkmnpqrstvwxyz"
-"""What is easily told apart when read aloud or copied by hand."""
+"""Letters and digits that are not confused when read aloud or copied by hand."""
 
 CLEANUP_FOLDER = "leftovers"
-"""The folder of the data folder that names the runs with something left to be removed outside of their own folders."""
+"""A folder with one entry for each run that has left something outside of its own folder, still to be removed."""
 
 
 class RunStore:
@@ -42,7 +42,7 @@ class RunStore:
         self.runs_dir = data_dir / "runs"
 
     def new_id(self, name: str) -> str:
-        """A run id nobody has yet: the job's name and four letters, `digits-k2x9`."""
+        """An unused run id: the job's name and four random letters or digits, `digits-k2x9`."""
         while True:
             run_id = f"{name}-{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(4))}"
             if not (self.runs_dir / run_id).exists():
@@ -55,10 +55,11 @@ class RunStore:
         first_event: Event | Mapping[str, Any] | None = None,
         submit_lock: list[int] | None = None,
     ) -> RunFolder:
-        """A new run folder with its documents and its first event, whole or not at all, and on disk.
+        """Make a run folder with these documents (text by file name) and its first event, complete or not at all.
 
         `submit_lock` gets the open file of the lock that says the run is being submitted: it is held from the moment in
-        which the folder can be seen until the file is closed. RunExists when the id is taken.
+        which the folder appears until the file is closed. RunExists when the id is taken, StorageError when the disk
+        refuses.
         """
         folder = RunFolder(self.runs_dir / run_id)
         draft = self.runs_dir / f".{run_id}.{os.urandom(4).hex()}"
@@ -89,14 +90,14 @@ class RunStore:
         return folder
 
     def _drop_from_index(self, run_id: str) -> None:
-        """Drop the index when it still speaks of a run of that id, whose folder was removed: it is made anew."""
+        """Delete the index when it lists an earlier run of that id, whose folder was removed; it is written again."""
         index = self.data_dir / "index.jsonl"
         with suppress(OSError):
             if f'"run":"{run_id}"'.encode() in read_regular_file(index) and not (self.runs_dir / run_id).exists():
                 index.unlink()
 
     def ids(self) -> list[str]:
-        """All run ids, in no order."""
+        """All run ids, in no order. StorageError when the folder cannot be read."""
         restrict_permissions(self.data_dir)
         try:
             with os.scandir(self.runs_dir) as entries:
@@ -107,16 +108,16 @@ class RunStore:
             raise StorageError(f"{self.runs_dir}: {error.strerror}", hint=DATA_DIR_HINT) from None
 
     def runs_to_clean_up(self) -> frozenset[str]:
-        """Runs that may have left something outside of their folders, which their provider removes at the next look."""
+        """Ids of the runs that may have left something outside of their folders; the provider removes it when asked."""
         try:
             return frozenset(path.name for path in (self.data_dir / CLEANUP_FOLDER).iterdir())
         except OSError:
             return frozenset()
 
     def open(self, name: str) -> RunFolder:
-        """The run of that id or, of those that this machine started, the one of that beginning, or the `last` one.
+        """The run of that id or, of those that this machine started, the only one that begins so, or the `last` one.
 
-        RunNotFound otherwise: a run of another machine, which a list has brought here, is meant by its whole id only.
+        RunNotFound otherwise. A run of another machine, which was imported from a cloud's list, needs its whole id.
         """
         ids = self.ids()
         if not ids:
@@ -142,7 +143,7 @@ class RunStore:
         raise RunNotFound(f"there is no run {name!r}{did_you_mean(name, ids)}", hint="cloudtrain list shows all runs")
 
     def _created(self, run_id: str) -> float:
-        # Documents are written once, at the run's birth; the folder's own time moves on.
+        # Documents are written once, by the submit; the folder's own time changes.
         try:
             return (self.runs_dir / run_id / "plan.json").stat().st_mtime_ns
         except OSError:

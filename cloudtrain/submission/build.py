@@ -1,4 +1,4 @@
-"""Building an image with the docker program, which draws its own progress: the Docker SDK knows no BuildKit."""
+"""Builds images with the docker program, as the Docker SDK has no BuildKit, and removes those that are not used."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _CONTEXT = ("Dockerfile", "requirements.txt", "torch-cpu.txt", "torch-cuda.txt",
 """The files of docker/ that its Dockerfile names."""
 
 INPUTS_LABEL = "cloudtrain.inputs"
-"""On every image that we build: the digest of what it was built from."""
+"""A label on every image that is built here: the digest of its inputs."""
 
 
 def build(recipe: Recipe, *, names: Sequence[str] = (), options: Sequence[str] = ()) -> str:
-    """Build, and give it its name and others; returns its name. CloudError when docker would not.
+    """Build an image, tag it with its name and `names`, and return its name. `options` go to `docker build` unchanged.
 
-    It has a name of no meaning until it is certain what it was built from: SourceError when that changed meanwhile.
-    `options` go to `docker build` as they are.
+    It has a temporary name until its inputs are checked again: SourceError when they changed meanwhile. CloudError when
+    the build fails.
     """
     _raise_if_changed(recipe)
     docker, temporary_name = _program(), f"{LOCAL}:building-{secrets.token_hex(6)}"
@@ -50,7 +50,7 @@ def build(recipe: Recipe, *, names: Sequence[str] = (), options: Sequence[str] =
 
 @contextmanager
 def _context(recipe: Recipe) -> Iterator[str]:
-    """The folder that the build sees: the Dockerfile's own; of our image a copy with launcher and trainer beside it."""
+    """The build context: the Dockerfile's folder; for our own image a copy with launcher and trainer beside it."""
     if not recipe.kind:
         yield recipe.context
         return
@@ -90,7 +90,7 @@ def _run(docker: str, recipe: Recipe, argv: Sequence[str], by_hand: Sequence[str
 
 
 def arguments(recipe: Recipe, names: Sequence[str], options: Sequence[str] = (), folder: str = "") -> list[str]:
-    """The argv after `docker`. `folder`: what the build sees, if not the recipe's own."""
+    """The arguments of `docker`. `folder`: the build context, if not the recipe's own."""
     values = {**_origin(recipe), **dict(arg.partition("=")[::2] for arg in recipe.args)}
     dockerfile = str(Path(folder, Path(recipe.dockerfile).name)) if folder else recipe.dockerfile
     argv = ["build", "--file", dockerfile, "--label", f"{INPUTS_LABEL}=sha256:{recipe.digest}"]
@@ -136,7 +136,7 @@ def _environment(docker: str) -> Mapping[str, str]:
 
 
 def _output_of(*argv: str) -> str:
-    """What a command prints; nothing if it fails."""
+    """What a command prints; empty if it fails."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -152,7 +152,7 @@ _OURS = re.compile(rf"{LOCAL}:({_TAG}|building-[0-9a-f]+|{'|'.join(KINDS)})|.+/.
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """One name of an image, and whether the image itself goes with it."""
+    """One name of an image; `size` in bytes, `goes`: whether the image is removed with it."""
 
     name: str
     id: str
@@ -161,9 +161,9 @@ class Removed:
 
 
 def prune(age_seconds: float, *, dry_run: bool = False) -> list[Removed]:
-    """Remove the names that we gave to images built longer ago than that; CloudError where no engine answers.
+    """Remove images, by name, that were built here more than `age_seconds` ago. CloudError when no engine answers.
 
-    An image that a container uses stays, and one that has a name of somebody else's keeps that.
+    An image that a container uses stays; one that a user has named keeps that name.
     """
     found: list[Removed] = []
     with docker_engine() as engine:

@@ -1,4 +1,4 @@
-"""What disk, git and clock say of a job before it is planned, and its source as one archive."""
+"""What a plan needs to know of disk, git and clock; and the archive of a job's source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_CHANGED = 5
 """Of the files that have changed, in an error."""
 
 _last_scan: dict[str, SourceTree] = {}
-"""The last scan, by its digest: it tells which files have changed since."""
+"""The last scan, by its digest, to name the files that have changed since."""
 
 
 def read_context(
@@ -33,7 +33,7 @@ def read_context(
     run_id: str | None = None,
     progress: Progress | None = None,
 ) -> PlanContext:
-    """What disk, git and clock say of a job."""
+    """What a plan needs to know of disk, git and clock. SourceError when the source cannot be packed."""
     data_dir = Path(settings["data_dir"]).absolute()
     tree = _scan(folder / spec.source, data_dir, progress)
     if data_dir.is_relative_to(tree.root):
@@ -62,7 +62,7 @@ def read_context(
 
 
 def local_files(spec: JobSpec, folder: Path) -> tuple[str, ...]:
-    """Inputs that lie on this machine, for whatever provider, and are files."""
+    """The names of inputs that are files on this machine, for any provider."""
     here = {
         name: [folder / Path(place).expanduser() for place in item.uri.values() if "://" not in place]
         for name, item in spec.inputs.items()
@@ -95,8 +95,8 @@ def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
 
 
 def _scan_around(data_dir: Path, tree: SourceTree) -> SourceTree:
-    """The scan of a source folder that the runs lie in: they must be ignored, or each job ships all earlier ones."""
-    tree = _scan(tree.root, data_dir, None)  # the first scan has left its cache there
+    """The scan of a source folder that contains the data folder. SourceError unless that is ignored."""
+    tree = _scan(tree.root, data_dir, None)  # the first scan has written its cache there
     inside = data_dir.relative_to(tree.root).as_posix()
     if any(entry.path.startswith(f"{inside}/") for entry in tree.files):
         raise SourceError(
@@ -114,7 +114,7 @@ def _scan(root: Path, data_dir: Path, progress: Progress | None) -> SourceTree:
 
 
 def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> SourceError:
-    """What to say of a source that is not what was planned: which files."""
+    """The error for a source that is not what was planned; it names the files."""
     message = f"the source folder {tree.root} changed after it was planned"
     if before is None:
         return SourceError(message, hint="run the command again")
@@ -127,6 +127,7 @@ def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> Source
 
 
 def pack_source(plan: Plan, progress: Progress | None) -> Path:
+    """The archive of a plan's source. SourceError when the source is not what was planned."""
     before = _last_scan.get(plan.context.source.digest)
     tree = _scan(Path(plan.context.source.root), Path(plan.context.data_dir), None)
     if tree.digest != plan.context.source.digest:
@@ -146,7 +147,7 @@ def archive_of(plan: Plan) -> Path:
 
 
 def is_packed(plan: Plan) -> bool:
-    """Whether an earlier submission has stored this very source already."""
+    """Whether an earlier submission has stored this source."""
     return (_archive_folder(plan) / f"{plan.context.source.digest}.tar.gz").is_file()
 
 

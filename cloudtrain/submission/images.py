@@ -1,6 +1,6 @@
-"""The image of a job made ready: looked up, built where it is new, pushed where the job will pull it from.
+"""Makes the image of a job ready: looks it up, builds it if it is new, pushes it to where the job will pull it from.
 
-What takes an engine or a registry is imported when it is needed: most starts need neither.
+Code that needs an engine or a registry is imported when it is used: most submits need neither.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import Note, Progress
 
 PUSH_SECONDS = 1800.0
-"""A registry may be silent that long while it takes in a layer of gigabytes."""
+"""A registry may take that long to answer while it stores a layer of gigabytes."""
 
 
 def resolve_image(plan: Plan, pushing: Progress | None = None, note: Note | None = None) -> ResolvedImage | None:

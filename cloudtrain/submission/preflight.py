@@ -1,4 +1,4 @@
-"""What is looked at before anything is started or spent."""
+"""The checks of a plan before anything is started or paid for."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from cloudtrain.providers import get_provider
 
 
 def offline_issues(plan: Plan) -> list[Issue]:
-    """What rules, tables and the disk say of a plan, errors first: all that `plan` can show. No network, no process.
+    """The problems of a plan by rules, tables and the disk, errors first: what `plan` shows. No network, no process.
 
-    Of the provider whose request it is, of the one that runs it, and of the shared trainer.
+    Those of the provider whose request it is, of the one that runs it, and of the shared trainer.
     """
     issues = [*get_provider(plan.target.provider).rules(plan), *trainer_issues(plan)]
     if plan.is_rehearsal:
@@ -43,7 +43,7 @@ def _errors_first(issue: Issue) -> bool:
 
 
 def raise_errors(issues: Sequence[Issue]) -> None:
-    """Raise with every error among the issues: SpecError if the spec is to blame, else RefusedError."""
+    """Raise all errors among the issues: SpecError if one is about a field of the spec, else RefusedError."""
     errors = [issue for issue in issues if issue.is_error]
     if not errors:
         return
@@ -53,7 +53,7 @@ def raise_errors(issues: Sequence[Issue]) -> None:
 
 
 def trainer_issues(plan: Plan) -> list[Issue]:
-    """What the shared trainer says of its arguments and of so many ranks: each would say so in the job, and be paid."""
+    """Problems of the shared trainer's arguments with this many ranks: the job would find them when it is paid for."""
     if plan.spec.entrypoint is not None:
         return []
     ranks = {
@@ -75,14 +75,14 @@ def trainer_issues(plan: Plan) -> list[Issue]:
 
 _TRAINER_PACKAGES = ("cloudtrain_trainer", "cloudtrain_job")
 _loaded: dict[str, ModuleType] = {}
-"""The trainer's modules between two questions: importing them once is enough."""
+"""The trainer's modules between two checks, so that they are imported once."""
 
 
 @contextmanager
 def _trainer_modules(variables: Mapping[str, str]) -> Iterator[None]:
     """Inside, the trainer's own modules, which need no torch for this, can be imported, and see these variables.
 
-    Outside nothing is left of either: a program around us may have modules of the same names.
+    Afterwards both are as before: the calling program may have modules of the same names.
     """
     folder, path, around = str(bundled("entrypoints")), list(sys.path), _pop_trainer_modules()
     before = {name: os.environ.get(name) for name in variables}
@@ -100,5 +100,5 @@ def _trainer_modules(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _pop_trainer_modules() -> dict[str, ModuleType]:
-    """The modules of the trainer's names, which are none any more."""
+    """Remove the trainer's modules from `sys.modules`, and return them by name."""
     return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in _TRAINER_PACKAGES}

@@ -1,4 +1,4 @@
-"""Whether a registry has an image, for which processors, under which digest: asked before anything is spent."""
+"""Looks an image up in its registry: its digest and its processors, before anything is paid for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOT_FOUND_CODES = ("ImageNotFound", "ImageTagDoesNotMatchDigest")
 
 
 def inspect_image(image: str) -> RegistryImage | None:
-    """What the registry has at an address; None for nothing. CloudError or UsageError when it cannot be asked.
+    """The image at an address in a registry; None when there is none. CloudError or UsageError when it cannot be asked.
 
     ECR is asked by boto3; any other registry by the Docker engine of this machine.
     """
@@ -47,7 +47,7 @@ def _inspect_by_engine(image: str, login: RegistryLogin | None) -> RegistryImage
 def require_image(image: str, architecture: str, note: Note | None = None) -> str:
     """The digest of an image. RefusedError when there is no such image, or none for the clouds' machines.
 
-    Empty where a registry cannot be asked from here, and `note` is told so: the cloud may reach it all the same.
+    Empty where a registry cannot be asked from here, and `note` is called: the cloud may reach it all the same.
     """
     try:
         found = inspect_image(image)
@@ -66,7 +66,10 @@ def require_image(image: str, architecture: str, note: Note | None = None) -> st
 
 
 def login_for(host: str) -> RegistryLogin | None:
-    """Whoever the credentials at hand are, for a cloud's own registry; else what `docker login` has kept."""
+    """The login for a registry: by the cloud's credentials for ECR and ACR, else the one stored by `docker login`.
+
+    None when there is none; UsageError or CloudError when the cloud gives none.
+    """
     ecr = ECR.fullmatch(f"{host}/any")
     if ecr is None and not ACR.fullmatch(host):
         return _docker_login(host)
@@ -84,7 +87,7 @@ def _docker_login(host: str) -> RegistryLogin | None:
     try:
         from cloudtrain.providers.docker.engine import stored_login
     except ImportError:
-        return None  # a public one may be looked at all the same
+        return None  # a public image may be looked up all the same
     return stored_login(host)
 
 
@@ -140,7 +143,7 @@ def _inspect_in_ecr(account: str, region: str, repository: str, reference: str) 
                 content: bytes = answer.read(MAX_CONFIG_BYTES)
                 return content
         except (CloudError, OSError, ValueError):
-            return b"{}"  # the digest is known all the same
+            return b"{}"  # the digest alone is enough
 
     image = answer["images"][0]
     return registry.RegistryImage(

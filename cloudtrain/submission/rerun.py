@@ -1,4 +1,4 @@
-"""The plan of an earlier run made again, and the targets that settings, a spec and --as mean."""
+"""The plan of a rerun, made from an earlier run; and the targets that settings, a spec and --as select."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from cloudtrain.submission.context import local_files, submitter
 
 
 def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...], resume_from: str) -> Plan:
-    """The plan of an earlier run, with its source as it was, under a new run id; from those checkpoints, if any."""
+    """The plan of an earlier run with the same source and a new run id, from the checkpoints at `resume_from`, if any.
+
+    UsageError for a run of another machine, or when checkpoints would be restored that are not wanted; StorageError
+    when the run folder is damaged.
+    """
     record = RunRecord(run)
     if record.is_of_another_machine:
         hint = "cloudtrain submit, from the folder of the job"
@@ -59,7 +63,10 @@ def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...],
 
 
 def resolve_targets(spec: JobSpec, settings: Settings, provider: str, as_: str | None) -> tuple[Target, Target | None]:
-    """The target whose request is made and, for a rehearsal (`as_` names another provider), where it is executed."""
+    """The target whose request is made and, for a rehearsal (`as_` names another provider), the one that executes it.
+
+    UsageError when `provider` cannot rehearse for `as_`.
+    """
     runs = get_provider(provider)
     if as_ is None:
         return runs.target(settings, spec), None

@@ -39,12 +39,15 @@ def submit(
     pushing: Progress | None = None,
     note: Note | None = None,
 ) -> RunFolder:
-    """Start a plan. RefusedError when a check says no, RunExists when its run id is taken: nothing was started then.
+    """Start a plan, and return the folder of its run.
+
+    RefusedError or SpecError when a check refuses it, RunExists when its run id is taken: nothing was started then.
+    CloudError and StorageError say in `outcome` whether the job was started.
 
     `archive`: the source as another run packed it; by default it is packed now, and must be what was planned.
     `issues`: those of a preflight of this very plan, when one was just made.
-    `progress` is told of the packing, in files; `sending` of the upload and `pushing` of the image, in bytes.
-    `note` is told what a user should know of the start itself, such as an image that cannot be looked up from here.
+    `progress` is called with files packed, `sending` with bytes uploaded, `pushing` with bytes of the image pushed.
+    `note` is called with what a user should know of the start, such as an image that cannot be looked up from here.
     """
     raise_errors(preflight(plan) if issues is None else issues)
     image = resolve_image(plan, pushing, note)
@@ -74,7 +77,7 @@ def submit(
         try:
             ref = get_provider(plan.provider).start(plan, request, folder, archive, sending, History(folder).record)
         except CloudtrainError as error:
-            if error.outcome is Outcome.UNKNOWN:  # left open: the next look at the run asks what became of it
+            if error.outcome is Outcome.UNKNOWN:  # left open: the next status asks the provider what became of it
                 raise
             error.outcome = Outcome.NOT_STARTED
             folder.append(Ended(time=time.time(), state="failed", reason=error.message))
@@ -87,7 +90,7 @@ def submit(
 
 
 def start_notes(plan: Plan, issues: Sequence[Issue]) -> list[str]:
-    """What a user should know before a start, though it does not forbid it."""
+    """What a user should know before a start, one sentence each: warnings of the checks, and facts of the plan."""
     notes = [issue.line() + (f" ({issue.hint})" if issue.hint else "") for issue in issues if not issue.is_error]
     if plan.host.image and plan.host.image.recipe:
         notes.append(f"the image is built from {plan.host.image.recipe.dockerfile} first, if it is new")
@@ -101,7 +104,7 @@ def start_notes(plan: Plan, issues: Sequence[Issue]) -> list[str]:
 
 
 def secrets_note(paths: Sequence[str]) -> str:
-    """Which likely secrets stay out of the source, and how to bring one along."""
+    """A sentence on the likely secrets that are left out of the source, and how to include one."""
     shown = ", ".join(paths[:MAX_SECRETS]) + (f" and {len(paths) - MAX_SECRETS} more" if paths[MAX_SECRETS:] else "")
     return (
         f"left out of the source, as likely to hold secrets: {shown} "
