@@ -99,13 +99,9 @@ class BatchProvider(Provider):
             yield Observation(events=self._reconciled(run, status))
         if state.ref is None or state.has_ended:
             return
-        label = self.declaration.label
         if status is None:
-            yield Observation(
-                events=[
-                    events.Ended(time=time.time(), state="failed", reason=f"{label} does not know this job (any more)")
-                ]
-            )
+            reason = f"{self.declaration.label} does not know this job (any more)"
+            yield Observation(events=[events.Ended(time=time.time(), state="failed", reason=reason)])
             return
         if status.phase != state.phase and not status.has_ended:
             yield Observation(events=[events.Phase(time=time.time(), phase=status.phase)])

@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, make_plan
 from cloudtrain.planning.target import Target
@@ -70,10 +71,13 @@ def resolve_targets(spec: JobSpec, settings: Settings, provider: str, as_: str |
     runs = get_provider(provider)
     if as_ is None:
         return runs.target(settings, spec), None
-    target = get_provider(as_).target(settings, spec, rehearsal=True)
-    if as_ == provider or target.contract not in runs.contracts:
-        hint = f"to rehearse: --provider local --as {as_}; to run there: --provider {as_}"
+    contract = declaration_of(as_).contract
+    is_plain = contract == "plain"  # its request has one platform's own paths
+    if as_ == provider or is_plain or contract not in runs.contracts:
+        here = "to try it: --provider local" if is_plain else f"to rehearse: --provider local --as {as_}"
+        hint = f"{here}; to run there: --provider {as_}"
         raise UsageError(f"the {provider} provider cannot rehearse a job as {as_} would run it", hint=hint)
+    target = get_provider(as_).target(settings, spec, rehearsal=True)
     if target.gpus is not None:  # the machine that is rehearsed decides
         spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"gpus": target.gpus})})
     return target, runs.target(settings, spec)

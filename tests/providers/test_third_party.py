@@ -108,6 +108,13 @@ def test_its_checks_name_the_line_of_what_its_machine_has_not(
     ]
 
 
+def test_a_request_under_the_plain_contract_is_nobody_elses_to_rehearse(job: Path) -> None:
+    (job / "job.yaml").write_text("name: digits\n")
+    for name in ("ssh", "docker"):
+        with pytest.raises(UsageError, match=f"cannot rehearse a job as {name} would run it"):
+            cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "local", as_=name)
+
+
 def test_other_providers_say_that_its_section_means_nothing_to_them(job: Path) -> None:
     (job / "job.yaml").write_text("ssh: {host: gpu-box}\n")
     assert cloudtrain.plan(cloudtrain.load(job / "job.yaml"), "local").unused == ("ssh",)
