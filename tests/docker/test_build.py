@@ -96,7 +96,7 @@ def test_a_package_that_is_not_what_it_was_is_refused(engine: Engine, context: P
     assert "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stdout
 
 
-def test_the_builder_of_old_builds_it_too(engine: Engine, context: Path) -> None:
+def test_the_classic_builder_builds_it_too(engine: Engine, context: Path) -> None:
     done = engine.build(context, "old", buildkit=False)
     if "buildx" in done.stdout and done.returncode != 0:
         pytest.skip("this engine has no other builder than BuildKit")

@@ -55,7 +55,7 @@ def test_no_compiler_no_server_no_key_no_cache_is_left_behind(inside: dict[str, 
         assert inside[nothing] == [], nothing
 
 
-def test_what_jobs_need_is_there(engine: Engine, image: str, inside: dict[str, object]) -> None:
+def test_the_image_has_what_jobs_need(engine: Engine, image: str, inside: dict[str, object]) -> None:
     assert inside["train"] == "/usr/local/bin/train"
     assert inside["user"] == 0
     packages = inside["packages"]

@@ -31,7 +31,7 @@ NETWORKS = {"a network": ("algo-1", "eth0", ("--hostname", "algo-1")), "no netwo
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_two_processes_of_a_users_program_are_one_world(
+def test_two_processes_of_a_user_s_program_form_one_process_group(
     engine: Engine, image: str, tmp_path: Path, network: str
 ) -> None:
     host, interface, options = NETWORKS[network]

@@ -112,7 +112,7 @@ class Life:
         for name in ("model", "checkpoints"):
             assert any((cli.folder / "result" / name).iterdir())
 
-    def test_another_machine_adopts_the_run_and_its_logs(
+    def test_another_machine_imports_the_run_and_its_logs(
         self, cli: CommandLine, digits: CommandResult, cloud: Any, tmp_path: Path
     ) -> None:
         other = CommandLine(tmp_path / "other", env=cloud.environment())

@@ -12,7 +12,7 @@ from tests.support.command_line import CommandLine
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Iterator[CommandLine]:
-    """A workbench of one test."""
+    """A job folder and a home for one test."""
     made = CommandLine(tmp_path / "workspace")
     yield made
     made.close()

@@ -30,7 +30,7 @@ class Rehearsal:
         """The request less the time of its planning."""
         raise NotImplementedError
 
-    def test_it_succeeds_and_says_as_what(self, cli: CommandLine, digits: CommandResult) -> None:
+    def test_it_succeeds_and_names_the_contract(self, cli: CommandLine, digits: CommandResult) -> None:
         assert digits.code == 0, digits.err
         assert f"on this machine, as {self.platform} would run it" in digits.err
         assert f"or pay: cloudtrain rerun digits-1 --provider {self.cloud}" in digits.err

@@ -69,7 +69,7 @@ class TestAzureML(Life):
         assert list((cli.folder / "stopped").rglob("*cloudtrain-stop*")) == []
 
 
-def test_what_the_sdk_has_to_say_stays_off_the_screen(digits: CommandResult) -> None:
+def test_output_of_the_sdk_is_not_shown(digits: CommandResult) -> None:
     assert "xperimental" not in digits.err
     assert "studio URL" not in digits.err
     assert "\x1b" not in digits.err

@@ -118,7 +118,7 @@ def test_a_failure_names_the_rank_and_the_reason(cli: CommandLine) -> None:
     assert cli.processes() == []
 
 
-def test_a_key_vault_cannot_be_asked_from_here_and_that_is_said_before_anything_starts(cli: CommandLine) -> None:
+def test_a_key_vault_secret_in_a_rehearsal_is_refused_before_anything_starts(cli: CommandLine) -> None:
     job = "limits: {max_runtime: 1 h}\nsecrets: {TOKEN: {azure: 'keyvault:my-vault/token'}}\n"
     cli.write(job_yaml=job)
     result = cli.run("check", "--as", "azure")

@@ -59,7 +59,7 @@ def assert_told(result: CommandResult, code: int, *shown: str) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_it_is_told_in_words(place: Path, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_is_reported_with_a_message(place: Path, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(place, row, monkeypatch)
     result = call(*row.argv)
     assert_told(result, row.code, *row.shown)
@@ -74,7 +74,7 @@ def test_it_is_told_in_words(place: Path, row: Row, monkeypatch: pytest.MonkeyPa
     [r for r in ROWS if r.id in ("unknown key", "deep nesting", "no job file", "unknown command", "ambiguous run")],
     ids=lambda row: row.id,
 )
-def test_the_console_tells_the_same(place: Path, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_console_script_prints_the_same(place: Path, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(place, row, monkeypatch)
     command = [sys.executable, "-m", "cloudtrain", *row.argv]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
@@ -142,7 +142,7 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines(place: Path) 
     ]
 
 
-def test_with_json_the_same_mistakes_are_data(place: Path) -> None:
+def test_with_json_the_same_mistakes_are_structured(place: Path) -> None:
     (place / "job.yaml").write_text(MANY)
     result = call("check", "--json")
     error = json.loads(result.out)["error"]
@@ -157,7 +157,7 @@ def test_an_unreadable_job_file_is_told(place: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
-def test_a_job_file_of_somebody_else_is_told(place: Path) -> None:
+def test_a_job_file_without_read_permission_is_reported(place: Path) -> None:
     (place / "job.yaml").write_text("{}")
     (place / "job.yaml").chmod(0)
     assert_told(call("check"), 2, "job.yaml: cannot be read: Permission denied")

@@ -134,7 +134,7 @@ def the_state(run: str) -> str:
     return str(found[run])
 
 
-def test_a_damaged_run_is_answered_in_words_by_every_command(
+def test_every_command_answers_a_damaged_run_with_a_message(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = int(os.environ.get("SEED", SEED))
@@ -206,7 +206,7 @@ def test_lines_of_the_history_that_cannot_be_read_are_counted(
     assert (result.code, "damaged     1 line of its events cannot be read" in result.out) == (0, True)
 
 
-def test_a_stray_log_file_is_passed_over(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stray_log_file_is_ignored(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(whole / "data", tmp_path / "data")
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
     logs = tmp_path / "data" / "runs" / "digits-aaaa" / "logs"
@@ -225,7 +225,9 @@ def test_a_stray_log_file_is_passed_over(whole: Path, tmp_path: Path, monkeypatc
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("name", [".", "events.jsonl", "logs", "spec.yaml"])
-def test_what_may_not_be_read_is_told(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_what_may_not_be_read_is_reported(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     shutil.copytree(whole / "data", tmp_path / "data")
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
     place = tmp_path / "data" / "runs" / "digits-aaaa" / name

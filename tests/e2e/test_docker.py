@@ -95,7 +95,7 @@ def seen(cli: CommandLine, way: str) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("way", INSIDE)
-def test_two_containers_are_one_world_and_the_script_finds_all_that_was_promised(
+def test_two_containers_form_one_process_group_and_the_script_finds_the_whole_contract(
     cli: CommandLine, runs: dict[str, CommandResult], way: str
 ) -> None:
     assert runs[way].code == 0, runs[way].err

@@ -50,7 +50,7 @@ JOB = "name: job\nentrypoint: train.py\nimage: {docker: '%s'}\nresources: {nodes
 
 @pytest.fixture
 def cli(cli: CommandLine, image: str, docker: DockerClient) -> Iterator[CommandLine]:
-    """A bench whose runs are in containers; what a failed test leaves is removed."""
+    """A command line whose runs are in containers; what a failed test leaves is removed."""
     cli.env["CLOUDTRAIN_PROVIDER"] = "docker"
     cli.write(job_yaml=JOB % image, train_py="print(1)\n")
     yield cli
@@ -132,7 +132,7 @@ def kill_all_but_the_containers(cli: CommandLine, docker: DockerClient) -> None:
     assert set(running(docker, cli.data, "job-1")) == {0, 1}
 
 
-def test_what_a_kill_of_everything_left_is_removed_at_the_next_look(cli: CommandLine, docker: DockerClient) -> None:
+def test_what_killed_processes_leave_is_removed_at_the_next_status(cli: CommandLine, docker: DockerClient) -> None:
     train(cli, GROUP + UNTIL_GO)
     kill_all_but_the_containers(cli, docker)
     state = cli.json("status", "job-1")
@@ -141,9 +141,7 @@ def test_what_a_kill_of_everything_left_is_removed_at_the_next_look(cli: Command
     assert left_of(docker, cli.data) == []
 
 
-def test_what_a_kill_of_everything_left_is_removed_before_the_next_submit(
-    cli: CommandLine, docker: DockerClient
-) -> None:
+def test_what_killed_processes_leave_is_removed_before_the_next_submit(cli: CommandLine, docker: DockerClient) -> None:
     train(cli, GROUP + UNTIL_GO)
     kill_all_but_the_containers(cli, docker)
     cli.write(train_py="print('next')\n")
@@ -214,7 +212,7 @@ def test_more_gpus_than_there_are_is_refused_before_anything_starts(cli: Command
     assert "GPUs, the spec asks for 128 in all" in result.err
 
 
-def test_no_engine_is_refused_with_the_way_out(cli: CommandLine) -> None:
+def test_a_missing_engine_is_refused_with_a_remedy(cli: CommandLine) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         host = f"tcp://127.0.0.1:{free.getsockname()[1]}"
@@ -241,7 +239,7 @@ except CloudtrainError as error:
 """
 
 
-def test_no_permission_is_told_with_the_way_out(tmp_path: Path) -> None:
+def test_a_missing_permission_is_reported_with_a_remedy(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as engine:
         engine.bind(str(tmp_path / "docker.sock"))
         engine.listen()
@@ -256,7 +254,7 @@ def test_no_permission_is_told_with_the_way_out(tmp_path: Path) -> None:
     assert "rootless" in hint
 
 
-def test_an_engine_that_dies_ends_no_look_at_a_run(cli: CommandLine, docker: DockerClient) -> None:
+def test_observing_a_run_survives_the_death_of_the_engine(cli: CommandLine, docker: DockerClient) -> None:
     train(cli, GROUP + UNTIL_GO)
     kill_all_but_the_containers(cli, docker)
     state = cli.json("status", "job-1", DOCKER_HOST="tcp://127.0.0.1:1")

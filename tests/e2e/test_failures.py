@@ -112,7 +112,7 @@ def test_a_rank_that_ends_well_while_another_waits_for_it_is_named(cli: CommandL
     assert "rank 1 (node 0) ended with exit code 0 while rank 0 still waited for it" in result.err
 
 
-def test_a_crash_below_python_is_told_with_the_line_of_python(cli: CommandLine) -> None:
+def test_a_crash_in_native_code_is_reported_with_the_line_of_python(cli: CommandLine) -> None:
     cli.write(
         job_yaml="name: crash\nentrypoint: train.py\n",
         train_py="import os\ndef deep():\n    os.kill(os.getpid(), 11)\ndeep()\n",
@@ -137,7 +137,7 @@ def test_processes_that_never_meet_are_told_of_and_are_a_failure_where_that_is_a
     assert "ended without having joined one torch.distributed group with all others" in required.err
 
 
-def test_stop_ends_even_a_program_that_ignores_it_and_its_runaway_child(cli: CommandLine) -> None:
+def test_stop_kills_a_program_that_ignores_it_and_its_detached_child(cli: CommandLine) -> None:
     cli.write(
         job_yaml="name: mule\nentrypoint: train.py\nresources: {nodes: 2, processes: 1}\n",
         train_py="import signal, subprocess, time\nfrom cloudtrain_job import emit\n"
@@ -179,7 +179,7 @@ def test_a_stop_at_once_after_submit_is_not_lost(cli: CommandLine) -> None:
     assert done.stdout == "stopped | stop was asked\n"
 
 
-def test_what_the_failing_rank_said_last_is_on_the_screen(cli: CommandLine) -> None:
+def test_the_last_output_of_the_failing_rank_is_shown(cli: CommandLine) -> None:
     cli.write(
         job_yaml="name: last\nentrypoint: train.py\nresources: {processes: 2}\n",
         train_py=GROUP
@@ -192,7 +192,7 @@ def test_what_the_failing_rank_said_last_is_on_the_screen(cli: CommandLine) -> N
     assert "rank 0 (node 0) config lacks [data]" in result.err
 
 
-def test_a_rendezvous_that_cannot_be_is_told_by_its_own_words(cli: CommandLine) -> None:
+def test_a_failed_rendezvous_is_reported_with_its_own_message(cli: CommandLine) -> None:
     cli.write(job_yaml="name: odd\nentrypoint: train.py\nenv: {TORCH_LOGS: bogus}\n", train_py="print('never')\n")
     result = cli.run("submit")
     assert result.code == 1

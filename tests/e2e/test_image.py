@@ -73,7 +73,7 @@ def folder(cli: CommandLine, mark: str) -> Path:
 
 @pytest.fixture
 def cli(cli: CommandLine) -> CommandLine:
-    """A bench with a job whose image is its own; each call of the docker program is written down."""
+    """A job with an image of its own; each call of the docker program is recorded."""
     program = shutil.which("docker")
     if program is None:
         pytest.skip("the docker program is not installed")
@@ -235,7 +235,9 @@ def test_docker_login_is_all_that_a_private_registry_needs(cli: CommandLine, fol
 
 
 @pytest.mark.parametrize("password", [None, "wrong"])
-def test_without_it_the_words_say_so(cli: CommandLine, folder: Path, private: str, password: str | None) -> None:
+def test_a_push_without_permission_is_reported_with_a_remedy(
+    cli: CommandLine, folder: Path, private: str, password: str | None
+) -> None:
     kept = logged_in(cli.folder / "kept", private, password) if password else {}
     result = cli.run("image", "push", str(folder / "Dockerfile"), "--to", f"{private}/own", **kept)
     assert result.code == 4
@@ -260,7 +262,7 @@ def test_a_build_that_fails_is_shown_and_starts_nothing(cli: CommandLine, folder
     assert cli.json("list") == []
 
 
-def test_without_the_docker_program_the_words_say_so(cli: CommandLine, folder: Path) -> None:
+def test_a_missing_docker_program_is_reported(cli: CommandLine, folder: Path) -> None:
     result = cli.run("submit", "--provider", "docker", DOCKER="/no/such/program")
     assert result.code == 4
     assert "the program /no/such/program cannot be started" in result.err
@@ -268,7 +270,9 @@ def test_without_the_docker_program_the_words_say_so(cli: CommandLine, folder: P
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["ctrl-c", "kill"])
-def test_a_submit_that_ends_amid_a_build_leaves_no_run(cli: CommandLine, folder: Path, number: int, code: int) -> None:
+def test_a_submit_interrupted_during_a_build_leaves_no_run(
+    cli: CommandLine, folder: Path, number: int, code: int
+) -> None:
     replace_docker(cli, 'if [ "$1" = build ]; then exec sleep 600; fi; exit 1')
     submitting = cli.start("submit", "--provider", "docker")
     eventually(lambda: builds(cli))

@@ -153,7 +153,7 @@ def test_the_job_that_is_mutated_is_right_to_begin_with(job: Path) -> None:
 
 @settings(quick, max_examples=400)
 @given(edits=st.lists(EDITS, min_size=1, max_size=6))
-def test_a_job_with_random_edits_is_answered_in_words(job: Path, edits: list[Edit]) -> None:
+def test_a_job_with_random_edits_is_answered_with_a_message(job: Path, edits: list[Edit]) -> None:
     text = VALID
     for edit in edits:
         text = edit(text)
@@ -162,11 +162,11 @@ def test_a_job_with_random_edits_is_answered_in_words(job: Path, edits: list[Edi
 
 @settings(quick, max_examples=150)
 @given(text=st.text(st.characters(), max_size=200))
-def test_random_text_is_answered_in_words(job: Path, text: str) -> None:
+def test_random_text_is_answered_with_a_message(job: Path, text: str) -> None:
     assert_answered_in_words(job, text)
 
 
 @pytest.mark.parametrize("new", WORDS, ids=lambda word: ascii(word[:12]))
-def test_a_word_in_place_of_any_other_is_answered_in_words(job: Path, new: str) -> None:
+def test_a_replaced_word_is_answered_with_a_message(job: Path, new: str) -> None:
     for number in range(len(WORD.findall(VALID))):
         assert_answered_in_words(job, replace_word(VALID, number, new))

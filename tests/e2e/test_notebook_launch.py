@@ -198,7 +198,7 @@ def test_fresh_processes_run_an_imported_function_and_say_what_a_cells_own_needs
 
 
 @pytest.mark.parametrize("count", [0, -1, True, "2", 1.5])
-def test_a_number_of_processes_that_is_none_is_refused(count: object) -> None:
+def test_an_invalid_number_of_processes_is_refused(count: object) -> None:
     import cloudtrain
 
     with pytest.raises(cloudtrain.UsageError, match=r"processes is .*: expected a whole number from 1 on"):

@@ -101,7 +101,7 @@ def test_every_line_that_is_kept_is_json_that_any_reader_knows(odd: tuple[Comman
     assert [json.loads(line, parse_constant=refuse) for line in lines]
 
 
-def test_for_people_it_is_told_as_nan(odd: tuple[CommandLine, CommandResult]) -> None:
+def test_a_person_sees_nan(odd: tuple[CommandLine, CommandResult]) -> None:
     assert "loss nan  accuracy 0.5  huge nan" in odd[0].run("status", "odd-1").out
 
 

@@ -61,7 +61,7 @@ secrets: {{TOKEN: {{local: "env:MY_TOKEN"}}}}
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLine, CommandResult]]:
-    """The workbench with the finished run, and what submit said."""
+    """The command line with the finished run, and the result of submit."""
     cli = CommandLine(tmp_path_factory.mktemp("two") / "a folder with spaces")
     cli.write(job_yaml=JOB, deep__train_py=SCRIPT)
     (cli.folder / "data").mkdir()
@@ -75,7 +75,7 @@ def seen(cli: CommandLine) -> dict[int, dict[str, object]]:
     return {event["rank"]: event for event in cli.events("pair-1") if event["type"] == "seen"}
 
 
-def test_all_four_ranks_are_one_world_with_equal_parameters(pair: tuple[CommandLine, CommandResult]) -> None:
+def test_all_four_ranks_form_one_process_group_with_equal_parameters(pair: tuple[CommandLine, CommandResult]) -> None:
     cli, result = pair
     assert result.code == 0, result.err
     ranks = seen(cli)

@@ -35,7 +35,7 @@ def unpacked(content: bytes) -> dict[str, str]:
         return {name: file.read().decode() for name, file in files.items() if file}
 
 
-def test_two_nodes_meet_and_what_they_leave_becomes_one(account: Cloud) -> None:
+def test_two_nodes_connect_and_their_outputs_become_one_archive(account: Cloud) -> None:
     start(account, "meets", nodes=2, do="meet")
     described = ended(account, "meets")
     assert (described["TrainingJobStatus"], described.get("FailureReason")) == ("Completed", None)
@@ -71,7 +71,7 @@ def test_lines_arrive_in_their_order_and_none_is_empty(account: Cloud) -> None:
     assert found[501:] == ["last \u00e9\t\x1b[1m words", "bad \ufffd byte, no end of line"]
 
 
-def test_lines_may_come_after_the_end(account: Cloud) -> None:
+def test_lines_may_arrive_after_the_job_has_ended(account: Cloud) -> None:
     account.account.logs.lag_seconds = 1
     start(account, "late", do="talk")
     ended(account, "late")
@@ -105,7 +105,7 @@ def test_a_stop_leaves_time_to_save(account: Cloud) -> None:
         sagemaker.stop_training_job(TrainingJobName="stops")
 
 
-def test_whoever_heeds_no_stop_is_killed_with_all_its_children(account: Cloud) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_with_its_children(account: Cloud) -> None:
     account.account.grace_seconds = 0.3
     start(account, "stubborn", changes={"StoppingCondition": {"MaxRuntimeInSeconds": 1}}, do="stubborn")
     described = ended(account, "stubborn")
@@ -237,7 +237,7 @@ def test_the_sagemaker_sdk_works_against_it_as_it_is(account: Cloud) -> None:
     ]
 
 
-def test_a_folder_that_vanishes_while_checkpoints_are_looked_through_is_passed_over(
+def test_a_folder_that_vanishes_during_a_checkpoint_sync_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A training makes its checkpoints under another name, and prunes them, at any moment."""

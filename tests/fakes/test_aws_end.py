@@ -14,7 +14,7 @@ from tests.fakes.containers import processes_below
 from tests.support.waiting import eventually
 
 
-def test_nothing_is_left_of_a_cloud_that_is_closed_amid_its_work() -> None:
+def test_nothing_is_left_of_a_cloud_that_is_closed_while_jobs_run() -> None:
     before = set(threading.enumerate())
     with Cloud(grace_seconds=60) as cloud:
         folder, places = cloud.account.folder, [cloud.endpoint.url, cloud.moto_url]
@@ -40,7 +40,7 @@ def test_nothing_is_left_of_a_cloud_that_is_closed_amid_its_work() -> None:
     eventually(lambda: set(threading.enumerate()) <= before)  # moto's threads take a moment
 
 
-def test_a_job_that_takes_its_time_does_not_keep_it_from_closing() -> None:
+def test_a_slow_job_does_not_prevent_closing() -> None:
     with Cloud(phase_seconds=3600) as cloud:
         cloud.client("sagemaker").create_training_job(**request(cloud, "slow", do="talk"))
     assert cloud.service.jobs["slow"]["TrainingJobStatus"] == "Stopped"

@@ -138,7 +138,7 @@ def test_what_sagemaker_refuses(account: Cloud, name: str) -> None:
     assert "refused" not in account.service.jobs
 
 
-def test_refusals_that_depend_on_what_there_is(account: Cloud) -> None:
+def test_requests_are_refused_by_what_the_account_has(account: Cloud) -> None:
     account.account.quotas["ml.p4d.24xlarge"] = 0
     sagemaker, body = account.client("sagemaker"), request(account, "quota", do="talk")
     body["ResourceConfig"] = {"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2}
@@ -217,7 +217,7 @@ ERRORS: dict[tuple[FaultKind, str], tuple[str, int]] = {
 
 
 @pytest.mark.parametrize(("kind", "service"), ERRORS)
-def test_errors_come_in_the_words_of_each_protocol(account: Cloud, kind: FaultKind, service: str) -> None:
+def test_errors_have_the_format_of_each_protocol(account: Cloud, kind: FaultKind, service: str) -> None:
     account.endpoint.fault(kind, service, nth=2)
 
     def call() -> None:
@@ -242,7 +242,9 @@ def put(cloud: Cloud, key: str, failed: list[BaseException] | None = None) -> No
 
 
 @pytest.mark.parametrize(("kind", "executed"), [("lost", True), ("refused_lost", False)])
-def test_an_answer_is_lost_before_or_after_it_was_done(account: Cloud, kind: FaultKind, executed: bool) -> None:
+def test_a_response_is_lost_before_or_after_the_call_took_effect(
+    account: Cloud, kind: FaultKind, executed: bool
+) -> None:
     failed: list[BaseException] = []
     account.endpoint.fault_on_call(1, kind)
     for key in (f"{kind}/0", f"{kind}/1", f"{kind}/2"):
@@ -253,7 +255,7 @@ def test_an_answer_is_lost_before_or_after_it_was_done(account: Cloud, kind: Fau
 
 
 @pytest.mark.parametrize(("kind", "executed"), [("hang", True), ("hang_before", False)])
-def test_a_hanging_call_waits_until_it_is_let_go(account: Cloud, kind: FaultKind, executed: bool) -> None:
+def test_a_hanging_call_waits_until_it_is_released(account: Cloud, kind: FaultKind, executed: bool) -> None:
     account.endpoint.fault(kind, "s3", "PutObject")
     thread = threading.Thread(target=put, args=(account, f"{kind}/a"))
     thread.start()
@@ -278,7 +280,7 @@ def test_a_call_whose_client_is_gone_is_dropped(account: Cloud) -> None:
     assert account.endpoint.calls == [("s3", "PutObject")] * 2
 
 
-def test_a_slow_answer_comes(account: Cloud) -> None:
+def test_a_slow_response_arrives(account: Cloud) -> None:
     account.endpoint.fault("slow", "s3", seconds=0.2)
     began = time.monotonic()
     put(account, "slow")
@@ -307,7 +309,7 @@ def test_a_name_is_taken_once(account: Cloud) -> None:
     assert account.objects("once") == {"once": b"first"}
 
 
-def test_who_does_not_sign_is_sent_away(account: Cloud) -> None:
+def test_an_unsigned_request_is_rejected(account: Cloud) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{account.endpoint.url}/{account.bucket}?list-type=2")
     refused.value.close()

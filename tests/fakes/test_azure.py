@@ -69,7 +69,9 @@ def test_a_first_submit_uploads_and_the_next_one_does_not(
     assert {f"first-{tag}", f"next-{tag}"} <= azure_account.service.jobs.keys()
 
 
-def test_two_nodes_meet_and_what_they_leave_is_seen_at_once(azure_account: AzureCloud, ml: Any, tmp_path: Path) -> None:
+def test_two_nodes_connect_and_their_outputs_are_visible_at_once(
+    azure_account: AzureCloud, ml: Any, tmp_path: Path
+) -> None:
     start(azure_account, ml, "meets", tmp_path, "meet", nodes=2)
     assert ended(azure_account, "meets") == "Completed"
     phases = ["NotStarted", "Queued", "Preparing", "Starting", "Running", "Finalizing", "Completed"]
@@ -155,7 +157,7 @@ def test_a_cancel_kills_at_once_unless_grace_is_given(azure_account: AzureCloud,
     assert azure_account.service.jobs["gently"].status == "Canceled"
 
 
-def test_a_job_that_takes_too_long_is_canceled_with_all_its_children(
+def test_a_job_over_its_time_limit_is_canceled_with_its_children(
     azure_account: AzureCloud, ml: Any, tmp_path: Path
 ) -> None:
     start(azure_account, ml, "late", tmp_path, "stubborn", limits={"timeout": 1})

@@ -47,7 +47,7 @@ def store(azure_account: AzureCloud) -> ContainerClient:
     return container(azure_account)
 
 
-def test_blobs_come_and_go(azure_account: AzureCloud, store: ContainerClient) -> None:
+def test_blobs_are_written_read_and_deleted(azure_account: AzureCloud, store: ContainerClient) -> None:
     store.upload_blob("a/b.txt", b"one", metadata={"key": "value"})
     assert azure_account.blobs("a/") == {"a/b.txt": b"one"}
     with pytest.raises(ResourceExistsError, match="BlobAlreadyExists"):
@@ -67,7 +67,7 @@ def test_blobs_come_and_go(azure_account: AzureCloud, store: ContainerClient) ->
     assert not blob.exists()
 
 
-def test_large_blobs_come_in_blocks_and_go_in_ranges(azure_account: AzureCloud) -> None:
+def test_large_blobs_are_uploaded_in_blocks_and_read_in_ranges(azure_account: AzureCloud) -> None:
     store = container(
         azure_account, max_single_put_size=1000, max_block_size=700, max_single_get_size=900, max_chunk_get_size=400
     )
@@ -127,7 +127,7 @@ def test_hostile_names_are_listed_and_touch_no_file_of_ours(azure_account: Azure
     assert not set(HOSTILE) & azure_account.blobs().keys()
 
 
-def test_keys_tokens_and_signed_addresses_open_what_they_are_for(azure_account: AzureCloud) -> None:
+def test_keys_tokens_and_signed_urls_allow_what_they_are_for(azure_account: AzureCloud) -> None:
     azure_account.put("seen", b"content")
     tokens = azure_account.account.tokens
     good = container(azure_account, Bearer(tokens.bearer("https://storage.azure.com")))
@@ -162,7 +162,7 @@ PERMANENT: dict[FaultKind, tuple[type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("kind", PERMANENT)
-def test_every_fault_is_told_as_storage_tells_it(
+def test_every_fault_is_reported_as_storage_reports_it(
     azure_account: AzureCloud, store: ContainerClient, kind: FaultKind
 ) -> None:
     error, words = PERMANENT[kind]
@@ -175,7 +175,7 @@ def test_every_fault_is_told_as_storage_tells_it(
 
 
 @pytest.mark.usefixtures("quick_retries")
-def test_what_passes_is_tried_again(azure_account: AzureCloud) -> None:
+def test_transient_faults_are_retried(azure_account: AzureCloud) -> None:
     store = container(azure_account, retry_total=3)
     for kind in ("throttle", "error", "refused_lost"):
         azure_account.endpoint.fault(kind, "blob", "GetBlob")

@@ -28,7 +28,7 @@ def become_client(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_nothing_is_left_of_a_workspace_that_is_closed_amid_its_work(
+def test_nothing_is_left_of_a_workspace_that_is_closed_while_jobs_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = set(threading.enumerate())
@@ -56,9 +56,7 @@ def test_nothing_is_left_of_a_workspace_that_is_closed_amid_its_work(
     assert set(threading.enumerate()) <= before
 
 
-def test_a_job_that_takes_its_time_does_not_keep_it_from_closing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_job_does_not_prevent_closing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with AzureCloud(phase_seconds=3600) as cloud:
         become_client(cloud, monkeypatch)
         submit(client(cloud), document(cloud, "slow", tmp_path, "talk"))
@@ -66,7 +64,7 @@ def test_a_job_that_takes_its_time_does_not_keep_it_from_closing(
     assert cloud.service.jobs["slow"].status == "Canceled"
 
 
-def test_a_client_is_told_everything_and_nothing_of_anybody_else() -> None:
+def test_a_client_s_environment_has_all_of_this_account_and_nothing_of_another() -> None:
     with AzureCloud() as cloud:
         outside = {"AZURE_CLIENT_ID": "x", "ARM_TENANT_ID": "x", "AZUREML_RUN_ID": "x", "HOME": "/home/x", "PATH": "/x"}
         environment = cloud.clean(outside)

@@ -162,7 +162,7 @@ def test_azure_ml_refuses_what_it_would_not_run(still: AzureCloud, body: Body, c
 
 
 @pytest.mark.parametrize("name", ["-x", "a.b", "a b", "x" * 256, "\u00e9"])
-def test_names_of_jobs_have_a_form(still: AzureCloud, body: Body, name: str) -> None:
+def test_job_names_are_validated(still: AzureCloud, body: Body, name: str) -> None:
     status, answer = call(still, "PUT", job_path(still, quote(name)), body)
     assert (status, answer["error"]["code"]) == (400, "ValidationError")
     assert "alphanumeric" in answer["error"]["message"]
@@ -197,7 +197,7 @@ def test_a_cluster_that_is_not_ready_and_a_quota_that_is_used_up_take_no_job(
     assert sizes["Standard_ND96isr_H100_v5"] == family
 
 
-def test_a_name_that_is_taken_is_the_same_job_or_none(still: AzureCloud, ml: Any, tmp_path: Path) -> None:
+def test_putting_a_name_again_succeeds_for_the_same_job_only(still: AzureCloud, ml: Any, tmp_path: Path) -> None:
     job = document(still, "twice", tmp_path, "talk")
     submit(ml, job)
     assert submit(ml, {**job, "tags": {"new": "tag"}}).tags == {"new": "tag"}
@@ -206,7 +206,7 @@ def test_a_name_that_is_taken_is_the_same_job_or_none(still: AzureCloud, ml: Any
     assert still.service.jobs["twice"].properties["command"] == job["command"]
 
 
-def test_somebody_without_a_valid_token_is_told_so(still: AzureCloud) -> None:
+def test_a_request_without_a_valid_token_is_rejected(still: AzureCloud) -> None:
     path = job_path(still, "model")
     expired, other = (still.account.tokens.bearer(*claims) for claims in ((still.endpoint.url, -1), ("https://x.net",)))
     for token in ("", "x", expired):
@@ -235,7 +235,7 @@ def test_what_does_not_exist_is_not_found(still: AzureCloud, names: dict[str, st
         ml.jobs.get("x")
 
 
-def test_somebody_who_has_not_logged_in_gets_no_token(still: AzureCloud, ml: Any) -> None:
+def test_without_a_login_there_is_no_token(still: AzureCloud, ml: Any) -> None:
     still.log_out()
     with pytest.raises(ClientAuthenticationError, match="az login"):
         client(still).jobs.get("model")
@@ -302,7 +302,7 @@ def test_what_the_sdk_sends_fits_this_schema_and_microsofts_own(
 
 
 @pytest.mark.parametrize("kind", ["throttle", "error", "lost", "refused_lost", "slow"])
-def test_the_sdk_outlives_what_passes(still: AzureCloud, ml: Any, tmp_path: Path, kind: FaultKind) -> None:
+def test_the_sdk_survives_transient_faults(still: AzureCloud, ml: Any, tmp_path: Path, kind: FaultKind) -> None:
     name = f"passes-{kind}"
     still.endpoint.fault(kind, "arm", "PutJob", seconds=0.01)
     assert submit(ml, document(still, name, tmp_path, "talk")).name == name
@@ -325,7 +325,7 @@ PERMANENT: dict[FaultKind, tuple[type[AzureError], str]] = {
 
 
 @pytest.mark.parametrize("kind", PERMANENT)
-def test_the_sdk_tells_what_lasts(still: AzureCloud, ml: Any, tmp_path: Path, kind: FaultKind) -> None:
+def test_the_sdk_reports_permanent_faults(still: AzureCloud, ml: Any, tmp_path: Path, kind: FaultKind) -> None:
     name = f"lasts-{kind}"
     error, words = PERMANENT[kind]
     still.endpoint.fault(kind, "arm", "PutJob", times=50)

@@ -51,7 +51,7 @@ def test_what_docker_login_has_kept_is_shown_where_it_is_asked_for(registry: Reg
     assert found == RegistryImage(digest, frozenset({"amd64"}))
 
 
-def test_the_wrong_password_is_told(registry: Registry, kept: Path) -> None:
+def test_a_wrong_password_is_reported(registry: Registry, kept: Path) -> None:
     registry.put("team/train", "1", "amd64")
     log_in(kept, registry, RegistryLogin("me", "wrong"))
     if registry.asks == "nothing":
@@ -63,7 +63,7 @@ def test_the_wrong_password_is_told(registry: Registry, kept: Path) -> None:
         inspect_image(f"{registry.host}/team/train:1")
 
 
-def test_a_tag_and_a_repository_that_are_not_there_are_nothing(registry: Registry, kept: Path) -> None:
+def test_a_missing_tag_or_repository_is_not_found(registry: Registry, kept: Path) -> None:
     log_in(kept, registry)
     digest = registry.put("team/train", "1", "amd64")
     assert inspect_image(f"{registry.host}/team/train@{digest}") == inspect_image(f"{registry.host}/team/train:1")
@@ -79,7 +79,9 @@ def plain(kept: Path, docker: DockerClient) -> Iterator[Registry]:
 
 
 @pytest.mark.parametrize("architectures", [("arm64",), ("amd64", "arm64")])
-def test_the_processors_of_an_image_and_of_an_index_are_known(plain: Registry, architectures: tuple[str, ...]) -> None:
+def test_the_architectures_of_an_image_and_of_an_index_are_read(
+    plain: Registry, architectures: tuple[str, ...]
+) -> None:
     digest = plain.put("train", "1", *architectures, kind=DOCKER)
     found = inspect_image(f"{plain.host}/train:1")
     assert found == RegistryImage(digest, frozenset(architectures))
@@ -92,14 +94,14 @@ def nobody() -> str:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_an_image_that_is_not_there_is_refused_in_words(plain: Registry) -> None:
+def test_a_missing_image_is_refused_with_a_message(plain: Registry) -> None:
     with pytest.raises(RefusedError, match=f"there is no image {plain.host}/train:1 in its registry") as refused:
         require_image(f"{plain.host}/train:1", "amd64")
     assert "cloudtrain image push" in (refused.value.hint or "")
     assert (refused.value.hint or "").endswith("nothing was started")
 
 
-def test_an_image_for_other_machines_is_refused_in_words(plain: Registry) -> None:
+def test_an_image_for_another_architecture_is_refused_with_a_message(plain: Registry) -> None:
     plain.put("train", "1", "arm64", kind=DOCKER)
     require_image(f"{plain.host}/train:1", "arm64")
     with pytest.raises(RefusedError, match=r"train:1 is for arm64, the machines are amd64") as refused:
@@ -109,7 +111,7 @@ def test_an_image_for_other_machines_is_refused_in_words(plain: Registry) -> Non
     require_image(f"{plain.host}/train:1", "amd64")
 
 
-def test_a_registry_that_does_not_answer_us_may_answer_the_cloud_and_that_is_told(plain: Registry) -> None:
+def test_a_registry_that_only_the_cloud_may_reach_is_a_warning(plain: Registry) -> None:
     for image, why in ((f"{nobody()}/train:1", "refused"), (f"{plain.host}/odd:1", "index")):
         plain.put_manifest("odd", "1", Manifest(INDEXES[OCI], b'{"config": 1}'))
         told: list[str] = []
@@ -140,7 +142,7 @@ def test_without_an_engine_an_image_is_not_looked_up_and_that_is_told(
 
 
 @pytest.mark.filterwarnings("ignore:docker-credential-no-such-helper not installed")
-def test_nobody_logs_in_where_nobody_has(kept: Path) -> None:
+def test_without_stored_credentials_there_is_no_login(kept: Path) -> None:
     assert login_for("127.0.0.1:1") is None
     kept.write_text("no JSON")
     assert login_for("127.0.0.1:1") is None

@@ -119,7 +119,7 @@ def test_the_image_has_what_every_task_of_the_trainer_imports() -> None:
     assert wanted < pins("requirements.txt").keys()
 
 
-def test_without_root_there_is_no_engine_but_a_word_why(tmp_path: Path) -> None:
+def test_without_root_there_is_no_engine_and_the_reason_is_given(tmp_path: Path) -> None:
     if subprocess.run(["id", "-u"], capture_output=True, text=True, check=True).stdout != "0\n":
         pytest.skip("only root can become somebody else")
     (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")

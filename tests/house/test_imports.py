@@ -83,7 +83,7 @@ def test_the_supervisor_loads_neither_pydantic_nor_yaml() -> None:
     assert not {"pydantic", "yaml", "click"} & loaded_after(of_providers(*modules))
 
 
-def test_every_public_name_can_be_had() -> None:
+def test_every_public_name_can_be_imported() -> None:
     code = "import cloudtrain\nfor name in cloudtrain.__all__:\n    getattr(cloudtrain, name)"
     assert "cloudtrain" in loaded_after(code)
 

@@ -53,7 +53,7 @@ def test_leaves_the_loop_to_another():
     loop = "import time\\nwhile time.process_time() < 2: pass"
     subprocess.run([sys.executable, "-c", loop])
 
-def test_is_innocent(): pass
+def test_within_its_limits_passes(): pass
 """
 
 

@@ -45,7 +45,7 @@ def test_zizmor_finds_nothing() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_github_would_take_them() -> None:
+def test_github_accepts_the_workflows() -> None:
     files = {"vendor.github-workflows": WORKFLOWS, "vendor.dependabot": [ROOT / ".github/dependabot.yml"]}
     for schema, paths in files.items():
         done = run(tool("check-jsonschema"), "--builtin-schema", schema, *map(str, paths))
@@ -80,7 +80,7 @@ def test_scripts_are_shell_that_shellcheck_likes(workflow: dict[str, Any], tmp_p
             assert "${{" not in step["run"]
 
 
-def test_what_they_set_are_settings() -> None:
+def test_what_workflows_set_are_settings() -> None:
     names = {variable_of(key) for key in known_settings()}
     for path in STARTING_JOBS:
         named = set(re.findall(r"\b(CLOUDTRAIN_\w+):", path.read_text()))

@@ -66,7 +66,7 @@ def test_an_image_of_ecr_is_seen_with_the_credentials_at_hand(ecr: Cloud) -> Non
     assert inspect_image(f"{HOST}/team/own@{digest}") == found
 
 
-def test_an_index_tells_of_its_processors_itself(ecr: Cloud) -> None:
+def test_an_image_index_names_its_architectures(ecr: Cloud) -> None:
     ecr.registry.images.put("own", "both", "arm64", "amd64")
     found = inspect_image(f"{HOST}/own:both")
     assert found is not None
@@ -75,17 +75,17 @@ def test_an_index_tells_of_its_processors_itself(ecr: Cloud) -> None:
 
 
 @pytest.mark.parametrize("name", ["nobodys:1", "train:nothing", f"train@sha256:{'0' * 64}"])
-def test_what_ecr_has_not_is_nothing(ecr: Cloud, name: str) -> None:
+def test_an_image_that_ecr_does_not_have_is_not_found(ecr: Cloud, name: str) -> None:
     assert inspect_image(f"{HOST}/{name}") is None
 
 
-def test_a_thing_in_ecr_that_is_no_image_is_let_pass(ecr: Cloud) -> None:
+def test_an_artifact_in_ecr_that_is_not_an_image_is_allowed(ecr: Cloud) -> None:
     ecr.registry.images.put_manifest("own", "odd", Manifest(INDEXES[OCI], b'{"config": {"digest": "sha256:00"}}'))
     ecr.registry.blobs.fault("error")
     require_image(f"{HOST}/own:odd", "amd64")
 
 
-def test_a_configuration_that_cannot_be_fetched_is_no_reason_to_refuse(ecr: Cloud) -> None:
+def test_an_image_whose_configuration_cannot_be_fetched_is_not_refused(ecr: Cloud) -> None:
     ecr.registry.images.put("own", "3", "arm64")
     ecr.registry.blobs.fault("error")
     require_image(f"{HOST}/own:3", "amd64")
@@ -99,7 +99,7 @@ def test_an_image_of_ecr_is_known_where_its_configuration_is_refused(ecr: Cloud)
 
 
 @pytest.mark.parametrize("code", ["UpstreamUnavailable", "KmsError", "ImageTagDoesNotMatchDigest"])
-def test_only_what_ecr_says_it_has_not_is_not_there(ecr: Cloud, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+def test_an_image_is_missing_only_when_ecr_says_so(ecr: Cloud, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(ecr.registry, "failure", code)
     if code == "ImageTagDoesNotMatchDigest":
         assert inspect_image(IMAGE) is None
@@ -110,26 +110,26 @@ def test_only_what_ecr_says_it_has_not_is_not_there(ecr: Cloud, monkeypatch: pyt
     require_image(IMAGE, "amd64")
 
 
-def test_who_may_not_look_into_ecr_may_submit_all_the_same(ecr: Cloud) -> None:
+def test_without_permission_to_read_ecr_a_submit_succeeds(ecr: Cloud) -> None:
     ecr.endpoint.fault("denied", "ecr", "BatchGetImage", times=9)
     with pytest.raises(CloudError):
         inspect_image(IMAGE)
     assert submit(IMAGE).status().state == "pending"
 
 
-def test_the_registry_of_another_account_is_the_cloud_s_to_ask(ecr: Cloud) -> None:
+def test_the_registry_of_another_account_is_left_to_the_cloud(ecr: Cloud) -> None:
     other = f"{HOST.replace('123456789012', '999999999999')}/train:1"
     with pytest.raises(CloudError, match="not authorized"):
         inspect_image(other)
     require_image(other, "amd64")
 
 
-def test_a_submit_of_an_address_in_ecr_looks_and_starts(ecr: Cloud) -> None:
+def test_a_submit_with_an_ecr_image_inspects_it_and_starts(ecr: Cloud) -> None:
     submit(IMAGE)
     assert calls(ecr) == ["BatchGetImage", "GetDownloadUrlForLayer", "PutObject", "PutObject", "CreateTrainingJob"]
 
 
-def test_a_submit_of_awss_own_container_looks_at_nothing(ecr: Cloud) -> None:
+def test_a_submit_with_a_container_of_aws_inspects_no_image(ecr: Cloud) -> None:
     submit("dlc:pytorch-2.8")
     assert calls(ecr) == ["PutObject", "PutObject", "CreateTrainingJob"]
 
@@ -138,7 +138,7 @@ def test_a_submit_of_awss_own_container_looks_at_nothing(ecr: Cloud) -> None:
     ("image", "message"),
     [("train:9", "there is no image"), ("nobodys:1", "there is no image"), ("arm:1", "is for arm64, the machines are")],
 )
-def test_a_submit_of_an_image_that_cannot_work_costs_nothing(ecr: Cloud, image: str, message: str) -> None:
+def test_an_image_that_cannot_work_is_refused_before_the_job_starts(ecr: Cloud, image: str, message: str) -> None:
     ecr.registry.images.put("arm", "1", "arm64")
     with pytest.raises(RefusedError, match=message):
         submit(f"{HOST}/{image}")
@@ -146,7 +146,7 @@ def test_a_submit_of_an_image_that_cannot_work_costs_nothing(ecr: Cloud, image: 
     assert cloudtrain.list_runs() == []
 
 
-def test_a_rehearsal_asks_nobody(ecr: Cloud) -> None:
+def test_a_rehearsal_makes_no_call(ecr: Cloud) -> None:
     plan = cloudtrain.plan(cloudtrain.load({**JOB, "image": f"{HOST}/train:9"}), "local", as_="aws")
     cloudtrain.render(plan)
     assert resolve_image(plan) is None

@@ -153,7 +153,7 @@ def test_a_limit_of_the_service_model_is_a_warning_that_names_the_model(cloud: C
 
 
 @EVERY_CLOUD
-def test_there_are_enough_of_them(cloud: Cloud) -> None:
+def test_the_table_has_enough_rows(cloud: Cloud) -> None:
     assert len([row for row in cloud.rows if not row.is_limit]) >= {"aws": 40, "azure": 90}[cloud.provider]
     assert len({row.id for row in cloud.rows}) == len(cloud.rows)
     assert len(LIMITS) >= 10
@@ -177,7 +177,7 @@ def test_a_right_request_passes(cloud: Cloud, job: Path) -> None:
     assert (result.code, result.err) == (0, "")
 
 
-def test_a_plan_that_would_be_refused_is_shown_with_what_is_wrong(job: Path) -> None:
+def test_a_plan_that_would_be_refused_is_shown_with_its_errors(job: Path) -> None:
     job.write_text("name: digits\nlimits: {max_wait: 10 min, max_runtime: 1 h}\nresources: {gpus: 1}\n")
     result = call("plan", "--provider", "aws")
     assert result.code == 2
@@ -203,7 +203,7 @@ def test_an_input_of_another_cloud_is_refused_with_a_way_to_name_both(job: Path)
     assert call("check", "--provider", "azure").code == 0
 
 
-def test_a_cluster_of_the_settings_is_planned_without_its_machines_being_known(
+def test_a_cluster_from_the_settings_is_planned_without_knowing_its_machines(
     job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLOUDTRAIN_AZURE_COMPUTE", "azureml:my-cluster")

@@ -39,26 +39,26 @@ def test_they_are_listed_and_those_that_ended_are_read_without_asking(data: str,
     assert cloud.endpoint.calls == []
 
 
-def test_their_lines_are_here(tmp_path: Path) -> None:
+def test_lines_of_an_earlier_run_are_read(tmp_path: Path) -> None:
     data = earlier_runs("aws", tmp_path / "kept", tmp_path)
     lines = [line.text for line in cloudtrain.find_run("old-aws-done", data_dir=data).logs()]
     assert {"hello from 0", "hello from 1"} <= set(lines)
 
 
-def test_one_that_waits_is_looked_at_and_stopped(data: str, cloud: Cloud) -> None:
+def test_a_queued_run_is_observed_and_stopped(data: str, cloud: Cloud) -> None:
     cloud.service.jobs.pop("old-aws", None)
     run = known_to(cloud, data, "old-aws")
     assert (run.status().state, run.status().phase) == ("pending", "starting")
     assert run.stop().state == "stopped"
 
 
-def test_what_one_has_left_is_fetched(data: str, cloud: Cloud, tmp_path: Path) -> None:
+def test_the_artifacts_of_an_earlier_run_are_fetched(data: str, cloud: Cloud, tmp_path: Path) -> None:
     cloud.put("cloudtrain/runs/old-aws-done/output/model.tar.gz", packed(entry("model.txt", text="weights\n")))
     path = cloudtrain.find_run("old-aws-done", data_dir=data).fetch(tmp_path / "result")
     assert (path / "model" / "model.txt").read_text() == "weights\n"
 
 
-def test_one_is_run_again_as_it_was(tmp_path: Path, cloud: Cloud) -> None:
+def test_an_earlier_run_is_repeated_as_it_was(tmp_path: Path, cloud: Cloud) -> None:
     data = earlier_runs("aws", tmp_path / "kept", tmp_path)
     old = cloudtrain.find_run("old-aws-done", data_dir=data)
     plan = old.plan_again()

@@ -23,7 +23,7 @@ def content(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", LEFT_BUT_THE_REST_ARRIVES, ids=lambda case: case.name)
-def test_one_odd_entry_does_not_keep_the_rest_from_arriving(cloud: Cloud, tmp_path: Path, case: Kept) -> None:
+def test_one_unusual_entry_does_not_keep_the_rest_from_being_fetched(cloud: Cloud, tmp_path: Path, case: Kept) -> None:
     run = submitted("odd-" + case.name.lower().replace(" ", "-").replace(",", ""))
     archive = packed(entry("good", text="fine"), *case.entries, entry("last", text="too"))
     cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", archive)

@@ -27,7 +27,7 @@ OBSERVING = [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams"
 
 @pytest.mark.parametrize("call", OBSERVING, ids=lambda call: call[1])
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_waiting_goes_on_while_a_cloud_does_not_answer(cloud: Cloud, kind: FaultKind, call: tuple[str, str]) -> None:
+def test_waiting_continues_while_a_cloud_does_not_answer(cloud: Cloud, kind: FaultKind, call: tuple[str, str]) -> None:
     run = submitted(f"wait-{kind.replace('_', '-')}-{call[0]}")
     cloud.endpoint.fault(kind, *call, times=4)
     updates = run.watch()
@@ -37,7 +37,7 @@ def test_waiting_goes_on_while_a_cloud_does_not_answer(cloud: Cloud, kind: Fault
 
 
 @pytest.mark.parametrize("kind", PERMANENT)
-def test_waiting_ends_with_words_when_asking_again_cannot_help(cloud: Cloud, kind: FaultKind) -> None:
+def test_waiting_ends_with_a_message_when_a_retry_cannot_help(cloud: Cloud, kind: FaultKind) -> None:
     run = submitted(f"lasting-{kind}")
     cloud.endpoint.fault(kind, "sagemaker", "DescribeTrainingJob", times=50)
     with pytest.raises(CloudError) as failed:
@@ -48,7 +48,7 @@ def test_waiting_ends_with_words_when_asking_again_cannot_help(cloud: Cloud, kin
 
 
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_stop_reaches_the_job_through_what_passes(cloud: Cloud, kind: FaultKind) -> None:
+def test_a_stop_reaches_the_job_despite_transient_faults(cloud: Cloud, kind: FaultKind) -> None:
     run = submitted(f"stop-{kind.replace('_', '-')}")
     cloud.endpoint.fault(kind, "sagemaker", "StopTrainingJob")
     assert run.stop().state == "stopped"
@@ -67,7 +67,7 @@ def test_list_asks_a_cloud_only_when_told_to_and_shows_what_it_knows(cloud: Clou
     assert len(cloud.endpoint.calls) == 1
 
 
-def test_status_shows_what_was_last_seen_and_then_why_it_cannot_ask(cloud: Cloud, tmp_path: Path) -> None:
+def test_status_shows_the_last_known_state_and_then_the_error(cloud: Cloud, tmp_path: Path) -> None:
     cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
     cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
     assert cli.run("submit", "--provider", "aws", "--detach", "--run-id", "seen-1").code == 0
@@ -77,7 +77,7 @@ def test_status_shows_what_was_last_seen_and_then_why_it_cannot_ask(cloud: Cloud
     assert "no AWS credentials" in result.err
 
 
-def test_a_look_while_a_submit_is_under_way_does_not_end_the_run(cloud: Cloud, tmp_path: Path) -> None:
+def test_observing_a_run_during_its_submit_does_not_end_it(cloud: Cloud, tmp_path: Path) -> None:
     cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
     cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
     client = cli.start("submit", "--provider", "aws", "--detach", "--run-id", "looked-at")
@@ -91,7 +91,9 @@ def test_a_look_while_a_submit_is_under_way_does_not_end_the_run(cloud: Cloud, t
 
 
 @pytest.mark.parametrize("then", ["throttle", "denied", "expired"])
-def test_a_lost_first_try_is_not_forgotten_when_the_second_fails_otherwise(cloud: Cloud, then: FaultKind) -> None:
+def test_a_first_attempt_of_unknown_outcome_counts_when_the_second_fails_otherwise(
+    cloud: Cloud, then: FaultKind
+) -> None:
     run_id = f"first-lost-{then}"
     cloud.endpoint.fault("lost", "sagemaker", "CreateTrainingJob")
     cloud.endpoint.fault(then, "sagemaker", "CreateTrainingJob", nth=2, times=50)
@@ -103,7 +105,7 @@ def test_a_lost_first_try_is_not_forgotten_when_the_second_fails_otherwise(cloud
     assert find_run(run_id).status().state == "pending"
 
 
-def test_credentials_of_another_account_end_no_run(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_of_another_account_do_not_end_a_run(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     run = submitted("ours-1")
     job = cloud.service.jobs.pop("ours-1")
     role = "arn:aws:iam::999999999999:role/other"
@@ -123,7 +125,7 @@ def test_credentials_of_another_account_end_no_run(cloud: Cloud, monkeypatch: py
     assert find_run("ours-1").status().state == "pending"
 
 
-def test_last_is_the_last_run_of_this_machine_also_after_adoption(
+def test_last_is_the_last_run_of_this_machine_also_after_an_import(
     cloud: Cloud, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     submitted("elsewhere-1")
@@ -134,7 +136,7 @@ def test_last_is_the_last_run_of_this_machine_also_after_adoption(
     assert find_run("last", data_dir=here).id == "mine-1"
 
 
-def test_who_follows_a_job_with_credentials_that_expire_is_told_that_it_goes_on(cloud: Cloud, tmp_path: Path) -> None:
+def test_following_a_job_with_expiring_credentials_says_that_it_goes_on(cloud: Cloud, tmp_path: Path) -> None:
     cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
     cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
     cloud.endpoint.fault("expired", "sagemaker", "DescribeTrainingJob", nth=3, times=50)
@@ -175,7 +177,7 @@ def test_log_lines_and_events_are_read_once_whatever_call_goes_wrong(cloud: Clou
     assert len(list(run.logs())) == 6
 
 
-def test_a_reader_that_was_killed_between_line_and_event_has_doubled_nothing(cloud: Cloud) -> None:
+def test_a_reader_killed_between_line_and_event_duplicates_nothing(cloud: Cloud) -> None:
     run = submitted("torn-1")
     lines_of(cloud, run.id, 0, "[rank 0] first")
     run.status()
@@ -213,7 +215,7 @@ def archive(**files: str) -> bytes:
 
 @pytest.mark.parametrize("nth", range(1, 6))
 @pytest.mark.parametrize("kind", [*TRANSIENT, *PERMANENT])
-def test_a_fetch_brings_everything_or_leaves_nothing(cloud: Cloud, tmp_path: Path, kind: FaultKind, nth: int) -> None:
+def test_a_fetch_copies_everything_or_leaves_nothing(cloud: Cloud, tmp_path: Path, kind: FaultKind, nth: int) -> None:
     run = submitted(f"fetch-{kind.replace('_', '-')}-{nth}")
     cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", archive(model__weights="w" * 1000))
     cloud.put(f"cloudtrain/runs/{run.id}/checkpoints/step-1/rank-0.pt", b"c" * 1000)

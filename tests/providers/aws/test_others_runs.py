@@ -78,7 +78,7 @@ def test_list_and_stop_name_the_owner(
     assert "stopping owned-theirs, which bob@" in capsys.readouterr().err
 
 
-def test_a_list_asks_for_a_hundred_jobs_at_once_and_then_for_news_only(
+def test_a_list_requests_pages_of_a_hundred_jobs_and_then_only_new_ones(
     cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = submitted("many-0")
@@ -105,7 +105,7 @@ def test_a_list_asks_for_a_hundred_jobs_at_once_and_then_for_news_only(
     assert searches(cloud) == -(-(total + 1) // 100)
 
 
-def test_a_list_tells_how_runs_stand_without_a_call_for_each(
+def test_a_list_shows_the_state_of_runs_without_a_call_for_each(
     cloud: Cloud, data_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submitted_by_colleague(monkeypatch, "stands-1")
@@ -122,7 +122,7 @@ def test_a_list_tells_how_runs_stand_without_a_call_for_each(
     assert (summary["state"], summary["ended"] is not None) == ("succeeded", True)
 
 
-def test_a_list_looks_at_ones_own_run_that_has_changed(cloud: Cloud, data_dir: str) -> None:
+def test_a_list_updates_a_run_of_this_machine_that_has_changed(cloud: Cloud, data_dir: str) -> None:
     run = mine("changed-1", data_dir)
     cloud.service.jobs[run.id].finish("Completed", "Completed")
     import_remote_runs("aws", data_dir=data_dir)
@@ -132,7 +132,7 @@ def test_a_list_looks_at_ones_own_run_that_has_changed(cloud: Cloud, data_dir: s
 
 @pytest.mark.parametrize("call", [("sts", "GetCallerIdentity"), ("sagemaker", "Search")], ids=["who", "search"])
 @pytest.mark.parametrize("kind", ["throttle", "error", "lost", "refused_lost", "slow"])
-def test_a_list_finds_new_jobs_through_what_passes(
+def test_a_list_finds_new_jobs_despite_transient_faults(
     cloud: Cloud, data_dir: str, kind: FaultKind, call: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submitted_by_colleague(monkeypatch, f"through-{kind.replace('_', '-')}-{call[0]}")
@@ -188,7 +188,7 @@ def test_machines_that_are_kept_are_shown_until_they_are_given_back(
     assert "are kept" not in "".join(capsys.readouterr())
 
 
-def test_a_release_where_nothing_is_kept_says_so(
+def test_releasing_machines_that_are_not_kept_is_reported(
     cloud: Cloud, data_dir: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = mine("unkept-1", data_dir, aws={"keep_alive": "30 min"})  # the account's quota is 0, which nobody is told
@@ -217,9 +217,7 @@ def test_kept_machines_of_which_the_time_is_over_are_not_shown(
     assert state.billing["kept_seconds"] == 1800
 
 
-def test_a_submit_that_was_refused_is_no_failed_job(
-    cloud: Cloud, data_dir: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_submit_is_not_a_failed_job(cloud: Cloud, data_dir: str, capsys: pytest.CaptureFixture[str]) -> None:
     cloud.account.denied_actions |= {"sagemaker:CreateTrainingJob"}
     with pytest.raises(CloudError, match="sagemaker:CreateTrainingJob"):
         mine("refused-1", data_dir)

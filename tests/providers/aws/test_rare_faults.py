@@ -38,7 +38,7 @@ def open_uploads(cloud: Cloud, prefix: str) -> list[Any]:
 
 @pytest.mark.parametrize("operation", PARTS)
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_an_upload_in_parts_outlives_what_passes(
+def test_a_multipart_upload_survives_transient_faults(
     cloud: Cloud, region: AwsClient, large: Path, kind: FaultKind, operation: str
 ) -> None:
     key = f"passing/{kind}/{operation}"
@@ -61,7 +61,7 @@ def test_an_upload_that_fails_leaves_neither_object_nor_open_parts(
     assert (cloud.objects(key), open_uploads(cloud, key)) == ({}, [])
 
 
-def test_parts_that_a_killed_client_has_left_are_given_up_with_the_next_upload_of_the_same(
+def test_parts_left_by_a_killed_client_are_aborted_by_the_next_upload_of_the_same_source(
     cloud: Cloud, region: AwsClient, large: Path
 ) -> None:
     s3 = cloud.client("s3")
@@ -78,7 +78,7 @@ def test_parts_that_a_killed_client_has_left_are_given_up_with_the_next_upload_o
 
 
 @pytest.mark.parametrize("right", ["s3:ListBucketMultipartUploads", "s3:AbortMultipartUpload"])
-def test_who_may_not_look_after_open_uploads_stores_the_source_all_the_same(
+def test_without_permission_to_list_uploads_the_source_is_stored_all_the_same(
     cloud: Cloud, region: AwsClient, large: Path, right: str
 ) -> None:
     cloud.account.denied_actions |= {right}
@@ -86,7 +86,7 @@ def test_who_may_not_look_after_open_uploads_stores_the_source_all_the_same(
 
 
 @pytest.mark.parametrize("kind", [*TRANSIENT, "denied"])
-def test_a_job_of_a_lost_answer_is_found_though_its_tags_are_not_told_at_once_or_at_all(
+def test_a_job_whose_create_lost_its_response_is_found_although_its_tags_come_late_or_never(
     cloud: Cloud, kind: FaultKind
 ) -> None:
     run_id = f"tags-{kind.replace('_', '-')}"
@@ -96,7 +96,7 @@ def test_a_job_of_a_lost_answer_is_found_though_its_tags_are_not_told_at_once_or
     assert ("sagemaker", "ListTags") in cloud.endpoint.calls
 
 
-def test_another_ones_job_is_not_taken_for_ours_by_those_who_may_not_read_tags(
+def test_a_job_of_somebody_else_is_not_taken_for_ours_without_permission_to_read_tags(
     cloud: Cloud, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     import cloudtrain
@@ -110,7 +110,7 @@ def test_another_ones_job_is_not_taken_for_ours_by_those_who_may_not_read_tags(
         cloudtrain.submit(cloudtrain.plan(spec, "aws", run_id="same-name", data_dir=other))
 
 
-def test_expired_credentials_leave_the_question_open_whether_the_job_exists(cloud: Cloud) -> None:
+def test_expired_credentials_leave_it_unknown_whether_the_job_exists(cloud: Cloud) -> None:
     cloud.endpoint.fault("lost", "sagemaker", "CreateTrainingJob", times=ALWAYS)
     cloud.endpoint.fault("expired", "sagemaker", "ListTags", times=ALWAYS)
     with pytest.raises(CloudError, match="not known yet"):
@@ -132,9 +132,7 @@ def test_a_stop_that_is_refused_says_why_and_that_the_job_goes_on(cloud: Cloud, 
 
 
 @pytest.mark.parametrize("kind", ["expired", "throttle"])
-def test_a_job_that_is_not_found_ends_no_run_while_nobody_can_tell_whose_account_it_is(
-    cloud: Cloud, kind: FaultKind
-) -> None:
+def test_a_missing_job_does_not_end_its_run_while_the_account_is_unknown(cloud: Cloud, kind: FaultKind) -> None:
     run = submitted(f"whose-{kind}")
     job = cloud.service.jobs.pop(run.id)
     cloud.endpoint.fault(kind, "sts", "GetCallerIdentity", times=ALWAYS)

@@ -29,7 +29,7 @@ def until_nothing_hangs(cloud: Cloud) -> None:
 
 @pytest.mark.parametrize("index", SUBMIT_CALLS)
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_submit_outlives_what_passes(cloud: Cloud, kind: FaultKind, index: int) -> None:
+def test_a_submit_survives_transient_faults(cloud: Cloud, kind: FaultKind, index: int) -> None:
     run_id = f"once-{kind.replace('_', '-')}-{index}"
     cloud.endpoint.fault_on_call(index, kind)
     run = submitted(run_id)
@@ -62,7 +62,7 @@ def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_whi
 
 
 @pytest.mark.parametrize("kind", ["error", "refused_lost"])
-def test_a_create_without_an_answer_is_settled_later(
+def test_a_create_without_a_response_is_reconciled_later(
     cloud: Cloud, kind: FaultKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = f"later-{kind.replace('_', '-')}"
@@ -78,7 +78,7 @@ def test_a_create_without_an_answer_is_settled_later(
     assert "nothing was started" in state.reason
 
 
-def test_a_job_that_came_about_after_all_is_taken_up(cloud: Cloud) -> None:
+def test_a_job_that_was_created_after_all_is_followed(cloud: Cloud) -> None:
     cloud.endpoint.fault("lost", "sagemaker", "CreateTrainingJob", times=50)
     cloud.endpoint.fault("error", "sagemaker", "DescribeTrainingJob", times=50)
     with pytest.raises(CloudError, match="not known yet"):
@@ -108,7 +108,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("kind", WORDS)
-def test_the_command_line_says_it_in_words_and_leaves_with_four(cloud: Cloud, tmp_path: Path, kind: FaultKind) -> None:
+def test_the_command_line_prints_a_message_and_exits_with_four(cloud: Cloud, tmp_path: Path, kind: FaultKind) -> None:
     cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
     cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
     cloud.endpoint.fault(kind, "sagemaker", "CreateTrainingJob", times=50)

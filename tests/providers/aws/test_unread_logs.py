@@ -37,7 +37,7 @@ def trained(cloud: Cloud, run_id: str, status: str = "Completed") -> None:
 
 
 @pytest.mark.parametrize("denied_actions", UNREADABLE, ids=NAMES)
-def test_without_the_right_to_read_logs_a_job_ends_and_is_fetched_and_repeated(
+def test_without_permission_to_read_logs_a_job_ends_is_fetched_and_repeated(
     cloud: Cloud, tmp_path: Path, denied_actions: set[str]
 ) -> None:
     run = submitted(f"unread-{UNREADABLE.index(denied_actions)}")
@@ -51,7 +51,7 @@ def test_without_the_right_to_read_logs_a_job_ends_and_is_fetched_and_repeated(
     assert run.rerun(["env.AGAIN=1"]).status().state == "pending"
 
 
-def test_lines_that_could_not_be_read_come_when_the_right_is_there(cloud: Cloud) -> None:
+def test_unread_lines_arrive_once_the_permission_is_granted(cloud: Cloud) -> None:
     run = submitted("later-1")
     cloud.account.denied_actions |= {"logs:GetLogEvents"}
     trained(cloud, run.id)
@@ -64,7 +64,7 @@ def test_lines_that_could_not_be_read_come_when_the_right_is_there(cloud: Cloud)
     assert run.status().log_unread is None
 
 
-def test_the_note_is_written_once_and_taken_back_once(cloud: Cloud) -> None:
+def test_an_unreadable_log_is_reported_once_and_its_recovery_once(cloud: Cloud) -> None:
     run = submitted("note-1")
     lines_of(cloud, run.id, 0, "[rank 0] hello")
     for denied_actions in (True, True, False, False):
@@ -98,7 +98,7 @@ def test_an_ended_job_waits_only_a_while_for_logs_that_are_throttled(cloud: Clou
 @pytest.mark.parametrize(
     "call", [("sagemaker", "DescribeTrainingJob"), ("logs", "DescribeLogStreams")], ids=lambda call: call[1]
 )
-def test_a_stop_is_sent_whatever_cannot_be_read(cloud: Cloud, kind: FaultKind, call: tuple[str, str]) -> None:
+def test_a_stop_is_sent_although_nothing_can_be_read(cloud: Cloud, kind: FaultKind, call: tuple[str, str]) -> None:
     run = submitted(f"stop-{kind}-{call[0]}")
     cloud.endpoint.fault(kind, *call, times=3 if kind != "denied" else ALWAYS)
     with suppress(CloudError):  # that it has ended cannot be told by everybody

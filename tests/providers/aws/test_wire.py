@@ -132,7 +132,7 @@ def test_objects_are_encrypted_with_the_key_that_the_spec_names(cloud: Cloud) ->
     assert described["SSEKMSKeyId"] == key
 
 
-def test_a_look_at_a_run_is_one_describe_and_one_search_for_streams(cloud: Cloud) -> None:
+def test_observing_a_run_is_one_describe_and_one_search_for_streams(cloud: Cloud) -> None:
     run = submit()
     cloud.endpoint.reset()
     run.status()

@@ -66,7 +66,7 @@ def whole(folder: Path) -> bool:
 
 @pytest.mark.parametrize("call", FETCHING, ids=name_of)
 @pytest.mark.parametrize("kind", [*TRANSIENT, *PERMANENT])
-def test_a_fetch_brings_everything_or_leaves_nothing(
+def test_a_fetch_copies_everything_or_leaves_nothing(
     cloud: AzureCloud, tmp_path: Path, kind: FaultKind, call: NthCall
 ) -> None:
     run = with_results(cloud, run_id_of("fetch", kind, name_of(call)))
@@ -146,7 +146,7 @@ def test_a_run_that_left_nothing_is_told_so(cloud: AzureCloud, tmp_path: Path) -
     assert not (tmp_path / "result").exists()
 
 
-def test_many_blobs_come_page_by_page(cloud: AzureCloud, tmp_path: Path) -> None:
+def test_many_blobs_are_listed_page_by_page(cloud: AzureCloud, tmp_path: Path) -> None:
     run = submitted("pages-1")
     cloud.account.blob_page = 7
     for number in range(30):

@@ -47,7 +47,7 @@ def submitted_with_log(cloud: AzureCloud, run_id: str) -> Run:
 
 @pytest.mark.parametrize("call", OBSERVING, ids=lambda call: call[1])
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_waiting_goes_on_while_a_cloud_does_not_answer(
+def test_waiting_continues_while_a_cloud_does_not_answer(
     cloud: AzureCloud, kind: FaultKind, call: tuple[str, str]
 ) -> None:
     run = submitted_with_log(cloud, run_id_of("wait", kind, call[1]))
@@ -65,7 +65,7 @@ def test_waiting_goes_on_while_a_cloud_does_not_answer(
 
 
 @pytest.mark.parametrize("kind", PERMANENT)
-def test_waiting_ends_with_words_when_asking_again_cannot_help(cloud: AzureCloud, kind: FaultKind) -> None:
+def test_waiting_ends_with_a_message_when_a_retry_cannot_help(cloud: AzureCloud, kind: FaultKind) -> None:
     run = submitted_with_log(cloud, run_id_of("lasting", kind))
     cloud.endpoint.fault(kind, "history", "GetRunDetails", times=ALWAYS)
     with pytest.raises(CloudError) as failed:
@@ -78,7 +78,7 @@ def test_waiting_ends_with_words_when_asking_again_cannot_help(cloud: AzureCloud
 
 @pytest.mark.parametrize("call", OBSERVING[2:], ids=lambda call: call[1])
 @pytest.mark.parametrize("kind", ["denied", "expired", "throttle"])
-def test_a_log_that_cannot_be_read_keeps_no_job_from_its_end(
+def test_an_unreadable_log_does_not_keep_a_job_from_ending(
     cloud: AzureCloud, tmp_path: Path, kind: FaultKind, call: tuple[str, str]
 ) -> None:
     run = submitted_with_log(cloud, run_id_of("unread", kind, call[1]))
@@ -109,7 +109,7 @@ def test_list_asks_a_cloud_only_when_told_to_and_shows_what_it_knows(cloud: Azur
     assert len(cloud.endpoint.calls) == 1
 
 
-def test_status_shows_what_was_last_seen_and_then_why_it_cannot_ask(cloud: AzureCloud, tmp_path: Path) -> None:
+def test_status_shows_the_last_known_state_and_then_the_error(cloud: AzureCloud, tmp_path: Path) -> None:
     cli = command_line_of(cloud, tmp_path)
     assert cli.run("submit", "--provider", "azure", "--detach", "--run-id", "seen-1").code == 0
     cloud.log_out()
@@ -120,7 +120,7 @@ def test_status_shows_what_was_last_seen_and_then_why_it_cannot_ask(cloud: Azure
     assert "Traceback" not in result.err
 
 
-def test_a_look_while_a_submit_is_under_way_does_not_end_the_run(cloud: AzureCloud, tmp_path: Path) -> None:
+def test_observing_a_run_during_its_submit_does_not_end_it(cloud: AzureCloud, tmp_path: Path) -> None:
     cli = command_line_of(cloud, tmp_path)
     cloud.endpoint.fault("hang_before", "arm", "PutCode")
     client = cli.start("submit", "--provider", "azure", "--detach", "--run-id", "looked-at")
@@ -133,7 +133,9 @@ def test_a_look_while_a_submit_is_under_way_does_not_end_the_run(cloud: AzureClo
 
 
 @pytest.mark.parametrize("then", ["throttle", "denied", "expired"])
-def test_a_lost_first_try_is_not_forgotten_when_the_second_fails_otherwise(cloud: AzureCloud, then: FaultKind) -> None:
+def test_a_first_attempt_of_unknown_outcome_counts_when_the_second_fails_otherwise(
+    cloud: AzureCloud, then: FaultKind
+) -> None:
     run_id = f"first-lost-{then}"
     cloud.endpoint.fault("lost", "arm", "PutJob", times=4)  # so often the SDK itself tries
     cloud.endpoint.fault(then, "arm", "PutJob", nth=5, times=ALWAYS)
@@ -145,7 +147,7 @@ def test_a_lost_first_try_is_not_forgotten_when_the_second_fails_otherwise(cloud
     assert find_run(run_id).status().state == "pending"
 
 
-def test_a_job_that_is_not_seen_any_more_ends_no_run(cloud: AzureCloud) -> None:
+def test_a_job_that_is_no_longer_visible_does_not_end_its_run(cloud: AzureCloud) -> None:
     run = submitted("lost-1")
     job = cloud.service.jobs.pop("lost-1")
     with pytest.raises(CloudError, match=r"knows no job lost-1") as failed:
@@ -167,7 +169,7 @@ def test_a_job_that_is_not_seen_any_more_ends_no_run(cloud: AzureCloud) -> None:
         ("subscription", "99999999-0000-0000-0000-000000000000"),
     ],
 )
-def test_a_workspace_that_is_not_seen_any_more_ends_no_run(
+def test_a_workspace_that_is_no_longer_visible_does_not_end_a_run(
     cloud: AzureCloud, field: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submitted(run_id_of("moved", field))
@@ -181,7 +183,7 @@ def test_a_workspace_that_is_not_seen_any_more_ends_no_run(
     assert run.status().state == "pending"
 
 
-def test_last_is_the_last_run_of_this_machine_also_after_adoption(
+def test_last_is_the_last_run_of_this_machine_also_after_an_import(
     cloud: AzureCloud, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     submitted("elsewhere-1")
@@ -193,7 +195,7 @@ def test_last_is_the_last_run_of_this_machine_also_after_adoption(
 
 
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_job_of_another_machine_is_taken_up_through_what_passes(
+def test_a_job_of_another_machine_is_imported_despite_transient_faults(
     cloud: AzureCloud, kind: FaultKind, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     run = submitted(run_id_of("taken-up", kind))
@@ -207,9 +209,7 @@ def test_a_job_of_another_machine_is_taken_up_through_what_passes(
     assert [line.text for line in adopted.logs()] == ["hello"]
 
 
-def test_who_follows_a_job_with_credentials_that_expire_is_told_that_it_goes_on(
-    cloud: AzureCloud, tmp_path: Path
-) -> None:
+def test_following_a_job_with_expiring_credentials_says_that_it_goes_on(cloud: AzureCloud, tmp_path: Path) -> None:
     cli = command_line_of(cloud, tmp_path)
     cloud.endpoint.fault("expired", "history", "GetRunDetails", nth=3, times=ALWAYS)
     result = cli.run("submit", "--provider", "azure", "--run-id", "followed-1")
@@ -219,7 +219,7 @@ def test_who_follows_a_job_with_credentials_that_expire_is_told_that_it_goes_on(
     assert "Traceback" not in result.err
 
 
-def test_a_submission_of_which_nothing_was_sent_is_settled_without_asking(cloud: AzureCloud) -> None:
+def test_a_submission_that_sent_nothing_is_reconciled_without_a_call(cloud: AzureCloud) -> None:
     run = submitted("unsent-1")
     kept = [event for event in events_of(run.folder) if event["type"] == "submitting"]
     run.folder.events_file.write_text("".join(json.dumps(event) + "\n" for event in kept))

@@ -47,7 +47,7 @@ def test_log_lines_and_events_are_read_once_whatever_call_goes_wrong(
     assert (texts(run, 0), texts(run, 1)) == (["zero 0", "zero 1", "zero 2"], ["one 0", "one 1", "one 2"])
 
 
-def test_a_reader_that_was_killed_between_line_and_event_has_doubled_nothing(cloud: AzureCloud) -> None:
+def test_a_reader_killed_between_line_and_event_duplicates_nothing(cloud: AzureCloud) -> None:
     run = submitted("torn-1")
     append_log(cloud, run.id, 0, "[rank 0] first")
     run.status()
@@ -87,7 +87,7 @@ def test_a_log_that_was_replaced_is_read_from_its_beginning_after_what_was_there
 
 
 @pytest.mark.parametrize("line", ["[rank 0] short", f"[rank 0] long {'x' * 500}"], ids=["shorter", "longer"])
-def test_a_log_that_is_replaced_amid_a_look_is_found_by_the_next_one(cloud: AzureCloud, line: str) -> None:
+def test_a_log_replaced_during_a_read_is_found_by_the_next_read(cloud: AzureCloud, line: str) -> None:
     run = submitted(f"amid-{len(line)}")
     append_log(cloud, run.id, 0, "[rank 0] before")
     run.status()
@@ -105,7 +105,7 @@ def test_a_log_that_is_replaced_amid_a_look_is_found_by_the_next_one(cloud: Azur
     assert texts(run) == ["before", line.removeprefix("[rank 0] ")]
 
 
-def test_a_flood_of_lines_comes_in_turns_and_whole(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_lines_arrive_in_batches_and_complete(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     run = submitted("flood-1")
     monkeypatch.setattr("cloudtrain.providers.azure.storage.MAX_BYTES", 1 << 14)
     lines = [f"line {number} {'é' * (number % 50)}" for number in range(10_000)]
@@ -118,7 +118,7 @@ def test_a_flood_of_lines_comes_in_turns_and_whole(cloud: AzureCloud, monkeypatc
     assert texts(run) == lines
 
 
-def test_a_line_longer_than_one_look_brings_keeps_nobody_waiting(
+def test_a_line_longer_than_one_read_does_not_block_what_follows(
     cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submitted("endless-1")

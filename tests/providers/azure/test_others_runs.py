@@ -34,7 +34,7 @@ def calls(cloud: AzureCloud) -> Counter[str]:
 @pytest.mark.parametrize(
     ("status", "state"), [("Completed", "succeeded"), ("Failed", "failed"), ("Canceled", "stopped")]
 )
-def test_a_job_that_is_over_is_listed_as_over_and_its_clock_stands(
+def test_an_ended_job_is_listed_as_ended_and_its_duration_stays(
     cloud: AzureCloud, here: str, status: str, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = submitted(run_id_of("over", status))
@@ -85,7 +85,7 @@ def test_the_owner_is_the_one_that_the_job_or_else_the_workspace_names(
     assert (owners["tagged-1"], owners["untagged-1"]) == ("bob", "carol")
 
 
-def test_a_list_asks_for_no_more_pages_than_have_news(
+def test_a_list_requests_only_the_pages_with_new_jobs(
     cloud: AzureCloud, here: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudtrain.providers.azure.discover.KNOWN_IN_A_ROW", 10)
@@ -107,7 +107,7 @@ def test_a_list_asks_for_no_more_pages_than_have_news(
 
 
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_list_finds_new_jobs_through_what_passes(cloud: AzureCloud, here: str, kind: FaultKind) -> None:
+def test_a_list_finds_new_jobs_despite_transient_faults(cloud: AzureCloud, here: str, kind: FaultKind) -> None:
     run = submitted(run_id_of("through", kind))
     cloud.service.jobs[run.id].finish("Completed")
     forget()
@@ -125,7 +125,7 @@ def test_a_list_that_is_refused_says_so(cloud: AzureCloud, here: str, kind: Faul
         import_remote_runs("azure", data_dir=here)
 
 
-def test_who_may_not_read_the_run_history_sees_that_jobs_are_over(cloud: AzureCloud, here: str) -> None:
+def test_without_permission_to_read_the_run_history_jobs_are_seen_to_end(cloud: AzureCloud, here: str) -> None:
     run = submitted("no-history-1")
     cloud.service.jobs[run.id].finish("Completed")
     cloud.endpoint.fault("denied", "history", "GetRunDetails", times=ALWAYS)

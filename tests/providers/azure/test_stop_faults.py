@@ -46,7 +46,9 @@ STOPPING = [
 
 @pytest.mark.parametrize("call", STOPPING, ids=lambda call: call[1])
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_stop_reaches_the_job_through_what_passes(cloud: AzureCloud, kind: FaultKind, call: tuple[str, str]) -> None:
+def test_a_stop_reaches_the_job_despite_transient_faults(
+    cloud: AzureCloud, kind: FaultKind, call: tuple[str, str]
+) -> None:
     run = running(cloud, run_id_of("stop", kind, call[1]))
     cloud.endpoint.fault(kind, *call)
     state = run.stop()
@@ -72,7 +74,7 @@ def test_a_stop_of_a_job_that_has_ended_does_nothing(cloud: AzureCloud) -> None:
 
 
 @pytest.mark.parametrize("kind", ["error", "denied", "lost"])
-def test_a_cancel_that_is_refused_since_the_job_is_over_is_no_error(
+def test_a_cancel_refused_because_the_job_has_ended_is_not_an_error(
     cloud: AzureCloud, kind: FaultKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submitted(f"meanwhile-{kind}")
@@ -88,7 +90,7 @@ def test_a_cancel_that_is_refused_since_the_job_is_over_is_no_error(
 
 @pytest.mark.parametrize("call", [("history", "GetRunDetails"), ("blob", "HeadBlob")], ids=lambda call: call[1])
 @pytest.mark.parametrize("kind", ["denied", "expired"])
-def test_a_stop_is_sent_whatever_cannot_be_read(
+def test_a_stop_is_sent_although_nothing_can_be_read(
     cloud: AzureCloud, kind: FaultKind, call: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudtrain.providers.azure.stop.NOTICE_SECONDS", 0)
@@ -100,7 +102,7 @@ def test_a_stop_is_sent_whatever_cannot_be_read(
     assert cloud.service.jobs[run.id].cancel_asked.is_set()
 
 
-def test_a_cancel_that_is_refused_is_the_news_where_nobody_can_tell_how_the_job_stands(cloud: AzureCloud) -> None:
+def test_a_refused_cancel_is_reported_when_the_job_s_status_is_unknown(cloud: AzureCloud) -> None:
     run = running(cloud, "refused-1")
     cloud.endpoint.fault("denied", "arm", "CancelJob", times=ALWAYS)
     cloud.endpoint.fault("expired", "history", "GetRunDetails", times=ALWAYS)
@@ -108,13 +110,13 @@ def test_a_cancel_that_is_refused_is_the_news_where_nobody_can_tell_how_the_job_
         run.stop()
 
 
-def test_a_cancel_whose_answer_is_lost_for_good_was_one_all_the_same(cloud: AzureCloud) -> None:
+def test_a_cancel_counts_although_its_response_is_lost_for_good(cloud: AzureCloud) -> None:
     run = submitted("unheard-1")
     cloud.endpoint.fault("lost", "arm", "CancelJob", times=ALWAYS)
     assert run.stop().state == "stopped"
 
 
-def test_a_stop_that_is_not_allowed_says_which_role_is_missing_and_ends_no_run(cloud: AzureCloud) -> None:
+def test_a_denied_stop_names_the_missing_role_and_does_not_end_the_run(cloud: AzureCloud) -> None:
     run = running(cloud, "not-allowed-1")
     cloud.endpoint.fault("denied", "arm", "CancelJob", times=ALWAYS)
     with pytest.raises(CloudError, match="not authorized") as failed:
@@ -130,7 +132,7 @@ def test_a_stop_that_is_not_allowed_says_which_role_is_missing_and_ends_no_run(c
     [("denied", ("blob", "PutBlob")), ("expired", ("arm", "ListSecrets"))],
     ids=["no right to write the file", "an expired login"],
 )
-def test_a_job_that_cannot_be_told_to_save_goes_on_until_somebody_asks_again(
+def test_a_job_that_cannot_be_told_to_save_runs_on_until_a_second_stop(
     cloud: AzureCloud, kind: FaultKind, call: tuple[str, str]
 ) -> None:
     run = submitted(f"untold-{kind}")
@@ -148,7 +150,7 @@ def test_a_job_that_cannot_be_told_to_save_goes_on_until_somebody_asks_again(
     assert cloud.service.jobs[run.id].status == "Canceled"
 
 
-def test_a_job_that_does_not_say_that_it_saved_within_its_grace_period_is_cancelled_and_this_is_said(
+def test_a_job_that_reports_no_save_in_its_grace_period_is_cancelled_and_the_reason_says_so(
     cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudtrain.providers.azure.stop.NOTICE_SECONDS", 0)
@@ -160,7 +162,7 @@ def test_a_job_that_does_not_say_that_it_saved_within_its_grace_period_is_cancel
     assert "without having said that it has saved (azure.stop_grace gives more)" in state.reason
 
 
-def test_a_node_that_was_ended_by_force_is_named_in_the_verdict(cloud: AzureCloud) -> None:
+def test_a_node_that_was_killed_is_named_in_the_reason(cloud: AzureCloud) -> None:
     run = submitted("forced-1")
     append_outcome(cloud, run.id, 0, "stopped", why="stop_file")
     append_outcome(cloud, run.id, 1, "stopped", why="stop_file", forced=True)

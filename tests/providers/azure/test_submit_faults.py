@@ -40,7 +40,7 @@ def test_these_are_the_calls_of_a_submit(cloud: AzureCloud) -> None:
 
 @pytest.mark.parametrize("call", FIRST_SUBMIT_CALLS, ids=name_of)
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_first_submit_outlives_what_passes(cloud: AzureCloud, kind: FaultKind, call: NthCall) -> None:
+def test_a_first_submit_survives_transient_faults(cloud: AzureCloud, kind: FaultKind, call: NthCall) -> None:
     run_id = run_id_of("once", kind, name_of(call))
     cloud.endpoint.fault(kind, *call)
     run = submitted(run_id)
@@ -51,7 +51,7 @@ def test_a_first_submit_outlives_what_passes(cloud: AzureCloud, kind: FaultKind,
 
 @pytest.mark.parametrize("call", REPEATED_SUBMIT_CALLS, ids=name_of)
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_submit_of_an_unchanged_source_outlives_what_passes(
+def test_a_submit_of_an_unchanged_source_survives_transient_faults(
     cloud: AzureCloud, kind: FaultKind, call: NthCall
 ) -> None:
     run_id = run_id_of("again", kind, name_of(call))
@@ -91,7 +91,7 @@ def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_whi
 
 
 @pytest.mark.parametrize("kind", ["error", "refused_lost"])
-def test_a_create_without_an_answer_is_settled_later(
+def test_a_create_without_a_response_is_reconciled_later(
     cloud: AzureCloud, kind: FaultKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = run_id_of("later", kind)
@@ -107,7 +107,7 @@ def test_a_create_without_an_answer_is_settled_later(
     assert "nothing was started" in state.reason
 
 
-def test_a_job_that_came_about_after_all_is_taken_up(cloud: AzureCloud) -> None:
+def test_a_job_that_was_created_after_all_is_followed(cloud: AzureCloud) -> None:
     cloud.endpoint.fault("lost", "arm", "PutJob", times=ALWAYS)
     cloud.endpoint.fault("error", "arm", "GetJob", nth=2, times=ALWAYS)
     with pytest.raises(CloudError, match="not known yet"):
@@ -118,7 +118,7 @@ def test_a_job_that_came_about_after_all_is_taken_up(cloud: AzureCloud) -> None:
     assert run.stop().state == "stopped"
 
 
-def test_a_job_that_came_about_after_all_can_be_stopped_at_once(cloud: AzureCloud) -> None:
+def test_a_job_that_was_created_after_all_can_be_stopped_at_once(cloud: AzureCloud) -> None:
     cloud.endpoint.fault("lost", "arm", "PutJob", times=ALWAYS)
     cloud.endpoint.fault("error", "arm", "GetJob", nth=2, times=ALWAYS)
     with pytest.raises(CloudError, match="not known yet"):
@@ -146,7 +146,7 @@ def test_a_name_that_somebody_else_uses_is_not_taken_for_ours_and_not_touched(
     assert cloud.service.jobs[run_id].tags == before
 
 
-def test_a_name_that_is_taken_between_the_look_and_the_request_is_not_taken_for_ours(
+def test_a_name_taken_between_lookup_and_create_is_not_taken_for_ours(
     cloud: AzureCloud, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     cloud.endpoint.fault("hang_before", "arm", "PutJob")

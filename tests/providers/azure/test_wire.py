@@ -86,7 +86,7 @@ def test_ten_thousand_files_are_as_many_calls_as_one(cloud: AzureCloud, folder: 
     assert cloud.endpoint.calls == one
 
 
-def test_a_look_at_a_run_is_one_call_and_one_for_each_log(cloud: AzureCloud) -> None:
+def test_observing_a_run_is_one_call_and_one_for_each_log(cloud: AzureCloud) -> None:
     run = submitted("looks-1")
     run.status()
     cloud.endpoint.reset()
@@ -160,7 +160,9 @@ def test_a_local_folder_is_uploaded_once_and_known_by_its_content(cloud: AzureCl
 
 @pytest.mark.parametrize("call", [("blob", "PutBlob", 2), ("blob", "PutBlob", 4)], ids=["a file", "the mark"])
 @pytest.mark.parametrize("kind", ["error", "lost", "refused_lost"])
-def test_a_local_folder_arrives_whole_whatever_passes(cloud: AzureCloud, folder: Path, kind: Any, call: Any) -> None:
+def test_a_local_folder_is_uploaded_completely_despite_transient_faults(
+    cloud: AzureCloud, folder: Path, kind: Any, call: Any
+) -> None:
     put(cloud)
     (folder / "data").mkdir()
     for name in "abc":
@@ -175,9 +177,7 @@ def test_a_local_folder_arrives_whole_whatever_passes(cloud: AzureCloud, folder:
     }
 
 
-def test_an_input_that_cannot_be_brought_along_is_refused_before_anything_is_asked(
-    cloud: AzureCloud, folder: Path
-) -> None:
+def test_an_input_that_cannot_be_uploaded_is_refused_before_any_call(cloud: AzureCloud, folder: Path) -> None:
     (folder / "data").mkdir()
     (folder / "empty").mkdir()
     (folder / "data" / "link").symlink_to("gone")

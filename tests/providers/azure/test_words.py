@@ -99,7 +99,7 @@ def test_a_submit_says_what_is_wrong_and_what_to_do(
     without_noise(result.err)
 
 
-def test_a_submit_that_goes_well_says_nothing_but_our_own_words(cloud: AzureCloud, cli: CommandLine) -> None:
+def test_a_successful_submit_prints_only_our_own_messages(cloud: AzureCloud, cli: CommandLine) -> None:
     result = cli.run(*SUBMIT, "--run-id", "quiet-1")
     assert (result.code, result.out) == (0, "quiet-1\n")
     without_noise(result.err)

@@ -57,7 +57,9 @@ def begin_counting(begin: Begin, dockerd: Dockerd, tmp_path: Path) -> subprocess
 
 
 @pytest.mark.parametrize("dockerd", [("--live-restore",)], indirect=True, ids=["live-restore"])
-def test_what_goes_on_is_watched_on_and_every_line_arrives_once(dockerd: Dockerd, begin: Begin, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_is_followed_and_every_line_arrives_once(
+    dockerd: Dockerd, begin: Begin, tmp_path: Path
+) -> None:
     process = begin_counting(begin, dockerd, tmp_path)
     dockerd.end()
     at = count(tmp_path)
@@ -78,7 +80,7 @@ def test_what_goes_on_is_watched_on_and_every_line_arrives_once(dockerd: Dockerd
 
 
 @pytest.mark.parametrize("dockerd", [("--shutdown-timeout", "1")], indirect=True, ids=["no live-restore"])
-def test_what_the_engine_killed_is_its_doing(dockerd: Dockerd, begin: Begin, tmp_path: Path) -> None:
+def test_a_rank_killed_by_the_engine_is_attributed_to_it(dockerd: Dockerd, begin: Begin, tmp_path: Path) -> None:
     stubborn = ("/bin/sh", "-c", "trap '' TERM; echo listening; while true; do sleep 1; done")
     process = begin(replace(counting(tmp_path), argv=stubborn), DOCKER_HOST=dockerd.host)
     assert process.stdout is not None

@@ -61,7 +61,7 @@ def test_its_output_arrives_byte_by_byte_and_line_by_line(make_spec: MakeSpec, b
     assert events[0]["message"] == "its container exited with code 7: no newline"
 
 
-def test_a_line_is_there_while_the_container_still_runs(make_spec: MakeSpec, begin: Begin) -> None:
+def test_a_line_can_be_read_while_the_container_still_runs(make_spec: MakeSpec, begin: Begin) -> None:
     process = begin(make_spec(LISTENING.format(before=0, handler="leave")))
     assert process.stdout is not None
     assert process.stdout.readline() == b"listening\n"
@@ -153,7 +153,7 @@ CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID = 1 << 0, 1 << 1, 1 << 3, 1 <<
 
 
 @pytest.mark.parametrize("user", ["12345:12346", "0:0"], ids=["a person", "root"])
-def test_a_container_may_what_the_person_may_and_no_more(
+def test_a_container_has_the_permissions_of_its_user_and_no_more(
     user: str, make_spec: MakeSpec, begin: Begin, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir(mode=0o755)
@@ -196,7 +196,7 @@ def test_out_of_memory_is_told_apart(child: bool, make_spec: MakeSpec, begin: Be
     assert (code, events[0]["message"]) == (1 if child else 137, f"{how} ({why})")
 
 
-def test_the_launchers_own_word_of_a_killed_rank_is_made_more_precise(make_spec: MakeSpec, begin: Begin) -> None:
+def test_the_launcher_s_report_of_a_killed_rank_is_made_more_precise(make_spec: MakeSpec, begin: Begin) -> None:
     program = (
         "import json, subprocess, sys\n"
         "subprocess.call([sys.executable, '-c', 'bytearray(400_000_000)'])\n"
@@ -229,7 +229,7 @@ def test_a_killed_container_is_told_by_the_signal(make_spec: MakeSpec, begin: Be
     assert "docker kill" in told
 
 
-def test_a_rank_that_was_killed_by_hand_had_memory_enough(make_spec: MakeSpec, begin: Begin) -> None:
+def test_a_rank_killed_by_hand_is_not_reported_as_out_of_memory(make_spec: MakeSpec, begin: Begin) -> None:
     error = {"rank": 1, "node": 0, "time": 1.5, "exception": "SIGKILL"}
     error["message"] = "was killed by SIGKILL (out of host memory?)"
     event = {"type": "node_ended", "time": 2, "node": 0, "rank": -1, "seq": 1, "outcome": "failed", "error": error}
@@ -300,7 +300,7 @@ def test_a_volume_of_the_image_goes_with_its_container(make_spec: MakeSpec, begi
     assert volume not in {found.name for found in docker.volumes.list()}
 
 
-def test_a_launcher_that_was_stopped_by_others_than_us_is_told_so(make_spec: MakeSpec, begin: Begin) -> None:
+def test_a_launcher_stopped_by_its_platform_is_reported_as_such(make_spec: MakeSpec, begin: Begin) -> None:
     event = {"type": "node_ended", "time": 2, "node": 0, "rank": -1, "seq": 1, "outcome": "stopped", "error": None}
     event |= {"why": "sigterm", "stop_asked": 1.5}
     program = f"import json; print('::cloudtrain:: ' + json.dumps({event!r})); raise SystemExit(5)"
