@@ -1,4 +1,4 @@
-"""Contracts: what a platform promises a container. One pure module each: a request -> one launch per node."""
+"""Contracts: what each platform promises the containers of a job. One pure module per platform."""
 
 from cloudtrain.contracts.launch import Launch, job_document, masked_variables
 

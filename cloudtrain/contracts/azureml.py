@@ -13,31 +13,30 @@ from dataclasses import dataclass
 from typing import Any
 
 GRACE_SECONDS = 60
-"""How long a stop of ours waits for checkpoints before it cancels, unless `azure.stop_grace` says otherwise. Azure ML
-itself promises no time at all."""
+"""How long a stop waits for checkpoints before it cancels the job, unless `azure.stop_grace` is set. Azure ML itself
+promises no time at all."""
 
 MASTER_PORT = 6105
-"""What Azure ML's documentation shows as MASTER_PORT; a job may rely on the variable, not on the number."""
-
+"""MASTER_PORT in Azure ML's documentation; jobs may rely on the variable, not on the number."""
 
 STORED_FOLDERS = ("outputs", "logs")
-"""Of each node's working folder: what lies there is stored with the job, below `artifact_folder`."""
+"""Folders of each node's working folder that Azure ML stores with the job, below `artifact_folder`."""
 
 ARTIFACT_STORE = "workspaceartifactstore"
-"""The datastore, which every workspace has, of what Azure ML stores with a job by itself."""
+"""The datastore, in every workspace, where Azure ML stores them."""
 
 STOP_FILE = ".cloudtrain-stop"
-"""In a job's output folder: its launcher stops when it appears. A word of ours, as Azure ML sends no signal."""
+"""File name in a job's output folder: the launcher stops when it appears. Ours, because Azure ML sends no signal."""
 
 
 def artifact_folder(job: str) -> str:
-    """Where in the artifact store the folders of a job lie."""
+    """The path of a job's folders in the artifact store."""
     return f"ExperimentRun/dcid.{job}/"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mount:
-    """An input or an output: storage that a node finds at a path which only the node knows."""
+    """An input or an output: storage that is mounted at a path which is known only on the node."""
 
     name: str
     kind: str
@@ -45,12 +44,12 @@ class Mount:
     mode: str
     """download, ro_mount, rw_mount, upload."""
     path: str
-    """Where it lies: `azureml://…`, `https://…`, or a folder of the client's machine."""
+    """Its URI, `azureml://…` or `https://…`, or a folder on the client's machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Process:
-    """One copy of the command. Azure ML starts as many per node as the distribution says."""
+    """One copy of the command. The distribution says how many are started per node."""
 
     node: int
     env: Mapping[str, str]
@@ -58,24 +57,21 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandJob:
-    """What a request means: its processes, and what is mounted for them."""
+    """What a request starts: its processes, and what is mounted for them."""
 
     name: str
     code: str
-    """The folder whose content is each node's working folder."""
+    """The folder that is copied into each node's working folder."""
     command: str
-    """For a shell, with `${{inputs.x}}` and `${{outputs.x}}` still in it."""
+    """A shell command with the placeholders `${{inputs.x}}` and `${{outputs.x}}`."""
     processes: tuple[Process, ...]
     inputs: tuple[Mount, ...]
     outputs: tuple[Mount, ...]
     timeout_seconds: int | None
 
-    def command_line(self, places: Mapping[str, str]) -> str:
-        """The command with every placeholder replaced; `places` has a path for `inputs.x`, `outputs.x` each.
-
-        KeyError for a name that is neither.
-        """
-        return re.sub(r"\$\{\{\s*((?:inputs|outputs)\.\w+)\s*\}\}", lambda found: places[found[1]], self.command)
+    def command_line(self, paths: Mapping[str, str]) -> str:
+        """The command with every placeholder replaced. `paths`: by `inputs.x` and `outputs.x`. KeyError for others."""
+        return re.sub(r"\$\{\{\s*((?:inputs|outputs)\.\w+)\s*\}\}", lambda found: paths[found[1]], self.command)
 
 
 def command_job(document: Mapping[str, Any], *, master: str, port: int = MASTER_PORT) -> CommandJob:
@@ -92,7 +88,7 @@ def command_job(document: Mapping[str, Any], *, master: str, port: int = MASTER_
         processes=tuple(
             Process(node=node, env={**common, **variables})
             for node in range(nodes)
-            for variables in _distributed(document.get("distribution"), node, nodes, master, port)
+            for variables in _process_variables(document.get("distribution"), node, nodes, master, port)
         ),
         inputs=tuple(_mount(name, item) for name, item in document.get("inputs", {}).items() if "path" in item),
         outputs=tuple(_mount(name, item) for name, item in document.get("outputs", {}).items()),
@@ -100,10 +96,13 @@ def command_job(document: Mapping[str, Any], *, master: str, port: int = MASTER_
     )
 
 
-def _distributed(
+def _process_variables(
     distribution: Mapping[str, Any] | None, node: int, nodes: int, master: str, port: int
 ) -> list[dict[str, str]]:
-    """The variables of each process on a node. Without a distribution every node runs for itself and knows no other."""
+    """The variables of each process on a node. Without a distribution each node runs alone.
+
+    ValueError for any other distribution than PyTorch's.
+    """
     if distribution is None:
         return [{}]
     if str(distribution["type"]).lower() != "pytorch":

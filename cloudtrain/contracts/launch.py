@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
 
 ARGUMENT, LONG_TEXT = "$argv", 200
-"""How the values of a job document refer to an argument, and from how many characters on they do."""
+"""The key by which values of a job document refer to an argument, and the length from which on they do."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,9 +21,9 @@ class Launch:
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
-    """Variables on top of the machine's own. The rendezvous port is not among them: it is chosen at start."""
+    """Variables besides the machine's own. The rendezvous port is chosen at the start."""
     secrets: Mapping[str, str]
-    """Variables whose values are looked up at start, from where the spec says they are kept."""
+    """Variable -> where its value is looked up at the start, such as `env:NAME`."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -36,7 +36,7 @@ class Launch:
 
 
 def job_document(plan: Plan) -> dict[str, Any]:
-    """What the launcher needs to know of the plan, the same on every platform."""
+    """What the launcher reads on every node, the same on every platform: plain JSON."""
     spec = plan.spec
     kind, target = entrypoint_of(spec.entrypoint)
     return {
@@ -59,7 +59,7 @@ def job_document(plan: Plan) -> dict[str, Any]:
 
 
 def _values(value: Any, argv: tuple[str, ...]) -> Any:
-    """The arguments with their types kept; a long text that `argv` has is said by its place there, and not twice."""
+    """The arguments with their types. A long text that is in `argv` too is replaced by its index there."""
     if isinstance(value, str) and len(value) > LONG_TEXT and value in argv:
         return {ARGUMENT: argv.index(value)}
     if isinstance(value, Mapping):
@@ -68,12 +68,12 @@ def _values(value: Any, argv: tuple[str, ...]) -> Any:
 
 
 def masked_variables(plan: Plan) -> dict[str, list[str]]:
-    """What the job document adds where secrets come as variables: those whose values the log is not to show."""
+    """The part of the job document that names variables with secrets, whose values must not be logged."""
     return {"masked": sorted(plan.spec.secrets)} if plan.spec.secrets else {}
 
 
 def entrypoint_of(entrypoint: str | None) -> tuple[str, str]:
-    """The kind of program (script, module, notebook, trainer) and its path or name."""
+    """The kind of program (`script`, `module`, `notebook` or `trainer`) and its path or name."""
     if entrypoint is None:
         return "trainer", ""
     words = entrypoint.split()

@@ -1,4 +1,4 @@
-"""The plain contract: any machine; everything the launcher must know is said by variables."""
+"""The plain contract, for any machine: the launcher gets everything by environment variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloudtrain.source import PAYLOAD_FOLDER
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Where things lie for the nodes of one run. `{node}` stands for the node's rank."""
+    """Paths on the nodes of one run. `{node}` stands for the node's rank."""
 
     python: str
     job_file: str
@@ -23,14 +23,14 @@ class Layout:
     checkpoints: str
     inputs: Mapping[str, str]
     stop_file: str = ""
-    """A file whose appearance asks the job to stop, for a place that sends it no SIGTERM; empty: there is none."""
+    """A file whose creation asks the job to stop, for platforms that send no SIGTERM; empty: none."""
 
 
 CLOUD_FIELDS = (
     *("resources.gpu", "resources.instance", "resources.spot", "resources.disk"),
     *("limits.max_wait", "limits.max_cost", "limits.retries", "checkpoints.uri", "tags"),
 )
-"""Fields of the spec that mean nothing where machines are not rented and nothing is billed."""
+"""Fields of the spec that are not used where machines are not rented and nothing is billed."""
 
 
 def plain_job(plan: Plan, *, keeps_time: bool = False) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def plain_job(plan: Plan, *, keeps_time: bool = False) -> dict[str, Any]:
 def launches(
     plan: Plan, layout: Layout, *, addresses: tuple[str, ...], interface: str, threads: int | None
 ) -> tuple[Launch, ...]:
-    """One launch per node; the node at `addresses[0]` is the one its peers meet at."""
+    """One launch per node; the rendezvous is at `addresses[0]`. `threads`: OMP_NUM_THREADS; None or 0: unset."""
     spec = plan.spec
     found = []
     for node, address in enumerate(addresses):

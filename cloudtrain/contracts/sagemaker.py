@@ -13,14 +13,14 @@ from typing import Any
 
 ROOT = "/opt/ml"
 GRACE_SECONDS = 120
-"""From SIGTERM to SIGKILL, after a stop and when the time is over."""
+"""From SIGTERM to SIGKILL, after a stop and at the time limit."""
 
 MIN_KEPT_CHECKPOINTS = 2
-"""So many checkpoints are kept at least: what is deleted goes in S3 at once, perhaps before the newest is there."""
+"""Fewer checkpoints are unsafe: a deletion reaches S3 at once, perhaps before the newest checkpoint is there."""
 
 FAILURE_FILE = "output/failure"
 FAILURE_CHARACTERS = 1024
-"""As much of the failure file becomes the FailureReason."""
+"""This many characters of the failure file become the FailureReason."""
 
 FOLDERS = ("input/config", "input/data", "model", "output/data", "code")
 DEFAULT_MAX_RUNTIME_SECONDS = 86_400
@@ -29,7 +29,7 @@ _GROUP = "homogeneousCluster"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Channel:
-    """One input: what of S3 a container finds in `input/data/<name>`."""
+    """One input: data from S3 that a container finds in `input/data/<name>`."""
 
     name: str
     uri: str
@@ -38,26 +38,26 @@ class Channel:
 
     @property
     def folder(self) -> str:
-        """Where it is, below /opt/ml."""
+        """Its path below /opt/ml."""
         return f"input/data/{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeContainer:
-    """One node, as SageMaker starts it. Paths count from /opt/ml."""
+    """One node, as SageMaker starts it. Paths are relative to /opt/ml."""
 
     node: int
-    """Its place among the hosts, in their lexicographic order: algo-10 comes before algo-2."""
+    """Its index among the hosts in lexicographic order: algo-10 comes before algo-2."""
     host: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
     files: Mapping[str, str]
-    """The JSON files in input/config, by path."""
+    """Content of the JSON files in input/config, by path."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingJob:
-    """What a request means: its containers, and where what they write goes."""
+    """What a request starts: its containers, and where their output goes."""
 
     name: str
     instance_type: str
@@ -68,13 +68,13 @@ class TrainingJob:
     checkpoints: str
     """The checkpoint folder below /opt/ml: restored on every node at the start, uploaded as it changes."""
     checkpoints_uri: str
-    """Empty: checkpoints are not kept."""
+    """Empty: checkpoints are not uploaded."""
     tensorboard: str
     """The folder below /opt/ml whose files are uploaded as they change, for TensorBoard."""
     tensorboard_uri: str
-    """Empty: they are not."""
+    """Empty: they are not uploaded."""
     archives: Mapping[str, str]
-    """Folder below /opt/ml -> the archive in S3 that all nodes' content of it becomes at the end."""
+    """Folder below /opt/ml -> URI of the archive in S3 that gets all nodes' content at the end."""
     max_runtime_seconds: int
     grace_seconds: int = GRACE_SECONDS
 
@@ -84,8 +84,8 @@ def training_job(
 ) -> TrainingJob:
     """What SageMaker would start for a CreateTrainingJob request.
 
-    `interface`: the network interface between the nodes, which resourceconfig.json names. Of a list of instance
-    preferences the first is taken, as if it had capacity.
+    `interface`: name of the network interface between the nodes, for resourceconfig.json. The first of a list of
+    instance preferences is used.
     """
     name, algorithm = body["TrainingJobName"], body["AlgorithmSpecification"]
     instance_type, count = instance_of(body["ResourceConfig"])
@@ -97,16 +97,16 @@ def training_job(
         "AWS_REGION": region,
         **body.get("Environment", {}),
     }
-    # Without an entrypoint of its own a request runs the image with the one argument `train`.
+    # Without an entrypoint in the request the image is run with the argument `train`.
     argv = (*algorithm.get("ContainerEntrypoint", ("train",)), *algorithm.get("ContainerArguments", ()))
     keep = body.get("CheckpointConfig", {})
     checkpoints = _below_root(keep.get("LocalPath", f"{ROOT}/checkpoints"))
     output = f"{body['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{name}/output"
-    boards = body.get("TensorBoardOutputConfig", {})
-    board = _below_root(boards.get("LocalPath", f"{ROOT}/output/tensorboard"))
+    tensorboard = body.get("TensorBoardOutputConfig", {})
+    tensorboard_folder = _below_root(tensorboard.get("LocalPath", f"{ROOT}/output/tensorboard"))
     config = {
         "input/config/hyperparameters.json": dict(body.get("HyperParameters", {})),
-        "input/config/inputdataconfig.json": {channel.name: _described(channel) for channel in channels},
+        "input/config/inputdataconfig.json": {channel.name: _channel_config(channel) for channel in channels},
     }
     return TrainingJob(
         name=name,
@@ -122,25 +122,30 @@ def training_job(
                     path: json.dumps(value, indent=2)
                     for path, value in {
                         **config,
-                        "input/config/resourceconfig.json": _resources(host, hosts, instance_type, interface),
+                        "input/config/resourceconfig.json": _resource_config(host, hosts, instance_type, interface),
                     }.items()
                 },
             )
             for node, host in enumerate(hosts)
         ),
         channels=channels,
-        folders=(*FOLDERS, checkpoints, *([board] if boards else []), *(channel.folder for channel in channels)),
+        folders=(
+            *FOLDERS,
+            checkpoints,
+            *([tensorboard_folder] if tensorboard else []),
+            *(channel.folder for channel in channels),
+        ),
         checkpoints=checkpoints,
         checkpoints_uri=keep.get("S3Uri", ""),
-        tensorboard=board,
-        tensorboard_uri=boards.get("S3OutputPath", ""),
+        tensorboard=tensorboard_folder,
+        tensorboard_uri=tensorboard.get("S3OutputPath", ""),
         archives={"model": f"{output}/model.tar.gz", "output/data": f"{output}/output.tar.gz"},
         max_runtime_seconds=body.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME_SECONDS),
     )
 
 
 def instance_of(resources: Mapping[str, Any]) -> tuple[str, int]:
-    """The instance type and count of a ResourceConfig; the first choice where it names several."""
+    """The instance type and count of a ResourceConfig; the first preference if there are several."""
     first = (resources.get("InstancePreferences") or [resources])[0]
     return first["InstanceType"], first.get("InstanceCount", resources.get("InstanceCount", 1))
 
@@ -150,7 +155,7 @@ def _channel(item: Mapping[str, Any], algorithm: Mapping[str, Any]) -> Channel:
     return Channel(name=item["ChannelName"], uri=item["DataSource"]["S3DataSource"]["S3Uri"], mode=mode)
 
 
-def _described(channel: Channel) -> dict[str, str]:
+def _channel_config(channel: Channel) -> dict[str, str]:
     return {
         "TrainingInputMode": channel.mode,
         "S3DistributionType": "FullyReplicated",
@@ -158,7 +163,7 @@ def _described(channel: Channel) -> dict[str, str]:
     }
 
 
-def _resources(host: str, hosts: tuple[str, ...], instance_type: str, interface: str) -> dict[str, Any]:
+def _resource_config(host: str, hosts: tuple[str, ...], instance_type: str, interface: str) -> dict[str, Any]:
     return {
         "current_host": host,
         "current_instance_type": instance_type,

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.contracts.sagemaker import NodeContainer, TrainingJob, training_job
-from cloudtrain.providers.emulation import container as rooms
+from cloudtrain.providers.emulation import container as emulator
 from cloudtrain.providers.emulation import namespace as enter
 from tests.support.limits import HANG_SECONDS
 from tests.support.samples import write
@@ -94,11 +94,11 @@ class Room:
 
 @pytest.fixture
 def room(tmp_path: Path) -> Iterator[Room]:
-    if not rooms.is_private():
+    if not emulator.has_namespaces():
         pytest.skip(run(*PYTHON, str(ENTER), "--probe").stderr.strip())
     write(tmp_path, {"ml/model/weights": "1", "ml/mark": "here"})
     hosts = tmp_path / "hosts"
-    hosts.write_text(rooms.hosts_text(("algo-1", "algo-2"), ("127.0.0.101", "127.0.0.102")))
+    hosts.write_text(emulator.hosts_text(("algo-1", "algo-2"), ("127.0.0.101", "127.0.0.102")))
     before = snapshot()
     yield Room(tmp_path / "ml", hosts)
     assert snapshot() == before
@@ -263,9 +263,9 @@ def test_the_probe_leaves_nothing_behind(room: Room, tmp_path: Path) -> None:
 
 
 def test_without_namespaces_nothing_is_private(monkeypatch: pytest.MonkeyPatch) -> None:
-    rooms.is_private()
+    emulator.has_namespaces()
     monkeypatch.setenv("CLOUDTRAIN_NAMESPACES", "0")
-    assert not rooms.is_private()
+    assert not emulator.has_namespaces()
 
 
 def test_any_supported_python_can_enter() -> None:
@@ -332,7 +332,7 @@ def test_a_tree_has_the_files_and_channels_of_its_node_and_is_built_twice_alike(
     places = {"folder": tmp_path / "data", "file": tmp_path / "file.csv"}
     root = tmp_path / "nodes" / "1" / "ml"
     for _ in range(2):
-        rooms.build(job, job.containers[1], root, places)
+        emulator.create_folders(job, job.containers[1], root, places)
         assert json.loads((root / "input/config/resourceconfig.json").read_text())["current_host"] == "algo-2"
         assert json.loads((root / "input/config/hyperparameters.json").read_text()) == {"epochs": "3"}
         assert (root / "input/data/folder").readlink() == tmp_path / "data"
@@ -342,40 +342,40 @@ def test_a_tree_has_the_files_and_channels_of_its_node_and_is_built_twice_alike(
     assert names(root / "input/data/file") == ["file.csv"]
     assert names(tmp_path / "data") == ["a"]
 
-    rooms.build(job, job.containers[1], root, {})
+    emulator.create_folders(job, job.containers[1], root, {})
     assert not (root / "input/data/folder").is_symlink()
     with pytest.raises(FileNotFoundError, match="no-such-data"):
-        rooms.build(job, job.containers[1], root, {"empty": tmp_path / "no-such-data"})
+        emulator.create_folders(job, job.containers[1], root, {"empty": tmp_path / "no-such-data"})
 
 
 def test_links_of_channels_lead_to_their_place_in_a_container_too(room: Room, tmp_path: Path) -> None:
     write(tmp_path, {"data/a": "1"})
     job = a_job("train")
-    rooms.build(job, job.containers[0], room.root, {"train": tmp_path / "data"})
+    emulator.create_folders(job, job.containers[0], room.root, {"train": tmp_path / "data"})
     assert room.run("cat", "/opt/ml/input/data/train/a").stdout == "1"
 
 
 @pytest.mark.linux("a loopback address per node")
 def test_every_node_has_an_address_in_the_order_of_the_nodes() -> None:
-    assert rooms.addresses(0) == ()
-    assert rooms.addresses(1) == ("127.0.0.1",)
-    assert rooms.addresses(2) == ("127.0.0.101", "127.0.0.102")
-    many = rooms.addresses(1000)
+    assert emulator.addresses(0) == ()
+    assert emulator.addresses(1) == ("127.0.0.1",)
+    assert emulator.addresses(2) == ("127.0.0.101", "127.0.0.102")
+    many = emulator.addresses(1000)
     assert many[149:151] == ("127.0.0.250", "127.0.1.101")
     assert len(set(many)) == 1000
     assert list(many) == sorted(many)
     with pytest.raises(ValueError, match="1000"):
-        rooms.addresses(1001)
+        emulator.addresses(1001)
 
 
 def test_off_linux_all_nodes_share_an_address_and_nothing_is_private(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert rooms.addresses(3) == ("127.0.0.1",) * 3
-    assert not rooms.is_private()
+    assert emulator.addresses(3) == ("127.0.0.1",) * 3
+    assert not emulator.has_namespaces()
 
 
 def test_hosts_are_known_by_name() -> None:
-    text = rooms.hosts_text(("algo-1", "algo-10"), ("127.0.0.101", "127.0.0.102"))
+    text = emulator.hosts_text(("algo-1", "algo-10"), ("127.0.0.101", "127.0.0.102"))
     assert text.splitlines()[0] == "127.0.0.1 localhost"
     assert text.endswith("\n127.0.0.101 algo-1\n127.0.0.102 algo-10\n")
 
@@ -385,7 +385,7 @@ def test_a_command_enters_the_tree_or_names_it() -> None:
 
     def command(private: bool) -> tuple[tuple[str, ...], dict[str, str]]:
         hosts, root = Path("/run/hosts"), Path("/run/ml")
-        return rooms.command(container, root, hosts_file=hosts, address="addr", master="first", private=private)
+        return emulator.command(container, root, hosts_file=hosts, address="addr", master="first", private=private)
 
     argv, env = command(private=True)
     assert argv == (*PYTHON, str(ENTER), "/run/ml", "algo-2", "/run/hosts", "train", "it's")

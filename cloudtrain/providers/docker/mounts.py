@@ -10,9 +10,9 @@ from cloudtrain.errors import StorageError
 from cloudtrain.providers.aws.request import SOURCE
 from cloudtrain.providers.cloud.paths import ARCHIVE
 from cloudtrain.providers.docker.container_spec import Bind, ContainerLaunch, host_names
-from cloudtrain.providers.emulation import container as rooms
+from cloudtrain.providers.emulation import container as container_emulator
 from cloudtrain.providers.emulation.azureml import REHEARSAL_VARIABLES, AzureMLEmulator
-from cloudtrain.providers.emulation.base import threads
+from cloudtrain.providers.emulation.base import thread_variables
 from cloudtrain.providers.emulation.plain import PlainEmulator
 from cloudtrain.providers.emulation.sagemaker import SageMakerEmulator
 
@@ -30,7 +30,7 @@ class PlainContainers(PlainEmulator):
 
     def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
         """The request's own launches."""
-        self.lay_out(archive)
+        self.copy_source(archive)
         return [ContainerLaunch.from_json(launch) for launch in self.request["launches"]]
 
 
@@ -42,10 +42,10 @@ class SageMakerContainers(SageMakerEmulator):
 
     def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
         """The tree of each node, and what is mounted into it."""
-        places, share = {SOURCE: archive, **self.places()}, threads(self.paths, self.plan.cores)
+        places, share = {SOURCE: archive, **self.channel_paths()}, thread_variables(self.paths, self.plan.cores)
         launches = []
         for container, root in zip(self.job.containers, self.roots, strict=True):
-            rooms.build(self.job, container, root, {})
+            container_emulator.create_folders(self.job, container, root, {})
             binds = [Bind(source=str(root), target=ROOT)]
             for channel in self.job.channels:
                 if place := places.get(channel.name):
@@ -79,11 +79,11 @@ class AzureMLContainers(AzureMLEmulator):
         inside: dict[str, str] = {}
         shared: list[Bind] = []
         launches = []
-        for name, place in self.places().items():
+        for name, place in self.mount_paths().items():
             kind, _, own = name.partition(".")
             inside[name] = f"{MOUNTS}/{kind}/{own}" + ("" if place.is_dir() else f"/{place.name}")
             shared.append(Bind(source=str(place), target=inside[name], read_only=kind == "inputs"))
-        argv, share = ("/bin/sh", "-c", self.job.command_line(inside)), threads(self.paths, self.plan.cores)
+        argv, share = ("/bin/sh", "-c", self.job.command_line(inside)), thread_variables(self.paths, self.plan.cores)
         for process in self.job.processes:
             folder, host = self.working_folder(process.node), self.addresses[process.node]
             code = _read_only(archive, folder / ARCHIVE, f"{MOUNTS}/wd/{ARCHIVE}")

@@ -1,1 +1,1 @@
-"""A contract kept on this machine: a cloud's request executed here, its nodes as processes. No SDK."""
+"""Emulators of each contract on this machine: they execute a cloud's request with processes as nodes. No SDK."""

@@ -1,4 +1,4 @@
-"""What an emulator is: it makes a run's request ready to be executed here. And what those of rehearsals share."""
+"""The interface of emulators, which execute a run's request on this machine, and what those of the clouds share."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ LaunchT = TypeVar("LaunchT", bound=Launch, covariant=True)
 
 
 class Emulator(Protocol[LaunchT]):
-    """One run's request, made ready to be executed here. `LaunchT`: what it says of a node."""
+    """Executes the request of one run on this machine. `LaunchT`: the type of its launches."""
 
     max_runtime_seconds: int | None
     grace_seconds: int
     nodes_on_host: bool
-    """Whether a path that a node speaks of is a path of this machine."""
+    """Whether paths on a node are paths on this machine; not in containers."""
 
     def inherits(self, variable: str) -> bool:
-        """Whether the job sees this variable of the person's own environment."""
+        """Whether the job gets this variable from the user's environment."""
         ...
 
     def prepare(self, archive: Path) -> Sequence[LaunchT]:
-        """Lay everything out, and say what is to be started, one launch per node."""
+        """Create the folders and files of each node; returns one launch per node. `archive`: the source."""
         ...
 
     def sync(self) -> None:
-        """Called now and then while it runs: what must survive even if this machine dies."""
+        """Copy new checkpoints to the run's folder. Called about once a second while the job runs. OSError."""
         ...
 
     def clean_up(self) -> None:
-        """Called when the nodes' processes have ended: nothing that they have started goes on. CloudtrainError."""
+        """Remove what the nodes' processes leave running, after their end. CloudtrainError."""
         ...
 
     def collect(self) -> list[str]:
-        """Called once, when all is over: bring what the nodes left to where people look. What is to be said of it."""
+        """Collect the nodes' artifacts in the run's folder, once at the end; returns notes for the log."""
         ...
 
 
@@ -47,17 +47,18 @@ HOST_VARIABLES = {
     *("PATH", "HOME", "USER", "LANG", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"),
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PYTHONDONTWRITEBYTECODE"),
 }
-"""Variables that a program needs to run on this machine at all, whatever contract it runs under."""
+"""Variables that programs need on this machine, whatever the contract."""
 
 
 def search_path(python: str) -> str:
-    """The PATH of a rehearsal: the chosen Python comes first, as it is the image that is not there."""
+    """The PATH of a rehearsal: the configured Python comes first, in place of the image's."""
     return f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
-def threads(paths: RunPaths, cores: int) -> dict[str, str]:
-    """How many threads a rehearsed rank has, unless the spec says: all nodes stand on this machine, each cloud's on one
-    of its own. Too many threads cost factors, not percents: OpenMP's wait busily for each other.
+def thread_variables(paths: RunPaths, cores: int) -> dict[str, str]:
+    """OMP_NUM_THREADS for a rehearsed rank: all nodes share this machine's cores, unlike in a cloud.
+
+    Too many threads slow a job down several times, because OpenMP threads wait busily for each other.
     """
     job = json.loads(paths.job_file.read_text())
     share = cores // (job["nodes"] * job["processes"])

@@ -1,4 +1,4 @@
-"""One node's container as processes of this machine: its tree on disk, its private /opt/ml and its host name."""
+"""Emulates one node's container by processes: its folders on disk, its private /opt/ml and its host name."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 
 from cloudtrain.contracts.sagemaker import NodeContainer, TrainingJob
 
-# -I -S: the variables are the program's; a PYTHONPATH or PYTHONHOME among them is not meant for the one that enters.
+# -I -S: a PYTHONPATH or PYTHONHOME of the program must not affect the script that enters the namespace.
 _ENTER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
 
-_FIRST, _PER_BLOCK, _MOST = 101, 150, 1000
+_FIRST, _PER_BLOCK, _MAX_NODES = 101, 150, 1000
 
 
-def build(job: TrainingJob, container: NodeContainer, root: Path, places: Mapping[str, Path]) -> None:
-    """Lay out below `root` what SageMaker puts at /opt/ml. Doing it again changes nothing.
+def create_folders(job: TrainingJob, container: NodeContainer, root: Path, paths: Mapping[str, Path]) -> None:
+    """Create below `root` what SageMaker has at /opt/ml. Repeating it changes nothing.
 
-    `places` says where each channel's content lies on this machine, a folder or a single file: it is linked, not
-    copied. A channel without a place is an empty folder. FileNotFoundError when there is nothing at a place.
+    `paths`: content of each channel on this machine, a folder or a file, which is linked and not copied. A channel
+    without a path is an empty folder. FileNotFoundError if a path does not exist.
     """
-    channels = {root / channel.folder: places.get(channel.name) for channel in job.channels}
+    channels = {root / channel.folder: paths.get(channel.name) for channel in job.channels}
     for folder in channels:
-        if folder.is_symlink():  # from an earlier time
+        if folder.is_symlink():  # from an earlier start
             folder.unlink()
     for name in job.folders:
         (root / name).mkdir(parents=True, exist_ok=True)
@@ -47,28 +47,28 @@ def build(job: TrainingJob, container: NodeContainer, root: Path, places: Mappin
 
 
 def hosts_text(hosts: Sequence[str], addresses: Sequence[str]) -> str:
-    """An /etc/hosts that knows this machine and the nodes by name."""
+    """Content of an /etc/hosts with this machine and the nodes."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     lines += [f"{address} {host}" for host, address in zip(hosts, addresses, strict=True)]
     return "\n".join([*lines, ""])
 
 
 def addresses(count: int) -> tuple[str, ...]:
-    """One loopback address per node, in an order that is theirs as text too: that is how c10d ranks nodes.
+    """One loopback address per node, in lexicographic order, by which c10d ranks nodes. ValueError for too many.
 
     Linux answers on all of 127/8; elsewhere, and for a single node, it is 127.0.0.1.
     """
-    if count > _MOST:
-        raise ValueError(f"{count} nodes: one machine has loopback addresses for {_MOST}")
+    if count > _MAX_NODES:
+        raise ValueError(f"{count} nodes: one machine has loopback addresses for {_MAX_NODES}")
     if count == 1 or sys.platform != "linux":
         return ("127.0.0.1",) * count
     return tuple(f"127.0.{node // _PER_BLOCK}.{_FIRST + node % _PER_BLOCK}" for node in range(count))
 
 
-def is_private() -> bool:
-    """Whether this machine gives a process an /opt/ml and a host name of its own. CLOUDTRAIN_NAMESPACES=0: as if not.
+def has_namespaces() -> bool:
+    """Whether a process can have its own /opt/ml and host name here; CLOUDTRAIN_NAMESPACES=0 disables it.
 
-    Tried once per process, in a process of its own.
+    Tested once, in a child process.
     """
     return sys.platform == "linux" and os.environ.get("CLOUDTRAIN_NAMESPACES") != "0" and _probe()
 
@@ -87,9 +87,9 @@ def _probe() -> bool:
 def command(
     container: NodeContainer, root: Path, *, hosts_file: Path, address: str, master: str, private: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """What to execute for one node, and the variables that it gets on top of those a platform has anyway.
+    """The command of one node, and its variables.
 
-    Where nothing is private the tree is named by a variable, and the nodes find each other by address.
+    `private`: run it in namespaces; if not, variables name its folder and the nodes' addresses.
     """
     if private:
         return (*_ENTER, str(root), container.host, str(hosts_file), *container.argv), dict(container.env)

@@ -1,7 +1,7 @@
 """Becomes one node's container: a private /opt/ml, /etc/hosts and host name, then the program. Standard library only.
 
-    python -I -S enter.py ROOT HOST HOSTS_FILE PROGRAM [ARG...]
-    python -I -S enter.py --probe
+    python -I -S namespace.py ROOT HOST HOSTS_FILE PROGRAM [ARG...]
+    python -I -S namespace.py --probe
 
 Run by path in a process of its own, by any Python from 3.9 on: it replaces itself by PROGRAM, so that whoever started
 it is the program's own parent. Nothing of the machine is changed: all mounts are in a namespace that ends with the
@@ -21,7 +21,7 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x00020000, 0x04000000, 0x10000000  #
 MS_BIND, MS_PRIVATE, MS_REC = 1 << 12, 1 << 18, 1 << 14  # MS_... of sys/mount.h
 TREE, HOSTS = "/opt/ml", "/etc/hosts"
 CANNOT = 125
-USAGE = "usage: enter.py ROOT HOST HOSTS_FILE PROGRAM [ARG...] | enter.py --probe"
+USAGE = "usage: namespace.py ROOT HOST HOSTS_FILE PROGRAM [ARG...] | namespace.py --probe"
 
 
 def main(argv: list[str]) -> int:
@@ -58,7 +58,7 @@ def enter(root: str, host: str, hosts_file: str) -> None:
 
 
 def _unshare() -> None:
-    """Namespaces of our own; whoever may not make them alone may do so as a user in a namespace of users."""
+    """Create namespaces for this process; without privileges, inside a user namespace."""
     uid, gid = os.geteuid(), os.getegid()
     try:
         _call("unshare", CLONE_NEWNS | CLONE_NEWUTS)
@@ -70,7 +70,7 @@ def _unshare() -> None:
 
 
 def _add_mount_point() -> None:
-    """Another /opt for this process, with all that the machine's has, and a folder /opt/ml."""
+    """Mount an /opt with the content of the machine's and a folder /opt/ml."""
     parent, tree = os.path.split(TREE)
     os.chdir(parent)  # relative paths reach the old one also when the new one lies over it
     names = [name for name in os.listdir(".") if name != tree]
@@ -96,7 +96,7 @@ def _exec(program: list[str], env: dict[bytes, bytes]) -> None:
 
 
 def _given_environment() -> dict[bytes, bytes]:
-    """What we were started with: Python itself changes LC_CTYPE where the locale is C, or none is set."""
+    """The environment at the start of the process: Python itself changes LC_CTYPE if the locale is C."""
     with open("/proc/self/environ", "rb") as file:
         entries = [entry.partition(b"=") for entry in file.read().split(b"\0")]
     return {name: value for name, _, value in entries if name}
@@ -125,7 +125,7 @@ def _mount(source: str, target: str, flags: int = 0, kind: str = "none", options
 
 
 def _call(name: str, *arguments: object, about: tuple[str, ...] = ()) -> None:
-    """Call the C library, which Python does not offer this of: os.unshare came with 3.12, mount never did."""
+    """Call a function of the C library that Python lacks: os.unshare came with 3.12, mount never did."""
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, " ".join([name, *map(repr, about)]) + f": {os.strerror(number)}")

@@ -1,4 +1,4 @@
-"""A run under the plain contract: the nodes are launchers that share the run's own folders."""
+"""Runs a job under the plain contract: the nodes are launchers that share the run's folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudtrain.source.results import copy_results
 
 
 class PlainEmulator:
-    """The plain contract: the nodes share the run's own folders, so there is nothing to keep or to collect."""
+    """The plain contract: the nodes share the run's folders, so nothing is synced or collected."""
 
     nodes_on_host = True
 
@@ -22,16 +22,16 @@ class PlainEmulator:
         self.grace_seconds = request["grace_seconds"]
 
     def inherits(self, variable: str) -> bool:
-        """All but our own: the job runs as the person would run it."""
+        """All variables but ours: the job runs as the user would run it."""
         return not variable.startswith("CLOUDTRAIN_")
 
     def prepare(self, archive: Path) -> Sequence[Launch]:
         """The request's own launches."""
-        self.lay_out(archive)
+        self.copy_source(archive)
         return [Launch.from_json(launch) for launch in self.request["launches"]]
 
-    def lay_out(self, archive: Path) -> None:
-        """A copy of the source for each node; the checkpoints of the run that this one goes on from."""
+    def copy_source(self, archive: Path) -> None:
+        """Copy the source for each node, and the checkpoints of the run that this one resumes."""
         from cloudtrain.source import unpack
 
         if self.request["resume_from"]:
@@ -40,13 +40,13 @@ class PlainEmulator:
             unpack(archive, self.paths.source(launch["node"]))
 
     def sync(self) -> None:
-        """Nothing: they write where it stays."""
+        """Nothing: nodes write to the run's folder."""
 
     def clean_up(self) -> None:
-        """Nothing: all that a node starts is a process that carries the run's mark."""
+        """Nothing: the supervisor ends all processes of the run."""
 
     def collect(self) -> list[str]:
-        """Nothing: they wrote where people look."""
+        """Nothing: nodes write to the run's folder."""
         return []
 
 

@@ -25,7 +25,7 @@ class EmulatedPlan:
     gpus: int | None
     """GPUs per node, where the machine that the request names decides it."""
     folder: str
-    """The job's folder: places of this machine count from it."""
+    """The job's folder; relative paths count from it."""
     resume_from: str
     inputs: Mapping[str, Mapping[str, str]]
     """By name: what the spec says per provider."""
@@ -76,21 +76,21 @@ class EmulatedPlan:
 
     def local_input(self, name: str) -> str:
         """Where this machine has an input, by the spec; empty when it says nothing of it."""
-        place = self._on_this_machine(self.inputs[name])
-        return str(Path(self.folder) / Path(place).expanduser()) if place else ""
+        location = self._on_this_machine(self.inputs[name])
+        return str(Path(self.folder) / Path(location).expanduser()) if location else ""
 
     def local_secrets(self) -> dict[str, str]:
         """Where this machine has the secrets that the spec says a local place for."""
-        found = {name: self._on_this_machine(places) for name, places in self.secrets.items()}
-        return {name: place for name, place in found.items() if place}
+        found = {name: self._on_this_machine(locations) for name, locations in self.secrets.items()}
+        return {name: location for name, location in found.items() if location}
 
-    def _on_this_machine(self, places: Mapping[str, str]) -> str:
+    def _on_this_machine(self, locations: Mapping[str, str]) -> str:
         """What the spec says for the provider that runs it here, for any run on this machine, or for all providers.
 
         Empty where that is an address: it is brought from there as the cloud would.
         """
-        place = declaration_of(self.provider).location_for(places) or ""
-        return "" if "://" in place else place
+        location = declaration_of(self.provider).location_for(locations) or ""
+        return "" if "://" in location else location
 
 
 def emulated_plan(run: RunFolder) -> EmulatedPlan:

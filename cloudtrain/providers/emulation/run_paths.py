@@ -1,4 +1,4 @@
-"""Where a local run keeps what."""
+"""Files and folders of a run on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class RunPaths:
-    """The places of one run."""
+    """Paths in the folder of one run."""
 
     run: Path
 
@@ -34,27 +34,27 @@ class RunPaths:
 
     @property
     def lock(self) -> Path:
-        """Held by the supervisor as long as it lives; holds its process id."""
+        """Locked by the supervisor while it lives; contains its process id."""
         return self.run / "supervisor.lock"
 
     @property
     def supervisor_file(self) -> Path:
-        """Which process the supervisor is; its time is the supervisor's last heartbeat."""
+        """Identity of the supervisor's process; its modification time is the last heartbeat."""
         return self.run / "supervisor.json"
 
     @property
     def stop_file(self) -> Path:
-        """There once a stop was asked for: the supervisor looks for it, wherever it runs."""
+        """Exists once a stop was requested; the supervisor checks it."""
         return self.run / "stop"
 
     @property
     def end_on_full_disk(self) -> Path:
-        """How it has ended, where the disk was too full for an event of it."""
+        """How the run ended, if the disk was too full for the event."""
         return self.run / "last-word"
 
     @property
     def supervisor_log(self) -> Path:
-        """What the supervisor itself has to say: nothing, unless it breaks."""
+        """Output of the supervisor itself; empty unless it fails."""
         return self.run / "logs" / "supervisor.log"
 
     def source(self, node: int | str) -> Path:

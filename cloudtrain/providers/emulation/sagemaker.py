@@ -1,4 +1,4 @@
-"""A rehearsal as SageMaker: its request executed here, one container per node, each with its own /opt/ml."""
+"""Emulates SageMaker on this machine: one emulated container per node, each with its own /opt/ml."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cloudtrain.errors import StorageError, UsageError
 from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
 from cloudtrain.providers.cloud.paths import ARCHIVE
-from cloudtrain.providers.emulation import container as rooms
+from cloudtrain.providers.emulation import container as container_emulator
 from cloudtrain.providers.emulation.base import (
     HOST_VARIABLES,
     search_path,
-    threads,
+    thread_variables,
 )
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
@@ -25,10 +25,10 @@ from cloudtrain.providers.emulation.storage_sync import FileStates, merge, sync_
 
 
 class SageMakerEmulator:
-    """A CreateTrainingJob request, executed as SageMaker would: one container per node, each with its own /opt/ml.
+    """Executes a CreateTrainingJob request as SageMaker would.
 
-    What the request says of S3 is answered by this machine: the archive at hand, local folders for inputs that have
-    one, the run's own folders for checkpoints, model and output. Inputs without a local place come from S3.
+    Local files replace S3: the source archive, the local folders of inputs, and the run's own folders for checkpoints,
+    model and output. Inputs without a local folder are downloaded from S3.
     """
 
     nodes_on_host = True
@@ -43,23 +43,23 @@ class SageMakerEmulator:
         self.roots = [paths.run / "nodes" / str(container.node) / "ml" for container in self.job.containers]
 
     def inherits(self, variable: str) -> bool:
-        """What a program needs to run on this machine at all, and AWS's own in place of the job's role.
+        """HOST_VARIABLES, and the AWS credentials, which replace the job's role.
 
-        SageMaker's containers see nothing of the person's shell; what is missing there is to be missed here.
+        SageMaker's containers do not see the user's shell, so nothing else is passed on.
         """
         return variable in HOST_VARIABLES or variable.startswith(("AWS_", "LC_"))
 
     def prepare(self, archive: Path) -> Sequence[Launch]:
-        """The tree of each node, with its files and channels, and the command that enters it."""
-        places = {SOURCE: self._source(archive), **self.places()}
-        addresses, private = rooms.addresses(len(self.roots)), rooms.is_private()
+        """Create /opt/ml of each node with its files and channels; the launches enter it."""
+        paths = {SOURCE: self._source(archive), **self.channel_paths()}
+        addresses, private = container_emulator.addresses(len(self.roots)), container_emulator.has_namespaces()
         hosts = self.paths.run / "hosts"
-        hosts.write_text(rooms.hosts_text(self.job.hosts, addresses))
-        machine = {"PATH": search_path(self.plan.python), **threads(self.paths, self.plan.cores)}
+        hosts.write_text(container_emulator.hosts_text(self.job.hosts, addresses))
+        machine = {"PATH": search_path(self.plan.python), **thread_variables(self.paths, self.plan.cores)}
         launches = []
         for container, root, address in zip(self.job.containers, self.roots, addresses, strict=True):
-            rooms.build(self.job, container, root, places)
-            argv, env = rooms.command(
+            container_emulator.create_folders(self.job, container, root, paths)
+            argv, env = container_emulator.command(
                 container, root, hosts_file=hosts, address=address, master=addresses[0], private=private
             )
             env, secrets = {**machine, **env}, self.plan.local_secrets()
@@ -67,31 +67,31 @@ class SageMakerEmulator:
         return launches
 
     def sync(self) -> None:
-        """Checkpoints are uploaded as they come, from every node to one place."""
+        """Copy new checkpoints of every node into the run's checkpoint folder."""
         for root in self.roots:
             sync_folder(root / self.job.checkpoints, self.paths.checkpoints, self.seen.setdefault(root, {}))
 
     def clean_up(self) -> None:
-        """Nothing: all that a node starts is a process that carries the run's mark."""
+        """Nothing: the supervisor ends all processes of the run."""
 
     def collect(self) -> list[str]:
-        """All nodes' model folders become one, and so do their output folders."""
+        """Merge the model folders of all nodes into one, and their output folders too."""
         self.sync()
-        said: list[str] = []
+        notes: list[str] = []
         for folder, into in (("model", self.paths.model), ("output/data", self.paths.output)):
-            for name in merge([root / folder for root in self.roots], into, f"{ROOT}/{folder}", said.append):
-                said.append(f"several nodes wrote {folder}/{name}, each something else: node 0's comes first")
-        return said
+            for name in merge([root / folder for root in self.roots], into, f"{ROOT}/{folder}", notes.append):
+                notes.append(f"several nodes wrote {folder}/{name}, each something else: node 0's comes first")
+        return notes
 
-    def places(self) -> dict[str, Path]:
-        """Where the content of each channel lies on this machine, but for the source's."""
-        places = {JOB: self.paths.job_file}
+    def channel_paths(self) -> dict[str, Path]:
+        """Path of the content of each channel on this machine, except the source's."""
+        paths = {JOB: self.paths.job_file}
         for channel in self.job.channels:
             if channel.name not in (SOURCE, JOB):
                 resume = self.plan.resume_from
-                given = resume if channel.name == RESUME else self.plan.local_input(channel.name)
-                places[channel.name] = self._downloaded(channel.name, given or channel.uri)
-        return places
+                location = resume if channel.name == RESUME else self.plan.local_input(channel.name)
+                paths[channel.name] = self._downloaded(channel.name, location or channel.uri)
+        return paths
 
     def _source(self, archive: Path) -> Path:
         source = self.paths.run / "inputs" / SOURCE
@@ -100,17 +100,17 @@ class SageMakerEmulator:
             (source / ARCHIVE).symlink_to(archive)
         return source
 
-    def _downloaded(self, name: str, place: str) -> Path:
-        if not place.startswith("s3://"):
-            return Path(place).resolve()
+    def _downloaded(self, name: str, uri: str) -> Path:
+        if not uri.startswith("s3://"):
+            return Path(uri).resolve()
         from cloudtrain.providers.aws.results import download_folder
 
         try:
             from cloudtrain.providers.aws.client import aws
         except ImportError as error:
-            raise UsageError(f"input {name}: {place} cannot be read without boto3: {error}") from None
+            raise UsageError(f"input {name}: {uri} cannot be read without boto3: {error}") from None
 
         folder = self.paths.run / "inputs" / name
-        if not download_folder(aws(self.plan.target_config(AwsConfig).region), place, folder, None):
-            raise StorageError(f"input {name}: there is nothing at {place}")
+        if not download_folder(aws(self.plan.target_config(AwsConfig).region), uri, folder, None):
+            raise StorageError(f"input {name}: there is nothing at {uri}")
         return folder

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from cloudtrain.contracts.sagemaker import FAILURE_CHARACTERS, FAILURE_FILE, NodeContainer, TrainingJob
-from cloudtrain.providers.emulation import container as rooms
+from cloudtrain.providers.emulation import container as container_emulator
 from cloudtrain.providers.local.processes import free_port
 from tests.fakes.containers import Container as Process
 
@@ -54,16 +54,21 @@ class ContainerGroup:
         """A fresh tree for each, with the channels still empty."""
         for container, root in zip(self.job.containers, self.roots, strict=True):
             root.mkdir(parents=True)
-            rooms.build(self.job, container, root, {})
+            container_emulator.create_folders(self.job, container, root, {})
 
     def start(self) -> None:
         """All of them, on addresses of loopback of their own."""
-        addresses, port = rooms.addresses(len(self.roots)), free_port()
+        addresses, port = container_emulator.addresses(len(self.roots)), free_port()
         hosts = self._folder / "hosts"
-        hosts.write_text(rooms.hosts_text(self.job.hosts, addresses))
+        hosts.write_text(container_emulator.hosts_text(self.job.hosts, addresses))
         for container, root, address in zip(self.job.containers, self.roots, addresses, strict=True):
-            argv, env = rooms.command(
-                container, root, hosts_file=hosts, address=address, master=addresses[0], private=rooms.is_private()
+            argv, env = container_emulator.command(
+                container,
+                root,
+                hosts_file=hosts,
+                address=address,
+                master=addresses[0],
+                private=container_emulator.has_namespaces(),
             )
             # One machine has one set of ports, however many containers are on it.
             own = self._environment(container, root) | env | {"CLOUDTRAIN_MASTER_PORT": str(port)}
