@@ -52,7 +52,9 @@ def without_sdk_output() -> Iterator[None]:
         return
     for name in ("azure", "msal", "urllib3", *logging.root.manager.loggerDict):
         if name.startswith(("azure", "msal", "urllib3")):  # some loggers have a level of their own
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+            logger = logging.getLogger(name)
+            if logger.level != logging.CRITICAL:  # setting a level takes long: it empties the caches of all loggers
+                logger.setLevel(logging.CRITICAL)
     with warnings.catch_warnings(), _without_stderr():
         warnings.simplefilter("ignore")
         yield
