@@ -21,8 +21,9 @@ from cloudtrain.providers.cloud.idempotent_create import reconcile
 from cloudtrain.providers.cloud.log_attempt import LogAttempt
 from cloudtrain.providers.cloud.outcome import FinalState, all_nodes_reported, ended_event, incomplete_shutdown
 from cloudtrain.runs import events
+from cloudtrain.runs.events import Event
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import Event, LogPart, Observation, Positions, Record
+from cloudtrain.runs.observation import LogPart, Observation, Positions, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.source.extract import extract
 

@@ -6,10 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.runs import events
-
-Event = events.Event | Mapping[str, Any]
-"""An event, or the mapping that `events.from_json` makes one of."""
+from cloudtrain.runs.events import Event
 
 Positions = Mapping[str, Mapping[str, Any]]
 """How far each log of a job was read, by the log's name in its cloud."""

@@ -28,11 +28,11 @@ from cloudtrain.providers.local.supervisor_status import (
     send_stop_signal,
     supervisor_state,
 )
-from cloudtrain.runs.events import Ended, Phase
+from cloudtrain.runs.events import Ended, Event, Phase
 from cloudtrain.runs.files import private_opener, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.identity import ProcessIdentity
-from cloudtrain.runs.observation import Event, Observation, Record
+from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.runs.state import RunState
 from cloudtrain.source.results import copy_results
 
