@@ -1,4 +1,4 @@
-"""The edge to AWS: the one module that calls boto3, and that turns its errors into ours."""
+"""The only module that calls boto3. Translates its errors."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ from cloudtrain.providers import Progress
 from cloudtrain.providers.aws.errors import translated
 
 STALE_SECONDS = 86_400
-"""An upload in parts that was begun so long ago has nobody any more who ends it."""
+"""A multipart upload that started longer ago is abandoned."""
 ONE_REQUEST_BYTES = 8 * 2**20
 """Up to this size an object is sent in one request; more goes in parts (boto3's own threshold)."""
 
 
 class AwsClient:
-    """One region of one account, as the environment's credentials see it. Every method is one call, or one transfer."""
+    """One region of one account, with the user's credentials. Every method may raise CloudError."""
 
     def __init__(self, region: str) -> None:
         self.region = region
         self._clients: dict[str, Any] = {}
 
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One call of one service. CloudError when it fails for good; boto3 has then tried again by itself."""
+        """Call an operation of a service, with boto3's retries; returns its response."""
         return self._answer(self._client(service), operation, parameters)
 
     def call_once(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """The same without boto3's own second try: for a call whose outcome must be known of each try."""
+        """The same without retries, for calls where the outcome of each attempt must be known."""
         return self._answer(self._client(service, attempts=1), operation, parameters)
 
     @property
     def attempts(self) -> int:
-        """How often boto3 would try a call, by AWS's own setting."""
+        """How often boto3 tries a call, by AWS_MAX_ATTEMPTS."""
         text = os.environ.get("AWS_MAX_ATTEMPTS", "")
         return max(1, int(text)) if text.isdecimal() else 3
 
     def pages(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
-        """The same for a call that answers in pages."""
+        """Call a paginated operation; yields its pages."""
         try:
             yield from self._client(service).get_paginator(operation).paginate(**parameters)
         except (ClientError, BotoCoreError, Boto3Error) as error:
             raise translated(error, operation, self.region) from error
 
     def put_once(self, bucket: str, key: str, path: Path, kms_key: str | None, progress: Progress | None) -> bool:
-        """Store a file under a name that stands for its content, unless it is there; True if it was sent.
+        """Store a file whose key is derived from its content, unless it exists; True if it was sent.
 
-        A small one is sent under the condition that the name is free: one call in any case. A large one is asked
-        for first, and sent in parts.
+        A small file is sent with the condition that the key is free, in one call. A large one is looked up first, and
+        sent in parts.
         """
         size = path.stat().st_size
         if size <= ONE_REQUEST_BYTES:
@@ -71,7 +71,7 @@ class AwsClient:
         return True
 
     def put(self, bucket: str, key: str, content: bytes, kms_key: str | None, *, only_new: bool = False) -> bool:
-        """Store an object in one call; False if `only_new` and the name is taken."""
+        """Store an object in one call; False if `only_new` and the key exists."""
         condition = {"IfNoneMatch": "*"} if only_new else {}
         try:
             self._client("s3").put_object(Bucket=bucket, Key=key, Body=content, **_encryption(kms_key), **condition)
@@ -85,7 +85,7 @@ class AwsClient:
         return True
 
     def exists(self, bucket: str, key: str) -> bool:
-        """Whether there is an object of that name."""
+        """Whether an object exists."""
         try:
             self._client("s3").head_object(Bucket=bucket, Key=key)
         except (ClientError, BotoCoreError) as error:
@@ -96,13 +96,13 @@ class AwsClient:
         return True
 
     def objects(self, bucket: str, prefix: str) -> Iterator[tuple[str, int]]:
-        """Names and sizes in bytes of all objects below a prefix."""
+        """Keys and sizes in bytes of all objects with a prefix."""
         for page in self.pages("s3", "list_objects_v2", Bucket=bucket, Prefix=prefix):
             for item in page.get("Contents", []):
                 yield item["Key"], item["Size"]
 
     def download(self, bucket: str, key: str, path: Path, progress: Progress | None = None, size: int = 0) -> None:
-        """Bring one object; the file is there whole or not at all."""
+        """Download one object; the file appears only when it is complete. `size`: in bytes, for `progress`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
         try:
@@ -130,9 +130,9 @@ class AwsClient:
             raise translated(error, "put_object", self.region, place=f"s3://{bucket}/{key}") from error
 
     def _abort_stale_uploads(self, bucket: str, key: str) -> None:
-        """Give up what killed clients have left of this object: parts of an upload that nobody ends are billed.
+        """Abort multipart uploads of this object that killed clients have left: their parts are billed.
 
-        boto3 gives up by itself what fails while it lives. One that is young may be another client's, at work.
+        boto3 aborts failed uploads of living clients itself. A recent one may be another client's, in progress.
         """
         s3 = self._client("s3")
         with suppress(ClientError, BotoCoreError):  # whoever lacks the right has stored the object all the same
@@ -161,7 +161,7 @@ class AwsClient:
 
 @cache
 def aws(region: str) -> AwsClient:
-    """The connection to a region; one per process, so that credentials are looked up once."""
+    """The client of a region; one per process, so that credentials are looked up once."""
     return AwsClient(region)
 
 

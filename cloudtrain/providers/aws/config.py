@@ -1,4 +1,4 @@
-"""What a SageMaker job needs to know of its account, decided when it is planned."""
+"""The settings of a SageMaker job's account, fixed when it is planned."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AwsConfig(CloudConfig):
-    """Account, place and network of a SageMaker job. Of a run that another machine has started, less is known."""
+    """Account, region and network of a SageMaker job. Less is known of runs that another machine started."""
 
     region: str
     role: str = ""

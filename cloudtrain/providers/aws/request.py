@@ -38,12 +38,12 @@ _METRICS = ("loss", "val_loss", "val_accuracy", "samples_per_s")
 
 
 def run_uri(bucket: str, run_id: str) -> str:
-    """Where all that belongs to one run lies, without a slash at the end."""
+    """The S3 URI of everything that belongs to a run, without a slash at the end."""
     return f"s3://{bucket}/{PREFIX}/runs/{run_id}"
 
 
 def source_uri(bucket: str, digest: str) -> str:
-    """The folder of one source archive; the same content is the same place for every run."""
+    """The S3 URI of a source archive's folder; all runs with the same source share it."""
     return f"s3://{bucket}/{PREFIX}/sources/{digest}/"
 
 

@@ -1,4 +1,4 @@
-"""What an Azure ML job needs to know of its workspace, decided when it is planned."""
+"""The settings of an Azure ML job's workspace, fixed when it is planned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AzureConfig(CloudConfig):
-    """Workspace, compute and storage of an Azure ML job. Of a run that another machine has started, less is known."""
+    """Workspace, compute and storage of an Azure ML job. Less is known of runs that another machine started."""
 
     subscription: str
     """Its id."""

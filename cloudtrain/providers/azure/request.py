@@ -65,7 +65,7 @@ _IDENTITIES = {"managed": "managed", "user": "user_identity"}
 
 
 def run_uri(datastore: str, run_id: str) -> str:
-    """Where all that belongs to one run lies, without a slash at the end."""
+    """The datastore URI of everything that belongs to a run, without a slash at the end."""
     return f"azureml://datastores/{datastore}/paths/{PREFIX}/runs/{run_id}"
 
 

@@ -1,4 +1,4 @@
-"""Containers and networks of runs that nobody watches any more: those who would have removed them were killed."""
+"""Removes containers and networks of runs whose supervisor was killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloudtrain.runs.store import CLEANUP_FOLDER
 
 
 def remove_leftovers(run: Path) -> str:
-    """Remove all that is a run's; what there is to say of it. An engine that does not answer is no hindrance."""
+    """Remove a run's containers and networks; returns a note, also if the engine does not answer."""
     try:
         count = remove_containers(run)
     except CloudtrainError as error:
@@ -24,13 +24,13 @@ def remove_leftovers(run: Path) -> str:
 
 
 def clean_up_ended_run(run: Path) -> None:
-    """Remove what an ended run has left because the engine was away at its end; if it still is, at a later look."""
+    """Remove what an ended run has left because the engine was unreachable at its end."""
     if cleanup_marker(run).exists() and supervisor_state(run) in (SupervisorState.DEAD, SupervisorState.NOT_STARTED):
         remove_leftovers(run)
 
 
 def clean_up_dead_runs(data_dir: Path) -> None:
-    """Remove all that belongs to runs of this data folder whose supervisor is proven to be gone."""
+    """Remove containers and networks of all runs of a data folder whose supervisor is dead."""
     with docker_engine() as engine:
         for run_id in sorted(engine.labelled({DATA_LABEL: str(data_dir)}, RUN_LABEL)):
             run = data_dir / "runs" / run_id
@@ -40,7 +40,7 @@ def clean_up_dead_runs(data_dir: Path) -> None:
 
 
 def remove_containers(run: Path) -> int:
-    """Remove all that is a run's in the engine; how many containers there were. CloudtrainError when it cannot be."""
+    """Remove a run's containers and networks; returns the number of containers. CloudtrainError if that fails."""
     with docker_engine() as engine:
         count = engine.clear(labels_of(run))
     cleanup_marker(run).unlink(missing_ok=True)
@@ -48,10 +48,10 @@ def remove_containers(run: Path) -> int:
 
 
 def cleanup_marker(run: Path) -> Path:
-    """There as long as the engine may have something of the run: also after an end in which it could not be asked."""
+    """A file that exists as long as the engine may have containers or networks of the run."""
     return run.parents[1] / CLEANUP_FOLDER / run.name
 
 
 def labels_of(run: Path) -> dict[str, str]:
-    """What tells a run's containers and network from all others, also from those of a run of that id elsewhere."""
+    """Labels of a run's containers and networks; the data folder tells runs of the same id apart."""
     return {RUN_LABEL: run.name, DATA_LABEL: str(run.parents[1])}
