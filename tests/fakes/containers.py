@@ -1,4 +1,4 @@
-"""One container: its process with all its children, and whoever reads what they print."""
+"""One container: a process with all its children, and a thread that reads their output."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from typing import IO
 from cloudtrain.providers.local.supervisor_status import RUN_DIR_VARIABLE, end_orphans
 
 READ_SECONDS = 5
-"""How long the rest of what a container has said may take; only what hid from us can hold its pipe open longer."""
+"""How long to wait for the last output of a container; only an escaped process keeps its pipe open longer."""
 
 ONE_CORE = {"OMP_NUM_THREADS": "1"}
-"""All machines of an imitated cloud are this one: threads of several would wait busily for each other."""
+"""All nodes of an imitated cloud share this machine: with more threads they would compete for its cores."""
 
-Listen = Callable[[IO[bytes]], None]
-"""Takes all that is said, in a thread of its own."""
+ReadOutput = Callable[[IO[bytes]], None]
+"""Reads all output of a container; called in a thread of its own."""
 
 
 class Container:
     """A container that runs as a process of this machine. OSError when there is no such program."""
 
     def __init__(
-        self, name: str, root: Path, argv: Sequence[str], env: Mapping[str, str], *, cwd: Path, listen: Listen
+        self, name: str, root: Path, argv: Sequence[str], env: Mapping[str, str], *, cwd: Path, read_output: ReadOutput
     ) -> None:
         """`root`: a folder of its own, by which its processes are found again."""
-        self.name, self.root, self._listen = name, root, listen
+        self.name, self.root, self._read_output = name, root, read_output
         self.code: int | None = None
         self._tmp = tempfile.mkdtemp(prefix="loopback-tmp-")  # a container's own /tmp goes with it
         try:
@@ -67,7 +67,7 @@ class Container:
             self._process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
-        """SIGKILL to whatever is left of it, and take leave."""
+        """SIGKILL to all that is left of it; its exit code is set afterwards."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         end_orphans(self.root)
@@ -79,8 +79,8 @@ class Container:
     def _read(self) -> None:
         if self._process.stdout is None:
             raise RuntimeError("a container was started without a pipe")
-        with self._process.stdout as said:
-            self._listen(said)
+        with self._process.stdout as output:
+            self._read_output(output)
 
 
 def processes_below(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Things that go wrong on the way to a cloud: which, at which call, how often."""
+"""Faults that a test injects into calls of a cloud: their kind, at which call they begin, how often they occur."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOW_SECONDS = 0.3
 
 @dataclass(kw_only=True)
 class Fault:
-    """One thing to go wrong."""
+    """One fault."""
 
     kind: FaultKind
     service: str | None = None
@@ -26,11 +26,11 @@ class Fault:
     seconds: float = SLOW_SECONDS
     """For `slow`: until the call is answered."""
     index: int | None = None
-    """Its place among all calls instead, from 0."""
+    """Instead of service and operation: the index of the call among all calls, from 0."""
     seen: int = 0
 
     def applies_to(self, call: Call, index: int) -> bool:
-        """Whether this call is the one. Counts it, if it fits."""
+        """Whether the fault applies to this call. A call that matches is counted."""
         if self.index is not None:
             return self.index == index
         if self.service not in (None, call.service) or self.operation not in (None, call.operation):
@@ -40,7 +40,7 @@ class Fault:
 
 
 class HeldRequests:
-    """Where calls wait that get no answer, until they are let go or their clients are gone."""
+    """Requests that are held without a response until they are released or their clients have gone."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -60,14 +60,14 @@ class HeldRequests:
                 raise TimeoutError(f"{self._waiting} of {count} calls hang after {seconds} s")
 
     def release(self, *, for_good: bool = False) -> None:
-        """Let go those that hang now, or whoever comes."""
+        """Release the requests that are held now; `for_good`: also all that follow."""
         with self._changed:
             self._releases += 1
             self._open |= for_good
             self._changed.notify_all()
 
     def hang(self, is_gone: Callable[[], bool]) -> bool:
-        """Wait; False when the client has gone, or everything ends."""
+        """Hold a request; False when its client has gone or the server closes."""
         with self._changed:
             releases = self._releases
             self._waiting += 1
@@ -75,5 +75,5 @@ class HeldRequests:
             while not (self._open or self._releases != releases or is_gone()):
                 self._changed.wait(0.02)
             self._waiting -= 1
-            # Who is let go may have gone a moment before.
+            # The client of a released request may have gone a moment before.
             return self._releases != releases and not self._open and not is_gone()

@@ -1,4 +1,4 @@
-"""What goes over the wire of an imitated cloud: a request, its answer, and which call of which service it is."""
+"""HTTP messages of an imitated cloud: a request, its response, and the call of a service that it is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """One HTTP answer."""
+    """One HTTP response."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -41,7 +41,7 @@ class Call(NamedTuple):
 
 
 class ServiceError(Exception):
-    """An error as a service tells it to its client."""
+    """An error that a service returns to its client."""
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(f"{code}: {message}")

@@ -18,7 +18,7 @@ from tests.fakes.messages import Call, Request, Response, ServiceError
 from tests.fakes.server import Server
 
 SERVICE = "loopback registry"
-NOBODY = "00000000-0000-0000-0000-000000000000"
+REFRESH_TOKEN_USER = "00000000-0000-0000-0000-000000000000"
 """Whose password is a refresh token, by ACR's rules."""
 _NAME = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _PATH = re.compile(rf"/v2/({_NAME}(?:/{_NAME})*)/(manifests|blobs)/([\w][\w.-]{{0,127}}|sha256:[0-9a-f]{{64}})")
@@ -33,18 +33,18 @@ _FAULTS = {
 class Registry(Server):
     """Repositories at `host`. `users` may read all of them, others what is `public`.
 
-    `asks`: for nothing, for a name and password (Basic), or for a token of its own service (Bearer).
+    `auth`: for nothing, for a name and password (Basic), or for a token of its own service (Bearer).
     """
 
-    def __init__(self, asks: Literal["nothing", "basic", "bearer"] = "nothing", tenant: Tokens | None = None) -> None:
+    def __init__(self, auth: Literal["nothing", "basic", "bearer"] = "nothing", tenant: Tokens | None = None) -> None:
         self.unexpected_errors: list[str] = []
         super().__init__(self.unexpected_errors)
-        self.asks, self.tenant = asks, tenant
+        self.auth, self.tenant = auth, tenant
         self.users = {"me": "secret:with a colon"}
         self.public: set[str] = set()
         self.realm, self.token_field = f"{self.url}/token", "token"
         self.sends_digest = True
-        self.elsewhere: Registry | None = None
+        self.redirect_to: Registry | None = None
         """Where it sends those who want a manifest."""
         self.host = f"127.0.0.1:{self.port}"
         self.blobs = BlobStore(self.unexpected_errors)
@@ -72,13 +72,13 @@ class Registry(Server):
 
     def rejection(self, request: Request, call: Call) -> Response | None:
         found = _PATH.fullmatch(urlsplit(request.target).path)
-        if self.asks == "nothing" or (found is None and call.operation != "Ping"):
+        if self.auth == "nothing" or (found is None and call.operation != "Ping"):
             return None
         if found is None:  # an engine asks how to log in before it asks for anything else
             bearer = f'Bearer realm="{self.realm}",service="{SERVICE}"'
-            return _refused(UNKNOWN_USER, bearer if self.asks == "bearer" else 'Basic realm="loopback"')
+            return _refused(UNKNOWN_USER, bearer if self.auth == "bearer" else 'Basic realm="loopback"')
         kind, _, proof = request.headers.get("authorization", "").partition(" ")
-        if self.asks == "basic":
+        if self.auth == "basic":
             known = kind == "Basic" and self._is_user(proof)
             return None if known or found[1] in self.public else _refused(UNKNOWN_USER, 'Basic realm="loopback"')
         scope = f"repository:{found[1]}:pull"
@@ -126,12 +126,12 @@ class Registry(Server):
             raise ServiceError("UNAUTHORIZED", "this registry belongs to another tenant", 401)
         if self.tenant.audience(f"Bearer {form.get('access_token')}") != REGISTRY_AUDIENCE:
             raise ServiceError("UNAUTHORIZED", "authentication required", 401)
-        self.users[NOBODY] = self._refresh
+        self.users[REFRESH_TOKEN_USER] = self._refresh
         return _json(200, {"refresh_token": self._refresh})
 
     def _manifest(self, request: Request) -> Response:
-        if self.elsewhere:
-            return Response(307, [("Location", f"{self.elsewhere.url}{request.target}")], b"")
+        if self.redirect_to:
+            return Response(307, [("Location", f"{self.redirect_to.url}{request.target}")], b"")
         repository, _, reference = _PATH.fullmatch(urlsplit(request.target).path).groups()  # type: ignore[union-attr]
         stored = self.images.find(repository, reference)
         if stored is None:

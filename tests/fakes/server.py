@@ -1,4 +1,4 @@
-"""The one address that clients know a cloud by: an HTTP server that writes down every call and lets faults strike."""
+"""The HTTP server of an imitated cloud: it records every call and injects faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.limits import HANG_SECONDS
 
 
 class Server(ABC):
-    """Answers on loopback. `calls` are all requests that came, in order, repeated ones too."""
+    """Serves on loopback. `calls` are all requests in order of arrival, retries included."""
 
     def __init__(self, unexpected_errors: list[str], tls: ssl.SSLContext | None = None) -> None:
         self.calls: list[Call] = []
@@ -43,15 +43,15 @@ class Server(ABC):
 
     @abstractmethod
     def call_of(self, request: Request) -> Call | None:
-        """Which call a request is. None: no part of the cloud, but of reaching it; it is not written down."""
+        """Which call a request is; None for a request about the cloud itself (its metadata), which is not recorded."""
 
     @abstractmethod
     def rejection(self, request: Request, call: Call) -> Response | None:
-        """What is answered to somebody without valid credentials; None for all others."""
+        """The response to a request without valid credentials or permission; None for all others."""
 
     @abstractmethod
     def error(self, request: Request, call: Call, kind: FaultKind) -> Response | None:
-        """What a fault of this kind answers with; None for one that answers with nothing of its own."""
+        """The error response of a fault of this kind; None for a fault that has none."""
 
     @abstractmethod
     def execute(self, request: Request, call: Call | None) -> Response:
@@ -72,7 +72,7 @@ class Server(ABC):
         return f"{self._scheme}://{'localhost' if self._scheme == 'https' else '127.0.0.1'}:{self.port}"
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start serving."""
         self._thread.start()
 
     def fault(
@@ -85,14 +85,14 @@ class Server(ABC):
         *,
         seconds: float = SLOW_SECONDS,
     ) -> None:
-        """Let `times` calls go wrong, beginning with the nth from now on that fits."""
+        """Inject a fault into `times` matching calls, beginning with the nth from now on."""
         with self._lock:
             self._faults.append(
                 Fault(kind=kind, service=service, operation=operation, nth=nth, times=times, seconds=seconds)
             )
 
     def fault_on_call(self, index: int, kind: FaultKind, *, seconds: float = SLOW_SECONDS) -> None:
-        """Let the call go wrong that will be `calls[index]`, whatever it is."""
+        """Inject a fault into the call that will be `calls[index]`, whatever it is."""
         with self._lock:
             self._faults.append(Fault(kind=kind, index=index, seconds=seconds))
 
@@ -118,7 +118,7 @@ class Server(ABC):
         self.gate.release()
 
     def close(self) -> None:
-        """Let everything go, and close every connection and the port."""
+        """Release all requests, then close every connection and the port."""
         self.gate.release(for_good=True)
         self._server.shutdown()
         self._thread.join()
@@ -131,14 +131,14 @@ class Server(ABC):
             thread.join(5)
 
     def opened(self, connection: socket.socket, thread: threading.Thread) -> None:
-        """A client has come, for whom this thread is there."""
+        """Register a new connection and start the thread that serves it."""
         with self._lock:
             self._connections.add(connection)
             self._threads = {each for each in self._threads if each.is_alive()} | {thread}
             thread.start()
 
     def closed(self, connection: socket.socket) -> None:
-        """It has gone."""
+        """Forget a connection that was closed."""
         with self._lock:
             self._connections.discard(connection)
 
@@ -146,7 +146,7 @@ class Server(ABC):
         """The answer to a request; None: the connection is to be closed without one."""
         try:
             return self._answer(request, connection)
-        except Exception:  # noqa: BLE001  (a mistake of ours, which must not look like one of the client's)
+        except Exception:  # noqa: BLE001  (an error of the imitation, which must not look like one of the client's)
             self._unexpected_errors.append(traceback.format_exc())
             return None
 

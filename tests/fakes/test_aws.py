@@ -15,7 +15,7 @@ import pytest
 
 from cloudtrain.providers.aws.shapes import violations
 from tests.fakes.aws.cloud import Cloud
-from tests.fakes.aws.samples import ended, lines, request, said
+from tests.fakes.aws.samples import ended, lines, request, wait_for_output
 from tests.fakes.aws.storage import Checkpoints
 from tests.support.limits import HANG_SECONDS
 from tests.support.waiting import eventually
@@ -52,7 +52,7 @@ def test_two_nodes_connect_and_their_outputs_become_one_archive(account: Cloud) 
     output = unpacked(left["out/meets/output/output.tar.gz"])
     assert sorted(output) == ["deep/algo-1", "deep/algo-2"]
     assert "PYTEST_CURRENT_TEST" not in output["deep/algo-1"]
-    said(account, "meets", "met algo-2")
+    wait_for_output(account, "meets", "met algo-2")
 
 
 def test_a_description_fits_the_service_model(account: Cloud) -> None:
@@ -65,7 +65,7 @@ def test_a_description_fits_the_service_model(account: Cloud) -> None:
 def test_lines_arrive_in_their_order_and_none_is_empty(account: Cloud) -> None:
     start(account, "talks", do="talk")
     ended(account, "talks")
-    said(account, "talks", "no end of line")
+    wait_for_output(account, "talks", "no end of line")
     (found,) = lines(account, "talks").values()
     assert found[1:501] == [f"line {number}" for number in range(500)]
     assert found[501:] == ["last \u00e9\t\x1b[1m words", "bad \ufffd byte, no end of line"]
@@ -76,7 +76,7 @@ def test_lines_may_arrive_after_the_job_has_ended(account: Cloud) -> None:
     start(account, "late", do="talk")
     ended(account, "late")
     assert lines(account, "late") == {}
-    said(account, "late", "no end of line")
+    wait_for_output(account, "late", "no end of line")
 
 
 def test_the_first_failing_node_tells_why_and_ends_the_others(account: Cloud) -> None:
@@ -91,7 +91,7 @@ def test_the_first_failing_node_tells_why_and_ends_the_others(account: Cloud) ->
 
 def test_a_stop_leaves_time_to_save(account: Cloud) -> None:
     start(account, "stops", do="train")
-    said(account, "stops", "ready")
+    wait_for_output(account, "stops", "ready")
     sagemaker = account.client("sagemaker")
     sagemaker.stop_training_job(TrainingJobName="stops")
     described = ended(account, "stops")
@@ -118,14 +118,14 @@ def test_a_spot_interruption_goes_on_from_the_last_checkpoint(account: Cloud) ->
         "StoppingCondition": {"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 3600},
     }
     start(account, "spot", nodes=2, changes=spot, do="train", until="2")
-    said(account, "spot", "ready", times=2)
+    wait_for_output(account, "spot", "ready", times=2)
     account.service.interrupt("spot")
     described = ended(account, "spot")
     assert described["TrainingJobStatus"] == "Completed"
     assert phases(described)[3:6] == ["Training", "Interrupted", "Starting"]
     assert account.objects("checkpoints/spot/")["checkpoints/spot/algo-2.txt"] == b"2"
     assert described["BillableTimeInSeconds"] == -(-described["TrainingTimeInSeconds"] * 40 // 100)
-    said(account, "spot", "saved 2", times=2)
+    wait_for_output(account, "spot", "saved 2", times=2)
     assert len(lines(account, "spot")) == 4
 
 
@@ -139,14 +139,14 @@ def test_waiting_for_spot_machines_has_an_end(account: Cloud) -> None:
 
 def test_other_jobs_end_with_their_machines_unless_they_may_be_retried(account: Cloud) -> None:
     start(account, "retried", changes={"RetryStrategy": {"MaximumRetryAttempts": 1}}, do="train", until="2")
-    said(account, "retried", "ready")
+    wait_for_output(account, "retried", "ready")
     account.service.interrupt("retried")
     described = ended(account, "retried")
     assert described["TrainingJobStatus"] == "Completed"
     assert phases(described)[4:6] == ["Interrupted", "Restarting"]
 
     start(account, "taken", do="train")
-    said(account, "taken", "ready")
+    wait_for_output(account, "taken", "ready")
     account.service.interrupt("taken")
     described = ended(account, "taken")
     assert described["TrainingJobStatus"] == "Failed"
@@ -159,7 +159,7 @@ def test_the_next_preference_is_taken_where_there_is_no_capacity(account: Cloud)
     start(account, "prefers", changes={"ResourceConfig": {"InstancePreferences": preferences}}, do="meet")
     resources = ended(account, "prefers")["ResourceConfig"]
     assert (resources["SelectedInstanceType"], resources["SelectedInstanceCount"]) == ("ml.g5.xlarge", 2)
-    said(account, "prefers", "algo-2 of 2")
+    wait_for_output(account, "prefers", "algo-2 of 2")
 
     start(
         account, "lacks", changes={"ResourceConfig": {"InstanceType": "ml.p5.48xlarge", "InstanceCount": 1}}, do="meet"

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.fakes.aws.cloud import Cloud
-from tests.fakes.aws.samples import request, said
+from tests.fakes.aws.samples import request, wait_for_output
 from tests.fakes.containers import processes_below
 from tests.support.waiting import eventually
 
@@ -19,7 +19,7 @@ def test_nothing_is_left_of_a_cloud_that_is_closed_while_jobs_run() -> None:
     with Cloud(grace_seconds=60) as cloud:
         folder, places = cloud.account.folder, [cloud.endpoint.url, cloud.moto_url]
         cloud.client("sagemaker").create_training_job(**request(cloud, "stubborn", 2, do="stubborn"))
-        said(cloud, "stubborn", "ready", times=2)
+        wait_for_output(cloud, "stubborn", "ready", times=2)
         assert len(processes_below(folder)) >= 4
         cloud.endpoint.fault("hang", "s3", "ListBuckets")
         connection = socket.create_connection(("127.0.0.1", urlsplit(cloud.endpoint.url).port or 0))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.samples import CURATED, Document, client, document, ended, logs, said, submit
+from tests.fakes.azure.samples import CURATED, Document, client, document, ended, logs, submit, wait_for_output
 from tests.support.waiting import eventually
 
 UPLOAD = [
@@ -140,7 +140,7 @@ def test_the_process_that_fails_first_ends_the_others(azure_account: AzureCloud,
 
 def test_a_cancel_kills_at_once_unless_grace_is_given(azure_account: AzureCloud, ml: Any, tmp_path: Path) -> None:
     start(azure_account, ml, "canceled", tmp_path, "train")
-    said(azure_account, "canceled", "ready")
+    wait_for_output(azure_account, "canceled", "ready")
     azure_account.endpoint.reset()
     ml.jobs.begin_cancel("canceled").result()
     assert azure_account.endpoint.calls[:2] == [("arm", "CancelJob"), ("arm", "GetOperation")]
@@ -151,7 +151,7 @@ def test_a_cancel_kills_at_once_unless_grace_is_given(azure_account: AzureCloud,
 
     azure_account.account.grace_seconds = 10
     start(azure_account, ml, "gently", tmp_path, "train")
-    said(azure_account, "gently", "ready")
+    wait_for_output(azure_account, "gently", "ready")
     ml.jobs.begin_cancel("gently").result()
     assert azure_account.blobs("out/gently/")["out/gently/0-stopped.txt"] == b"saved at the stop"
     assert azure_account.service.jobs["gently"].status == "Canceled"
@@ -169,7 +169,7 @@ def test_a_preempted_job_begins_again_with_its_outputs_and_new_logs(
     azure_account: AzureCloud, ml: Any, tmp_path: Path
 ) -> None:
     start(azure_account, ml, "spot", tmp_path, "train 2", nodes=2, **SPOT)
-    said(azure_account, "spot", "ready", times=2)
+    wait_for_output(azure_account, "spot", "ready", times=2)
     url = details(azure_account, "spot")["logFiles"]["user_logs/std_log_process_1.txt"]
     with urllib.request.urlopen(url) as answer:
         created, before = answer.headers["x-ms-creation-time"], answer.read()

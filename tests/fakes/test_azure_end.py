@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.samples import client, document, said, submit
+from tests.fakes.azure.samples import client, document, submit, wait_for_output
 from tests.fakes.containers import processes_below
 
 
@@ -36,7 +36,7 @@ def test_nothing_is_left_of_a_workspace_that_is_closed_while_jobs_run(
         become_client(cloud, monkeypatch)
         folder, port = cloud.account.folder, cloud.endpoint.port
         submit(client(cloud), document(cloud, "stubborn", tmp_path, "stubborn", nodes=2))
-        said(cloud, "stubborn", "ready", times=2)
+        wait_for_output(cloud, "stubborn", "ready", times=2)
         assert len(processes_below(folder)) >= 4
         cloud.endpoint.fault("hang", "history", "GetDiscovery")
         idle = socket.create_connection(("127.0.0.1", port))

@@ -54,7 +54,7 @@ def test_what_docker_login_has_kept_is_shown_where_it_is_asked_for(registry: Reg
 def test_a_wrong_password_is_reported(registry: Registry, kept: Path) -> None:
     registry.put("team/train", "1", "amd64")
     log_in(kept, registry, RegistryLogin("me", "wrong"))
-    if registry.asks == "nothing":
+    if registry.auth == "nothing":
         assert inspect_image(f"{registry.host}/team/train:1")
         return
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""What all jobs of one imitated account share: its region, storage, logs, machines, quotas, and how fast it goes."""
+"""What all jobs of an imitated account share: its region, storage, logs, machines, quotas, and timing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fakes.aws.storage import Storage
 
 @dataclass(kw_only=True)
 class Account:
-    """Tests set some of it while jobs run; it is looked at whenever it matters."""
+    """Tests set some of it while jobs run; it is read each time it matters."""
 
     region: str
     account: str

@@ -41,7 +41,7 @@ class Cloud:
         settings = {**settings, "env": {**env, **settings.get("env", {})}}
         self.service = SageMaker(self.moto_url, region=REGION, account=ACCOUNT, **settings)
         self.account = self.service.account
-        """What tests may change while it runs: quotas, capacity, missing images, the grace period, the pace."""
+        """What tests may change while it runs: quotas, capacity, missing images, grace period, phase duration."""
         self.registry = Ecr(self.account)
         self.registry.images.put("train", "1", "amd64")  # IMAGE
         self.endpoint = Endpoint(self.service, self.registry, (host, port))
@@ -58,7 +58,7 @@ class Cloud:
         self.close()
 
     def environment(self) -> dict[str, str]:
-        """What a client must be told; `clean` takes away what it must not be told."""
+        """The variables that a client needs; `clean` also removes those of other accounts."""
         nowhere = str(self.account.folder / "no-config")
         return {
             **KEYS,

@@ -14,26 +14,28 @@ from cloudtrain.providers.emulation import container as container_emulator
 from cloudtrain.providers.local.processes import free_port
 from tests.fakes.containers import Container as Process
 
-Say = Callable[[str, bytes], None]
+WriteLine = Callable[[str, bytes], None]
 """Takes a line of the log stream of that name."""
 
 
 class Node(Process):
     """The container of one node. OSError when there is no such program."""
 
-    def __init__(self, host: str, root: Path, argv: Sequence[str], env: Mapping[str, str], say: Say) -> None:
+    def __init__(
+        self, host: str, root: Path, argv: Sequence[str], env: Mapping[str, str], write_line: WriteLine
+    ) -> None:
         stream = f"{host}-{int(time.time() * 1000)}"
 
-        def listen(lines: IO[bytes]) -> None:
+        def read_output(lines: IO[bytes]) -> None:
             for line in lines:
                 if text := line.rstrip(b"\r\n"):
-                    say(stream, text)
+                    write_line(stream, text)
 
         # Not in the tree: an image's own working folder is elsewhere.
-        super().__init__(host, root, argv, env, cwd=Path(env["HOME"]), listen=listen)
+        super().__init__(host, root, argv, env, cwd=Path(env["HOME"]), read_output=read_output)
 
     def failure(self) -> str:
-        """What it wrote of why it failed."""
+        """The content of its failure file, cut to the length that SageMaker reads."""
         try:
             text = (self.root / FAILURE_FILE).read_text("utf-8", "replace")
         except OSError:
@@ -44,11 +46,11 @@ class Node(Process):
 class ContainerGroup:
     """All containers of one attempt."""
 
-    def __init__(self, job: TrainingJob, folder: Path, env: Mapping[str, str], say: Say) -> None:
+    def __init__(self, job: TrainingJob, folder: Path, env: Mapping[str, str], write_line: WriteLine) -> None:
         self.job, self.nodes = job, list[Node]()
         self.roots = [folder / container.host / "ml" for container in job.containers]
         self._folder, self._env = folder, env
-        self._say: Say = lambda stream, line: say(f"{job.name}/{stream}", line)
+        self._write_line: WriteLine = lambda stream, line: write_line(f"{job.name}/{stream}", line)
 
     def build(self) -> None:
         """A fresh tree for each, with the channels still empty."""
@@ -72,7 +74,7 @@ class ContainerGroup:
             )
             # One machine has one set of ports, however many containers are on it.
             own = self._environment(container, root) | env | {"CLOUDTRAIN_MASTER_PORT": str(port)}
-            self.nodes.append(Node(container.host, root, argv, own, self._say))
+            self.nodes.append(Node(container.host, root, argv, own, self._write_line))
 
     def poll(self) -> bool:
         """Whether all are over."""

@@ -20,7 +20,7 @@ _HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding", "expect", "serve
 
 
 class Endpoint(Server):
-    """What AWS_ENDPOINT_URL is the address of."""
+    """The server at AWS_ENDPOINT_URL."""
 
     def __init__(self, service: SageMaker, registry: ecr.Ecr, moto: tuple[str, int]) -> None:
         super().__init__(service.account.unexpected_errors)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.fakes.aws.errors import invalid
-from tests.fakes.aws.machines import wishes
+from tests.fakes.aws.machines import instance_choices
 
 ENDED = ("Completed", "Failed", "Stopped")
 SPOT_SHARE_PERCENT = 40
@@ -41,7 +41,7 @@ class Job:
         self.body = copy.deepcopy(dict(body))
         self.name = str(body["TrainingJobName"])
         self.tags = {tag["Key"]: tag["Value"] for tag in body.get("Tags", ())}
-        self.machines = wishes(body["ResourceConfig"])[0]
+        self.machines = instance_choices(body["ResourceConfig"])[0]
         """Type and count of what it runs on, or else of what it would like best."""
         self.stop_asked = threading.Event()
         self.woken = threading.Event()
@@ -116,8 +116,8 @@ class Job:
         """Its tags as the API writes them."""
         return [{"Key": key, "Value": value} for key, value in self.tags.items()]
 
-    def learn(self, **facts: Any) -> None:
-        """Something of the answer is known now."""
+    def update(self, **facts: Any) -> None:
+        """Set fields of the description."""
         with self._lock:
             self._facts |= facts
 
@@ -148,7 +148,7 @@ class Job:
             self._trained_seconds += seconds
             whole = -int(-self._trained_seconds // 1)
             billed = -(-whole * SPOT_SHARE_PERCENT // 100) if self.spot else whole
-            self.learn(TrainingTimeInSeconds=whole, BillableTimeInSeconds=billed)
+            self.update(TrainingTimeInSeconds=whole, BillableTimeInSeconds=billed)
 
     def finish(self, status: str, secondary: str, reason: str = "") -> None:
         """The end. A stop that was granted before it is what it ends with."""
@@ -156,7 +156,7 @@ class Job:
             if self.stop_asked.is_set():
                 status, secondary, reason = "Stopped", "Stopped", ""
             if secondary != "Completed" and reason:
-                self.learn(FailureReason=reason)
+                self.update(FailureReason=reason)
             if "TrainingStartTime" in self._facts:
                 self._facts.setdefault("TrainingEndTime", time.time())
             self.enter(secondary, status=status)

@@ -1,4 +1,4 @@
-"""The way of containers' lines to CloudWatch: in batches, a little late, and by nobody's leave."""
+"""Sends the lines that containers print to CloudWatch: in batches, with a configurable lag."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 BATCH_SECONDS = 0.05
-MOST_EVENTS, MOST_CHARACTERS = 1000, 200_000
+MAX_EVENTS, MAX_CHARACTERS = 1000, 200_000
 """Of one batch, and of one event: well below CloudWatch's own limits in bytes."""
 
 
@@ -25,7 +25,7 @@ class Line(NamedTuple):
 
 
 class LogGroup:
-    """The log group of all training jobs. Lines arrive in their order, `lag_seconds` after they were said.
+    """The log group of all training jobs. Lines arrive in their order, `lag_seconds` after they were printed.
 
     As in the cloud nothing waits for them: a job may be over before its last lines are there.
     """
@@ -39,12 +39,12 @@ class LogGroup:
         self._thread = threading.Thread(target=self._ship, name="loopback-logs", daemon=True)
         self._thread.start()
 
-    def say(self, stream: str, line: bytes) -> None:
+    def write_line(self, stream: str, line: bytes) -> None:
         """Take one line. CloudWatch holds no empty ones."""
         now = time.time()
         text = line.decode("utf-8", "replace")
-        for start in range(0, len(text), MOST_CHARACTERS):
-            part = text[start : start + MOST_CHARACTERS]
+        for start in range(0, len(text), MAX_CHARACTERS):
+            part = text[start : start + MAX_CHARACTERS]
             self._lines.append(Line(now + self.lag_seconds, stream, int(now * 1000), part))
 
     def close(self) -> None:
@@ -70,8 +70,8 @@ class LogGroup:
             events: list[dict[str, Any]] = [{"timestamp": line.milliseconds, "message": line.text} for line in lines]
             events.sort(key=lambda event: event["timestamp"])
             self._begin(stream)
-            for start in range(0, len(events), MOST_EVENTS):
-                batch = events[start : start + MOST_EVENTS]
+            for start in range(0, len(events), MAX_EVENTS):
+                batch = events[start : start + MAX_EVENTS]
                 self._client.put_log_events(logGroupName=GROUP, logStreamName=stream, logEvents=batch)
 
     def _begin(self, stream: str) -> None:

@@ -1,4 +1,4 @@
-"""The machines that a request asks for: which, how many, and whether there are any just now."""
+"""The instances that a request asks for: their types and counts, in order of preference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def wishes(resources: Mapping[str, Any]) -> list[tuple[str, int]]:
+def instance_choices(resources: Mapping[str, Any]) -> list[tuple[str, int]]:
     """Types and counts in the order of preference; one only, where no preferences are given."""
     items = resources.get("InstancePreferences") or resources.get("InstanceGroups") or [resources]
     shared = resources.get("InstanceCount", 0)

@@ -15,19 +15,21 @@ from pathlib import Path
 from types import FrameType
 
 BASE = Path(os.environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml")
-WISHES = json.loads((BASE / "input/config/hyperparameters.json").read_text())
-PLACE = json.loads((BASE / "input/config/resourceconfig.json").read_text())
-HOST, HOSTS = PLACE["current_host"], PLACE["hosts"]
+PARAMETERS = json.loads((BASE / "input/config/hyperparameters.json").read_text())
+RESOURCES = json.loads((BASE / "input/config/resourceconfig.json").read_text())
+HOST, HOSTS = RESOURCES["current_host"], RESOURCES["hosts"]
 RANK = HOSTS.index(HOST)
 
 
 def main() -> int:
-    """Do what is wished."""
+    """Run the action that was asked for."""
     print(f"{HOST} of {len(HOSTS)} in {os.environ['TRAINING_JOB_NAME']}", flush=True)
-    return {"meet": meet, "fail": fail, "train": train, "stubborn": stubborn, "talk": talk}[WISHES["do"]]()
+    return {"meet": write_outputs, "fail": fail, "train": train, "stubborn": ignore_sigterm, "talk": print_lines}[
+        PARAMETERS["do"]
+    ]()
 
 
-def gather() -> None:
+def rendezvous() -> None:
     """All nodes greet the first one; nobody goes on before."""
     address = (os.environ.get("CLOUDTRAIN_MASTER_ADDR") or HOSTS[0], int(os.environ["CLOUDTRAIN_MASTER_PORT"]))
     if RANK == 0:
@@ -50,9 +52,9 @@ def gather() -> None:
             peer.sendall(HOST.encode())
 
 
-def meet() -> int:
+def write_outputs() -> int:
     """Each node leaves a model and an output of its own, once all have met."""
-    gather()
+    rendezvous()
     (BASE / "model" / f"{HOST}.txt").write_text((BASE / "input/data/train/part/a.txt").read_text())
     (BASE / "output/data/deep").mkdir()
     (BASE / "output/data/deep" / HOST).write_text(json.dumps(sorted(os.environ)))
@@ -62,19 +64,19 @@ def meet() -> int:
 def fail() -> int:
     """The last node fails, the others would go on for ever."""
     if HOST in HOSTS[:-1]:
-        return train(gather)
-    gather()
+        return train(rendezvous)
+    rendezvous()
     (BASE / "output/failure").write_text("the dog ate it" + "." * 2000)
     return 17
 
 
 def train(ready: Callable[[], None] = lambda: print("ready", flush=True)) -> int:
     """Save a number as a checkpoint, one more than was restored; end at SIGTERM, or at the number wished."""
-    mine = BASE / "checkpoints" / f"{HOST}.txt"
-    number = int(mine.read_text()) + 1 if mine.exists() else 1
-    mine.write_text(str(number))
+    file = BASE / "checkpoints" / f"{HOST}.txt"
+    number = int(file.read_text()) + 1 if file.exists() else 1
+    file.write_text(str(number))
     print(f"saved {number}", flush=True)
-    if number >= int(WISHES.get("until", "1000")):
+    if number >= int(PARAMETERS.get("until", "1000")):
         return 0
 
     def leave(signum: int, frame: FrameType | None) -> None:
@@ -87,8 +89,8 @@ def train(ready: Callable[[], None] = lambda: print("ready", flush=True)) -> int
         signal.pause()
 
 
-def stubborn() -> int:
-    """Heed no signal, and have a child that has left the process group."""
+def ignore_sigterm() -> int:
+    """Ignore SIGTERM, with a child that has left the process group."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     subprocess.Popen(["sleep", "1000"], start_new_session=True)
     print("ready", flush=True)
@@ -96,7 +98,7 @@ def stubborn() -> int:
         signal.pause()
 
 
-def talk() -> int:
+def print_lines() -> int:
     """Many lines, empty ones and strange ones among them."""
     for number in range(500):
         print(f"line {number}")

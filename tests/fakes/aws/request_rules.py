@@ -13,7 +13,7 @@ from typing import Any
 from tests.fakes.aws.account import Account
 from tests.fakes.aws.errors import invalid
 from tests.fakes.aws.jobs import Job
-from tests.fakes.aws.machines import has_accelerators, wishes
+from tests.fakes.aws.machines import has_accelerators, instance_choices
 from tests.fakes.messages import ServiceError
 
 Body = Mapping[str, Any]
@@ -67,7 +67,7 @@ def _resources(body: Body) -> Iterator[str]:
         yield "ResourceConfig needs exactly one of InstanceType, InstanceGroups and InstancePreferences."
     elif "InstanceGroups" in resources:
         yield "Heterogeneous clusters are not part of this imitation."
-    if any(count < 1 for _, count in wishes(resources)):
+    if any(count < 1 for _, count in instance_choices(resources)):
         yield "InstanceCount must be at least 1."
     if spot and resources.get("KeepAlivePeriodInSeconds"):
         yield "KeepAlivePeriodInSeconds is not supported for managed spot training."
@@ -79,7 +79,7 @@ def _time(body: Body) -> Iterator[str]:
         stopping.get("MaxWaitTimeInSeconds", 0) < stopping.get("MaxRuntimeInSeconds", 86_400)
     ):
         yield ("Invalid MaxWaitTimeInSeconds. It must be present and be greater than or equal to MaxRuntimeInSeconds")
-    kinds = [kind for kind, _ in wishes(body["ResourceConfig"])]
+    kinds = [kind for kind, _ in instance_choices(body["ResourceConfig"])]
     if "MaxPendingTimeInSeconds" in stopping and not all(has_accelerators(kind) for kind in kinds):
         yield f"MaxPendingTimeInSeconds is not supported for the instance type {kinds[0]}."
 
@@ -123,7 +123,7 @@ def _quotas(body: Body, account: Account, jobs: Iterable[Job]) -> None:
     alive = [job for job in jobs if not job.has_ended]
     usage = "spot training job usage" if body.get("EnableManagedSpotTraining") else "training job usage"
     refused = None
-    for kind, count in wishes(body["ResourceConfig"]):
+    for kind, count in instance_choices(body["ResourceConfig"]):
         used = sum(job.machines[1] for job in alive if job.machines[0] == kind)
         limit = account.quotas.get(kind)
         if limit is None or used + count <= limit:

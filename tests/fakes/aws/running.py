@@ -12,12 +12,12 @@ from cloudtrain.contracts.sagemaker import TrainingJob, training_job
 from tests.fakes.aws.account import Account
 from tests.fakes.aws.container_group import ContainerGroup, Node
 from tests.fakes.aws.jobs import Job
-from tests.fakes.aws.machines import wishes
+from tests.fakes.aws.machines import instance_choices
 from tests.fakes.aws.request_rules import no_objects
 from tests.fakes.aws.storage import Checkpoints, archive, empty_archive
 
 STOP_FILE_POLL_SECONDS, SYNC_SECONDS = 0.02, 0.2
-"""Between two looks at the containers, and at their checkpoints."""
+"""How often a job polls its containers, and syncs their checkpoints."""
 
 INTERNAL = "InternalServerError: We encountered an internal error. Please try again."
 
@@ -37,7 +37,7 @@ def run(job: Job, account: Account) -> None:
         _JobRun(job, account, folder).live()
     except JobEnded as ended:
         job.finish(ended.status, ended.secondary, ended.reason)
-    except Exception:  # noqa: BLE001  (a mistake of ours, which must not look like one of the client's)
+    except Exception:  # noqa: BLE001  (an error of the imitation, which must not look like one of the client's)
         account.unexpected_errors.append(traceback.format_exc())
         job.finish("Failed", "Failed", INTERNAL)
     finally:
@@ -64,7 +64,7 @@ class _JobRun:
         until = self._wait_limit() if job.spot else began + patience
         resources = job.body["ResourceConfig"]
         while True:
-            found = [wish for wish in wishes(resources) if wish[0] not in self.account.capacity]
+            found = [choice for choice in instance_choices(resources) if choice[0] not in self.account.capacity]
             if found:
                 break
             if time.time() > until:
@@ -78,14 +78,14 @@ class _JobRun:
         job.machines = found[0]
         if "InstancePreferences" in resources:
             chosen = {"SelectedInstanceType": found[0][0], "SelectedInstanceCount": found[0][1]}
-            job.learn(ResourceConfig={**resources, **chosen})
+            job.update(ResourceConfig={**resources, **chosen})
 
     def _attempt(self, folder: Path) -> None:
         job, account = self.job, self.account
         kind, count = job.machines
         body = {**job.body, "ResourceConfig": {"InstanceType": kind, "InstanceCount": count}}
         contract = training_job(body, interface="lo", region=account.region, account=account.account)
-        group = ContainerGroup(contract, folder, account.env, account.logs.say)
+        group = ContainerGroup(contract, folder, account.env, account.logs.write_line)
         kept = Checkpoints(
             account.storage, contract.checkpoints_uri, [root / contract.checkpoints for root in group.roots]
         )
@@ -94,7 +94,7 @@ class _JobRun:
         )
         job.enter("Downloading")
         if self.attempts == 1:
-            job.learn(TrainingStartTime=time.time())
+            job.update(TrainingStartTime=time.time())
         group.build()
         self._download(contract, group)
         kept.restore()
@@ -121,7 +121,7 @@ class _JobRun:
         """Each node has a copy of its own of every channel."""
         for channel in contract.channels:
             first, *others = (root / channel.folder for root in group.roots)
-            if not self.account.storage.bring(channel.uri, first):
+            if not self.account.storage.download(channel.uri, first):
                 bucket = channel.uri.partition("://")[2].partition("/")[0]
                 reason = no_objects(channel.uri, bucket, self.job.body["RoleArn"], self.account.region)
                 raise JobEnded("Failed", reason=f"ClientError: Data download failed: {reason}")
@@ -197,7 +197,7 @@ class _JobRun:
         """Archives, then the end. A job that failed keeps its output, but leaves no model."""
         job = self.job
         if why == "failed":
-            job.learn(TrainingEndTime=time.time())
+            job.update(TrainingEndTime=time.time())
         job.enter("Uploading")
         for folder, uri in contract.archives.items():
             content = archive([root / folder for root in group.roots])
@@ -205,7 +205,7 @@ class _JobRun:
                 if why == "failed":
                     continue
                 content = content or empty_archive()
-                job.learn(ModelArtifacts={"S3ModelArtifacts": uri})
+                job.update(ModelArtifacts={"S3ModelArtifacts": uri})
             if content:
                 self.account.storage.store(content, uri)
         if why == "failed" and failed is not None:

@@ -1,4 +1,4 @@
-"""Requests for the imitation's own tests, and how to wait for what becomes of them."""
+"""Requests for the imitation's own tests, and functions that wait for the results of their jobs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ended(cloud: Cloud, name: str) -> dict[str, Any]:
 
 
 def lines(cloud: Cloud, name: str) -> dict[str, list[str]]:
-    """What a job's containers have said so far, by log stream."""
+    """What a job's containers have printed so far, by log stream."""
     logs = cloud.client("logs", direct=True)
     try:
         streams = logs.describe_log_streams(logGroupName=GROUP, logStreamNamePrefix=f"{name}/")["logStreams"]
@@ -70,6 +70,6 @@ def lines(cloud: Cloud, name: str) -> dict[str, list[str]]:
     return found
 
 
-def said(cloud: Cloud, name: str, text: str, times: int = 1) -> None:
-    """Wait until so many of a job's lines hold this text."""
+def wait_for_output(cloud: Cloud, name: str, text: str, times: int = 1) -> None:
+    """Wait until at least `times` of a job's lines contain this text."""
     eventually(lambda: sum(text in line for part in lines(cloud, name).values() for line in part) >= times)

@@ -1,4 +1,4 @@
-"""What SageMaker does with S3 for a job: bringing channels, keeping checkpoints, storing archives."""
+"""What SageMaker does with S3 for a job: downloading channels, syncing checkpoints, uploading archives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Storage:
         bucket, prefix = _parts(uri)
         return bool(self._client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents"))
 
-    def bring(self, uri: str, folder: Path) -> int:
+    def download(self, uri: str, folder: Path) -> int:
         """Every object whose name begins with the prefix (S3Prefix), below the folder; returns how many there were."""
         bucket, prefix = _parts(uri)
         found = 0
@@ -72,9 +72,9 @@ class Checkpoints:
         self._found: dict[Path, tuple[int, int]] = {}
 
     def restore(self) -> None:
-        """Bring what an earlier job or attempt kept to every node."""
+        """Download what an earlier job or attempt stored to every node."""
         for folder in self._folders if self._uri else ():
-            self._storage.bring(self._uri, folder)
+            self._storage.download(self._uri, folder)
         self._seen = dict(self._files())
 
     def sync(self, *, last: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What all jobs of one imitated workspace share: names, clusters, machines, quotas, storage, and its pace."""
+"""What all jobs of an imitated workspace share: names, clusters, machines, quotas, storage, and timing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _computes() -> dict[str, Cluster]:
 
 @dataclass(kw_only=True)
 class Account:
-    """Tests set some of it while jobs run; it is looked at whenever it matters."""
+    """Tests set some of it while jobs run; it is read each time it matters."""
 
     folder: Path
     """Where containers of blobs and nodes of jobs have their files."""

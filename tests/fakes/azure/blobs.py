@@ -33,7 +33,7 @@ _CONDITION = "The condition specified using HTTP conditional header(s) is not me
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-class Question(NamedTuple):
+class BlobRequest(NamedTuple):
     """A call of the Blob service, by somebody who may make it."""
 
     request: Request
@@ -54,20 +54,20 @@ class Blobs:
         container = self.account.storage.container(name)
         if container is None:
             raise ServiceError("ContainerNotFound", "The specified container does not exist.", 404)
-        asked = Question(request, container, blob, place.query)
+        call = BlobRequest(request, container, blob, place.query)
         if operation == "GetContainer":
             return Response(200, storage_headers(), b"")
         if operation == "ListBlobs":
-            return self._list(asked)
+            return self._list(call)
         if operation in ("GetBlob", "HeadBlob"):
-            return _get(asked)
+            return _get(call)
         if operation in ("PutBlob", "PutBlockList"):
-            return _put(asked, _content(asked, operation))
+            return _put(call, _content(call, operation))
         if operation == "PutBlock":
-            container.stage(blob, asked.query["blockid"], request.body)
+            container.stage(blob, call.query["blockid"], request.body)
             return Response(201, [*storage_headers(), ("x-ms-request-server-encrypted", "true")], b"")
         if operation in ("SetBlobMetadata", "DeleteBlob"):
-            return _change(asked, operation)
+            return _change(call, operation)
         raise ServiceError(
             "InvalidQueryParameterValue", f"Not part of this imitation: {request.method} {place.path}", 400
         )
@@ -89,8 +89,8 @@ class Blobs:
         elif not tokens.is_shared_key(request, self.account.storage_accounts):
             raise unauthenticated("blob", scheme="SharedKey")
 
-    def _list(self, asked: Question) -> Response:
-        query, container = asked.query, asked.container
+    def _list(self, call: BlobRequest) -> Response:
+        query, container = call.query, call.container
         prefix, delimiter, marker = (query.get(key, "") for key in ("prefix", "delimiter", "marker"))
         start = base64.b64decode(marker).decode("utf-8", "surrogateescape") if marker else ""
         most = min(int(query.get("maxresults", self.account.blob_page)), self.account.blob_page)
@@ -104,7 +104,7 @@ class Blobs:
             if len(told) == most:
                 following = base64.b64encode(entry.encode("utf-8", "surrogateescape")).decode()
                 break
-            blob = container.look(name)
+            blob = container.properties(name)
             if found:
                 told[entry] = f"<BlobPrefix>{_name(entry)}</BlobPrefix>"
             elif blob is not None:
@@ -140,23 +140,23 @@ def _name(name: str) -> str:
     return f"<Name>{escape(name)}</Name>"
 
 
-def _there(asked: Question) -> Blob:
-    blob = asked.container.look(asked.name)
+def _there(call: BlobRequest) -> Blob:
+    blob = call.container.properties(call.name)
     if blob is None:
         raise ServiceError("BlobNotFound", "The specified blob does not exist.", 404)
-    match = asked.request.headers.get("if-match", "*")
+    match = call.request.headers.get("if-match", "*")
     if match not in ("*", blob.etag):
         raise ServiceError("ConditionNotMet", _CONDITION, 412)
     return blob
 
 
-def _get(asked: Question) -> Response:
-    blob, headers = _there(asked), asked.request.headers
-    content = asked.container.read(asked.name) or b""
+def _get(call: BlobRequest) -> Response:
+    blob, headers = _there(call), call.request.headers
+    content = call.container.read(call.name) or b""
     told = [*storage_headers(), *_facts(blob)]
     if headers.get("if-none-match") in ("*", blob.etag):
         return Response(304, told, b"")
-    if asked.request.method == "HEAD":
+    if call.request.method == "HEAD":
         return Response(200, [*told, ("Content-Length", str(len(content)))], b"")
     wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("x-ms-range") or headers.get("range", ""))
     if wanted is None:
@@ -168,40 +168,40 @@ def _get(asked: Question) -> Response:
     return Response(206, told, content[start : end + 1])
 
 
-def _put(asked: Question, content: bytes) -> Response:
-    headers, blob = asked.request.headers, asked.container.look(asked.name)
+def _put(call: BlobRequest, content: bytes) -> Response:
+    headers, blob = call.request.headers, call.container.properties(call.name)
     if blob is not None and headers.get("if-none-match") == "*":
         raise ServiceError("BlobAlreadyExists", "The specified blob already exists.", 409)
     if headers.get("if-match", "*") != "*":
-        _there(asked)
+        _there(call)
     kind = headers.get("x-ms-blob-content-type") or headers.get("content-type", "")
-    asked.container.write(asked.name, content, _metadata(headers), kind)
-    told = [*storage_headers(), *_facts(_there(asked)), ("x-ms-request-server-encrypted", "true")]
+    call.container.write(call.name, content, _metadata(headers), kind)
+    told = [*storage_headers(), *_facts(_there(call)), ("x-ms-request-server-encrypted", "true")]
     return Response(201, [item for item in told if item[0] != "Content-Type"], b"")
 
 
-def _content(asked: Question, operation: str) -> bytes:
+def _content(call: BlobRequest, operation: str) -> bytes:
     """What is put: the body itself, or the blocks that it names."""
     if operation == "PutBlob":
-        if asked.request.headers.get("x-ms-blob-type") != "BlockBlob":
+        if call.request.headers.get("x-ms-blob-type") != "BlockBlob":
             raise ServiceError(
                 "InvalidHeaderValue", "The value for one of the HTTP headers is not in the correct format."
             )
-        return asked.request.body
-    blocks = [item.text or "" for item in ET.fromstring(asked.request.body)]
-    content = asked.container.staged(asked.name, blocks)
+        return call.request.body
+    blocks = [item.text or "" for item in ET.fromstring(call.request.body)]
+    content = call.container.staged(call.name, blocks)
     if content is None:
         raise ServiceError("InvalidBlockList", "The specified block list is invalid.", 400)
     return content
 
 
-def _change(asked: Question, operation: str) -> Response:
-    _there(asked)
+def _change(call: BlobRequest, operation: str) -> Response:
+    _there(call)
     if operation == "DeleteBlob":
-        asked.container.delete(asked.name)
+        call.container.delete(call.name)
         return Response(202, storage_headers(), b"")
-    asked.container.set_metadata(asked.name, _metadata(asked.request.headers))
-    return Response(200, [*storage_headers(), ("ETag", _there(asked).etag)], b"")
+    call.container.set_metadata(call.name, _metadata(call.request.headers))
+    return Response(200, [*storage_headers(), ("ETag", _there(call).etag)], b"")
 
 
 def _facts(blob: Blob) -> list[tuple[str, str]]:

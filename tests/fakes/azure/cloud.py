@@ -30,7 +30,7 @@ class AzureCloud:
     def __init__(self, **settings: Any) -> None:
         folder = Path(tempfile.mkdtemp(prefix="loopback-azure-"))
         self.account = Account(folder=folder, storage=Storage(folder / "blobs"), tokens=Tokens(), **settings)
-        """What tests may change while it runs: computes, quotas, capacity, missing images, secrets, the pace."""
+        """What tests may change while it runs: computes, quotas, capacity, images, secrets, phase duration."""
         for name in DATASTORES.values():
             self.account.storage.create(name)
         self._certificate, tls = certificate.make(folder)
@@ -59,7 +59,7 @@ class AzureCloud:
         self.close()
 
     def environment(self) -> dict[str, str]:
-        """What a client must be told; `clean` takes away what it must not be told."""
+        """The variables that a client needs; `clean` also removes those of other accounts."""
         return {
             "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "AZURE_TOKEN_CREDENTIALS": "AzureCliCredential",

@@ -69,7 +69,7 @@ class ContainerGroup:
                 "CLOUDTRAIN_SCHEDULED_EVENTS": "off",
             }
             name = f"{self.job.name}-{index}"
-            self.processes.append(Container(name, root, argv, env, cwd=root / "wd", listen=self._log(index).keep))
+            self.processes.append(Container(name, root, argv, env, cwd=root / "wd", read_output=self._log(index).keep))
 
     def poll(self) -> bool:
         """Whether all are over."""
@@ -171,8 +171,8 @@ class _Log:
         # Opened at once: when the file is replaced later on, what is still said goes to the old one.
         self._file = path.open("ab", buffering=0)
 
-    def keep(self, said: IO[bytes]) -> None:
+    def keep(self, output: IO[bytes]) -> None:
         """Write down all of it, as soon as it is said."""
         with self._file:
-            while chunk := os.read(said.fileno(), CHUNK_BYTES):
+            while chunk := os.read(output.fileno(), CHUNK_BYTES):
                 self._file.write(chunk)

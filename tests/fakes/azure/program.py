@@ -21,13 +21,20 @@ RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", 
 
 
 def main() -> int:
-    """Do what is wished."""
+    """Run the action that was asked for."""
     print(f"process {RANK} of {SIZE} in {os.environ['AZUREML_RUN_ID']}", flush=True)
-    wishes = {"meet": meet, "fail": fail, "train": train, "stubborn": stubborn, "talk": talk, "ask": ask}
-    return wishes[sys.argv[1]]()
+    actions = {
+        "meet": write_outputs,
+        "fail": fail,
+        "train": train,
+        "stubborn": ignore_sigterm,
+        "talk": print_lines,
+        "ask": read_secret,
+    }
+    return actions[sys.argv[1]]()
 
 
-def gather() -> None:
+def rendezvous() -> None:
     """All processes greet the first one; nobody goes on before."""
     address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     if RANK == 0:
@@ -50,9 +57,9 @@ def gather() -> None:
         peer.sendall(f"{RANK} from {os.environ['CLOUDTRAIN_NODE_ADDR']}".encode())
 
 
-def meet() -> int:
+def write_outputs() -> int:
     """Each process leaves what it was given, once all have met."""
-    gather()
+    rendezvous()
     given = Path(MORE[0])
     text = given.read_text() if given.is_file() else (given / "a.txt").read_text()
     (OUT / "deep").mkdir(exist_ok=True)
@@ -65,18 +72,18 @@ def meet() -> int:
 def fail() -> int:
     """The last process fails, the others would go on for ever."""
     if RANK < SIZE - 1:
-        return train(gather)
+        return train(rendezvous)
     if SIZE > 1:
-        gather()
+        rendezvous()
     print("the dog ate it", flush=True)
     return 17
 
 
 def train(ready: Callable[[], None] = lambda: print("ready", flush=True)) -> int:
     """Save a number, one more than was found; end at SIGTERM, or at the number wished."""
-    mine = OUT / f"{RANK}.txt"
-    number = int(mine.read_text()) + 1 if mine.exists() else 1
-    mine.write_text(str(number))
+    file = OUT / f"{RANK}.txt"
+    number = int(file.read_text()) + 1 if file.exists() else 1
+    file.write_text(str(number))
     print(f"saved {number}", flush=True)
     if number >= int(MORE[0] if MORE else "1000"):
         return 0
@@ -91,8 +98,8 @@ def train(ready: Callable[[], None] = lambda: print("ready", flush=True)) -> int
         signal.pause()
 
 
-def stubborn() -> int:
-    """Heed no signal, and have a child that has left the process group."""
+def ignore_sigterm() -> int:
+    """Ignore SIGTERM, with a child that has left the process group."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     subprocess.Popen(["sleep", "1000"], start_new_session=True)
     print("ready", flush=True)
@@ -100,7 +107,7 @@ def stubborn() -> int:
         signal.pause()
 
 
-def talk() -> int:
+def print_lines() -> int:
     """Many lines, empty ones and strange ones among them."""
     for number in range(500):
         print(f"line {number}")
@@ -110,7 +117,7 @@ def talk() -> int:
     return 0
 
 
-def ask() -> int:
+def read_secret() -> int:
     """Fetch a secret from the Key Vault, as the machine's own identity."""
     vault, name = MORE
     env = os.environ

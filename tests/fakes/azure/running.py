@@ -18,7 +18,7 @@ from tests.fakes.azure.documents import document
 from tests.fakes.azure.jobs import Job
 
 STOP_FILE_POLL_SECONDS = 0.02
-"""Between two looks at the processes."""
+"""The interval at which a job polls its processes."""
 
 
 class JobEnded(Exception):
@@ -36,7 +36,7 @@ def run(job: Job, account: Account, assets: Assets) -> None:
         _JobRun(job, account, assets, folder).live()
     except JobEnded as ended:
         job.finish(ended.status, ended.message)
-    except Exception:  # noqa: BLE001  (a mistake of ours, which must not look like one of the client's)
+    except Exception:  # noqa: BLE001  (an error of the imitation, which must not look like one of the client's)
         account.unexpected_errors.append(traceback.format_exc())
         job.finish("Failed", "InternalServerError", code="ServiceError")
     finally:

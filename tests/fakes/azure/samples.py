@@ -79,11 +79,11 @@ def ended(cloud: AzureCloud, name: str) -> str:
 
 
 def logs(cloud: AzureCloud, name: str) -> dict[str, bytes]:
-    """What a job's processes have said so far, by log file."""
+    """What a job's processes have printed so far, by log file."""
     container, folder = cloud.account.storage.create(LOG_CONTAINER), cloud.service.jobs[name].log_folder
     return {blob.removeprefix(folder): container.read(blob) or b"" for blob in container.names(folder)}
 
 
-def said(cloud: AzureCloud, name: str, text: str, times: int = 1) -> None:
-    """Wait until so many of a job's log files hold this text."""
+def wait_for_output(cloud: AzureCloud, name: str, text: str, times: int = 1) -> None:
+    """Wait until at least `times` of a job's log files contain this text."""
     eventually(lambda: sum(text.encode() in content for content in logs(cloud, name).values()) >= times)

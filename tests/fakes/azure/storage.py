@@ -56,7 +56,7 @@ class Container:
             found = [name for name in self._files() if name.startswith(prefix)]
             return sorted({*found, *(name for name in self._odd if name.startswith(prefix))})
 
-    def look(self, name: str) -> Blob | None:
+    def properties(self, name: str) -> Blob | None:
         """A blob's properties, if there is one of this name."""
         with self._lock:
             facts = self._facts.get(name) or _Facts()
@@ -91,7 +91,7 @@ class Container:
     ) -> None:
         """A blob, or a new content for one; readers see the old one or the new one, never a part."""
         with self._lock:
-            before = self.look(name)
+            before = self.properties(name)
             facts = self._facts[name] = _Facts(before.created if before else time.time(), dict(metadata or {}))
             facts.content_type = content_type or facts.content_type
             path = self._path(name)
@@ -117,7 +117,7 @@ class Container:
     def delete(self, name: str) -> bool:
         """Whether there was one."""
         with self._lock:
-            there = self.look(name) is not None
+            there = self.properties(name) is not None
             self._facts.pop(name, None)
             path = self._path(name)
             if self._odd.pop(name, None) is None and path is not None:
@@ -128,7 +128,7 @@ class Container:
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Other metadata for a blob that is there."""
         with self._lock:
-            blob = self.look(name)
+            blob = self.properties(name)
             if blob is not None:
                 self._facts[name] = _Facts(blob.created, dict(metadata), blob.content_type)
 

@@ -25,7 +25,7 @@ VERSIONS = (
 POLL_MILLISECONDS = "50"
 
 
-class Question(NamedTuple):
+class ArmRequest(NamedTuple):
     """A call of ARM about things that exist."""
 
     names: Mapping[str, str]
@@ -42,25 +42,25 @@ class Workspace:
         self._threads: list[threading.Thread] = []
         self._lock = threading.RLock()
         assets = self.assets
-        self._operations: dict[str, Callable[[Question], Response]] = {
+        self._operations: dict[str, Callable[[ArmRequest], Response]] = {
             "GetWorkspace": lambda _: json_response(200, resources.workspace(account)),
-            "ListCodes": lambda asked: _listed(assets.codes(asked.names["name"], asked.query.get("hash"))),
-            "GetCode": lambda asked: json_response(200, assets.get("codes", *_version(asked))),
-            "StartPendingUpload": lambda asked: json_response(200, assets.begin_upload(*_version(asked))),
-            "PutCode": lambda asked: json_response(201, assets.put_code(*_version(asked), asked.body)),
-            "ListEnvironments": lambda asked: _listed(assets.environments(asked.names["name"])),
-            "GetEnvironment": lambda asked: json_response(200, assets.get("environments", *_version(asked))),
-            "PutEnvironment": lambda asked: json_response(201, assets.put_environment(*_version(asked), asked.body)),
+            "ListCodes": lambda call: _listed(assets.codes(call.names["name"], call.query.get("hash"))),
+            "GetCode": lambda call: json_response(200, assets.get("codes", *_version(call))),
+            "StartPendingUpload": lambda call: json_response(200, assets.begin_upload(*_version(call))),
+            "PutCode": lambda call: json_response(201, assets.put_code(*_version(call), call.body)),
+            "ListEnvironments": lambda call: _listed(assets.environments(call.names["name"])),
+            "GetEnvironment": lambda call: json_response(200, assets.get("environments", *_version(call))),
+            "PutEnvironment": lambda call: json_response(201, assets.put_environment(*_version(call), call.body)),
             "ListJobs": self._list_jobs,
-            "GetJob": lambda asked: json_response(200, self._job(asked).resource(account)),
+            "GetJob": lambda call: json_response(200, self._job(call).resource(account)),
             "PutJob": self._put_job,
             "CancelJob": self._cancel,
             "GetOperation": self._operation,
             "ListComputes": lambda _: _listed([resources.compute(account, name) for name in account.computes]),
-            "GetCompute": lambda asked: json_response(200, resources.compute(account, asked.names["name"])),
+            "GetCompute": lambda call: json_response(200, resources.compute(account, call.names["name"])),
             "ListDatastores": lambda _: _listed([resources.datastore(account, name) for name in DATASTORES]),
-            "GetDatastore": lambda asked: json_response(200, resources.datastore(account, asked.names["name"])),
-            "ListSecrets": lambda asked: json_response(200, resources.secrets(account, asked.names["name"])),
+            "GetDatastore": lambda call: json_response(200, resources.datastore(account, call.names["name"])),
+            "ListSecrets": lambda call: json_response(200, resources.secrets(account, call.names["name"])),
             "ListUsages": lambda _: _listed(resources.usages(account, list(self.jobs.values()))),
             "ListVmSizes": lambda _: _listed(resources.sizes(account)),
         }
@@ -81,7 +81,7 @@ class Workspace:
         self._find_scope(place)
         if operation not in self._operations:
             raise ServiceError("InvalidResourceType", f"The resource type of {place.path} could not be found.", 404)
-        return self._operations[operation](Question(place.names, place.query, body))
+        return self._operations[operation](ArmRequest(place.names, place.query, body))
 
     def interrupt(self, name: str) -> None:
         """Take a job's low-priority machines away as soon as it runs. ValueError for a job that has others."""
@@ -122,22 +122,22 @@ class Workspace:
                 400,
             )
 
-    def _put_job(self, asked: Question) -> Response:
-        name, account = asked.names["name"], self.account
+    def _put_job(self, call: ArmRequest) -> Response:
+        name, account = call.names["name"], self.account
         with self._lock:
             job = self.jobs.get(name)
             if job is not None:
-                if not job.is_same(asked.body):
+                if not job.is_same(call.body):
                     raise user_error(
                         "A job with this name already exists. If you are trying to submit a new job, use a different "
                         "name. If you are trying to update an existing job, the existing job's configuration cannot "
                         "be changed. Only description, displayName, tags, and isArchived can be changed."
                     )
-                job.change(asked.body)
+                job.change(call.body)
                 return json_response(200, job.resource(account))
-            refuse(name, asked.body, account, self.assets, self.jobs.values())
-            vm_size, low_priority = machines(asked.body["properties"], account)
-            job = Job(name, asked.body, vm_size=vm_size, low_priority=low_priority)
+            refuse(name, call.body, account, self.assets, self.jobs.values())
+            vm_size, low_priority = machines(call.body["properties"], account)
+            job = Job(name, call.body, vm_size=vm_size, low_priority=low_priority)
             job.owner = account.user
             self.jobs[name] = job
             thread = threading.Thread(
@@ -148,12 +148,12 @@ class Workspace:
             thread.start()
         return answer
 
-    def _list_jobs(self, asked: Question) -> Response:
+    def _list_jobs(self, call: ArmRequest) -> Response:
         """The newest first, a page at a time, and only those that have a tag of this name."""
         known = {"api-version", "listViewType", "tag", "jobType", "$skipToken"}
-        if set(asked.query) - known:
-            raise user_error(f"Not part of this imitation: {', '.join(sorted(set(asked.query) - known))}")
-        tag, kind, view = (asked.query.get(key) for key in ("tag", "jobType", "listViewType"))
+        if set(call.query) - known:
+            raise user_error(f"Not part of this imitation: {', '.join(sorted(set(call.query) - known))}")
+        tag, kind, view = (call.query.get(key) for key in ("tag", "jobType", "listViewType"))
         with self._lock:
             jobs = [
                 job
@@ -163,40 +163,40 @@ class Workspace:
                 and (view == "All" or job.properties.get("isArchived", False) == (view == "ArchivedOnly"))
             ]
         # A token names the last job that was told: jobs that are new meanwhile shift no page.
-        token = asked.query.get("$skipToken")
+        token = call.query.get("$skipToken")
         start = next((index + 1 for index, job in enumerate(jobs) if job.name == token), 0)
         end = start + self.account.job_page
         page: dict[str, Any] = {"value": [job.resource(self.account) for job in jobs[start:end]]}
         if end < len(jobs):
-            query = "&".join(f"{key}={value}" for key, value in asked.query.items() if key != "$skipToken")
+            query = "&".join(f"{key}={value}" for key, value in call.query.items() if key != "$skipToken")
             page["nextLink"] = f"{self.account.url}{self.account.scope}/jobs?{query}&$skipToken={jobs[end - 1].name}"
         return json_response(200, page)
 
-    def _cancel(self, asked: Question) -> Response:
-        job = self._job(asked)
+    def _cancel(self, call: ArmRequest) -> Response:
+        job = self._job(call)
         if job.has_ended:
             return json_response(200)
         job.cancel()
-        return self._later(job, f"jc:{job.name}:{uuid4()}", asked)
+        return self._later(job, f"jc:{job.name}:{uuid4()}", call)
 
-    def _operation(self, asked: Question) -> Response:
-        job = self._job(asked)
-        return json_response(200, {}) if job.has_ended else self._later(job, f"jc:{job.name}:{uuid4()}", asked)
+    def _operation(self, call: ArmRequest) -> Response:
+        job = self._job(call)
+        return json_response(200, {}) if job.has_ended else self._later(job, f"jc:{job.name}:{uuid4()}", call)
 
-    def _later(self, job: Job, operation: str, asked: Question) -> Response:
+    def _later(self, job: Job, operation: str, call: ArmRequest) -> Response:
         place = f"/subscriptions/{self.account.subscription}/providers/{PROVIDER}/locations/{self.account.location}"
-        location = f"{self.account.url}{place}/mfeOperationResults/{operation}?api-version={asked.query['api-version']}"
+        location = f"{self.account.url}{place}/mfeOperationResults/{operation}?api-version={call.query['api-version']}"
         return json_response(202, Location=location, x_ms_retry_after_ms=POLL_MILLISECONDS)
 
-    def _job(self, asked: Question) -> Job:
+    def _job(self, call: ArmRequest) -> Job:
         with self._lock:
-            if asked.names["name"] not in self.jobs:
-                raise user_error(f"Job {asked.names['name']} not found.", 404)
-            return self.jobs[asked.names["name"]]
+            if call.names["name"] not in self.jobs:
+                raise user_error(f"Job {call.names['name']} not found.", 404)
+            return self.jobs[call.names["name"]]
 
 
-def _version(asked: Question) -> tuple[str, str]:
-    return asked.names["name"], asked.names["version"]
+def _version(call: ArmRequest) -> tuple[str, str]:
+    return call.names["name"], call.names["version"]
 
 
 def _listed(items: list[dict[str, Any]]) -> Response:

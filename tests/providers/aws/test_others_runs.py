@@ -93,7 +93,7 @@ def test_a_list_requests_pages_of_a_hundred_jobs_and_then_only_new_ones(
     assert len(import_remote_runs("aws", data_dir=data_dir)) == total
     assert searches(cloud) == -(-total // 100)
     for job in cloud.service.jobs.values():  # nothing has changed for an hour
-        job.learn(LastModifiedTime=job["LastModifiedTime"] - 3600)
+        job.update(LastModifiedTime=job["LastModifiedTime"] - 3600)
     late = submitted_by_colleague(monkeypatch, "many-late")
     cloud.service.jobs["many-7"].finish("Failed", "Failed", "AlgorithmError: , exit code: 3")
     cloud.endpoint.reset()
@@ -210,7 +210,7 @@ def test_kept_machines_of_which_the_time_is_over_are_not_shown(
     job.count(60)
     job.finish("Completed", "Completed")
     assert run.wait(30).kept_until > 0
-    job.learn(TrainingEndTime=job["LastModifiedTime"] - 7200)
+    job.update(TrainingEndTime=job["LastModifiedTime"] - 7200)
     state = run.status()
     assert state.kept is not None
     assert (state.kept.status, state.kept_until) == ("Terminated", 0.0)

@@ -84,7 +84,7 @@ def log_of(cloud: AzureCloud, run_id: str, node: int) -> tuple[Container, str]:
     job, file = cloud.service.jobs[run_id], f"user_logs/std_log_process_{node}.txt"
     blob = f"{job.log_folder}{file}"
     container = cloud.account.storage.create(LOG_CONTAINER)
-    if container.look(blob) is None:
+    if container.properties(blob) is None:
         container.renew(blob)
     job.open_log(file, blob)
     return container, blob
