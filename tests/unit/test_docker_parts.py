@@ -21,8 +21,6 @@ from cloudtrain.providers.docker import checks as docker_checks
 from cloudtrain.providers.docker import provider as docker
 from cloudtrain.providers.docker.cleanup import labels_of
 from cloudtrain.providers.docker.config import DockerConfig
-from cloudtrain.providers.docker.connect import address
-from cloudtrain.providers.docker.connect import sdk_environment as environment_of_sdk
 from cloudtrain.providers.docker.container_spec import (
     ContainerLaunch,
     ContainerSpec,
@@ -33,6 +31,8 @@ from cloudtrain.providers.docker.container_spec import (
 )
 from cloudtrain.providers.docker.emulator import DockerEmulator, docker_emulator
 from cloudtrain.providers.docker.errors import missing_image, translated
+from cloudtrain.providers.docker.host import address
+from cloudtrain.providers.docker.host import sdk_environment as environment_of_sdk
 from cloudtrain.providers.docker.image import image_of
 from cloudtrain.providers.docker.output import ContainerOutput
 from cloudtrain.providers.emulation.plan import EmulatedPlan

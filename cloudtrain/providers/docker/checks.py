@@ -44,7 +44,7 @@ def _gpu_issues(plan: Plan, wanted: int) -> list[Issue]:
 
 
 def _address() -> list[Issue]:
-    from cloudtrain.providers.docker.connect import LOCAL, address
+    from cloudtrain.providers.docker.host import LOCAL, address
 
     where, by = address()
     if by and not where.startswith(LOCAL):

@@ -18,10 +18,10 @@ from cloudtrain.errors import CloudError
 from cloudtrain.images.reference import ACR
 from cloudtrain.providers import Progress
 from cloudtrain.providers.cloud.registry import TOKEN_USER, RegistryImage, RegistryLogin
-from cloudtrain.providers.docker.connect import sdk_environment
 from cloudtrain.providers.docker.container import SDK_ERRORS, Container, remove_container, translating_errors
 from cloudtrain.providers.docker.container_spec import LOG_BYTES, ContainerSpec, environment
 from cloudtrain.providers.docker.errors import refused_push, translated
+from cloudtrain.providers.docker.host import sdk_environment
 
 _LOG = {"max-size": f"{LOG_BYTES}", "max-file": "2", "compress": "false"}
 """The engine keeps the output of a running container, so that a restart of the engine loses none of it."""

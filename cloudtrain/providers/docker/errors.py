@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cloudtrain.errors import CloudError
-from cloudtrain.providers.docker.connect import address
+from cloudtrain.providers.docker.host import address
 
 _KNOWN: tuple[tuple[str, str, str, str], ...] = (
     (

@@ -1,0 +1,54 @@
+"""Where the Docker engine is: found as the docker program does it, by variables and contexts. No SDK."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+DEFAULT_SOCKET = "unix:///var/run/docker.sock"
+
+LOCAL = ("unix://", "npipe://", "tcp://127.", "tcp://localhost", "tcp://[::1]")
+"""Beginnings of addresses that are on this machine, so that its folders can be mounted."""
+
+
+def address(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """The engine's address and its origin: `DOCKER_HOST` or `the docker context NAME`; empty for the default socket.
+
+    DOCKER_CONTEXT comes before DOCKER_HOST, and that before the current context (Docker CLI reference, "Environment
+    variables"). The address of a context that cannot be read says so.
+    """
+    environ = os.environ if environ is None else environ
+    folder = Path(environ.get("DOCKER_CONFIG") or Path(environ.get("HOME") or "~").expanduser() / ".docker")
+    name = environ.get("DOCKER_CONTEXT", "")
+    if not name:
+        if environ.get("DOCKER_HOST"):
+            return environ["DOCKER_HOST"], "DOCKER_HOST"
+        name = str(_read(folder / "config.json").get("currentContext") or "")
+    if name in ("", "default"):
+        return DEFAULT_SOCKET, ""
+    context = _read(folder / "contexts" / "meta" / sha256(name.encode()).hexdigest() / "meta.json")
+    endpoint = (context.get("Endpoints") or {}).get("docker") or {}
+    return str(endpoint.get("Host") or f"(unknown: {folder} has no context {name})"), f"the docker context {name}"
+
+
+def sdk_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Environment variables with which the SDK finds the same engine; it does not read all contexts by itself."""
+    environ = os.environ if environ is None else environ
+    where, by = address(environ)
+    if not by or by == "DOCKER_HOST":
+        return dict(environ)
+    if where.startswith(("unix://", "npipe://")):
+        return {**environ, "DOCKER_HOST": where}
+    return {name: value for name, value in environ.items() if name != "DOCKER_HOST"}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
