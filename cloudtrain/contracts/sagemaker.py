@@ -108,24 +108,13 @@ def training_job(
         "input/config/hyperparameters.json": dict(body.get("HyperParameters", {})),
         "input/config/inputdataconfig.json": {channel.name: _channel_config(channel) for channel in channels},
     }
+    network = (instance_type, interface)
     return TrainingJob(
         name=name,
         instance_type=instance_type,
         hosts=hosts,
         containers=tuple(
-            NodeContainer(
-                node=node,
-                host=host,
-                argv=argv,
-                env=env,
-                files={
-                    path: json.dumps(value, indent=2)
-                    for path, value in {
-                        **config,
-                        "input/config/resourceconfig.json": _resource_config(host, hosts, instance_type, interface),
-                    }.items()
-                },
-            )
+            NodeContainer(node=node, host=host, argv=argv, env=env, files=_config_files(config, host, hosts, network))
             for node, host in enumerate(hosts)
         ),
         channels=channels,
@@ -142,6 +131,14 @@ def training_job(
         archives={"model": f"{output}/model.tar.gz", "output/data": f"{output}/output.tar.gz"},
         max_runtime_seconds=body.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME_SECONDS),
     )
+
+
+def _config_files(
+    config: Mapping[str, Any], host: str, hosts: tuple[str, ...], network: tuple[str, str]
+) -> dict[str, str]:
+    """Content of the files in input/config on one host. `network`: instance type and network interface."""
+    resources = {"input/config/resourceconfig.json": _resource_config(host, hosts, *network)}
+    return {path: json.dumps(value, indent=2) for path, value in {**config, **resources}.items()}
 
 
 def instance_of(resources: Mapping[str, Any]) -> tuple[str, int]:
