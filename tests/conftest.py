@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test of what only Linux has is skipped elsewhere, and says what it misses."""
+    """A test of what only Linux has is skipped elsewhere, and names what is missing."""
     mark = item.get_closest_marker("linux")
     if mark is not None and sys.platform != "linux":
         pytest.skip(f"only Linux has it: {mark.args[0]}")
@@ -42,7 +42,7 @@ OUTER = (
     *("CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "GITHUB_"),
     *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AZURE_CONFIG_DIR", "AZURE_DEFAULTS_"),
 )
-"""Variables of a person, a job or a CI that a test must not see begin so."""
+"""Prefixes of the variables of a person, a job or a CI that tests must not see."""
 
 
 @pytest.fixture(autouse=True)

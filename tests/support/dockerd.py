@@ -1,4 +1,4 @@
-"""A Docker engine of a test's own, which may be killed and restarted: the one that others use is left alone."""
+"""A separate Docker engine that a test may kill and restart without disturbing the one on the machine."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Dockerd:
             self._process.wait(START_SECONDS)
 
     def clear(self) -> None:
-        """Remove whatever is in it, if it answers."""
+        """Remove all containers and unused networks, if it answers."""
         with suppress(RuntimeError):
             if self._answers():
                 with self.client() as client:
@@ -69,20 +69,20 @@ class Dockerd:
     @contextmanager
     def client(self) -> Iterator[DockerClient]:
         """A client of it."""
-        made = DockerClient(base_url=self.host, version="auto")
+        client = DockerClient(base_url=self.host, version="auto")
         try:
-            yield made
+            yield client
         finally:
-            made.close()
+            client.close()
 
     def _answers(self) -> bool:
         if self._process is None or self._process.poll() is not None:
             raise RuntimeError("it ended")
         try:
-            with socket.socket(socket.AF_UNIX) as asked:
-                asked.connect(self.host.removeprefix("unix://"))
-                asked.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
-                return asked.recv(4096).partition(b"\r\n")[0].endswith(b"200 OK")
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(self.host.removeprefix("unix://"))
+                connection.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+                return connection.recv(4096).partition(b"\r\n")[0].endswith(b"200 OK")
         except OSError:
             return False
 
@@ -99,7 +99,7 @@ def own_dockerd(*options: str) -> Iterator[Dockerd]:
     try:
         engine.start()
         with engine.client() as client:
-            client.api.import_image_from_data(_an_archive(), *IMAGE.split(":"))
+            client.api.import_image_from_data(_empty_archive(), *IMAGE.split(":"))
             client.networks.create(NETWORK, driver="bridge")
         yield engine
     finally:
@@ -112,12 +112,12 @@ def own_dockerd(*options: str) -> Iterator[Dockerd]:
 
 
 def of_this_machine() -> tuple[Bind, ...]:
-    """What an empty image needs to run this machine's own shell."""
+    """The mounts that an empty image needs to run the shell of this machine."""
     folders = ("/bin", "/lib", "/lib64", "/usr")
     return tuple(Bind(source=name, target=name, read_only=True) for name in folders if Path(name).exists())
 
 
-def _an_archive() -> bytes:
+def _empty_archive() -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("nothing"), io.BytesIO())

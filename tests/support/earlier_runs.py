@@ -21,12 +21,12 @@ def earlier_runs(kind: str, data_dir: Path, job: Path) -> str:
     `job`: the folder that they were submitted from; the program and the input that they name are made there.
     """
     shutil.copytree(STORED / kind, data_dir / "runs")
-    places = {"@DATA@": str(data_dir), "@JOB@": str(job), "@PYTHON@": sys.executable}
+    values = {"@DATA@": str(data_dir), "@JOB@": str(job), "@PYTHON@": sys.executable}
     for file in (data_dir / "runs").rglob("*"):
         if file.is_file():
             text = file.read_text()
-            for mark, place in places.items():
-                text = text.replace(mark, place)
+            for placeholder, value in values.items():
+                text = text.replace(placeholder, value)
             file.write_text(text)
     (job / "data").mkdir(parents=True, exist_ok=True)
     (job / "data" / "a.txt").write_text("1\n")
@@ -35,7 +35,7 @@ def earlier_runs(kind: str, data_dir: Path, job: Path) -> str:
 
 
 def without(document: Path, path: str) -> None:
-    """Take one value out of a JSON document, by its dotted path."""
+    """Remove one value from a JSON document, by its dotted path."""
     whole = json.loads(document.read_text())
     *outer, last = path.split(".")
     inner = whole

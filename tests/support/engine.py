@@ -1,4 +1,4 @@
-"""The Docker engine that tests run containers with: whether it is there, an image for them, what a run has left."""
+"""The Docker engine that tests run containers with, an image for them, and what runs leave behind."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def engine_and_image() -> Iterator[tuple[DockerClient, str]]:
 
 def left_of(client: DockerClient, data_dir: Path) -> list[str]:
     """Names of the containers, networks and volumes that belong to runs of a data folder."""
-    mine = {"label": f"{DATA_LABEL}={data_dir}"}
+    filters = {"label": f"{DATA_LABEL}={data_dir}"}
     found: list[Any] = [
-        *client.containers.list(all=True, filters=mine, ignore_removed=True),
-        *client.networks.list(filters=mine),
-        *client.volumes.list(filters=mine),
+        *client.containers.list(all=True, filters=filters, ignore_removed=True),
+        *client.networks.list(filters=filters),
+        *client.volumes.list(filters=filters),
     ]
-    return [thing.name for thing in found]
+    return [resource.name for resource in found]
 
 
 def running(client: DockerClient, data_dir: Path, run: str) -> dict[int, Any]:
     """The containers of a run, by node."""
-    mine = {"label": [f"{DATA_LABEL}={data_dir}", f"cloudtrain.run={run}"]}
-    found = client.containers.list(filters=mine, ignore_removed=True)
+    filters = {"label": [f"{DATA_LABEL}={data_dir}", f"cloudtrain.run={run}"]}
+    found = client.containers.list(filters=filters, ignore_removed=True)
     return {int(container.labels["cloudtrain.node"]): container for container in found}

@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Watch over one test."""
+    """Run one test under its CPU limit, with a traceback of all threads if it is stuck."""
     mark = item.get_closest_marker("cpu_seconds")
     limit: float = mark.args[0] if mark else CPU_SECONDS
 

@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 
 USER, PASSWORD = "me", "secret"
 LINE = "me:$2b$04$iMk/pN6sWZC7KoSdmbU5TOHGSrDsPVn8pOEj0OjjBtC1C2Mz.pGSa\n"
-"""The same, as htpasswd writes it."""
+"""The same user and password in the format of htpasswd."""
 
 
 @contextmanager
@@ -56,8 +56,8 @@ def registry(folder: Path, *, private: bool = False) -> Iterator[str]:
 
 
 def logged_in(folder: Path, host: str, password: str = PASSWORD) -> dict[str, str]:
-    """The variable that leads to what `docker login` keeps, for one registry."""
+    """DOCKER_CONFIG for a folder that holds the credentials of one registry, as `docker login` stores them."""
     folder.mkdir(exist_ok=True)
-    proof = base64.b64encode(f"{USER}:{password}".encode()).decode()
-    (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": proof}}}))
+    credentials = base64.b64encode(f"{USER}:{password}".encode()).decode()
+    (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": credentials}}}))
     return {"DOCKER_CONFIG": str(folder)}

@@ -1,4 +1,4 @@
-"""What several unit tests start from: a folder written from a mapping, a run that has just been born."""
+"""Starting points of several unit tests: a folder written from a mapping, a run that was just submitted."""
 
 from __future__ import annotations
 
