@@ -110,6 +110,9 @@ class StorageError(CloudtrainError):
 DENIED = "Denied"
 """The code of a CloudError for a missing permission, where a cloud has several names for it."""
 
+NAME_TAKEN = "NameTaken"
+"""The code of a CloudError where a job of that name exists with other properties."""
+
 
 class CloudError(CloudtrainError):
     """The cloud or the network failed, or refused the call."""

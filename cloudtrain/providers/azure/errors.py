@@ -9,8 +9,7 @@ from typing import Any
 
 from azure.core import exceptions as sdk
 
-from cloudtrain.errors import DENIED, CloudError, CloudtrainError, Outcome, RefusedError
-from cloudtrain.providers.cloud.idempotent_create import NAME_TAKEN
+from cloudtrain.errors import DENIED, NAME_TAKEN, CloudError, CloudtrainError, Outcome, RefusedError
 from cloudtrain.runs.failure_hints import azure_quota
 
 _TRY_AGAIN = "then try again"

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import CloudError, RunExists
+from cloudtrain.errors import NAME_TAKEN, CloudError, RunExists
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Progress
 from cloudtrain.providers.azure.config import AzureConfig, request_of
@@ -68,7 +68,7 @@ def submit_job(
         create,
         lambda: _find(cloud, name, document),
         attempts=ATTEMPTS,
-        name_taken_codes=(idempotent_create.NAME_TAKEN,),
+        name_taken_codes=(NAME_TAKEN,),
     )
 
 

@@ -14,9 +14,6 @@ from cloudtrain.runs.folder import RunFolder
 CREATE_TIMEOUT_SECONDS = 60
 """If a request was sent and no job exists after this long, none will be created."""
 
-NAME_TAKEN = "NameTaken"
-"""Code of a CloudError: a job of that name exists with other properties."""
-
 FindJob = Callable[[], dict[str, Any] | None]
 """Looks for our job and returns its reference; None if no job has its name. RunExists if somebody else's job has it."""
 
