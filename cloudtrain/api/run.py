@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
 
 POLL_SECONDS = 0.05
-"""Between two looks at the run folder while somebody waits; how often a cloud is asked its provider says."""
+"""Between two looks at the run folder while waiting; how often a cloud is asked is up to its provider."""
 RETRY_SECONDS = 1.0
 """Before a stop is tried again; doubled with each attempt."""
 MAX_LISTED = 20

@@ -5,8 +5,8 @@ Control characters, the second set of them (C1), line separators, and marks that
 escapes such as `\\x1b` and `\\u202e`, wherever the output goes: a pipe may lead to a terminal as well.
 
 Colours (SGR sequences) of a program's log lines stay, where our own colours are shown: they can dress nothing but that
-very line, as it is reset at its end, and progress of training is often told in them. Everywhere else they are escaped,
-so that neither a plan nor a verdict is painted by anybody but us; where no colours are shown they are left out.
+very line, as it is reset at its end, and training programs often show their progress with them. Everywhere else they
+are escaped, so that only we can colour a plan or a verdict; where no colours are shown they are left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OURS = re.compile(f"(\x1b\\[3[0-7]m(?:{'|'.join(STATE_COLOURS)})\x1b\\[0m)")
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls, C1 among them
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction: marks, embeddings, overrides, isolates
-    "\u2028\u2029\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"  # line ends, and what nobody sees
+    "\u2028\u2029\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"  # line ends, and invisible characters
     "\U000e0000-\U000e007f\ud800-\udfff]"  # tags; halves of characters
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
@@ -102,7 +102,7 @@ def redraw(text: str) -> None:
 def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], None]:
     """A callback that draws a bar on stderr when there is much to do; silent for small jobs and without a terminal.
 
-    It is told how many files are done, of how many; or how many bytes.
+    It is called with how many files, or bytes, are done, and of how many.
     """
     started = time.monotonic()
     shown = False

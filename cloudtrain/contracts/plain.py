@@ -36,7 +36,7 @@ CLOUD_FIELDS = (
 def plain_job(plan: Plan, *, keeps_time: bool = False) -> dict[str, Any]:
     """The job document of a run under this contract, whose secrets are looked up before the launcher starts.
 
-    `keeps_time`: the launcher itself stops the job after `limits.max_runtime`, where nobody else does.
+    `keeps_time`: the launcher itself stops the job after `limits.max_runtime`, where nothing else does.
     """
     limit = {"stop_after_seconds": plan.spec.limits.max_runtime} if keeps_time and plan.spec.limits.max_runtime else {}
     return {**job_document(plan), **masked_variables(plan), **limit}

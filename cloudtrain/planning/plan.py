@@ -176,7 +176,7 @@ def json_digest(value: Any) -> str:
 
 
 def _unsupported(spec: JobSpec, target: Target) -> list[Issue]:
-    """What the target cannot do: told before anything is spent."""
+    """What the target cannot do: reported before anything is spent."""
     found: list[Issue] = []
     name, resources = target.provider, spec.resources
     if resources.nodes > target.max_nodes:

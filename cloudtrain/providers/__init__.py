@@ -132,7 +132,7 @@ class Provider(ABC):
         """Problems that only a process, a container engine or an SDK can find. Nothing that costs money is done.
 
         `starting`: whether the job is started if there are no errors. If not, no program is executed that a file beside
-        the job names: looking at somebody else's repository must not run code from it.
+        the job names: planning a repository that is not trusted must not run code from it.
         """
         return []
 
@@ -163,7 +163,7 @@ class Provider(ABC):
 
     @abstractmethod
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """What the run folder does not have yet: log lines, events, and the end of a job that nobody watched.
+        """What the run folder does not have yet: log lines, events, and the end of a job that was not watched.
 
         Each observation is stored and `state` updated before the next one is requested, because events in the log
         decide how a job has ended. CloudError when the platform cannot be reached.

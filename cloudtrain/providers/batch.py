@@ -41,7 +41,7 @@ class JobStatus:
     phase: str
     """What the platform says of it, in words: `waiting in the queue`, `running`; of one that has ended `exit code 137`.
 
-    The last is shown as the reason of a failure, where no node has told it."""
+    The last is shown as the reason of a failure, where no node has reported one."""
     has_ended: bool
     """Whether all of its processes are over, and all of its log can be read."""
 
@@ -53,13 +53,13 @@ class BatchProvider(Provider):
     def submit_job(self, run: RunFolder, request: Request, archive: Path) -> None:
         """Start the job of a run; nothing, if it is there already: asked twice, a job runs once.
 
-        `archive`: the source, a .tar.gz. CloudError with `Outcome.UNKNOWN` if it cannot be told whether it is there
+        `archive`: the source, a .tar.gz. CloudError with `Outcome.UNKNOWN` if it is not known whether it is there
         now; any other error means that nothing was started.
         """
 
     @abstractmethod
     def job_status(self, run: RunFolder) -> JobStatus | None:
-        """How the job of a run stands; None if there is none. CloudError if that cannot be told."""
+        """How the job of a run stands; None if there is none. CloudError if that is not known."""
 
     @abstractmethod
     def read_log(self, run: RunFolder, node: int, offset: int) -> bytes:

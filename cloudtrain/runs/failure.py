@@ -1,4 +1,4 @@
-"""Why a run failed: the first cause among what its nodes say, and how it is told in one line."""
+"""Why a run failed: the first cause among what its nodes report, in one line."""
 
 from __future__ import annotations
 

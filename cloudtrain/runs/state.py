@@ -85,7 +85,7 @@ class RunState:
     reason: str = ""
     """Why it ended, in words, when it did not simply succeed."""
     error: Cause | None = None
-    """The root cause of a failure, where a node has told it."""
+    """The root cause of a failure, where a node has reported it."""
     name: str = ""
     provider: str = ""
     contract: str = ""

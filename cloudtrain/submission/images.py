@@ -22,7 +22,7 @@ PUSH_SECONDS = 1800.0
 def resolve_image(plan: Plan, pushing: Progress | None = None, note: Note | None = None) -> ResolvedImage | None:
     """The image of a plan, in its place: built and pushed where it is new. None where a plan names none.
 
-    `note` is told where an image that the spec names cannot be looked up from here.
+    `note` gets a message where an image that the spec names cannot be looked up from here.
     RefusedError when the image that the spec names is not in its registry, or not for the cloud's machines.
     """
     image, planned = plan.host.image, plan.host.image_address

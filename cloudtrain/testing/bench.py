@@ -1,4 +1,4 @@
-"""What the conformance suite must be told of a platform, and the job folder from which it submits there."""
+"""What the conformance suite must know of a platform, and the job folder from which it submits there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cloudtrain.providers import Provider, get_provider
 
 GREETING_FILE, GREETING = "greeting.txt", "hello from the input"
 """What the input folder holds that a platform may offer to the suite: one file, and its text."""
-SECRET = "never-write-this-down-5f1c"  # noqa: S105  (it is nobody's)
+SECRET = "never-write-this-down-5f1c"  # noqa: S105  (a secret of the suite alone)
 """The value of the secret that a platform may keep for the suite."""
 
 LINES = 200
@@ -117,12 +117,12 @@ class Bench:
         path.write_text(yaml.safe_dump({"name": "conformance", **document}, sort_keys=False), encoding="utf-8")
         return load(path)
 
-    def plan(self, wish: str, **more: Any) -> Plan:
+    def plan(self, kind: str, **more: Any) -> Plan:
         """The plan of a job that is to `succeed`, `fail` or `wait` for ever. `more`: parts of job.yaml."""
         document: dict[str, Any] = {
             "source": "source",
             "entrypoint": "train.py",
-            "args": [wish, *ARGUMENTS],
+            "args": [kind, *ARGUMENTS],
             "env": {"CONFORMANCE_VARIABLE": VARIABLE},
             "limits": {"max_runtime": "1 h"},
             **self.platform.job,
@@ -131,7 +131,7 @@ class Bench:
             document["inputs"] = {"greeting": {self.name: self.platform.input}}
         if self.platform.secret:
             document["secrets"] = {"CONFORMANCE_SECRET": {self.name: self.platform.secret}}
-        return make_plan(self.load({**document, **more}), self.name, run_id=f"{self.name}-{wish}")
+        return make_plan(self.load({**document, **more}), self.name, run_id=f"{self.name}-{kind}")
 
 
 def make_bench(platform: Platform, folder: Path) -> Bench:

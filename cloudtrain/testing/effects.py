@@ -27,7 +27,7 @@ class Effects:
 
 @contextmanager
 def recorded(*, is_forbidden: bool = False) -> Iterator[Effects]:
-    """Inside, what this thread does is written down; if it is forbidden, it fails too. git is nobody's effect."""
+    """Inside, what this thread does is recorded; if it is forbidden, it fails too. Calls of git do not count."""
     _install()
     thread, effects = threading.get_ident(), Effects(is_forbidden)
     _RECORDING[thread] = effects
@@ -43,7 +43,7 @@ _INSTALLED: list[bool] = []
 
 
 def _install() -> None:
-    """Once: a hook stays as long as the process, and costs next to nothing while nobody records."""
+    """Once: a hook stays as long as the process, and costs next to nothing while nothing is recorded."""
     if not _INSTALLED:
         _INSTALLED.append(True)
         sys.addaudithook(_hear)

@@ -38,9 +38,9 @@ class Jobs:
     runs: dict[str, Run]
     effects: Effects
 
-    def ended(self, wish: str, seconds: float) -> Run:
+    def ended(self, kind: str, seconds: float) -> Run:
         """The run when it has ended: each look is that of a new process, which knows what is on disk."""
-        run_id = self.runs[wish].id
+        run_id = self.runs[kind].id
         _eventually(lambda: find_run(run_id).status().has_ended, f"{run_id} has not ended", seconds)
         return find_run(run_id)
 
@@ -121,8 +121,8 @@ class RunChecks(PlanningChecks):
         run = jobs.ended("fail", self.timeout_seconds)
         state, promise = run.status(), "the first error that a node tells is the cause, not the platform's exit code"
         must(state.state == "failed", f"a job whose program raised has {state.state}: {state.reason}", promise)
-        told = (state.error.rank, state.error.exception, state.error.message) if state.error else None
-        must(told == (0, "ValueError", "the dog ate shard 3"), f"its cause is {told}: {state.reason}", promise)
+        cause = (state.error.rank, state.error.exception, state.error.message) if state.error else None
+        must(cause == (0, "ValueError", "the dog ate shard 3"), f"its cause is {cause}: {state.reason}", promise)
         with pytest.raises(JobFailed):
             run.result()
 
@@ -156,20 +156,24 @@ class RunChecks(PlanningChecks):
 
     def test_no_secret_is_in_a_command_or_in_the_run_folder(self, jobs: Jobs) -> None:
         promise = "secrets are never arguments, in no file of this machine, and *** in logs"
-        told = [words for words in jobs.effects.processes if SECRET in words]
-        must(not told, f"a command was given a secret: {[words.replace(SECRET, '…')[:200] for words in told]}", promise)
-        for wish in jobs.runs:
-            for path in jobs.ended(wish, self.timeout_seconds).folder.path.rglob("*"):
+        leaked = [words for words in jobs.effects.processes if SECRET in words]
+        must(
+            not leaked,
+            f"a command was given a secret: {[words.replace(SECRET, '…')[:200] for words in leaked]}",
+            promise,
+        )
+        for kind in jobs.runs:
+            for path in jobs.ended(kind, self.timeout_seconds).folder.path.rglob("*"):
                 is_clean = not path.is_file() or SECRET.encode() not in path.read_bytes()
                 must(is_clean, f"{path.name} of the run folder holds a secret", promise)
 
 
-def submit_jobs(bench: Bench, *wishes: str) -> Jobs:
+def submit_jobs(bench: Bench, *kinds: str) -> Jobs:
     """Jobs, submitted: all three unless some are named. That which succeeds is started a second time at once."""
     runs = {}
     with bench.client(), recorded() as effects:
-        for wish in wishes or ("succeed", "fail", "wait"):
-            runs[wish] = submit(bench.plan(wish))
+        for kind in kinds or ("succeed", "fail", "wait"):
+            runs[kind] = submit(bench.plan(kind))
         if "succeed" in runs:
             _start_again(bench, runs["succeed"])
     return Jobs(runs, effects)

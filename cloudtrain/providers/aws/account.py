@@ -82,7 +82,7 @@ _FORMS = {
 
 
 def region_of(settings: Settings) -> str:
-    """The region where no spec is at hand. UsageError when nobody has reader one."""
+    """The region where there is no spec. UsageError when none is set."""
     region = configured_region(settings)
     if not region:
         raise UsageError("aws.region is not set", hint="export CLOUDTRAIN_AWS_REGION=us-east-1, or cloudtrain.toml")
@@ -99,7 +99,7 @@ def image_repository(settings: Settings) -> str:
 
 
 def configured_region(settings: Settings) -> str:
-    """The same; empty when nobody has reader one."""
+    """The same; empty when none is set."""
     return str(settings.get("aws.region") or (cli_default_region() or [""])[0])
 
 

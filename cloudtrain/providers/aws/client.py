@@ -135,7 +135,7 @@ class AwsClient:
         boto3 aborts failed uploads of living clients itself. A recent one may be another client's, in progress.
         """
         s3 = self._client("s3")
-        with suppress(ClientError, BotoCoreError):  # whoever lacks the right has stored the object all the same
+        with suppress(ClientError, BotoCoreError):  # without the permission the object is stored all the same
             for upload in s3.list_multipart_uploads(Bucket=bucket, Prefix=key).get("Uploads", []):
                 if upload["Key"] == key and time.time() - upload["Initiated"].timestamp() > STALE_SECONDS:
                     s3.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload["UploadId"])

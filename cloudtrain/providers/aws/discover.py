@@ -118,7 +118,7 @@ def _discovered_run(cloud: AwsClient, job: Mapping[str, Any], poll_seconds: floa
 
 
 def _updates(job: Mapping[str, Any], usd_per_hour: float | None) -> list[Event]:
-    """The phase of a job and, if it is over, its end. Its log is read later, when somebody asks for it."""
+    """The phase of a job and, if it is over, its end. Its log is read later, when it is needed."""
     now = time.time()
     updates: list[Event] = [phase_event(job, now)]
     final = final_state(job)

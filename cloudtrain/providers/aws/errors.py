@@ -141,11 +141,11 @@ _S3_ACTIONS = {
 
 def _action(said: str, name: str) -> str:
     """The IAM action that is missing: as AWS says it, or else as its documentation has it."""
-    told = re.search(r"perform: ([\w-]+:\w+)(?: on resource: (\S+))?", said)
-    if told is None:
+    denied = re.search(r"perform: ([\w-]+:\w+)(?: on resource: (\S+))?", said)
+    if denied is None:
         return _S3_ACTIONS.get(name, f"sagemaker:{name}" if "TrainingJob" in name else f"the action {name}")
-    where = " on the job's role (aws.role)" if told[1] == "iam:PassRole" else ""
-    return told[1] + where
+    where = " on the job's role (aws.role)" if denied[1] == "iam:PassRole" else ""
+    return denied[1] + where
 
 
 def _camel(call: str) -> str:

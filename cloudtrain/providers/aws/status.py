@@ -70,7 +70,7 @@ def usd_per_hour(described: Mapping[str, Any], run: RunFolder) -> float | None:
 
 
 def _progress(described: Mapping[str, Any], state: RunState, now: float) -> Iterator[Event]:
-    """The phase, and a stop that somebody requested elsewhere, where they are new."""
+    """The phase, and a stop that was requested elsewhere, where they are new."""
     instance = selected_instance(described)
     if phase_of(described) != state.phase or instance not in ("", state.instance):
         yield phase_event(described, now)

@@ -1,7 +1,7 @@
 """Uploads inputs of this machine whole, into a place of the datastore that is named by their content.
 
 The SDK would upload them, too, but leaves out what a .gitignore or .amlignore inside the folder says, and data folders
-often hold a .gitignore of `*`, so that nobody commits them.
+often hold a .gitignore of `*`, so that they are not committed.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def logs_of(details: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _progress(details: Mapping[str, Any], state: RunState, now: float) -> Iterator[Event]:
-    """The phase, and a stop that somebody requested elsewhere, where they are new."""
+    """The phase, and a stop that was requested elsewhere, where they are new."""
     if phase_of(details) != state.phase:
         yield phase_event(details, now)
     if status_of(details) == "CancelRequested" and not state.stop_requested:

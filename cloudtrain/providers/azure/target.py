@@ -57,7 +57,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         wrong_limits = [
             replace(issue, hint=f"{issue.hint}; prices are known once azure.location is set") for issue in wrong_limits
         ]
-    # A name that is none has no price either: that it is none is told by the rules.
+    # A wrong name has no price either: the rules report that it is wrong.
     untold = rehearsal or wrong or (not config.compute and any(not is_size(name) for name in types))
     problems += wrong + wrong_image + wrong_prices + ([] if untold else wrong_limits)
     return Target(

@@ -15,7 +15,7 @@ CREATE_TIMEOUT_SECONDS = 60
 """If a request was sent and no job exists after this long, none will be created."""
 
 FindJob = Callable[[], dict[str, Any] | None]
-"""Looks for our job and returns its reference; None if no job has its name. RunExists if somebody else's job has it."""
+"""Looks for our job and returns its reference; None if no job has its name. RunExists if another job has it."""
 
 
 def create(
@@ -49,7 +49,7 @@ def create(
 
 
 def reconcile(run: RunFolder, now: float, find: FindJob, service: str) -> list[Event]:
-    """Events that say what became of a submission nobody saw the end of; none while it may still be in progress.
+    """Events that say what became of a submission that was interrupted; none while it may still be in progress.
 
     `service`: the cloud's name in messages.
     """

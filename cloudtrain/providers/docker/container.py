@@ -32,7 +32,7 @@ class ExitStatus:
 
 
 class Container:
-    """A container that was created; whoever created it must remove it. All methods may raise CloudError."""
+    """A container that was created; its creator must remove it. All methods may raise CloudError."""
 
     def __init__(self, api: Any, container_id: str, spec: ContainerSpec) -> None:
         self._api, self._id, self._spec = api, container_id, spec

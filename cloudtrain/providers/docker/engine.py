@@ -231,8 +231,8 @@ def _auth_config(login: RegistryLogin | None) -> dict[str, str] | None:
 
 def _digest(message: Mapping[str, Any]) -> str:
     """The digest in a message of a push: a field, or part of the status if containerd stores the images."""
-    told = re.search(r"\bdigest: (sha256:[0-9a-f]{64})\b", str(message.get("status", "")))
-    return str((message.get("aux") or {}).get("Digest") or (told[1] if told else ""))
+    pushed = re.search(r"\bdigest: (sha256:[0-9a-f]{64})\b", str(message.get("status", "")))
+    return str((message.get("aux") or {}).get("Digest") or (pushed[1] if pushed else ""))
 
 
 def _devices(spec: ContainerSpec) -> list[DeviceRequest]:

@@ -84,7 +84,7 @@ def translated(error: Exception, doing: str, image: str = "") -> CloudError:
 
 
 def missing_image(image: str) -> CloudError:
-    """The image is not on this machine; nobody pulls one that was not asked for."""
+    """The image is not on this machine; images are pulled only on request."""
     hint = f"docker pull {image}, or image: auto, which is built"
     return CloudError(f"there is no image {image} on this machine", hint=hint, code="image")
 

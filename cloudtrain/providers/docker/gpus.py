@@ -13,13 +13,13 @@ from pathlib import Path
 from cloudtrain.errors import CloudError
 
 CHOICE = "CUDA_VISIBLE_DEVICES"
-"""CUDA's own variable, of the job (`env`) or of whoever submits it."""
+"""CUDA's own variable, from the job's `env` or from the environment of the submit."""
 
 _QUESTION_SECONDS = 60
 
 
 def chosen(env: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> str | None:
-    """The choice among the machine's GPUs: the job's own, else that of whoever submits; None: all of them."""
+    """The choice among the machine's GPUs: the job's own, else that of the submit's environment; None: all of them."""
     return env.get(CHOICE, environ.get(CHOICE))
 
 

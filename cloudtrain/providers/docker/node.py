@@ -156,7 +156,7 @@ class DockerNode:
     def _forward(self, output: Output) -> None:
         for out, error in output:
             if not self.output.forward(out or b"", error or b""):
-                self._request_stop()  # nobody reads it: the supervisor is gone
+                self._request_stop()  # no reader: the supervisor is gone
 
     def _is_back(self, container: Container) -> bool:
         """Wait until the engine answers again; False if it does not, or the container is gone."""

@@ -45,7 +45,7 @@ class ContainerOutput:
         """The last line that is not an event; it says why a launcher never started."""
 
     def forward(self, *streams: bytes) -> bool:
-        """Forward complete lines of standard output and standard error; False if nobody reads them any more."""
+        """Forward complete lines of standard output and standard error; False if they have no reader any more."""
         is_read = True
         for number, data in enumerate(streams):
             piece = self._without_repetition(number, data)

@@ -3,8 +3,8 @@
     python -I -S namespace.py ROOT HOST HOSTS_FILE PROGRAM [ARG...]
     python -I -S namespace.py --probe
 
-Run by path in a process of its own, by any Python from 3.9 on: it replaces itself by PROGRAM, so that whoever started
-it is the program's own parent. Nothing of the machine is changed: all mounts are in a namespace that ends with the
+Run by path in a process of its own, by any Python from 3.9 on: it replaces itself by PROGRAM, whose parent is then the
+process that started this one. Nothing of the machine is changed: all mounts are in a namespace that ends with the
 process. Exit code 125, and one line on stderr, where that cannot be.
 """
 
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     try:
         env = _given_environment()
         enter(root, host, hosts_file)
-        # Python ignores these two for itself; whoever is executed would go on ignoring them.
+        # Python ignores these two for itself; the program that is executed would go on ignoring them.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         _exec(program, env)
@@ -64,7 +64,7 @@ def _unshare() -> None:
         _call("unshare", CLONE_NEWNS | CLONE_NEWUTS)
     except PermissionError:
         _call("unshare", CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWUTS)
-        _write("/proc/self/setgroups", "deny")  # without it nobody may write gid_map
+        _write("/proc/self/setgroups", "deny")  # without it gid_map cannot be written
         _write("/proc/self/uid_map", f"{uid} {uid} 1")
         _write("/proc/self/gid_map", f"{gid} {gid} 1")
 

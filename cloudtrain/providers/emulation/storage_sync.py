@@ -67,7 +67,7 @@ def merge(folders: Sequence[Path], into: Path, root: str, note: Note) -> list[st
 
     What comes first stays, and so does what `into` has already. Files are shared with their folder (hard links) where
     the disk can do that. Links stay links, relative ones; those that lead out of the folder, or only might, are left
-    out, and `note` is told. `root`: what each folder is called in its container.
+    out, and `note` gets them. `root`: what each folder is called in its container.
     """
     clashes: dict[str, None] = {}
     for folder in folders:
@@ -146,7 +146,7 @@ def _is_same(path: Path, there: Path, link: str) -> bool:
 def _stays_inside(link: str, depth: int) -> bool:
     """Whether a link leads to a place below the top, wherever other links lead that obey the same rule.
 
-    So `..` may only come first: behind a name, which may be a link, it leads nobody knows where.
+    So `..` may only come first: behind a name, which may be a link, its target is not known.
     """
     parts = [part for part in link.split("/") if part not in ("", ".")]
     up = next((count for count, part in enumerate(parts) if part != ".."), len(parts))

@@ -207,7 +207,7 @@ class LocalBackend(Provider):
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Whether it is a folder and not a link, by which a job could lead to somebody else's files."""
+    """Whether it is a folder and not a link, by which a job could reach another user's files."""
     return path.is_dir() and not path.is_symlink()
 
 

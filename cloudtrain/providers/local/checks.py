@@ -48,7 +48,7 @@ def gpu_rules(plan: Plan, wanted: int, of: str) -> list[Issue]:
 
 
 def gpu_checks(plan: Plan, python: str, wanted: int, of: str) -> list[Issue]:
-    """Whether this machine shows as many GPUs as are wanted; one without a driver is told by the rules."""
+    """Whether this machine shows as many GPUs as are wanted; one without a driver is reported by the rules."""
     return _too_few(plan, _gpus(python, plan.spec.env), wanted, of) if wanted and _has_driver() else []
 
 

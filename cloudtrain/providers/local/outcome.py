@@ -45,7 +45,7 @@ def run_outcome(
 
 
 def _first_stopped_from_outside(nodes: Sequence[Node], signalled_at: float) -> Node | None:
-    """The node that was first asked to stop by somebody else; errors of its peers after that are consequences."""
+    """The node that was first asked to stop from outside; errors of its peers after that are consequences."""
     found = [node for node in nodes if node.stopped and 0 < node.stop_requested_at < signalled_at]
     return min(found, key=lambda node: node.stop_requested_at, default=None)
 

@@ -1,4 +1,4 @@
-"""Helper processes that run this package, end with their parent, and use a port that nobody else gets."""
+"""Helper processes that run this package, end with their parent, and use a port of their own."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def set_parent_death_signal(parent: int) -> None:
 
 
 def free_port() -> int:
-    """A port on loopback that the system gives to nobody else for the next minute.
+    """A port on loopback that the system assigns to no other process for the next minute.
 
     A connection through it is closed by the listening side first. The port then is in TIME_WAIT, so it is not chosen
     for others, while a server that asks for it by number (with SO_REUSEADDR, as torch does) gets it.

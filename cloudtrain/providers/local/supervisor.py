@@ -230,7 +230,7 @@ class Supervisor:
         )
 
     def _check_folder(self) -> None:
-        """Look for the stop file and for the folder itself: perhaps nobody can send us signals."""
+        """Look for the stop file and for the folder itself: signals may not reach us."""
         if self.paths.stop_file.exists() and not self.stop_signals:
             self.stop_signals.append(signal.SIGTERM)
         self.missed_checks = 0 if self._folder_exists() else self.missed_checks + 1
@@ -302,7 +302,7 @@ def emulator_of(run: RunFolder) -> Emulator[Launch]:
 def main(argv: list[str]) -> int:
     """Run a run while holding its lock; 1 if another supervisor has it, or it was given up before we started."""
     run, archive = Path(argv[0]), Path(argv[1])
-    umask = os.umask(OTHERS_MASK)  # logs, sources, values of secrets: nobody else may read what is written here
+    umask = os.umask(OTHERS_MASK)  # logs, sources, values of secrets: other users may not read what is written here
     lock = os.open(RunPaths(run).lock, os.O_RDWR | os.O_CREAT, FILE_MODE)
     other = identity_of(run)
     if not _take_lock(lock) or (other is not None and other.is_alive()):  # a disk may have no locks
