@@ -47,7 +47,7 @@ class WalkResult:
 class _Folder:
     path: str
     """Relative, "" or "a/b/"."""
-    say: _Scope
+    scope: _Scope
     wanted: bool
     """.cloudtrainignore brings back this very folder."""
     git: Chain
@@ -58,14 +58,14 @@ def walk(root: str, patterns: Patterns) -> WalkResult:
     """Every file and link below `root` that is to be archived. Problems are collected, nothing is raised."""
     lead, git = _rules_above(root, patterns)
     walker = _Walker(root, lead, patterns)
-    todo = [_Folder(path="", say=_Scope.GIT, wanted=True, git=git, ours=())]
+    todo = [_Folder(path="", scope=_Scope.GIT, wanted=True, git=git, ours=())]
     while todo:
         folder = todo.pop()
         try:
             with os.scandir(f"{root}/{folder.path}") as listing:
                 entries = list(listing)
         except OSError as error:
-            if folder.say:
+            if folder.scope:
                 walker.found.problems.append(unreadable(folder.path or ".", error))
         else:
             todo += walker.visit(folder, entries)
@@ -94,7 +94,7 @@ class _Walker:
         entered = self._enter(folder, {entry.name for entry in entries})
         if entered is None:
             return
-        say, git, ours, prefix = entered.say, entered.git, entered.ours, entered.path
+        scope, git, ours, prefix = entered.scope, entered.git, entered.ours, entered.path
         for entry in entries:
             name = entry.name
             if name == ".git" or (not prefix and name == PAYLOAD_FOLDER):
@@ -103,16 +103,16 @@ class _Walker:
             place = self.lead + path
             is_folder = entry.is_dir(follow_symlinks=False)
             verdict = _verdict(ours, place, name, is_folder)
-            cache = say < _Scope.ALL and _is_cache(name, is_folder)
-            secret = say < _Scope.ALL and is_likely_secret(path, name, is_folder)
+            cache = scope < _Scope.ALL and _is_cache(name, is_folder)
+            secret = scope < _Scope.ALL and is_likely_secret(path, name, is_folder)
             if verdict or (cache and verdict is None):
                 continue
             if verdict is False:
-                inner = _Scope.ALL if cache or secret else max(say, _Scope.CACHES)
-            elif say == _Scope.GIT and _verdict(git, place, name, is_folder):
+                inner = _Scope.ALL if cache or secret else max(scope, _Scope.CACHES)
+            elif scope == _Scope.GIT and _verdict(git, place, name, is_folder):
                 inner = _Scope.NOTHING
             else:
-                inner = say
+                inner = scope
             if secret and verdict is None and inner:
                 self.found.secrets.append(path + "/" * is_folder)
                 inner = _Scope.NOTHING
@@ -122,24 +122,24 @@ class _Walker:
             elif not _has_usable_name(path, name, self.found):
                 continue
             if is_folder:
-                yield _Folder(path=path + "/", say=inner, wanted=verdict is False, git=git, ours=ours)
+                yield _Folder(path=path + "/", scope=inner, wanted=verdict is False, git=git, ours=ours)
             else:
                 _take(entry, path, self.found)
 
     def _enter(self, folder: _Folder, names: set[str]) -> _Folder | None:
         """The folder with its own ignore files added; None if it is a virtual environment that stays out."""
-        say, prefix, git, ours = folder.say, folder.path, folder.git, folder.ours
-        if prefix and "pyvenv.cfg" in names and say < _Scope.ALL:
+        scope, prefix, git, ours = folder.scope, folder.path, folder.git, folder.ours
+        if prefix and "pyvenv.cfg" in names and scope < _Scope.ALL:
             if not folder.wanted:
                 return None
-            say = _Scope.ALL
+            scope = _Scope.ALL
         base = self.lead + prefix
         # Below what is brought back .gitignore does not apply, and below what is ignored no ignore file does.
-        if say == _Scope.GIT and ".gitignore" in names:
+        if scope == _Scope.GIT and ".gitignore" in names:
             git = (*_read_rules(f"{self.root}/{prefix}.gitignore", self.patterns, base), *git)
-        if say and ".cloudtrainignore" in names:
+        if scope and ".cloudtrainignore" in names:
             ours = (*_read_rules(f"{self.root}/{prefix}.cloudtrainignore", self.patterns, base), *ours)
-        return _Folder(path=prefix, say=say, wanted=folder.wanted, git=git, ours=ours)
+        return _Folder(path=prefix, scope=scope, wanted=folder.wanted, git=git, ours=ours)
 
 
 def _verdict(chain: Chain, path: str, name: str, is_folder: bool) -> bool | None:

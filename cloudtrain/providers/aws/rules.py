@@ -45,7 +45,7 @@ service model says the same by a pattern that only Java understands."""
 
 
 def broken_rules(plan: Plan) -> list[Issue]:
-    """All of them at once, each with the field to field."""
+    """All of them at once, each with the field that is wrong."""
     return [*_places(plan), *_capacity(plan), *_time(plan), *_network(plan), *_image(plan), *_names(plan)]
 
 

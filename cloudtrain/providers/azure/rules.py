@@ -55,7 +55,7 @@ _PLATFORMS = {
 
 
 def broken_rules(plan: Plan) -> list[Issue]:
-    """All of them at once, each with the field to blame."""
+    """All of them at once, each with the field that is wrong."""
     single = [*format_issues(plan.target.config_as(AzureConfig)), *check_image_name(plan.spec.image), *_size(plan)]
     return [*single, *_places(plan), *_machines(plan), *_time(plan), *_services(plan), *_names(plan)]
 
