@@ -148,7 +148,9 @@ def test_efas_plug_in_is_there_for_those_who_are_told_of_it_only(
     assert called == "-y --skip-kmod --skip-limit-conf --no-verify"
     load = "import ctypes; ctypes.CDLL('libnccl-net.so')"
     assert engine.run("efa", "bash", "-lc", f'python3 -c "{load}" 2>&1 || true').endswith("No such file or directory")
-    devices = "; ".join(("import sys", "sys.path.append('/opt')", "import host", "print(*host.efa_folders(), sep=':')"))
+    devices = "; ".join(
+        ("import sys", "sys.path.append('/opt')", "import host", "print(*host.efa_library_dirs(), sep=':')")
+    )
     with engine.container(
         "efa", "bash", "-c", f'LD_LIBRARY_PATH=$(python3 -c "{devices}") python3 -c "{load}"'
     ) as name:
