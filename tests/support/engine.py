@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,8 @@ def engine_and_image() -> Iterator[tuple[DockerClient, str]]:
     try:
         yield client, image
     finally:
-        client.images.remove(image, force=True)
+        with suppress(ImageNotFound):  # others who use this engine may have cleaned up
+            client.images.remove(image, force=True)
         client.close()
 
 
