@@ -22,9 +22,7 @@ from cloudtrain.providers import Progress, Request, get_provider
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec import JobSpec, load_spec, spec_from_values
 from cloudtrain.spec.yaml_document import Document
-from cloudtrain.submission.context import read_context
-from cloudtrain.submission.rerun import resolve_targets
-from cloudtrain.submission.submit import submit as start
+from cloudtrain.submission.context import read_context, resolve_targets
 
 if TYPE_CHECKING:
     from cloudtrain.api.run import Run
@@ -92,6 +90,7 @@ def submit(
     pushing: Progress | None = None,
 ) -> Run:
     """Start a plan and return at once; `wait()` waits. The same plan is never started twice."""
-    from cloudtrain.api.run import Run  # a plan alone needs nothing that looks after runs
+    from cloudtrain.api.run import Run  # a plan alone needs nothing that starts runs, or looks after them
+    from cloudtrain.submission.submit import submit as start
 
     return Run(start(plan, issues=issues, progress=progress, sending=sending, pushing=pushing))

@@ -66,8 +66,7 @@ def check_command(
     from cloudtrain.cli import github
     from cloudtrain.cli.plan_view import place
     from cloudtrain.errors import CloudtrainError
-    from cloudtrain.submission.preflight import preflight, raise_errors
-    from cloudtrain.submission.submit import start_notes
+    from cloudtrain.submission.preflight import preflight, raise_errors, start_notes
 
     plan = api.plan(api.load(job, overrides), provider, as_=as_, data_dir=folder)
     issues = preflight(plan, starting=False)

@@ -21,7 +21,7 @@ from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.cloud.paths import file_name
 from cloudtrain.spec.fields import Input
 from cloudtrain.submission.context import is_packed
-from cloudtrain.submission.submit import start_notes
+from cloudtrain.submission.preflight import start_notes
 from cloudtrain.units import format_duration, format_size
 
 

@@ -30,7 +30,8 @@ def start(
     from cloudtrain.cli.follow import follow
     from cloudtrain.cli.plan_view import cost, headline
     from cloudtrain.cli.report import report_and_exit
-    from cloudtrain.submission.submit import start_notes, submit
+    from cloudtrain.submission.preflight import start_notes
+    from cloudtrain.submission.submit import submit
 
     print_message(f"{plan.run_id}  {one_line(headline(plan))}")
     if plan.target.cost_estimate is not None and not plan.is_rehearsal:

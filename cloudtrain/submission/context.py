@@ -9,9 +9,11 @@ from pathlib import Path
 
 from cloudtrain.bundle import payload_files
 from cloudtrain.contracts.launch import entrypoint_of
-from cloudtrain.errors import SourceError, StorageError
+from cloudtrain.declaration import declaration_of
+from cloudtrain.errors import SourceError, StorageError, UsageError
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary
-from cloudtrain.providers import Progress
+from cloudtrain.planning.target import Target
+from cloudtrain.providers import Progress, get_provider
 from cloudtrain.runs.files import storing
 from cloudtrain.runs.store import RunStore
 from cloudtrain.settings import Settings
@@ -153,3 +155,23 @@ def is_packed(plan: Plan) -> bool:
 
 def _archive_folder(plan: Plan) -> Path:
     return Path(plan.context.data_dir) / "sources"
+
+
+def resolve_targets(spec: JobSpec, settings: Settings, provider: str, as_: str | None) -> tuple[Target, Target | None]:
+    """The target whose request is made and, for a rehearsal (`as_` names another provider), the one that executes it.
+
+    UsageError when `provider` cannot rehearse for `as_`.
+    """
+    runs = get_provider(provider)
+    if as_ is None:
+        return runs.target(settings, spec), None
+    contract = declaration_of(as_).contract
+    is_plain = contract == "plain"  # its request has one platform's own paths
+    if as_ == provider or is_plain or contract not in runs.contracts:
+        here = "to try it: --provider local" if is_plain else f"to rehearse: --provider local --as {as_}"
+        hint = f"{here}; to run there: --provider {as_}"
+        raise UsageError(f"the {provider} provider cannot rehearse a job as {as_} would run it", hint=hint)
+    target = get_provider(as_).target(settings, spec, rehearsal=True)
+    if target.gpus is not None:  # the machine that is rehearsed decides
+        spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"gpus": target.gpus})})
+    return target, runs.target(settings, spec)

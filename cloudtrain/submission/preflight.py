@@ -15,6 +15,9 @@ from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 
+MAX_SECRETS = 5
+"""Of the files that are left out, in a note."""
+
 
 def offline_issues(plan: Plan) -> list[Issue]:
     """The problems of a plan by rules, tables and the disk, errors first: what `plan` shows. No network, no process.
@@ -50,6 +53,29 @@ def raise_errors(issues: Sequence[Issue]) -> None:
     if any(issue.path for issue in errors):
         raise SpecError(errors)
     raise RefusedError("\n".join(issue.render() for issue in errors))
+
+
+def start_notes(plan: Plan, issues: Sequence[Issue]) -> list[str]:
+    """What a user should know before a start, one sentence each: warnings of the checks, and facts of the plan."""
+    notes = [issue.line() + (f" ({issue.hint})" if issue.hint else "") for issue in issues if not issue.is_error]
+    if plan.host.image and plan.host.image.recipe:
+        notes.append(f"the image is built from {plan.host.image.recipe.dockerfile} first, if it is new")
+    if plan.context.source.warning:
+        notes.append(plan.context.source.warning)
+    if plan.context.source.secrets:
+        notes.append(secrets_note(plan.context.source.secrets))
+    if plan.unused:
+        notes.append(f"not used by the {plan.target.provider} provider: {', '.join(plan.unused)}")
+    return notes
+
+
+def secrets_note(paths: Sequence[str]) -> str:
+    """A sentence on the likely secrets that are left out of the source, and how to include one."""
+    shown = ", ".join(paths[:MAX_SECRETS]) + (f" and {len(paths) - MAX_SECRETS} more" if paths[MAX_SECRETS:] else "")
+    return (
+        f"left out of the source, as likely to hold secrets: {shown} "
+        f"(`secrets:` in the spec hands a job its secrets; !{paths[0]} in .cloudtrainignore takes this one along)"
+    )
 
 
 def trainer_issues(plan: Plan) -> list[Issue]:

@@ -6,19 +6,16 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, make_plan
-from cloudtrain.planning.target import Target
-from cloudtrain.providers import get_provider
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.store import RunStore
-from cloudtrain.settings import Settings, load_settings
-from cloudtrain.spec import JobSpec, spec_from_document
+from cloudtrain.settings import load_settings
+from cloudtrain.spec import spec_from_document
 from cloudtrain.spec.load import override
 from cloudtrain.spec.yaml_document import Document, parse_document
-from cloudtrain.submission.context import local_files, submitter
+from cloudtrain.submission.context import local_files, resolve_targets, submitter
 
 
 def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...], resume_from: str) -> Plan:
@@ -61,23 +58,3 @@ def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...],
     as_ = old.target if old.is_rehearsal and provider in (None, old.provider) else None
     target, host = resolve_targets(spec, settings, provider or old.provider, as_)
     return make_plan(spec, document, new, target, host)
-
-
-def resolve_targets(spec: JobSpec, settings: Settings, provider: str, as_: str | None) -> tuple[Target, Target | None]:
-    """The target whose request is made and, for a rehearsal (`as_` names another provider), the one that executes it.
-
-    UsageError when `provider` cannot rehearse for `as_`.
-    """
-    runs = get_provider(provider)
-    if as_ is None:
-        return runs.target(settings, spec), None
-    contract = declaration_of(as_).contract
-    is_plain = contract == "plain"  # its request has one platform's own paths
-    if as_ == provider or is_plain or contract not in runs.contracts:
-        here = "to try it: --provider local" if is_plain else f"to rehearse: --provider local --as {as_}"
-        hint = f"{here}; to run there: --provider {as_}"
-        raise UsageError(f"the {provider} provider cannot rehearse a job as {as_} would run it", hint=hint)
-    target = get_provider(as_).target(settings, spec, rehearsal=True)
-    if target.gpus is not None:  # the machine that is rehearsed decides
-        spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"gpus": target.gpus})})
-    return target, runs.target(settings, spec)

@@ -27,7 +27,7 @@ from cloudtrain.providers.cloud.notes import image_notes
 from cloudtrain.providers.docker.image import image_of as docker_image
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.spec import load_spec
-from cloudtrain.submission.rerun import resolve_targets
+from cloudtrain.submission.context import resolve_targets
 
 DIGEST = "sha256:" + "ab" * 32
 HOST = "123456789012.dkr.ecr.us-east-1.amazonaws.com"

@@ -8,7 +8,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.errors import SourceError
-from cloudtrain.submission.submit import start_notes
+from cloudtrain.submission.preflight import start_notes
 
 
 def test_runs_inside_the_source_are_refused_with_the_line_to_add(tmp_path: Path) -> None:
