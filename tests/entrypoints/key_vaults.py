@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
 import ssl
 import threading
@@ -13,6 +11,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.fakes.azure import certificate
 
 TOKEN = "token-that-nobody-may-print"
 MSI_SECRET = "msi-secret-that-nobody-may-print"
@@ -52,15 +52,15 @@ class Vault:
 @contextmanager
 def serving(folder: Path) -> Iterator[Vault]:
     """The two servers, until the end of the block."""
-    certificate, key = _certificate(folder)
-    vault = Vault("", "", certificate)
-    with _server(vault, "https", (certificate, key)) as safe, _server(vault, "http") as plain:
+    public, context = certificate.make(folder)
+    vault = Vault("", "", public)
+    with _server(vault, "https", context) as safe, _server(vault, "http") as plain:
         vault.host, vault.identity = f"localhost:{safe}", f"http://127.0.0.1:{plain}/msi"
         yield vault
 
 
 @contextmanager
-def _server(vault: Vault, scheme: str, files: tuple[Path, Path] | None = None) -> Iterator[int]:
+def _server(vault: Vault, scheme: str, context: ssl.SSLContext | None = None) -> Iterator[int]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
@@ -83,9 +83,7 @@ def _server(vault: Vault, scheme: str, files: tuple[Path, Path] | None = None) -
             pass  # a client that does not trust us is one of the tests
 
     with Server(("127.0.0.1", 0), Handler) as server:
-        if files:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*files)
+        if context:
             server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -94,33 +92,3 @@ def _server(vault: Vault, scheme: str, files: tuple[Path, Path] | None = None) -
         finally:
             server.shutdown()
             thread.join()
-
-
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for this machine, and its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    certificate, secret = folder / "vault.pem", folder / "vault.key"
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    secret.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return certificate, secret
