@@ -22,7 +22,8 @@ def collect(folder: Path, hash_seed: int) -> list[str]:
     argv += ["-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), str(ROOT / "tests")]
     env = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    errors = [line for line in done.stdout.splitlines() if ".py: " not in line]
+    assert done.returncode == 0, "\n".join(errors) + done.stderr
     ids: list[str] = json.loads((folder / "collected.json").read_text())
     return ids
 
