@@ -20,7 +20,8 @@ from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan, make_plan
 from cloudtrain.providers import Progress, Request, get_provider
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
-from cloudtrain.spec import JobSpec, load_spec, spec_from_values
+from cloudtrain.spec.load import load_spec, spec_from_values
+from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.yaml_document import Document
 from cloudtrain.submission.context import read_context, resolve_targets
 

@@ -45,7 +45,7 @@ class RunMonitor:
     def record(self, observations: Iterable[Observation]) -> None:
         """Write observations down, and the run into the index when it has ended. StorageError when the disk refuses."""
         if self.history.take(observations):
-            index_run(self.history)
+            index_run(self.folder, self.state)
 
     def observe(self) -> None:
         """Ask the provider now, and write down what it says. CloudError when it cannot."""

@@ -47,6 +47,11 @@ def architecture(provider: str, instance_type: str) -> str:
     return "arm64" if arm or re.search(_GRACE, instance_type, re.IGNORECASE) else "amd64"
 
 
+def is_azure_size(name: str) -> bool:
+    """Whether it is spelt as Azure's machine sizes are: `Standard_D4s_v3`. They ignore case."""
+    return re.fullmatch(r"(standard|basic)_\w+", name, re.IGNORECASE) is not None
+
+
 def has_gpus(provider: str, instance_type: str) -> bool:
     """Whether it is of a series with GPUs."""
     return re.match(_GPUS.get(provider, "$"), instance_type, re.IGNORECASE) is not None

@@ -165,7 +165,7 @@ def submit_command(
 @json_option
 def schema_command(as_json: bool) -> None:  # noqa: ARG001  (it is JSON either way)
     """Print the JSON Schema of job.yaml, from which editors complete and check it."""
-    from cloudtrain.spec import json_schema
+    from cloudtrain.spec.model import json_schema
 
     print_json(json_schema())
 

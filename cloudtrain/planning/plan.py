@@ -15,7 +15,7 @@ from cloudtrain.issues import Issue, dotted
 from cloudtrain.planning.target import Target
 
 if TYPE_CHECKING:  # a provider that looks after a run needs no pydantic
-    from cloudtrain.spec import JobSpec
+    from cloudtrain.spec.model import JobSpec
     from cloudtrain.spec.yaml_document import Document
 
 

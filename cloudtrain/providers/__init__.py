@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cloudtrain.runs.observation import Observation, Record
     from cloudtrain.runs.state import RunState
     from cloudtrain.settings import Settings
-    from cloudtrain.spec import JobSpec
+    from cloudtrain.spec.model import JobSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

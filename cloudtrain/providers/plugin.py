@@ -28,7 +28,7 @@ from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.state import RunState
 from cloudtrain.settings import Settings
 from cloudtrain.source.extract import extract
-from cloudtrain.spec import JobSpec
+from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.section import Duration, Money, Section, Size, Strings
 
 __all__ = [

@@ -11,8 +11,8 @@ from typing import Any
 
 from cloudtrain.errors import StorageError
 from cloudtrain.runs.files import FILE_MODE, lock_file, read_regular_file, strict_json
+from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.history import History
 from cloudtrain.runs.state import ENDED, RunState
 from cloudtrain.runs.store import RunStore
 
@@ -59,7 +59,7 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
     for run_id in ids - known.keys():
         folder = RunFolder(store.runs_dir / run_id)
         try:
-            state = History(folder).read()
+            state = fold(run_id, folder.each_event())
         except StorageError as error:
             known[run_id] = _damaged(folder, error.message)
             continue
@@ -74,10 +74,10 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
     return sorted(known.values(), key=lambda s: s["created"], reverse=True)
 
 
-def index_run(history: History) -> None:
+def index_run(folder: RunFolder, state: RunState) -> None:
     """Add a run to the index when it has ended."""
-    if history.state.has_ended:
-        _append(RunStore(history.folder.path.parents[1]), [summary(history.state)])
+    if state.has_ended:
+        _append(RunStore(folder.path.parents[1]), [summary(state)])
 
 
 def summary(state: RunState) -> dict[str, Any]:

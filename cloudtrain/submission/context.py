@@ -19,7 +19,7 @@ from cloudtrain.runs.store import RunStore
 from cloudtrain.settings import Settings
 from cloudtrain.source import SourceTree, check_size, pack, scan
 from cloudtrain.source.git import git_state
-from cloudtrain.spec import JobSpec
+from cloudtrain.spec.model import JobSpec
 
 MAX_CHANGED = 5
 """Of the files that have changed, in an error."""

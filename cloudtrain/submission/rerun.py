@@ -12,8 +12,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.store import RunStore
 from cloudtrain.settings import load_settings
-from cloudtrain.spec import spec_from_document
-from cloudtrain.spec.load import override
+from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.yaml_document import Document, parse_document
 from cloudtrain.submission.context import local_files, resolve_targets, submitter
 

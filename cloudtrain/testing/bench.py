@@ -140,3 +140,34 @@ def make_bench(platform: Platform, folder: Path) -> Bench:
         (folder / name).mkdir(parents=True)
     (folder / "job" / "source" / "train.py").write_text(PROGRAM, encoding="utf-8")
     return Bench(platform, folder)
+
+
+class Checks:
+    """The base of classes of checks: their job folder, on the platform that the provider's author names."""
+
+    @classmethod
+    @contextmanager
+    def platform(cls, folder: Path) -> Iterator[Platform]:  # noqa: ARG003
+        """Where the suite's jobs run; `folder` is an empty one of this class of tests. To be overridden."""
+        raise NotImplementedError(f"{cls.__name__} does not say where its jobs run: it needs a method `platform`")
+        yield
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def bench(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+        """The job folder of all tests of the class."""
+        folder = tmp_path_factory.mktemp("conformance")
+        (folder / "platform").mkdir()
+        with cls.platform(folder / "platform") as platform:
+            yield make_bench(platform, folder)
+
+    @pytest.fixture(autouse=True)
+    def _client(self, bench: Bench) -> Iterator[None]:
+        with bench.client():
+            yield
+
+
+def must(holds: bool, found: str, promise: str) -> None:
+    """Fail with what the provider did and what the protocol says, unless it holds."""
+    if not holds:
+        pytest.fail(f"{found}\nthe protocol: {promise}", pytrace=False)

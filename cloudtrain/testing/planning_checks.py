@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
-
-import pytest
 
 from cloudtrain.api.jobs import plan as make_plan
 from cloudtrain.api.jobs import render
@@ -18,42 +15,15 @@ from cloudtrain.declaration import Declaration, declaration_of
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue
 from cloudtrain.providers import Provider, Request
-from cloudtrain.spec import json_schema
+from cloudtrain.spec.model import json_schema
 from cloudtrain.spec.section import Section
 from cloudtrain.submission.preflight import offline_issues
-from cloudtrain.testing.bench import SECRET, Bench, Platform, make_bench
+from cloudtrain.testing.bench import SECRET, Bench, Checks, must
 from cloudtrain.testing.effects import Effects, recorded
 
 
-def must(holds: bool, found: str, promise: str) -> None:
-    """Fail with what the provider did and what the protocol says, unless it holds."""
-    if not holds:
-        pytest.fail(f"{found}\nthe protocol: {promise}", pytrace=False)
-
-
-class PlanningChecks:
-    """A provider's values. `platform` is what its author says."""
-
-    @classmethod
-    @contextmanager
-    def platform(cls, folder: Path) -> Iterator[Platform]:  # noqa: ARG003
-        """Where the suite's jobs run; `folder` is an empty one of this class of tests. To be overridden."""
-        raise NotImplementedError(f"{cls.__name__} does not say where its jobs run: it needs a method `platform`")
-        yield
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def bench(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-        """The job folder of all tests of the class."""
-        folder = tmp_path_factory.mktemp("conformance")
-        (folder / "platform").mkdir()
-        with cls.platform(folder / "platform") as platform:
-            yield make_bench(platform, folder)
-
-    @pytest.fixture(autouse=True)
-    def _client(self, bench: Bench) -> Iterator[None]:
-        with bench.client():
-            yield
+class PlanningChecks(Checks):
+    """A provider's values."""
 
     def test_its_declaration_is_complete(self, bench: Bench) -> None:
         declared = declaration_of(bench.name)

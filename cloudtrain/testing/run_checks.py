@@ -21,9 +21,8 @@ from cloudtrain.errors import JobFailed, RunExists
 from cloudtrain.providers import Request
 from cloudtrain.runs.history import History
 from cloudtrain.submission.context import archive_of
-from cloudtrain.testing.bench import ARGUMENTS, GREETING, LINES, SECRET, VARIABLE, Bench
+from cloudtrain.testing.bench import ARGUMENTS, GREETING, LINES, SECRET, VARIABLE, Bench, Checks, must
 from cloudtrain.testing.effects import Effects, recorded
-from cloudtrain.testing.planning_checks import PlanningChecks, must
 
 T = TypeVar("T")
 
@@ -45,7 +44,7 @@ class Jobs:
         return find_run(run_id)
 
 
-class RunChecks(PlanningChecks):
+class RunChecks(Checks):
     """A provider's effects."""
 
     timeout_seconds: ClassVar[float] = 300.0

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cloudtrain.cli import COMMANDS, cli
-from cloudtrain.spec import json_schema
+from cloudtrain.spec.model import json_schema
 from cloudtrain.units import format_duration
 from reference_page import literal, page, table
 

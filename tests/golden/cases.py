@@ -9,7 +9,7 @@ from pathlib import Path
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, make_plan
 from cloudtrain.providers import get_provider
 from cloudtrain.settings import Settings
-from cloudtrain.spec import spec_from_document
+from cloudtrain.spec.load import spec_from_document
 from cloudtrain.spec.yaml_document import parse_document
 
 PLAIN = """

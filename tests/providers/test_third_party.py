@@ -14,7 +14,7 @@ from cloudtrain.declaration import declaration_of, is_provider, provider_names
 from cloudtrain.errors import SpecError, UsageError
 from cloudtrain.providers import get_provider
 from cloudtrain.settings import load_settings
-from cloudtrain.spec import json_schema
+from cloudtrain.spec.model import json_schema
 from cloudtrain.submission.preflight import preflight
 from examples.provider import test_ssh
 from tests.support.in_process import call

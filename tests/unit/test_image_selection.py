@@ -26,7 +26,7 @@ from cloudtrain.providers.azure.image import image_of as azure_image
 from cloudtrain.providers.cloud.notes import image_notes
 from cloudtrain.providers.docker.image import image_of as docker_image
 from cloudtrain.settings import Settings, load_settings
-from cloudtrain.spec import load_spec
+from cloudtrain.spec.load import load_spec
 from cloudtrain.submission.context import resolve_targets
 
 DIGEST = "sha256:" + "ab" * 32

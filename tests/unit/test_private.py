@@ -41,9 +41,7 @@ def test_everything_in_the_data_folder_is_private(umask: None, tmp_path: Path) -
     run = store.create("a-1", {"plan.json": "{}", "request.json": "{}"}, EVENTS[0], held)
     os.close(held[0])
     run.append(EVENTS[1])
-    history = History(run)
-    history.read()
-    index_run(history)
+    index_run(run, History(run).read())
     archive = pack(scan(source, None, data / "cache"), data / "sources")
     unpack(archive, run.path / "nodes" / "0" / "source")
     assert summaries(store)[0]["state"] == "succeeded"

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cloudtrain.errors import SpecError
-from cloudtrain.spec import JobSpec, load_spec, spec_from_values
-from cloudtrain.spec.load import name_from_folder
-from cloudtrain.spec.model import section_models, spec_model
+from cloudtrain.spec.load import load_spec, name_from_folder, spec_from_values
+from cloudtrain.spec.model import JobSpec, section_models, spec_model
 from cloudtrain.spec.yaml_document import Document
 
 

@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 import cloudtrain
-from cloudtrain.spec import JobSpec, json_schema, spec_from_document
-from cloudtrain.spec.model import section_models, spec_model
+from cloudtrain.spec.load import spec_from_document
+from cloudtrain.spec.model import JobSpec, json_schema, section_models, spec_model
 from cloudtrain.spec.yaml_document import parse_document
 
 PACKAGE = Path(cloudtrain.__file__).parent

@@ -14,7 +14,7 @@ from cloudtrain.providers.aws.image import image_of
 from cloudtrain.providers.aws.rules import unused_fields
 from cloudtrain.providers.aws.section import AwsSection
 from cloudtrain.settings import Settings
-from cloudtrain.spec import JobSpec
+from cloudtrain.spec.model import JobSpec
 
 MAX_NODES = 500
 DEFAULT_INSTANCE = "ml.m5.xlarge"

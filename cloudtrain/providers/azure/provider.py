@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import Target
     from cloudtrain.providers.azure.client import Workspace
-    from cloudtrain.spec import JobSpec
+    from cloudtrain.spec.model import JobSpec
 
 
 class AzureMLProvider(Provider):

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import find_instance
+from cloudtrain.catalog.type_names import is_azure_size
 from cloudtrain.errors import DENIED, CloudError, RefusedError
 from cloudtrain.providers.azure.config import AzureConfig
-from cloudtrain.providers.azure.request import is_size
 from cloudtrain.providers.azure.results import datastore_path
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: int) -
             f"the cluster {name} has at most {found.max_nodes} nodes, the job asks for {nodes}", hint=hint
         )
     size = found.size
-    if planned and is_size(planned) and found.kind.lower() == "kubernetes":
+    if planned and is_azure_size(planned) and found.kind.lower() == "kubernetes":
         hint = "one of kubectl get instancetypes, with resources.gpus; or leave it out for the cluster's own default"
         raise RefusedError(f"{name} is a cluster of Kubernetes, which has no instance type {planned}", hint=hint)
     if planned and size and planned.lower() != size.lower():

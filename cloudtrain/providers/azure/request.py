@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.catalog.type_names import is_azure_size
 from cloudtrain.contracts.launch import job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.config import AzureConfig
@@ -152,11 +152,6 @@ def is_address(place: str) -> bool:
     return "://" in place or place.startswith("azureml:")
 
 
-def is_size(name: str) -> bool:
-    """Whether it is spelt as Azure's machine sizes are; capitals do not matter there."""
-    return re.fullmatch(r"(standard|basic)_\w+", name, re.IGNORECASE) is not None
-
-
 def _command(inputs: list[str]) -> str:
     """For the nodes' shell: the paths that only a node knows, as variables; then the launcher takes its place."""
     variables = {name: f"${{{{outputs.{output}}}}}" for output, name in OUTPUTS.items()}
@@ -206,7 +201,7 @@ def _properties(plan: Plan) -> dict[str, str]:
 def _resources(plan: Plan) -> dict[str, Any]:
     resources, types = plan.spec.resources, plan.target.instances
     found: dict[str, Any] = {"instance_count": resources.nodes}
-    if not plan.target.config_as(AzureConfig).compute or (types and not is_size(types[0])):
+    if not plan.target.config_as(AzureConfig).compute or (types and not is_azure_size(types[0])):
         found["instance_type"] = types[0]  # on Kubernetes it is the name of one of the cluster's own
     if resources.shm:
         found["shm_size"] = f"{max(1, -(-resources.shm // 2**20))}m"

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from cloudtrain.catalog.type_names import is_azure_size
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import check_image_name
-from cloudtrain.providers.azure.request import SERVICES, as_variable, input_name, is_address, is_size, job_of
+from cloudtrain.providers.azure.request import SERVICES, as_variable, input_name, is_address, job_of
 from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.providers.cloud.tags import TAG_PREFIX
 from cloudtrain.units import exact_duration
@@ -112,11 +113,11 @@ def _machines(plan: Plan) -> Iterator[Issue]:
     named = resources.instance.get(plan.target.provider, ())
     for index, name in enumerate(named):
         at = ("resources", "instance", plan.target.provider, *((index,) if len(named) > 1 else ()))
-        if compute and not is_size(name):
+        if compute and not is_azure_size(name):
             if not re.fullmatch(_INSTANCE_TYPE, name):
                 hint = "such as Standard_NC24ads_A100_v4; on Kubernetes one of kubectl get instancetypes"
                 yield Issue(at, f"{name!r} is neither a machine size of Azure nor an instance type of Kubernetes", hint)
-        elif not is_size(name):
+        elif not is_azure_size(name):
             hint = "such as Standard_NC24ads_A100_v4; an instance type of Kubernetes goes with azure.compute"
             yield Issue(at, f"{name!r} is not an Azure VM size", hint)
     if azure.tier and compute:

@@ -6,15 +6,14 @@ from dataclasses import replace
 
 from cloudtrain.catalog.machines import select_instances
 from cloudtrain.catalog.pricing import estimate_cost, known_prices, price_of, user_prices
+from cloudtrain.catalog.type_names import is_azure_size
 from cloudtrain.issues import Issue
 from cloudtrain.planning.target import Target
 from cloudtrain.providers.azure.account import account
 from cloudtrain.providers.azure.image import image_of
-from cloudtrain.providers.azure.request import is_size
 from cloudtrain.providers.azure.section import AzureSection
 from cloudtrain.settings import Settings
-from cloudtrain.spec import JobSpec
-from cloudtrain.spec.model import Resources
+from cloudtrain.spec.model import JobSpec, Resources
 
 MAX_NODES = 100
 """Of one distributed job, by the documentation's table of limits."""
@@ -40,7 +39,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     named = resources.instance.get("azure", ())
     of_cluster = config.compute and not named
     types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _choice(resources, named)
-    if config.compute and named and not is_size(named[0]) and resources.gpus is None:
+    if config.compute and named and not is_azure_size(named[0]) and resources.gpus is None:
         message = f"how many GPUs {named[0]} has is known to the cluster {config.compute} alone"
         wrong.append(Issue(("resources", "instance", "azure"), message, "say resources.gpus, 0 for none"))
     location = config.location or ""
@@ -58,7 +57,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
             replace(issue, hint=f"{issue.hint}; prices are known once azure.location is set") for issue in wrong_limits
         ]
     # A wrong name has no price either: the rules report that it is wrong.
-    untold = rehearsal or wrong or (not config.compute and any(not is_size(name) for name in types))
+    untold = rehearsal or wrong or (not config.compute and any(not is_azure_size(name) for name in types))
     problems += wrong + wrong_image + wrong_prices + ([] if untold else wrong_limits)
     return Target(
         provider="azure",

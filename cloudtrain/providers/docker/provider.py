@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.providers.emulation.base import Emulator
     from cloudtrain.providers.emulation.plan import EmulatedPlan
-    from cloudtrain.spec import JobSpec
+    from cloudtrain.spec.model import JobSpec
 
 CONTAINER_ROOT = "/cloudtrain"
 """Below it lies, in the container, all that is the run's."""

@@ -108,9 +108,7 @@ class Supervisor:
             return
         ended = ended.replace(time=time.time())
         if self._append(ended, durable=True):
-            history = History(self.folder)
-            history.read()
-            index_run(history)
+            index_run(self.folder, History(self.folder).read())
         else:
             end_on_full_disk.write(self.paths.end_on_full_disk, ended)
 
