@@ -21,7 +21,7 @@ from cloudtrain.testing.run_checks import RunChecks
 __all__ = ["GREETING", "GREETING_FILE", "SECRET", "Platform", "ProviderConformance"]
 
 
-class ProviderConformance(PlanningChecks, RunChecks):
+class ProviderConformance(RunChecks, PlanningChecks):  # pytest runs the tests of the last base first
     """All of it. Subclass it, name the class `Test…`, and say by `platform` where its jobs run.
 
     `timeout_seconds` is how long a job may take, its wait for a machine included.
