@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,33 @@ def test_looking_after_a_run_loads_neither_pydantic_nor_yaml() -> None:
     modules += ["aws.status", "azure.status", "azure.stop", "docker.cleanup", "docker.node"]
     code = f"import cloudtrain.cli.run\n{of_providers(*modules)}"
     assert not {"pydantic", "yaml", *SDKS} & loaded_after(code)
+
+
+MAX_CHAIN = 10
+"""How many modules may stand in line, each importing the next when it is itself imported."""
+
+
+def imported_modules(module: str, sources: dict[str, str]) -> set[str]:
+    """The modules of `sources` that a module imports when it is imported itself."""
+    found = set()
+    for node in ast.parse(sources[module]).body:
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in sources else str(node.module) for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & sources.keys() - {module}
+
+
+def test_chains_of_imports_are_short() -> None:
+    paths = {path: path.relative_to(ROOT).with_suffix("") for path in sorted((ROOT / "cloudtrain").rglob("*.py"))}
+    sources = {".".join(name.parts).removesuffix(".__init__"): path.read_text() for path, name in paths.items()}
+    imports = {module: imported_modules(module, sources) for module in sources}
+
+    @cache
+    def longest_chain(module: str) -> tuple[str, ...]:
+        return (module, *max(map(longest_chain, sorted(imports[module])), key=len, default=()))
+
+    longest = max(map(longest_chain, sorted(sources)), key=len)
+    assert len(longest) > 5
+    assert len(longest) <= MAX_CHAIN, " > ".join(longest)
