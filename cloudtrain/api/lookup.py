@@ -21,6 +21,9 @@ from cloudtrain.runs.state import ENDED
 from cloudtrain.runs.store import RunStore
 from cloudtrain.settings import load_settings
 
+ALL = "*"
+"""For `list_runs`: ask every cloud."""
+
 _SYNCED_UNTIL_FILE = "asked.json"
 
 
@@ -114,12 +117,17 @@ def _write_synced_until(store: RunStore, until: dict[str, float]) -> None:
         draft.replace(store.data_dir / _SYNCED_UNTIL_FILE)
 
 
+def runs_going_on(*, data_dir: str | None = None) -> list[dict[str, Any]]:
+    """A summary of every run that has not ended, newest first. Clouds are asked too, each run once."""
+    return [run for run in list_runs(data_dir=data_dir, asking=ALL) if run["state"] not in (*ENDED, DAMAGED)]
+
+
 def list_runs(*, data_dir: str | None = None, asking: str | None = None) -> list[dict[str, Any]]:
     """A summary of every run, newest first; `damaged` where it cannot be read.
 
-    Runs that have not ended are asked about; those in a cloud only where `asking` names that provider, else they are
-    listed as last seen. A cloud that does not answer is asked once, and `reason` says so. Each summary has the keys of
-    `cloudtrain list --json`; times are Unix timestamps.
+    Runs that have not ended are asked about; those in a cloud only where `asking` names that provider (`ALL`: any),
+    else they are listed as last seen. A cloud that does not answer is asked once, and `reason` says so. Each summary
+    has the keys of `cloudtrain list --json`; times are Unix timestamps.
     """
     store = _store(data_dir)
     found = []
@@ -133,7 +141,7 @@ def list_runs(*, data_dir: str | None = None, asking: str | None = None) -> list
         is_open = summary["state"] not in (*ENDED, DAMAGED)
         if is_open and where not in unreachable:
             try:
-                if where in ("", asking) or not declaration_of(where).is_remote:
+                if where in ("", asking) or asking == ALL or not declaration_of(where).is_remote:
                     state = Run(RunFolder(store.runs_dir / summary["run"])).status()
                     summary = {key: state.to_json()[key] for key in summary}
             except CloudError as error:

@@ -13,23 +13,44 @@ import click
 
 from cloudtrain import __version__
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("job", "Write a commented starter job.yaml."),
-    "check": ("job", "Report every mistake in a spec, each at its line."),
-    "plan": ("job", "Show the request and what it would do; nothing is started."),
-    "submit": ("job", "Start a job and follow it."),
-    "list": ("status", "List all runs."),
-    "status": ("status", "Show how a run stands."),
-    "logs": ("run", "Print a run's log lines."),
-    "wait": ("run", "Wait until a run has ended."),
-    "stop": ("run", "Stop a run; what it saved is kept."),
-    "fetch": ("run", "Copy what a run left: model and output."),
-    "rerun": ("run", "Run again; a run that did not succeed goes on from its checkpoint."),
-    "image": ("image", "Build the image that jobs run in, and push it."),
-    "schema": ("job", "Print the JSON Schema of job.yaml."),
-    "completion": ("job", "Print the completion script of a shell."),
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Start": {
+        "init": ("job", "Write a commented starter job.yaml."),
+        "check": ("job", "Report every mistake in a spec, each at its line."),
+        "plan": ("job", "Show the request and what it would do; nothing is started."),
+        "submit": ("job", "Start a job and follow it."),
+        "rerun": ("run", "Run again; a run that did not succeed goes on from its checkpoint."),
+    },
+    "Watch": {
+        "status": ("status", "Show how a run stands, or what runs."),
+        "logs": ("run", "Print a run's log lines."),
+        "wait": ("run", "Wait until a run has ended."),
+    },
+    "Manage": {
+        "list": ("status", "List all runs."),
+        "stop": ("run", "Stop a run; what it saved is kept."),
+        "fetch": ("run", "Copy what a run left: model and output."),
+    },
+    "Tools": {
+        "image": ("image", "Build the image that jobs run in, and push it."),
+        "schema": ("job", "Print the JSON Schema of job.yaml."),
+        "completion": ("job", "Print the completion script of a shell."),
+    },
 }
-"""Every command: the module it lives in and the line that --help shows."""
+"""Every command, by what one wants to do: the module it lives in and the line that --help shows."""
+
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+ALIASES = {"run": "submit", "ls": "list", "ps": "list"}
+"""What people type who know other tools, and the command that they mean."""
+
+VARIABLES = {
+    "CLOUDTRAIN_PROVIDER": "where to run when --provider is not given",
+    "CLOUDTRAIN_DATA_DIR": "where runs are kept when --data-dir is not given",
+    "CLOUDTRAIN_…": "any other setting: [aws] region is CLOUDTRAIN_AWS_REGION (docs/reference/settings.md)",
+    "AWS_PROFILE, AZURE_…": "the clouds' own variables and logins are taken as their tools take them",
+    "NO_COLOR": "no colours",
+}
+"""The environment variables that --help names."""
 
 BUG = "This is a bug in cloudtrain, not a mistake of yours. Please report it with the lines above."
 
@@ -43,23 +64,26 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command of that name, imported now."""
-        if cmd_name not in COMMANDS:
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
             return None
-        command: click.Command = getattr(
-            import_module(f"cloudtrain.cli.{COMMANDS[cmd_name][0]}"), f"{cmd_name}_command"
-        )
+        command: click.Command = getattr(import_module(f"cloudtrain.cli.{COMMANDS[name][0]}"), f"{name}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """The list in --help, without importing any of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{width}}", summary) for name, (_, summary) in commands.items()])
+        with formatter.section("Variables"):
+            formatter.write_dl(list(VARIABLES.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with a word on what may have been meant."""
-        if args and args[0] not in COMMANDS:
+        if args and args[0] not in COMMANDS and args[0] not in ALIASES:
             from cloudtrain.issues import did_you_mean
 
             ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
@@ -74,7 +98,7 @@ Examples:
   cloudtrain init                      write a starter job.yaml here
   cloudtrain check                     find every mistake in it
   cloudtrain submit --provider local   train on this machine and follow
-  cloudtrain logs last --rank 1        what rank 1 of the last run printed
+  cloudtrain logs --rank 1             what rank 1 of the last run printed
 
 Exit codes: 0 succeeded, 1 the job failed, 2 bad usage or bad spec, 3 refused by a check,
 4 cloud, network or disk trouble, 5 stopped or timed out, 130 interrupted.""",
@@ -86,6 +110,10 @@ Exit codes: 0 succeeded, 1 the job failed, 2 bad usage or bad spec, 3 refused by
 def cli(ctx: click.Context, data_dir: str | None, verbose: bool) -> None:
     """One job spec, trained on SageMaker, Azure ML or your machine."""
     ctx.obj = data_dir
+    if any(name.startswith("CLOUDTRAIN_") for name in os.environ):
+        from cloudtrain.cli.variables import tell_unknown_variables
+
+        tell_unknown_variables(os.environ)
     if verbose:
         import logging
 

@@ -112,10 +112,10 @@ def format_cost(state: RunState) -> str:
     return text + (f", {bill['usd']:.2f} USD at list price" if "usd" in bill else ", price unknown")
 
 
-def report_and_exit(run: Run, state: RunState, as_json: bool) -> NoReturn:
-    """Print the report of an ended run and exit with its exit code."""
+def report_and_exit(run: Run, state: RunState, as_json: bool, *, wanted: str = "succeeded") -> NoReturn:
+    """Print the report of an ended run and exit with its exit code: 0 if it ended in the state that was wanted."""
     report(run, state)
     github.annotate_failure(run, state)
     if as_json:
         print_json({**state.to_json(), "results": dict(run.artifacts())})
-    raise click.exceptions.Exit(EXIT_CODES[state.state])
+    raise click.exceptions.Exit(0 if state.state == wanted else EXIT_CODES[state.state])

@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from cloudtrain.api.lookup import find_run
 from cloudtrain.api.run import MAX_LISTED
+from cloudtrain.cli.chosen_run import chosen_run
 from cloudtrain.cli.options import (
     data_dir,
     json_option,
+    last_run_argument,
     provider_option,
-    run_argument,
     set_option,
 )
 from cloudtrain.cli.output import (
@@ -31,8 +31,8 @@ from cloudtrain.runs.state import RunState
 from cloudtrain.units import parse_duration
 
 
-@click.command("logs", epilog="Example:\n\n  cloudtrain logs last -f --rank 0 --grep loss")
-@run_argument
+@click.command("logs", epilog="Example:\n\n  cloudtrain logs -f --rank 0 --grep loss")
+@last_run_argument
 @click.option("--follow", "-f", "following", is_flag=True, help="Go on until the run has ended.")
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only this node.")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Only this rank.")
@@ -46,10 +46,10 @@ from cloudtrain.units import parse_duration
 @json_option
 @data_dir
 def logs_command(
-    folder: str | None, /, run: str, following: bool, since: str | None, as_json: bool, **options: Any
+    folder: str | None, /, run: str | None, following: bool, since: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Print the log lines of RUN: all nodes and ranks together, or some of them apart."""
-    found = find_run(run, data_dir=folder)
+    """Print the log lines of RUN (default: the last run): all nodes and ranks together, or some of them apart."""
+    found = chosen_run(run, folder)
     since_time = None if since is None else _parse_since(since)
     line = None
     try:
@@ -97,14 +97,14 @@ def _parse_since(text: str) -> float:
         raise UsageError(f"--since {text!r} is neither a duration nor a time", hint=hint) from None
 
 
-@click.command("wait", epilog="Example:\n\n  cloudtrain wait last && cloudtrain fetch last")
-@run_argument
+@click.command("wait", epilog="Example:\n\n  cloudtrain wait && cloudtrain fetch")
+@last_run_argument
 @click.option("--timeout", metavar="T", help="Give up waiting after this long, e.g. 10 min; the run goes on.")
 @json_option
 @data_dir
-def wait_command(folder: str | None, /, run: str, timeout: str | None, as_json: bool) -> None:
-    """Wait until RUN has ended; the exit code is that of the run."""
-    found = find_run(run, data_dir=folder)
+def wait_command(folder: str | None, /, run: str | None, timeout: str | None, as_json: bool) -> None:
+    """Wait until RUN (default: the last run) has ended; the exit code is that of the run."""
+    found = chosen_run(run, folder)
     try:
         seconds = None if timeout is None else parse_duration(timeout)
     except ValueError as error:
@@ -122,17 +122,18 @@ def wait_command(folder: str | None, /, run: str, timeout: str | None, as_json: 
     report_and_exit(found, state, as_json)
 
 
-@click.command("stop", epilog="Example:\n\n  cloudtrain stop last --release")
-@run_argument
+@click.command("stop", epilog="Example:\n\n  cloudtrain stop --release")
+@last_run_argument
 @click.option("--release", is_flag=True, help="Also give back machines that are kept after it (aws.keep_alive).")
 @json_option
 @data_dir
-def stop_command(folder: str | None, /, run: str, as_json: bool, release: bool) -> None:
-    """Stop RUN: SIGTERM to every rank, then the grace period. What was saved, `rerun` goes on from.
+def stop_command(folder: str | None, /, run: str | None, as_json: bool, release: bool) -> None:
+    """Stop RUN (default: the last): SIGTERM to every rank, then the grace period; `rerun` goes on from what it saved.
 
-    The shared trainer stops all ranks at the same step and saves; a program of your own decides for itself.
+    The shared trainer stops all ranks at the same step and saves; a program of your own decides for itself. The exit
+    code is 0 when the run was stopped.
     """
-    found = find_run(run, data_dir=folder)
+    found = chosen_run(run, folder)
     state = found.last_known()
     whose = f", which {state.owner} has started" if state.owner else ""
     if state.has_ended:
@@ -151,18 +152,22 @@ def stop_command(folder: str | None, /, run: str, as_json: bool, release: bool) 
     if release:
         found.release()
         print_message(f"{found.id}: its machines are given back")
-    report_and_exit(found, state, as_json)
+    report_and_exit(found, state, as_json, wanted="stopped")
 
 
-@click.command("fetch", epilog="Example:\n\n  cloudtrain fetch last ./result --checkpoints")
-@run_argument
+@click.command("fetch", epilog="Example:\n\n  cloudtrain fetch ../result --checkpoints")
+@last_run_argument
 @click.argument("target", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
 @click.option("--checkpoints", is_flag=True, help="Checkpoints too, not only model and output.")
 @json_option
 @data_dir
-def fetch_command(folder: str | None, /, run: str, target: Path | None, checkpoints: bool, as_json: bool) -> None:
-    """Copy model and output of RUN into DIR (default: a folder named like the run)."""
-    found = find_run(run, data_dir=folder)
+def fetch_command(
+    folder: str | None, /, run: str | None, target: Path | None, checkpoints: bool, as_json: bool
+) -> None:
+    """Copy model and output of RUN (default: the last run) into DIR (default: a folder named like the run)."""
+    if run is not None and target is None and ("/" in run or run.startswith(".")):  # no id has these: it is DIR
+        target, run = Path(run), None
+    found = chosen_run(run, folder)
     notes: list[str] = []
     bar = progress_bar("fetching", bytes_=True)
     path = found.fetch(target, checkpoints=checkpoints, progress=bar, note=notes.append)
@@ -179,21 +184,24 @@ def fetch_command(folder: str | None, /, run: str, target: Path | None, checkpoi
         print_output("\n".join(map(one_line, copied)))
 
 
-@click.command("rerun", epilog="Example:\n\n  cloudtrain rerun last --set limits.max_runtime='2 h'")
-@run_argument
+@click.command("rerun", epilog="Example:\n\n  cloudtrain rerun --set limits.max_runtime='2 h'")
+@last_run_argument
 @set_option
 @provider_option
 @click.option("--fresh", is_flag=True, help="From the beginning, even when there is a checkpoint.")
 @click.option("--detach", "-d", is_flag=True, help="Start and return at once.")
 @json_option
 @data_dir
-def rerun_command(folder: str | None, /, run: str, as_json: bool, detach: bool, **options: Any) -> None:
-    """Run the same source and spec again, under a new id. What did not succeed goes on from its last checkpoint."""
+def rerun_command(folder: str | None, /, run: str | None, as_json: bool, detach: bool, **options: Any) -> None:
+    """Run source and spec of RUN (default: the last run) again, under a new id.
+
+    What did not succeed goes on from its last checkpoint.
+    """
     from cloudtrain.cli.start import start
     from cloudtrain.submission.context import archive_of
     from cloudtrain.submission.preflight import preflight, raise_errors
 
-    old = find_run(run, data_dir=folder)
+    old = chosen_run(run, folder)
     plan = old.plan_again(options["overrides"], fresh=options["fresh"], provider=options["provider"])
     issues = preflight(plan)
     raise_errors(issues)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from cloudtrain.api.lookup import find_run, import_remote_runs, list_runs
+from cloudtrain.api.lookup import import_remote_runs, list_runs, runs_going_on
 from cloudtrain.api.run import Run
+from cloudtrain.cli.chosen_run import chosen_run
 from cloudtrain.cli.options import (
     data_dir,
     json_option,
+    last_run_argument,
     provider_option,
-    run_argument,
 )
 from cloudtrain.cli.output import (
     colour_state,
@@ -39,7 +41,7 @@ DEFAULT_LIMIT = 20
 
 
 @click.command("list", epilog="Example:\n\n  cloudtrain list --state failed --json")
-@click.option("--all", "everything", is_flag=True, help=f"All runs, not only the last {DEFAULT_LIMIT}.")
+@click.option("--all", "-a", "everything", is_flag=True, help=f"All runs, not only the last {DEFAULT_LIMIT}.")
 @provider_option
 @click.option("--state", type=click.Choice((*STATES, "damaged")), help="Only runs in this state.")
 @json_option
@@ -62,10 +64,21 @@ def list_command(
         print_message(f"no runs{f' in state {state}' if state else ''} yet; {command('submit')} starts one")
         return
     shown = runs if everything else runs[:DEFAULT_LIMIT]
+    print_output(_table_of(shown))
+    now = time.time()
+    for run in runs:
+        if (run["kept_until"] or 0) > now:
+            print_message(f"{run['run']}: {_kept_machines(run['run'], run['kept_until'] - now)}")
+    if len(shown) < len(runs):
+        print_message(f"({len(runs) - len(shown)} older ones: {command('list', '--all')})")
+
+
+def _table_of(runs: Sequence[dict[str, Any]]) -> str:
+    """One line for each run; whose it is, if not all of them are yours."""
     now = time.time()
     rows = []
-    foreign = any(run["owner"] for run in shown)
-    for run in shown:
+    foreign = any(run["owner"] for run in runs)
+    for run in runs:
         begin = run["started"] or run["created"]
         took = format_duration(max(0.0, (run["ended"] or now) - begin))
         owner = (run["owner"] or "you",) if foreign else ()
@@ -80,14 +93,7 @@ def list_command(
                 format_age(run["created"], now) if run["created"] else "",
             )
         )
-    print_output(
-        table(rows, ("RUN", "STATE", *(("OWNER",) if foreign else ()), "PROVIDER", "NODES", "TOOK", "SUBMITTED"))
-    )
-    for run in runs:
-        if (run["kept_until"] or 0) > now:
-            print_message(f"{run['run']}: {_kept_machines(run['run'], run['kept_until'] - now)}")
-    if len(shown) < len(runs):
-        print_message(f"({len(runs) - len(shown)} older ones: {command('list', '--all')})")
+    return table(rows, ("RUN", "STATE", *(("OWNER",) if foreign else ()), "PROVIDER", "NODES", "TOOK", "SUBMITTED"))
 
 
 def _format_state(run: dict[str, Any]) -> str:
@@ -106,13 +112,21 @@ def _is_rehearsal(run: dict[str, Any]) -> bool:
     return rehearsed_by(run["provider"], run["contract"]) is not None
 
 
-@click.command("status", epilog="Example:\n\n  cloudtrain status last --json")
-@run_argument
+@click.command("status", epilog="Example:\n\n  cloudtrain status --json")
+@last_run_argument
 @json_option
 @data_dir
-def status_command(folder: str | None, /, run: str, as_json: bool) -> None:
-    """Show how RUN stands: an id, a unique beginning of one, or `last`."""
-    found = find_run(run, data_dir=folder)
+def status_command(folder: str | None, /, run: str | None, as_json: bool) -> None:
+    """Show how RUN stands: an id, a unique beginning of one, or `last`.
+
+    Without RUN: what runs, or the last run when nothing does. With --json always one run, the last by default.
+    """
+    if run is None and not as_json and (going_on := runs_going_on(data_dir=folder)):
+        if len(going_on) > 1:
+            print_output(_table_of(going_on))
+            return
+        run = going_on[0]["run"]
+    found = chosen_run(run, folder)
     failure: CloudError | None = None
     try:
         state = found.status()

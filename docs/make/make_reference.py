@@ -72,7 +72,7 @@ EXIT_CODES = {
     2: "bad usage or bad spec: nothing was started",
     3: "refused by a check, before anything was started or spent",
     4: "trouble with a cloud, the network or the disk",
-    5: "the job was stopped or ran out of time",
+    5: "the job was stopped or ran out of time; of `stop` itself, which did what was asked, 0",
     130: "interrupted with Ctrl-C; a job that was being followed goes on",
 }
 JOB_CODES = {
