@@ -99,17 +99,20 @@ def format_artifact(place: str) -> str:
 def format_cost(state: RunState) -> str:
     """`1 h 2 min billed, 25.40 USD at list price`; empty where nothing was billed."""
     bill = state.billing
-    if "billable_seconds" not in bill:
-        if "training_seconds" not in bill:
-            return ""
+    if bill is None:
+        return ""
+    trained, billed = bill.training_seconds or 0, bill.billable_seconds
+    if billed is not None:
+        text = f"{format_duration(billed)} billed"
+        if trained > billed:
+            text += f" of {format_duration(trained)}, spot saved {1 - billed / trained:.0%}"
+    elif bill.training_seconds is not None:
         # Azure bills machines, not jobs: this is what their time on the job comes to.
-        worked = f"{format_duration(max(1, bill['training_seconds']))} of machine time"
-        return worked + (f", about {bill['usd']:.2f} USD at list price" if "usd" in bill else ", price unknown")
-    saved = bill.get("training_seconds") or 0
-    text = f"{format_duration(bill['billable_seconds'])} billed"
-    if saved > bill["billable_seconds"]:
-        text += f" of {format_duration(saved)}, spot saved {1 - bill['billable_seconds'] / saved:.0%}"
-    return text + (f", {bill['usd']:.2f} USD at list price" if "usd" in bill else ", price unknown")
+        text = f"{format_duration(max(1, trained))} of machine time"
+    else:
+        return ""
+    about = "about " if billed is None else ""
+    return text + (f", {about}{bill.usd:.2f} USD at list price" if bill.usd is not None else ", price unknown")
 
 
 def report_and_exit(run: Run, state: RunState, as_json: bool, *, wanted: str = "succeeded") -> NoReturn:

@@ -109,7 +109,7 @@ class BatchProvider(Provider):
         log = LogAttempt(lambda positions: self._lines(run, state.nodes, positions, whole=status.has_ended))
         yield from log.observations(state)
         if status.has_ended and log.is_done(waited=True, all_reported=all_nodes_reported(state, state.nodes)):
-            yield Observation(events=[ended_event(state, _outcome(state, status), time.time(), {})])
+            yield Observation(events=[ended_event(state, _outcome(state, status), time.time())])
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
         """Ask the job to stop, if it exists; where that is not known yet, find out first."""

@@ -130,7 +130,7 @@ def _ended(state: RunState, event: events.Ended) -> None:
     if state.has_ended:  # the first end counts
         return
     state.state, state.ended, state.reason = event.state, event.time, event.reason
-    state.billing = event.billing or {}
+    state.billing = event.billing
     state.results = event.left
     cause = event.error
     if cause is not None:  # its traceback is in the event of the error itself

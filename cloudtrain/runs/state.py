@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloudtrain.runs.events import (
+    Billing,
     Cause,
     Checkpoint,
     Error,
@@ -118,7 +119,7 @@ class RunState:
     """Which of model, output and checkpoints existed at the end; None when that was not checked."""
     log_unread: LogUnread | None = None
     """Why the job's log cannot be read; None while it can."""
-    billing: dict[str, Any] = field(default_factory=dict)
+    billing: Billing | None = None
     """What a cloud billed: billable_seconds, and usd where the price is known."""
     nodes_ended: dict[int, NodeEnded] = field(default_factory=dict, repr=False)
     """How each node's launcher says that it has ended, by node."""
@@ -190,7 +191,7 @@ class RunState:
             "kept_until": self.kept_until or None,
             "phase": self.phase,
             "log_trouble": self.log_unread.reason if self.log_unread else "",
-            "billing": self.billing,
+            "billing": self.billing.to_json() if self.billing else {},
             "restarts": self.restarts,
             "ranks": len(self.ranks),
             "progress": _fields(self.progress, *_PROGRESS_FIELDS) or {},

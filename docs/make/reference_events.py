@@ -43,11 +43,10 @@ def events_page() -> str:
         "## Every event\n",
         "The `type`, and:\n",
         _fields(Event, Event),
-        "Where an event names a cause:\n",
-        "### cause\n",
-        f"{inspect.getdoc(events.Cause)}\n",
-        _fields(events.Cause, events.Cause),
+        "Where an event names a cause or a cost, these are its fields:\n",
     ]
+    for record in (events.Cause, events.Billing):
+        parts += [f"### {record.__name__.lower()}\n", f"{inspect.getdoc(record)}\n", _fields(record, record)]
     for writer, (title, meaning) in WRITERS.items():
         parts += [f"## {title}\n", f"{meaning}\n"]
         for kind, event in events.EVENT_TYPES.items():

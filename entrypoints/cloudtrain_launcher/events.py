@@ -55,6 +55,19 @@ class Cause(Record):
     """The Python stack that a process printed which C++ or the kernel ended, at most 2,500 characters."""
 
 
+class Billing(Record):
+    """The cost of a run, as far as its cloud tells it."""
+
+    billable_seconds: Optional[Seconds] = None
+    """The time that SageMaker bills for each of the run's machines; of spot machines it is less than they worked."""
+    training_seconds: Optional[Seconds] = None
+    """How long its machines worked on it."""
+    kept_seconds: Optional[Seconds] = None
+    """For how long machines were kept after its end, and billed."""
+    usd: Optional[float] = None
+    """US dollars at list price, of all its machines together; missing where the price is not known."""
+
+
 class NodeStarted(Event, type="node_started", writer=LAUNCHER, requires="time node"):
     """A node's launcher has started."""
 
@@ -309,8 +322,8 @@ class Kept(Event, type="kept", writer=CLIENT, requires="time"):
     """For how long they have been billed so far."""
     by: str = ""
     """The job that uses them, or has used them."""
-    billing: Optional[Object] = None
-    """The cost of the run and its machines so far, as in [ended](#ended)."""
+    billing: Optional[Billing] = None
+    """The cost of the run and its machines so far."""
 
 
 class StopRequested(Event, type="stop_requested", writer=CLIENT, requires="time"):
@@ -347,8 +360,8 @@ class Ended(Event, type="ended", writer=CLIENT, requires="time"):
     """The first cause of a failure, if a node has reported it."""
     platform_reason: str = ""
     """The cloud's reason for the failure, if a node has given a better one."""
-    billing: Optional[Object] = None
-    """What it cost: `billable_seconds` or `training_seconds`, and `usd` if the price is known."""
+    billing: Optional[Billing] = None
+    """What it cost."""
     left: Optional[Names] = None
     """Which of model, output and checkpoints exist; missing: not checked."""
 

@@ -29,6 +29,7 @@ from cloudtrain.providers.azure.request import document_of
 from cloudtrain.providers.azure.resources import Cluster, QuotaUsage, VmFamily
 from cloudtrain.providers.azure.results import artifact_uris, datastore_path
 from cloudtrain.providers.azure.section import AzureSection
+from cloudtrain.runs.events import Billing
 from cloudtrain.settings import Settings
 from tests.golden.cases import CASES, plan_of
 
@@ -89,21 +90,21 @@ def test_times_come_with_seven_digits_or_fewer_or_not_at_all(text: str | None, w
 
 
 def test_the_bill_is_for_the_time_of_all_nodes() -> None:
-    assert billing(HOUR, 2, 3.5) == {"training_seconds": 3600, "usd": 7.0}
+    assert billing(HOUR, 2, 3.5) == Billing(training_seconds=3600, usd=7.0)
 
 
 def test_without_a_price_the_bill_names_none() -> None:
-    assert billing(HOUR, 2, None) == {"training_seconds": 3600}
+    assert billing(HOUR, 2, None) == Billing(training_seconds=3600)
 
 
 @pytest.mark.parametrize("missing", ["startTimeUtc", "endTimeUtc"])
 def test_a_job_that_never_ran_or_still_runs_has_no_bill(missing: str) -> None:
-    assert billing({**HOUR, missing: None}, 2, 3.5) == {}
+    assert billing({**HOUR, missing: None}, 2, 3.5) is None
 
 
 def test_clocks_that_disagree_earn_nobody_money() -> None:
     backwards = {"startTimeUtc": HOUR["endTimeUtc"], "endTimeUtc": HOUR["startTimeUtc"]}
-    assert billing(backwards, 2, 3.5) == {"training_seconds": 0, "usd": 0.0}
+    assert billing(backwards, 2, 3.5) == Billing(training_seconds=0, usd=0.0)
 
 
 @pytest.mark.parametrize(

@@ -110,12 +110,12 @@ def test_a_rank_that_left_while_another_nodes_rank_waited_is_the_cause() -> None
         {"type": "node_ended", "time": 6.0, "node": 0, "outcome": "failed", "error": LOST, "seq": 2},
         {"type": "node_ended", "time": 6.0, "node": 1, "outcome": "succeeded", "seq": 3},
     ]
-    event = ended_event(fold_json("x", [BORN, *events]), FinalState("failed", "exit code 1"), 9.0, {})
+    event = ended_event(fold_json("x", [BORN, *events]), FinalState("failed", "exit code 1"), 9.0)
     assert event.reason == "rank 3 (node 1) failed"
     assert event.error
     assert event.error.message == "ended with exit code 0 while rank 0 (node 0) still waited for it"
     again = [events[0], {"type": "restarted", "time": 4.5, "node": 0, "attempt": 1}, *events[1:]]
-    error = ended_event(fold_json("x", [BORN, *again]), FinalState("failed", ""), 9.0, {}).error
+    error = ended_event(fold_json("x", [BORN, *again]), FinalState("failed", ""), 9.0).error
     assert error
     assert error.rank == 0
 

@@ -22,6 +22,7 @@ from cloudtrain.providers.aws.phases import (
 )
 from cloudtrain.providers.aws.request import uri_parts
 from cloudtrain.providers.aws.submit import job_reference
+from cloudtrain.providers.cloud.outcome import with_billing
 from cloudtrain.providers.cloud.tags import TAG_PREFIX, own_tags
 from cloudtrain.runs.events import Ended, Event, Submitted, Submitting
 
@@ -123,7 +124,7 @@ def _updates(job: Mapping[str, Any], usd_per_hour: float | None) -> list[Event]:
     updates: list[Event] = [phase_event(job, now)]
     final = final_state(job)
     if final is not None:
-        bill = billing(job, usd_per_hour)
-        updates.append(Ended(time=ended_at(job) or now, state=final.state, reason=final.reason, billing=bill))
+        ended = Ended(time=ended_at(job) or now, state=final.state, reason=final.reason)
+        updates.append(with_billing(ended, billing(job, usd_per_hour)))
         updates += warm_pool_events(job, now, usd_per_hour)
     return updates

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from cloudtrain.contracts.sagemaker import instance_of
-from cloudtrain.providers.cloud.outcome import FinalState
-from cloudtrain.runs.events import Kept, Phase
+from cloudtrain.providers.cloud.outcome import FinalState, with_billing
+from cloudtrain.runs.events import Billing, Kept, Phase
 
 PHASES = {
     "Starting": "starting",
@@ -88,7 +88,7 @@ def warm_pool_events(described: Mapping[str, Any], now: float, usd_per_hour: flo
     event = Kept(time=now, status=str(pool.get("Status", "")), seconds=seconds)
     if final_state(described) is not None:
         until = (ended_at(described) or now) + seconds
-        event = event.replace(until=until, billing=billing(described, usd_per_hour))
+        event = with_billing(event.replace(until=until), billing(described, usd_per_hour))
     return [event.replace(by=pool["ReusedByJob"]) if pool.get("ReusedByJob") else event]
 
 
@@ -129,21 +129,23 @@ def readable_reason(reason: str) -> str:
     return reason
 
 
-def billing(described: Mapping[str, Any], usd_per_hour: float | None) -> dict[str, Any]:
-    """Billed and training seconds, and `usd` where the price is known; empty if SageMaker does not report them yet.
+def billing(described: Mapping[str, Any], usd_per_hour: float | None) -> Billing | None:
+    """What the job cost, `usd` where the price is known; None if SageMaker does not report it yet.
 
     `usd_per_hour`: on-demand price of all machines of the job together; None: unknown. SageMaker's billable seconds
     already include the spot discount.
     """
     billed = described.get("BillableTimeInSeconds")
     if billed is None:
-        return {}
-    found: dict[str, Any] = {"billable_seconds": billed, "training_seconds": described.get("TrainingTimeInSeconds")}
+        return None
+    found = Billing(billable_seconds=billed)
+    if "TrainingTimeInSeconds" in described:
+        found = found.replace(training_seconds=described["TrainingTimeInSeconds"])
     warm = (described.get("WarmPoolStatus") or {}).get("ResourceRetainedBillableTimeInSeconds")
     if warm:
-        found["kept_seconds"] = warm
+        found = found.replace(kept_seconds=warm)
     if usd_per_hour is not None:
-        found["usd"] = round((billed + (warm or 0)) / 3600 * usd_per_hour, 4)
+        found = found.replace(usd=round((billed + (warm or 0)) / 3600 * usd_per_hour, 4))
     return found
 
 

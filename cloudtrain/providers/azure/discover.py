@@ -15,6 +15,7 @@ from cloudtrain.providers import DiscoveredRun, KnownRuns
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.phases import billing, ended_at, final_state, phase_event
 from cloudtrain.providers.azure.submit import job_reference
+from cloudtrain.providers.cloud.outcome import with_billing
 from cloudtrain.providers.cloud.tags import TAG_PREFIX, own_tags
 from cloudtrain.runs.events import Ended, Event, Submitted, Submitting
 from cloudtrain.runs.state import ENDED
@@ -104,8 +105,8 @@ def _updates(cloud: Workspace, job: JobInfo, nodes: int, prices: Mapping[str, fl
     final = final_state(details) or final_state(listed)
     if final is not None:
         when = ended_at(details) or job.created or now
-        bill = billing(details, nodes, max(prices.values(), default=None))
-        updates.append(Ended(time=when, state=final.state, reason=final.reason, billing=bill))
+        ended = Ended(time=when, state=final.state, reason=final.reason)
+        updates.append(with_billing(ended, billing(details, nodes, max(prices.values(), default=None))))
     return updates
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from cloudtrain.providers.cloud.outcome import FinalState
-from cloudtrain.runs.events import Phase
+from cloudtrain.runs.events import Billing, Phase
 
 PHASES = {
     "NotStarted": "not started",
@@ -70,19 +70,19 @@ def ended_at(details: Mapping[str, Any]) -> float:
     return timestamp(details.get("endTimeUtc"))
 
 
-def billing(details: Mapping[str, Any], nodes: int, usd_per_hour: float | None) -> dict[str, Any]:
-    """How long the job ran (`training_seconds`), and `usd` where the price is known; empty before its end.
+def billing(details: Mapping[str, Any], nodes: int, usd_per_hour: float | None) -> Billing | None:
+    """How long the job ran (`training_seconds`), and `usd` where the price is known; None before its end.
 
     `usd_per_hour`: on-demand price of one machine; None: unknown. Azure bills machines, not jobs, so this is an
     estimate.
     """
     started, ended = started_at(details), ended_at(details)
     if not started or not ended:
-        return {}
+        return None
     duration = max(0.0, ended - started)  # clocks differ
-    found: dict[str, Any] = {"training_seconds": round(duration)}
+    found = Billing(training_seconds=round(duration))
     if usd_per_hour is not None:
-        found["usd"] = round(duration / 3600 * usd_per_hour * nodes, 4)
+        found = found.replace(usd=round(duration / 3600 * usd_per_hour * nodes, 4))
     return found
 
 

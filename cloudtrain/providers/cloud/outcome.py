@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
-from cloudtrain.runs.events import Ended
+from cloudtrain.runs.events import Billing, Ended, Kept
 from cloudtrain.runs.failure import failed_process, first_cause
 from cloudtrain.runs.state import RunState
+
+E = TypeVar("E", Ended, Kept)
 
 
 class FinalState(NamedTuple):
@@ -38,7 +39,7 @@ def incomplete_shutdown(state: RunState, hint: str = "") -> str:
     return f" ({words}{'; ' if hint else ''}{hint})"
 
 
-def ended_event(state: RunState, final: FinalState, when: float, billing: Mapping[str, Any]) -> Ended:
+def ended_event(state: RunState, final: FinalState, when: float, billing: Billing | None = None) -> Ended:
     """The event that ends a run at `when`, a Unix timestamp.
 
     If a node reported why it failed, that is the reason, and the cloud's own is kept as `platform_reason`.
@@ -49,4 +50,9 @@ def ended_event(state: RunState, final: FinalState, when: float, billing: Mappin
     if final.state == "failed" and cause is not None:
         reason = f"{failed_process(cause)} failed"
         event = event.replace(error=cause, reason=reason, platform_reason=final.reason)
-    return event.replace(billing=dict(billing))
+    return with_billing(event, billing)
+
+
+def with_billing(event: E, billing: Billing | None) -> E:
+    """An `ended` or `kept` event that tells what was billed, where that is known."""
+    return event if billing is None else event.replace(billing=billing)

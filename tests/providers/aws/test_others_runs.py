@@ -213,8 +213,9 @@ def test_kept_machines_of_which_the_time_is_over_are_not_shown(
     job.update(TrainingEndTime=job["LastModifiedTime"] - 7200)
     state = run.status()
     assert state.kept is not None
+    assert state.billing is not None
     assert (state.kept.status, state.kept_until) == ("Terminated", 0.0)
-    assert state.billing["kept_seconds"] == 1800
+    assert state.billing.kept_seconds == 1800
 
 
 def test_a_refused_submit_is_not_a_failed_job(cloud: Cloud, data_dir: str, capsys: pytest.CaptureFixture[str]) -> None:
