@@ -22,6 +22,7 @@ from cloudtrain.providers import Progress, Request, get_provider
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec.load import load_spec, spec_from_values
 from cloudtrain.spec.model import JobSpec
+from cloudtrain.spec.sources import job_folder
 from cloudtrain.spec.yaml_document import Document
 from cloudtrain.submission.context import read_context, resolve_targets
 
@@ -40,16 +41,20 @@ class Job:
     folder: Path
 
 
-def load(source: str | Path | Mapping[str, Any] = "job.yaml", overrides: Sequence[str] = ()) -> Job:
-    """Read a job from a file, or from a mapping that says the same. SpecError lists every mistake at its place.
+def load(
+    source: str | Path | Mapping[str, Any] = "job.yaml", overrides: Sequence[str] = (), *, arguments: Sequence[str] = ()
+) -> Job:
+    """Read a job from a file, from a folder's job.yaml, from a script alone, or from a mapping that says the same.
+
+    `arguments`: of the program, after those that the spec gives it. SpecError lists every mistake at its place.
 
     >>> job = load({"name": "hello", "resources": {"processes": 2}}, ["limits.restarts=1"])
     """
     if isinstance(source, Mapping):
-        spec, document = spec_from_values(source, Path.cwd(), overrides)
+        spec, document = spec_from_values(source, Path.cwd(), overrides, arguments)
         return Job(spec=spec, document=document, folder=Path.cwd())
-    spec, document = load_spec(Path(source), overrides)
-    return Job(spec=spec, document=document, folder=Path(source).resolve().parent)
+    spec, document = load_spec(Path(source), overrides, arguments)
+    return Job(spec=spec, document=document, folder=job_folder(Path(source)))
 
 
 def plan(

@@ -15,10 +15,10 @@ from cloudtrain import __version__
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Start": {
-        "init": ("job", "Write a commented starter job.yaml."),
+        "init": ("init", "Write a job.yaml: a commented starter, or that of a script."),
         "check": ("job", "Report every mistake in a spec, each at its line."),
         "plan": ("job", "Show the request and what it would do; nothing is started."),
-        "submit": ("job", "Start a job and follow it."),
+        "submit": ("job", "Start a job, or a script without one, and follow it."),
         "rerun": ("run", "Run again; a run that did not succeed goes on from its checkpoint."),
     },
     "Watch": {
@@ -95,10 +95,10 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
 Examples:
-  cloudtrain init                      write a starter job.yaml here
-  cloudtrain check                     find every mistake in it
-  cloudtrain submit --provider local   train on this machine and follow
-  cloudtrain logs --rank 1             what rank 1 of the last run printed
+  cloudtrain submit train.py -- --epochs 3   train a script on this machine, and follow
+  cloudtrain init                            write a starter job.yaml here
+  cloudtrain check                           find every mistake in it
+  cloudtrain logs --rank 1                   what rank 1 of the last run printed
 
 Exit codes: 0 succeeded, 1 the job failed, 2 bad usage or bad spec, 3 refused by a check,
 4 cloud, network or disk trouble, 5 stopped or timed out, 130 interrupted.""",

@@ -1,14 +1,14 @@
-"""The commands about a job that has not run yet: init, check, plan, submit; and schema and completion."""
+"""The commands about a job that has not run yet: check, plan, submit; and schema and completion."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
 
+from cloudtrain.cli.job_command import JobCommand, load_job, resource_options
 from cloudtrain.cli.options import (
     as_option,
     data_dir,
@@ -17,49 +17,20 @@ from cloudtrain.cli.options import (
     provider_option,
     set_option,
 )
-from cloudtrain.cli.output import command, print_json, print_message, print_output
+from cloudtrain.cli.output import print_json, print_message, print_output
 from cloudtrain.cli.terminal import indented, progress_bar, write
 
 
-@click.command("init", epilog="Example:\n\n  cloudtrain init my-job && cd my-job && cloudtrain submit")
-@click.argument("folder", default=".", metavar="[DIR]", type=click.Path(path_type=Path))
-@json_option
-def init_command(folder: Path, as_json: bool) -> None:
-    """Write a commented starter job.yaml, and a train.py, into DIR (default: here). Nothing is overwritten."""
-    from importlib.resources import files
-
-    from cloudtrain.errors import UsageError
-    from cloudtrain.runs.files import storing
-
-    names = ("job.yaml", "train.py")
-    taken = [str(folder / name) for name in names if os.path.exists(folder / name)]  # noqa: PTH110  (false, not an error, for what no disk can hold)
-    if taken:
-        raise UsageError(
-            f"{' and '.join(taken)} exist already; nothing was written",
-            hint=command("init", "ANOTHER_FOLDER"),
-        )
-    with storing(folder, command("init", "ANOTHER_FOLDER")):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            (folder / name).write_text((files("cloudtrain.cli") / "starter" / name).read_text())
-    written = [str(folder / name) for name in names]
-    if as_json:
-        print_json({"written": written})
-        return
-    print_message(f"wrote {' and '.join(written)}")
-    arguments = () if folder == Path() else (str(folder / "job.yaml"),)
-    print_message(f"  next     {command('submit', *arguments)}")
-
-
-@click.command("check", epilog="Example:\n\n  cloudtrain check --set resources.nodes=2")
+@click.command("check", cls=JobCommand, epilog="Example:\n\n  cloudtrain check --set resources.nodes=2")
 @job_argument
 @provider_option
 @as_option
+@resource_options
 @set_option
 @json_option
 @data_dir
 def check_command(
-    folder: str | None, /, job: Path, provider: str | None, as_: str | None, overrides: tuple[str, ...], as_json: bool
+    folder: str | None, /, job: Path, provider: str | None, as_: str | None, as_json: bool, **options: Any
 ) -> None:
     """Report every mistake in JOB (default: job.yaml), and what stands in the way of running it here."""
     from cloudtrain.api import jobs as api
@@ -68,7 +39,7 @@ def check_command(
     from cloudtrain.errors import CloudtrainError
     from cloudtrain.submission.preflight import preflight, raise_errors, start_notes
 
-    plan = api.plan(api.load(job, overrides), provider, as_=as_, data_dir=folder)
+    plan = api.plan(load_job(job, options), provider, as_=as_, data_dir=folder)
     issues = preflight(plan, starting=False)
     notes = start_notes(plan, issues)
     github.annotate("warning", notes)
@@ -86,22 +57,24 @@ def check_command(
     print_output(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}")
 
 
-@click.command("plan", epilog="Example:\n\n  cloudtrain plan --json > request.json")
+@click.command("plan", cls=JobCommand, epilog="Example:\n\n  cloudtrain plan --json > request.json")
 @job_argument
 @provider_option
 @as_option
+@resource_options
 @set_option
 @click.option("--diff", "against", metavar="RUN|FILE", help="Compare the request with that of a run, or with a file.")
 @json_option
 @data_dir
 def plan_command(
     folder: str | None,
+    /,
     job: Path,
     provider: str | None,
     as_: str | None,
-    overrides: tuple[str, ...],
     against: str | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Show what JOB would run, the exact request, and what a submit would refuse. Offline; nothing is started."""
     from cloudtrain.api import jobs as api
@@ -109,7 +82,7 @@ def plan_command(
     from cloudtrain.submission.preflight import offline_issues, raise_errors
 
     bar = progress_bar("reading source")
-    plan = api.plan(api.load(job, overrides), provider, as_=as_, data_dir=folder, progress=bar)
+    plan = api.plan(load_job(job, options), provider, as_=as_, data_dir=folder, progress=bar)
     issues = offline_issues(plan)
     if as_json:  # a request that would be refused is handed to no other tool
         raise_errors(issues)
@@ -126,10 +99,11 @@ def plan_command(
     raise_errors(issues)
 
 
-@click.command("submit", epilog="Example:\n\n  cloudtrain submit --provider local --set args.epochs=1")
+@click.command("submit", cls=JobCommand, epilog="Example:\n\n  cloudtrain submit train.py --processes 2 -- --epochs 3")
 @job_argument
 @provider_option
 @as_option
+@resource_options
 @set_option
 @click.option("--run-id", metavar="ID", help="Name the run yourself; a second submit of the same id starts nothing.")
 @click.option("--detach", "-d", is_flag=True, help="Start and return at once; the run goes on.")
@@ -139,13 +113,16 @@ def plan_command(
 def submit_command(
     folder: str | None, /, job: Path, as_json: bool, dry_run: bool, detach: bool, **options: Any
 ) -> None:
-    """Start JOB (default: job.yaml) and follow it. Ctrl-C stops following, not the job."""
+    """Start JOB and follow it: a job.yaml (default: that of this folder), a folder that has one, or a script.
+
+    What stands behind -- are arguments of the program. Ctrl-C stops following, not the job.
+    """
     from cloudtrain.api import jobs as api
     from cloudtrain.cli.plan_view import overview
     from cloudtrain.cli.start import start
     from cloudtrain.submission.preflight import preflight, raise_errors
 
-    loaded = api.load(job, options["overrides"])
+    loaded = load_job(job, options)
     bar = progress_bar("reading source")
     plan = api.plan(
         loaded, options["provider"], as_=options["as_"], run_id=options["run_id"], data_dir=folder, progress=bar

@@ -164,7 +164,7 @@ def _limits(plan: Plan) -> str:
 
 def _set_elsewhere(plan: Plan) -> list[tuple[str, str]]:
     """Fields that come from a flag: what the file alone does not tell."""
-    flags = [(path, origin) for path, origin in plan.origins.items() if origin.startswith("--set")]
+    flags = [(path, origin) for path, origin in plan.origins.items() if origin.startswith("--")]
     # A field's own origin is that of the section around it too, which tells nothing more.
     return [(path, origin) for path, origin in flags if not any(_is_around(path, other) for other, _ in flags)]
 

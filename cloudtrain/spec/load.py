@@ -22,12 +22,8 @@ from cloudtrain.issues import Issue, Keys, did_you_mean, dotted
 from cloudtrain.spec.fields import NAME, FieldErrors
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
 from cloudtrain.spec.placeholders import placeholders_in_env, unknown_placeholders
-from cloudtrain.spec.yaml_document import (
-    Document,
-    kind_of,
-    parse_scalar,
-    read_document,
-)
+from cloudtrain.spec.sources import FlagText, job_folder, read_source, with_arguments
+from cloudtrain.spec.yaml_document import Document, kind_of, parse_scalar
 from cloudtrain.units import parse_duration
 
 _EXPECTED = {
@@ -43,17 +39,19 @@ _EXPECTED = {
 }
 
 
-def load_spec(path: Path, overrides: Sequence[str] = ()) -> tuple[JobSpec, Document]:
-    """Read a spec file, with `--set` overrides such as `resources.nodes=4` laid over it.
+def load_spec(path: Path, overrides: Sequence[str] = (), arguments: Sequence[str] = ()) -> tuple[JobSpec, Document]:
+    """Read a spec file, a folder's job.yaml or a script, with overrides such as `resources.nodes=4` laid over it.
 
-    Returns the spec and the document with every value's origin. SpecError lists all mistakes; UsageError when the
-    file itself cannot be read.
+    Returns the spec and the document with every value's origin. `arguments`: of the program, after those of the spec.
+    SpecError lists all mistakes; UsageError when the file itself cannot be read.
     """
-    return spec_from_document(override(read_document(path), overrides), path.resolve().parent)
+    document = read_source(path)
+    document = override(document, [*with_arguments(document, arguments), *overrides])
+    return spec_from_document(document, job_folder(path))
 
 
 def spec_from_values(
-    values: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()
+    values: Mapping[str, Any], folder: Path, overrides: Sequence[str] = (), arguments: Sequence[str] = ()
 ) -> tuple[JobSpec, Document]:
     """The same for a spec written in Python as plain dicts; relative paths count from `folder`."""
     try:
@@ -61,17 +59,19 @@ def spec_from_values(
     except (TypeError, ValueError, RecursionError) as error:
         raise SpecError([Issue((), f"holds what no job.yaml can say: {error}", origin="spec")]) from None
     document = Document(values=json.loads(text), name="spec", text=text)
-    return spec_from_document(override(document, overrides), folder.resolve())
+    document = override(document, [*with_arguments(document, arguments), *overrides])
+    return spec_from_document(document, folder.resolve())
 
 
 def override(document: Document, overrides: Sequence[str]) -> Document:
-    """Lay `key.path=value` texts over a document; their origin is the flag."""
+    """Lay `key.path=value` texts over a document; their origin is the flag, `--set` unless they remember another."""
     values = _copy(document.values)
     origins = dict(document.origins)
     issues = []
     for text in overrides:
         path, equals, value = text.partition("=")
         flag = f"--set {path}=…" if path.strip().startswith("secrets") else f"--set {text}"  # it may hold the secret
+        flag = text.flag if isinstance(text, FlagText) else flag
         keys: Keys = tuple(part.strip() for part in path.split("."))
         if not equals or not all(keys):
             hint = "--set resources.nodes=4"

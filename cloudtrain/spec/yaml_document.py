@@ -70,7 +70,8 @@ def read_document(path: Path, *, what: str = "spec") -> Document:
         if len(raw) > MAX_BYTES:
             raise UsageError(f"{path}: more than {MAX_BYTES:,} bytes is no {what}", hint="hand data over as an input")
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such file", hint="cloudtrain init writes a commented starter") from None
+        hint = "cloudtrain init writes a commented starter; a script needs none: cloudtrain submit train.py"
+        raise UsageError(f"{path}: no such file", hint=hint) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     try:

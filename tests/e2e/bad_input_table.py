@@ -108,7 +108,7 @@ ROWS = [
     spec("billion laughs", "1:11", "more or deeper values than any job needs", job=LAUGHS),
     spec("python tag", "1:7", "a tag such as 'tag:yaml.org,2002:python/object/apply:os.system'", job="args: !!python/object/apply:os.system [ls]\n"),
     use("10 MB file", 2, "more than 1,000,000 bytes is no spec", argv="check", job=BIG),
-    use("job file is a folder", 2, ".: is a folder, not a spec file", "hint: name the file: job.yaml", argv="check ."),
+    use("folder without a job file", 2, "code: is a folder without a job.yaml", "hint: cloudtrain init code", argv="check code", files={"code/": ""}),
     use("no job file", 2, "job.yaml: no such file", "hint: cloudtrain init", argv="check", job=None),
     # flags, commands, settings
     use("--set without a value", 2, "--set name: expected KEY.PATH=VALUE", "hint: --set resources.nodes=4", argv="check --set name"),
@@ -158,6 +158,6 @@ ROWS = [
     use("bad --timeout", 2, "--timeout: cannot read 'soon' as a duration", argv="wait digits-aaaa --timeout soon"),
     use("fetch into a full folder", 2, "full exists and is not empty", "hint: cloudtrain fetch digits-aaaa", argv="fetch digits-aaaa full", files={"full/a": ""}),
     use("fetch of nothing", 4, "run digits-aaaa left no files", argv="fetch digits-aaaa"),
-    use("init over a job", 2, "job.yaml exist already; nothing was written", "hint: cloudtrain init", argv="init"),
+    use("init over a job", 2, "job.yaml exists already; nothing was written", "hint: cloudtrain init", argv="init"),
     use("diff against what is no JSON", 2, "a.txt: is not JSON", argv="plan --diff a.txt", files={"a.txt": "x"}),
 ]  # fmt: skip

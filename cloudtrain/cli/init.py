@@ -1,0 +1,91 @@
+"""The command init: writes a commented starter, or the job.yaml that says what `submit train.py` and its flags say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cloudtrain.cli.job_command import JobCommand, program_arguments, resource_options, resources_of
+from cloudtrain.cli.options import json_option
+from cloudtrain.cli.output import command, print_json, print_message
+from cloudtrain.errors import UsageError
+from cloudtrain.runs.files import storing
+from cloudtrain.spec.sources import FILE, is_program, job_folder
+from cloudtrain.spec.written_arguments import written_arguments
+
+
+@click.command("init", cls=JobCommand, epilog="Example:\n\n  cloudtrain init train.py --gpus 8 -- --epochs 3")
+@click.argument("folder", default=".", metavar="[DIR|SCRIPT]", type=click.Path(path_type=Path))
+@resource_options
+@json_option
+def init_command(folder: Path, as_json: bool, **options: Any) -> None:
+    """Write a commented starter job.yaml, and a train.py, into DIR (default: here). Nothing is overwritten.
+
+    Of a SCRIPT: the job.yaml that says what `submit SCRIPT` with the same flags and arguments does.
+    """
+    resources, arguments = resources_of(options), program_arguments()
+    if is_program(folder):
+        script, folder = folder, job_folder(folder)
+        if not script.is_file():
+            hint = command("init", "DIR") + " writes a starter with a script of its own"
+            raise UsageError(f"{script}: no such file", hint=hint)
+        entrypoint = os.path.relpath(script.resolve(), folder)
+        texts = {FILE: job_text(resources, arguments, entrypoint)}
+        folder = Path(os.path.relpath(folder))
+    else:
+        texts = {FILE: job_text(resources, arguments), "train.py": _starter("train.py")}
+    written = _write(folder, texts)
+    if as_json:
+        print_json({"written": written})
+        return
+    print_message(f"wrote {' and '.join(written)}")
+    print_message(f"  next     {command('submit', *(() if folder == Path() else (str(folder),)))}")
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> list[str]:
+    """Write the files, all of them or none; returns their paths."""
+    paths = [str(folder / name) for name in texts]
+    taken = [path for path in paths if os.path.exists(path)]  # noqa: PTH110  (false, not an error, for what no disk can hold)
+    if taken:
+        message = f"{' and '.join(taken)} exist{'s' * (len(taken) == 1)} already; nothing was written"
+        raise UsageError(message, hint=command("init", "ANOTHER_FOLDER"))
+    with storing(folder, command("init", "ANOTHER_FOLDER")):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    return paths
+
+
+def job_text(resources: Mapping[str, str], arguments: Sequence[str], script: str = "") -> str:
+    """The starter with these values. For a script that is there already, all that is not given becomes a comment."""
+    text = _starter(FILE)
+    if script:
+        name = script if re.fullmatch(r"[\w./-]+", script) else json.dumps(script, ensure_ascii=False)
+        text = text.replace("entrypoint: train.py ", f"entrypoint: {name} ")
+        text = _ARGS.sub("# args: {epochs: 5, verbose: true}   # become --epochs 5 --verbose\n", text)
+        text = re.sub(
+            r"^( *)(processes: 2|checkpoints: .*|limits: \S+ \S+)(?:  |$)", r"\1# \2", text, flags=re.MULTILINE
+        )
+    if arguments:
+        given = f"args: {written_arguments(arguments)}\n"
+        text = re.sub(rf"{_ARGS.pattern}|^# args: .*\n", lambda _: given, text, flags=re.MULTILINE)
+    for name, value in resources.items():
+        field = re.compile(rf"^  (?:# )?{name}: *(?:\[.*?\]|\w+)", re.MULTILINE)
+        line = f"  {name}: {value}"
+        text = field.sub(lambda found, line=line: line.ljust(len(found[0])), text)  # type: ignore[misc]
+    return text
+
+
+_ARGS = re.compile(r"^args:.*\n(?:  .*\n)+", re.MULTILINE)
+"""The starter's own arguments."""
+
+
+def _starter(name: str) -> str:
+    return (files("cloudtrain.cli") / "starter" / name).read_text(encoding="utf-8")
