@@ -157,7 +157,7 @@ def _limits(plan: Plan) -> str:
     runtime = f"stops after {format_duration(seconds)}" if seconds else "no time limit"
     origin = plan.origins.get("limits.max_runtime") if seconds == limits.max_runtime else None
     restarts = f"{count(limits.restarts, 'restart')} in place"
-    early = api.render(plan).job.get("stop_after_seconds")
+    early = api.render(plan).job.stop_after_seconds
     saves = f"; it saves and stops by itself after {format_duration(early)}" if early else ""
     return f"{runtime}{f'  ← {origin} max_runtime' if origin else ''}; {restarts}{saves}"
 
@@ -181,7 +181,7 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
     from difflib import unified_diff
 
     request = api.render(plan)
-    new = {"request": request.document, "job": request.job}
+    new = {"request": request.document, "job": request.job.to_json()}
     if os.path.isfile(against):  # noqa: PTH113  (false, not an error, for what no disk can hold)
         try:
             other = json.loads(Path(against).read_text())

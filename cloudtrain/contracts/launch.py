@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,27 +35,63 @@ class Launch:
         return Launch(**{**document, "argv": tuple(document["argv"])})
 
 
-def job_document(plan: Plan) -> dict[str, Any]:
-    """What the launcher reads on every node, the same on every platform: plain JSON."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobDocument:
+    """The part of a plan that the launcher reads on every node; its own `Job` says what each field means.
+
+    A field that is as by default is not written.
+    """
+
+    run_id: str
+    name: str
+    kind: str
+    target: str
+    argv: tuple[str, ...]
+    values: Any
+    """Plain JSON, in which a long text may be a reference to an argument."""
+    nodes: int
+    processes: int
+    gpus: int
+    restarts: int
+    grace_seconds: int
+    checkpoint_every_seconds: int
+    checkpoint_keep: int
+    require_group: bool = False
+    inputs: Mapping[str, Mapping[str, str]] | None = None
+    masked: tuple[str, ...] = ()
+    stop_after_seconds: int | None = None
+    secrets: Mapping[str, str] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, with the version of the format."""
+        found: dict[str, Any] = {"version": 1}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value != item.default:
+                found[item.name] = list(value) if isinstance(value, tuple) else value
+        return found
+
+
+def job_document(plan: Plan) -> JobDocument:
+    """What every platform's job document has in common."""
     spec = plan.spec
     kind, target = entrypoint_of(spec.entrypoint)
-    return {
-        "version": 1,
-        "run_id": plan.run_id,
-        "name": spec.name,
-        "kind": kind,
-        "target": target,
-        "argv": list(spec.args.argv),
-        "values": _values(spec.args.values, spec.args.argv),
-        "nodes": spec.resources.nodes,
-        "processes": plan.processes,
-        "gpus": plan.gpus,
-        "restarts": spec.limits.restarts,
-        "grace_seconds": plan.target.grace_seconds,
-        "checkpoint_every_seconds": spec.checkpoints.every,
-        "checkpoint_keep": spec.checkpoints.keep,
-        **({"require_group": True} if spec.launch.require_group else {}),
-    }
+    return JobDocument(
+        run_id=plan.run_id,
+        name=spec.name,
+        kind=kind,
+        target=target,
+        argv=spec.args.argv,
+        values=_values(spec.args.values, spec.args.argv),
+        nodes=spec.resources.nodes,
+        processes=plan.processes,
+        gpus=plan.gpus,
+        restarts=spec.limits.restarts,
+        grace_seconds=plan.target.grace_seconds,
+        checkpoint_every_seconds=spec.checkpoints.every,
+        checkpoint_keep=spec.checkpoints.keep,
+        require_group=spec.launch.require_group,
+    )
 
 
 def _values(value: Any, argv: tuple[str, ...]) -> Any:
@@ -65,11 +101,6 @@ def _values(value: Any, argv: tuple[str, ...]) -> Any:
     if isinstance(value, Mapping):
         return {key: _values(item, argv) for key, item in value.items()}
     return [_values(item, argv) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def masked_variables(plan: Plan) -> dict[str, list[str]]:
-    """The part of the job document that names variables with secrets, whose values must not be logged."""
-    return {"masked": sorted(plan.spec.secrets)} if plan.spec.secrets else {}
 
 
 def entrypoint_of(entrypoint: str | None) -> tuple[str, str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from cloudtrain.contracts.launch import Launch, job_document, masked_variables
+from cloudtrain.contracts.launch import JobDocument, Launch, job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source import PAYLOAD_FOLDER
 
@@ -33,13 +32,13 @@ CLOUD_FIELDS = (
 """Fields of the spec that are not used where machines are not rented and nothing is billed."""
 
 
-def plain_job(plan: Plan, *, keeps_time: bool = False) -> dict[str, Any]:
+def plain_job(plan: Plan, *, keeps_time: bool = False) -> JobDocument:
     """The job document of a run under this contract, whose secrets are looked up before the launcher starts.
 
     `keeps_time`: the launcher itself stops the job after `limits.max_runtime`, where nothing else does.
     """
-    limit = {"stop_after_seconds": plan.spec.limits.max_runtime} if keeps_time and plan.spec.limits.max_runtime else {}
-    return {**job_document(plan), **masked_variables(plan), **limit}
+    limit = plan.spec.limits.max_runtime if keeps_time else None
+    return replace(job_document(plan), masked=tuple(sorted(plan.spec.secrets)), stop_after_seconds=limit or None)
 
 
 def launches(

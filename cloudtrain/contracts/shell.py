@@ -31,7 +31,7 @@ def shell_script(
         "rm -f exit; trap 'echo $? > exit.part; mv exit.part exit' EXIT",
         "set -e",
         f"mkdir -p {' '.join(_FOLDERS)}",
-        f"printf %s {quote(json.dumps(plain_job(plan, keeps_time=True)))} > job.json",
+        f"printf %s {quote(json.dumps(plain_job(plan, keeps_time=True).to_json()))} > job.json",
         f"CLOUDTRAIN_MASTER_PORT=$({_FREE_PORT}); export CLOUDTRAIN_MASTER_PORT",
         *(f"export {name}={quote(value)}" for name, value in launch.env.items()),
         *(f"{name}=$({secrets[name]}); export {name}" for name in launch.secrets),

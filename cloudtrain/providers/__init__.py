@@ -15,6 +15,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 
 if TYPE_CHECKING:
+    from cloudtrain.contracts.launch import JobDocument
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import ProviderConfig, Target
@@ -33,8 +34,8 @@ class Request:
     provider: str
     document: Mapping[str, Any]
     """The platform's own request, in its own format: plain JSON."""
-    job: Mapping[str, Any] = field(default_factory=dict)
-    """The job document that is sent with it: what the launcher reads on every node."""
+    job: JobDocument
+    """What is sent with it for the launcher to read on every node."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cloudtrain.contracts.launch import Launch
+from cloudtrain.contracts.launch import JobDocument, Launch
 from cloudtrain.contracts.plain import CLOUD_FIELDS, Layout, launches, plain_job
 from cloudtrain.contracts.shell import shell_script
 from cloudtrain.declaration import Declaration, Setting
@@ -41,6 +41,7 @@ __all__ = [
     "Field",
     "FinalState",
     "Issue",
+    "JobDocument",
     "JobSpec",
     "JobStatus",
     "KnownRuns",

@@ -113,13 +113,12 @@ class RunFolder:
         except (OSError, ValueError, RecursionError):
             return None, 0.0
 
-    def append(self, *events: Event | Mapping[str, Any], durable: bool = False) -> None:
+    def append(self, *events: Event, durable: bool = False) -> None:
         """Append events, one line of JSON each, under a lock. `durable`: flushed to the disk before this returns.
 
         StorageError when the disk refuses.
         """
-        documents = (event.to_json() if isinstance(event, Event) else event for event in events)
-        lines = "".join(strict_json(document, separators=(",", ":")) + "\n" for document in documents)
+        lines = "".join(strict_json(event.to_json(), separators=(",", ":")) + "\n" for event in events)
         with storing(self.events_file):
             file = os.open(self.events_file, os.O_RDWR | os.O_APPEND | os.O_CREAT, FILE_MODE)
             try:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from cloudtrain.errors import RunExists, RunNotFound, StorageError
 from cloudtrain.issues import did_you_mean
@@ -52,7 +51,7 @@ class RunStore:
         self,
         run_id: str,
         documents: Mapping[str, str],
-        first_event: Event | Mapping[str, Any] | None = None,
+        first_event: Event | None = None,
         submit_lock: list[int] | None = None,
     ) -> RunFolder:
         """Make a run folder with these documents (text by file name) and its first event, complete or not at all.

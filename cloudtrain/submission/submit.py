@@ -56,7 +56,7 @@ def submit(
         "spec.yaml": plan.spec_text,
         "plan.json": as_text(plan.to_json()),
         "request.json": as_text(dict(request.document)),
-        "job.json": as_text(dict(request.job)),
+        "job.json": as_text(request.job.to_json()),
     }
     submitting = Submitting(
         time=time.time(),

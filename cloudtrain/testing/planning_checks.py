@@ -11,6 +11,7 @@ from typing import Any
 
 from cloudtrain.api.jobs import plan as make_plan
 from cloudtrain.api.jobs import render
+from cloudtrain.contracts.launch import JobDocument
 from cloudtrain.declaration import Declaration, declaration_of
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue
@@ -95,10 +96,11 @@ class PlanningChecks(Checks):
         plan = bench.plan("succeed")
         before, first, second = json.dumps(plan.to_json()), render(plan), bench.provider.render(plan)
         must(isinstance(first, Request), f"render returned {first!r}", "render returns a Request")
+        must(isinstance(first.job, JobDocument), f"its job document is {first.job!r}", "Request.job is a JobDocument")
         must(first == second, "two renders of one plan differ", "render is a function of the plan alone")
         must(json.dumps(plan.to_json()) == before, "render changed the plan", "nothing changes a plan")
         must(first.provider == bench.name, f"the request is of {first.provider!r}", "Request.provider is its name")
-        for what, document in (("document", first.document), ("job", first.job)):
+        for what, document in (("document", first.document), ("job", first.job.to_json())):
             must(
                 json.loads(json.dumps(document)) == document,
                 f"Request.{what} is another thing when it is read back",
@@ -118,7 +120,7 @@ class PlanningChecks(Checks):
     def test_neither_plan_nor_request_holds_the_value_of_a_secret(self, bench: Bench) -> None:
         plan = bench.plan("succeed")
         request = render(plan)
-        for what, document in (("plan", plan.to_json()), ("request", [request.document, request.job])):
+        for what, document in (("plan", plan.to_json()), ("request", [request.document, request.job.to_json()])):
             must(
                 SECRET not in json.dumps(document),
                 f"its {what} holds the value of a secret",

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from cloudtrain.api.jobs import submit
+from cloudtrain.api.jobs import render, submit
 from cloudtrain.api.lookup import find_run
 from cloudtrain.api.run import Run
 from cloudtrain.errors import JobFailed, RunExists
@@ -181,7 +181,7 @@ def submit_jobs(bench: Bench, *kinds: str) -> Jobs:
 def _start_again(bench: Bench, run: Run) -> None:
     """The very same submission once more, as if its answer had been lost."""
     plan, folder = bench.plan("succeed"), run.folder
-    request = Request(provider=bench.name, document=folder.document("request.json"), job=folder.document("job.json"))
+    request = Request(provider=bench.name, document=folder.document("request.json"), job=render(plan).job)
     bench.provider.start(plan, request, folder, archive_of(plan), None, History(folder).record)
 
 

@@ -20,6 +20,7 @@ from cloudtrain.runs.index import summary
 from cloudtrain.runs.store import RunStore
 from tests.bench.pairs import Comparison, compare, options, report
 from tests.bench.processes import BIN, Cost, cost, workplace
+from tests.support.samples import write_events
 
 RUNS = 10_000
 READ = """import json
@@ -51,7 +52,8 @@ def fill(data_dir: Path) -> None:
             {"type": "metrics", "time": time + 4 + step, "rank": 0, "step": step, "values": {"loss": 1 / (step + 1)}}
             for step in range(5)
         ]
-        folder.append(
+        write_events(
+            folder,
             {"type": "submitting", "time": time, **start},
             {"type": "submitted", "time": time + 1, "ref": {"pid": number}},
             {"type": "node_started", "time": time + 2, "rank": -1, "node": 0},

@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
+from cloudtrain.runs.events import StopRequested
 from cloudtrain.runs.store import RunStore
 from tests.e2e.bad_input_table import ROWS, Row
 from tests.support.command_line import CommandResult
 from tests.support.in_process import call
 from tests.support.limits import HANG_SECONDS
+from tests.support.samples import write_events
 
 TAKES_A_PROCESS = {"no torch", "no such Python"}
 """What only another Python can tell: `plan` starts none."""
@@ -34,7 +36,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for run_id in ("digits-aaaa", "digits-aabb"):
         folder = store.create(run_id, {"plan.json": '{"target": {"provider": "local"}}'})
         born = {"type": "submitting", "time": 1.0, "name": "digits", "provider": "local", "contract": "plain"}
-        folder.append({**born, "nodes": 1, "processes": 1}, {"type": "ended", "time": 2.0, "state": "succeeded"})
+        ended = {"type": "ended", "time": 2.0, "state": "succeeded"}
+        write_events(folder, {**born, "nodes": 1, "processes": 1}, ended)
     monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(store.data_dir))
     (tmp_path / "job").mkdir()
     monkeypatch.chdir(tmp_path / "job")
@@ -194,7 +197,7 @@ def test_a_disk_that_fills_up_in_mid_event_is_told(place: Path, monkeypatch: pyt
     folder = cloudtrain.find_run("digits-aaaa").folder
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(cloudtrain.CloudtrainError, match="No space left on device") as caught:
-        folder.append({"type": "x"})
+        folder.append(StopRequested(time=1.0))
     assert (caught.value.exit_code, "free some space" in (caught.value.hint or "")) == (4, True)
 
 

@@ -16,6 +16,7 @@ from cloudtrain.runs.files import as_text
 from cloudtrain.runs.store import RunStore
 from tests.support.command_line import CommandResult
 from tests.support.in_process import call
+from tests.support.samples import write_events
 
 SEED = 20_261
 CASES = int(os.environ.get("CASES", "160"))
@@ -107,8 +108,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         documents = {"spec.yaml": plan.spec_text, "plan.json": as_text(plan.to_json())}
         documents["request.json"] = as_text(dict(cloudtrain.render(plan).document))
         born = {"type": "submitting", "time": 1.7e9, "name": "digits", "provider": "local", "contract": "plain"}
-        folder = store.create(run_id, documents, {**born, "nodes": 1, "processes": 1})
-        folder.append(
+        folder = store.create(run_id, documents)
+        write_events(
+            folder,
+            {**born, "nodes": 1, "processes": 1},
             {"type": "submitted", "time": 1.7e9 + 1, "ref": {"pid": 7}},
             {"type": "node_started", "time": 1.7e9 + 2, "node": 0, "rank": -1, "seq": 1},
             {"type": "metrics", "time": 1.7e9 + 3, "node": 0, "rank": 0, "seq": 2, "values": {"loss": 0.5}},

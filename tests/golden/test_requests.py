@@ -28,7 +28,7 @@ def test_a_request_is_what_it_was(case: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     provider, text = CASES[case]
     request = get_provider(provider).render(plan_of(provider, text))
-    content = {"request": request.document, "job": request.job}
+    content = {"request": request.document, "job": request.job.to_json()}
     path = FOLDER / f"{case}.json"
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     text = text.replace(json.dumps(cloudtrain.__version__), json.dumps(WRITTEN_BY))

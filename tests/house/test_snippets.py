@@ -83,7 +83,7 @@ def test_a_job_that_is_shown_can_be_planned(
         assert ended.code == 0, ended.err
     else:  # by the API, which does not ask whether this machine has the GPUs
         plan = cloudtrain.plan(cloudtrain.load(), provider, as_=as_ or None)
-        assert cloudtrain.render(plan).job["nodes"] == plan.spec.resources.nodes
+        assert cloudtrain.render(plan).job.nodes == plan.spec.resources.nodes
 
 
 def test_on_azure_the_job_beside_microsofts_own_asks_for_the_same(
@@ -96,7 +96,7 @@ def test_on_azure_the_job_beside_microsofts_own_asks_for_the_same(
     (tmp_path / "job.yaml").write_text(block.text)
     request = cloudtrain.render(cloudtrain.plan(cloudtrain.load(tmp_path / "job.yaml"), "azure"))
     argv = ["--epochs", "1", "--learning-rate", "0.2", "--data-dir", "${inputs.data}"]
-    assert (request.job["argv"], request.job["nodes"], request.job["processes"]) == (argv, 2, 1)
+    assert (list(request.job.argv), request.job.nodes, request.job.processes) == (argv, 2, 1)
     assert request.document["inputs"]["data"]["path"] == "azureml:cifar-10-example:1"
     assert request.document["resources"]["instance_count"] == 2
     assert request.document["distribution"] == {"type": "pytorch", "process_count_per_instance": 1}

@@ -109,7 +109,7 @@ PLANNING = [
     (
         "one_plan_makes_one_request_of_plain_json",
         '{"host": config.host',
-        '{"host": str(object())',
+        '{"host": __import__("secrets").token_hex()',
         "renders of one plan",
     ),
     (

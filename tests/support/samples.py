@@ -1,4 +1,4 @@
-"""Starting points of several unit tests: a folder written from a mapping, a run that was just submitted."""
+"""Starting points of several unit tests: a folder of files, a run that was just submitted, events of any kind."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.runs.files import strict_json
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.store import RunStore
 
@@ -22,10 +23,15 @@ BORN: dict[str, Any] = {
 
 def born(store: RunStore, run_id: str, *events: dict[str, Any], created: float = 100.0) -> RunFolder:
     """A run folder with its first events."""
-    folder = store.create(run_id, {"plan.json": "{}"}, {**BORN, "time": created})
-    if events:
-        folder.append(*events)
+    folder = store.create(run_id, {"plan.json": "{}"})
+    write_events(folder, {**BORN, "time": created}, *events)
     return folder
+
+
+def write_events(folder: RunFolder, *events: Mapping[str, Any]) -> None:
+    """Append events to a run as they are, one line of JSON each, whether or not they are valid."""
+    with folder.events_file.open("a", encoding="utf-8", errors="surrogateescape") as file:
+        file.writelines(strict_json(event) + "\n" for event in events)
 
 
 def write(root: Path, files: Mapping[str, str]) -> Path:

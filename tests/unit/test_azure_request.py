@@ -44,7 +44,7 @@ def test_any_argument_arrives_as_it_was_and_never_as_a_placeholder(words: list[s
     text = document_of(plan)["environment_variables"]["CLOUDTRAIN_JOB"]
     assert "${{" not in text
     assert "\n" not in text
-    assert json.loads(text) == json.loads(json.dumps(job_of(plan)))
+    assert json.loads(text) == json.loads(json.dumps(job_of(plan).to_json()))
     assert json.loads(text)["argv"] == words
     assert document_of(plan)["command"] == document_of(PLAN)["command"]
 
@@ -118,7 +118,7 @@ def test_an_input_at_home_is_found_there(own_home: Path) -> None:
 def test_a_job_stops_by_itself_before_azure_ends_it_without_a_word(limits: str, timeout: int, stops: int) -> None:
     plan = plan_of("azure", PLAIN.replace("{max_runtime: 1 h}", limits))
     assert document_of(plan)["limits"] == {"timeout": timeout}
-    assert job_of(plan)["stop_after_seconds"] == stops
+    assert job_of(plan).stop_after_seconds == stops
 
 
 def resume_of(plan: Plan) -> Mapping[str, Any] | None:

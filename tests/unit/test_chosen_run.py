@@ -15,6 +15,7 @@ from cloudtrain.cli.variables import unknown_variables
 from cloudtrain.runs.store import RunStore
 from tests.house.tools import ROOT
 from tests.support.in_process import call
+from tests.support.samples import write_events
 
 Ended = Callable[..., None]
 
@@ -31,9 +32,9 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ended:
         folder = store.create(run_id, {"plan.json": plan, "request.json": "{}"})
         now = time.time() + len(store.ids())
         born = {"type": "submitting", "time": now, "name": "digits", "provider": provider, "contract": "plain"}
-        folder.append({**born, "nodes": 1, "processes": 1})
+        write_events(folder, {**born, "nodes": 1, "processes": 1})
         if state:
-            folder.append({"type": "ended", "time": now + 1, "state": state})
+            write_events(folder, {"type": "ended", "time": now + 1, "state": state})
 
     return write
 

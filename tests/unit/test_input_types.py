@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cli.plan_view import overview
-from cloudtrain.contracts.launch import job_document
+from cloudtrain.contracts.launch import JobDocument, job_document
 from cloudtrain.providers import get_provider
 from cloudtrain.submission.preflight import offline_issues
 from cloudtrain_launcher import contract
@@ -55,7 +56,7 @@ def test_an_input_of_aws_is_what_it_is_said_to_be(place: str, kind: str, file: s
     request = rendered("aws", f"inputs: {{a: {{uri: '{place}'{said}}}}}\n")
     channel = next(item for item in request.document["InputDataConfig"] if item["ChannelName"] == "a")
     assert channel["DataSource"]["S3DataSource"]["S3Uri"] == lies
-    assert request.job["inputs"]["a"].get("file") == file
+    assert (request.job.inputs or {})["a"].get("file") == file
 
 
 def test_a_plan_shows_what_it_takes_an_input_for_and_that_it_guessed() -> None:
@@ -100,15 +101,19 @@ def test_the_launcher_reads_the_arguments_as_they_were_said(
         "azure", f"name: d\nentrypoint: -m train\nlimits: {{max_runtime: 1 h}}\nargs: {json.dumps(values)}\n"
     )
     path = tmp_path_factory.getbasetemp() / "job.json"
-    path.write_text(json.dumps(job_document(plan)), encoding="utf-8")
+    path.write_text(json.dumps(job_document(plan).to_json()), encoding="utf-8")
     job = contract.read_job(path)
     assert job.values == values
     assert job.argv == list(plan.spec.args.argv)
+
+
+def test_the_launcher_knows_every_field_of_a_job_document() -> None:
+    assert {item.name for item in fields(JobDocument)} == {item.name for item in fields(contract.Job)}
 
 
 def test_a_long_argument_travels_once() -> None:
     plan = plan_of(
         "azure", f"name: d\nentrypoint: -m train\nlimits: {{max_runtime: 1 h}}\nargs: {{x: {'y' * 90_000}}}\n"
     )
-    assert json.dumps(job_document(plan)).count("y" * 90_000) == 1
+    assert json.dumps(job_document(plan).to_json()).count("y" * 90_000) == 1
     assert [issue.line() for issue in offline_issues(plan) if issue.is_error] == []

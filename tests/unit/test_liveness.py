@@ -25,6 +25,7 @@ from cloudtrain.providers.local.supervisor_status import (
     supervisor_state,
     write_identity,
 )
+from cloudtrain.runs.events import Creating, StopRequested
 from cloudtrain.runs.fold import fold
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
@@ -272,15 +273,15 @@ def test_a_process_that_sees_another_folder_under_the_same_path_is_not_of_the_ru
 @pytest.mark.usefixtures("no_locks")
 def test_events_are_added_and_runs_are_made_on_a_disk_without_locks(store: RunStore) -> None:
     held: list[int] = []
-    folder = store.create("b-1", {"plan.json": "{}"}, {"type": "x"}, held)
-    folder.append({"type": "y"})
+    folder = store.create("b-1", {"plan.json": "{}"}, StopRequested(time=1.0), held)
+    folder.append(Creating(time=2.0))
     os.close(held[0])
-    assert [event["type"] for event in events_of(folder)] == ["x", "y"]
+    assert [event["type"] for event in events_of(folder)] == ["stop_requested", "creating"]
 
 
 def test_a_submission_of_another_machine_is_not_called_dead_while_it_may_be_under_way(store: RunStore) -> None:
     held: list[int] = []
-    folder = store.create("b-1", {"plan.json": "{}"}, {"type": "x"}, held)
+    folder = store.create("b-1", {"plan.json": "{}"}, StopRequested(time=1.0), held)
     assert folder.is_being_submitted()
     os.close(held[0])
     assert not folder.is_being_submitted(), "this very process has let go of it"

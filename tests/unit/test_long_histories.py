@@ -17,7 +17,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import LogReader, format_timestamp
 from cloudtrain.runs.state import SeenEvents
 from cloudtrain.runs.store import RunStore
-from tests.support.samples import born
+from tests.support.samples import born, write_events
 
 LINES = 20_000
 ENDED = {"type": "ended", "time": 5000.0, "state": "succeeded"}
@@ -33,7 +33,7 @@ def run(store: RunStore) -> RunFolder:
     with folder.events_file.open("a") as file:
         for i in range(LINES):
             file.write(f'{{"type":"metrics","time":101.0,"node":0,"rank":0,"seq":{i},"values":{{"loss":{i}.5}}}}\n')
-    folder.append(ENDED)
+    write_events(folder, ENDED)
     return folder
 
 

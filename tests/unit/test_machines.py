@@ -49,7 +49,7 @@ def said(plan: Plan) -> list[str]:
 def test_an_instance_alone_means_that_machine_with_all_its_gpus(provider: str, instance: str, gpus: int) -> None:
     plan = planned(provider, instance)
     job = request(plan).job
-    assert (job["gpus"], job["processes"], plan.gpus) == (gpus, max(1, gpus), gpus)
+    assert (job.gpus, job.processes, plan.gpus) == (gpus, max(1, gpus), gpus)
     assert said(plan) == []
 
 
@@ -197,6 +197,6 @@ def test_asking_the_trainer_of_its_arguments_leaves_no_trace_here(monkeypatch: p
 def test_sagemaker_keeps_two_checkpoints_at_least_and_says_so(keep: int, kept: int) -> None:
     """It deletes in S3 what the job deletes, and may do so before the newest one is stored."""
     plan = plan_of("aws", f"name: d\ncheckpoints: {{keep: {keep}}}\n")
-    assert job_of(plan)["checkpoint_keep"] == kept
+    assert job_of(plan).checkpoint_keep == kept
     notes = [issue.message for issue in offline_issues(plan)]
     assert any(note.startswith("2 checkpoints are kept, not 1: ") for note in notes) == (keep < kept)

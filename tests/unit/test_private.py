@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.runs.events import Ended, Submitting
 from cloudtrain.runs.files import restrict_permissions
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run, summaries
@@ -27,8 +28,7 @@ def open_to_others(top: Path) -> list[str]:
     return [str(path.relative_to(top)) for path in (top, *top.rglob("*")) if path.lstat().st_mode & 0o077]
 
 
-BORN = {"name": "a", "provider": "local", "contract": "plain", "nodes": 1, "processes": 1}
-EVENTS = ({"type": "submitting", "time": 1.0, **BORN}, {"type": "ended", "time": 2.0, "state": "succeeded"})
+SUBMITTING = Submitting(time=1.0, name="a", provider="local", contract="plain", nodes=1, processes=1)
 
 
 def test_everything_in_the_data_folder_is_private(umask: None, tmp_path: Path) -> None:
@@ -38,9 +38,9 @@ def test_everything_in_the_data_folder_is_private(umask: None, tmp_path: Path) -
     (source / "pkg" / "run.sh").chmod(0o755)
     held: list[int] = []
     store = RunStore(data)
-    run = store.create("a-1", {"plan.json": "{}", "request.json": "{}"}, EVENTS[0], held)
+    run = store.create("a-1", {"plan.json": "{}", "request.json": "{}"}, SUBMITTING, held)
     os.close(held[0])
-    run.append(EVENTS[1])
+    run.append(Ended(time=2.0, state="succeeded"))
     index_run(run, History(run).read())
     archive = pack(scan(source, None, data / "cache"), data / "sources")
     unpack(archive, run.path / "nodes" / "0" / "source")

@@ -12,7 +12,7 @@ import pytest
 from cloudtrain.errors import RunExists, RunNotFound, StorageError
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.store import RunStore
-from tests.support.events import as_json, events_of
+from tests.support.events import as_json, event, events_of
 from tests.support.samples import BORN, born
 
 
@@ -110,9 +110,9 @@ def test_without_any_run_even_the_last_is_not_found(store: RunStore) -> None:
 
 def test_events_come_back_in_the_order_they_were_added(store: RunStore) -> None:
     folder = store.create("a-1", {})
-    folder.append({"type": "x", "n": 1}, {"type": "x", "n": 2})
-    folder.append({"type": "x", "n": 3}, durable=True)
-    assert [event["n"] for event in events_of(folder)] == [1, 2, 3]
+    folder.append(event("x", n=1), event("x", n=2))
+    folder.append(event("x", n=3), durable=True)
+    assert [found["n"] for found in events_of(folder)] == [1, 2, 3]
 
 
 def test_a_run_without_events_has_none(store: RunStore) -> None:
@@ -122,13 +122,13 @@ def test_a_run_without_events_has_none(store: RunStore) -> None:
 def test_only_what_is_new_is_read_again(store: RunStore) -> None:
     folder = born(store, "a-1")
     _, offset = folder.events_since(0)
-    folder.append({"type": "x"})
+    folder.append(event("x"))
     assert [as_json(event) for event in folder.events_since(offset)[0]] == [{"type": "x"}]
 
 
 def test_a_line_that_is_not_whole_yet_is_not_read_yet(store: RunStore) -> None:
     folder = store.create("a-1", {})
-    folder.append({"type": "x"})
+    folder.append(event("x"))
     with folder.events_file.open("ab") as file:
         file.write(b'{"type": "y"')
     first, offset = folder.events_since(0)
@@ -142,7 +142,7 @@ def test_a_line_that_is_not_whole_yet_is_not_read_yet(store: RunStore) -> None:
 def test_a_torn_line_does_not_swallow_the_next_event(store: RunStore) -> None:
     folder = store.create("a-1", {})
     folder.events_file.write_bytes(b'{"type": "torn", "a')
-    folder.append({"type": "whole"})
+    folder.append(event("whole"))
     assert events_of(folder) == [{"type": "whole"}]
 
 
@@ -171,14 +171,14 @@ def test_a_foreign_line_is_passed_over(store: RunStore, line: bytes) -> None:
 @pytest.mark.parametrize("text", ["two\nlines", "\u2028", "\r", "\udcff", "é", "\0"])
 def test_any_text_survives_in_an_event(store: RunStore, text: str) -> None:
     folder = store.create("a-1", {})
-    folder.append({"type": "x", "text": text})
+    folder.append(event("x", text=text))
     assert events_of(folder) == [{"type": "x", "text": text}]
 
 
 def _append_many(path: str, writer: int) -> None:
     folder = RunFolder(Path(path))
     for n in range(200):
-        folder.append({"type": "x", "writer": writer, "n": n, "filler": "é" * (n * 37 % 3000)})
+        folder.append(event("x", writer=writer, n=n, filler="é" * (n * 37 % 3000)))
 
 
 def test_events_of_four_processes_at_once_are_all_there_and_whole(store: RunStore) -> None:
@@ -196,7 +196,7 @@ def test_events_of_four_processes_at_once_are_all_there_and_whole(store: RunStor
 
 def test_a_run_of_another_machine_is_meant_by_its_whole_id_only(store: RunStore) -> None:
     born(store, "digits-mine")
-    theirs = store.create("digits-theirs", {"plan.json": '{"adopted": 1.0}'}, BORN)
+    theirs = store.create("digits-theirs", {"plan.json": '{"adopted": 1.0}'}, event(**BORN))
     os.utime(theirs.path / "plan.json", (2e9, 2e9))
     names = ("last", "digits", "digits-m", "digits-theirs")
     assert [store.open(name).run_id for name in names] == [*["digits-mine"] * 3, "digits-theirs"]
@@ -205,6 +205,6 @@ def test_a_run_of_another_machine_is_meant_by_its_whole_id_only(store: RunStore)
 
 
 def test_where_only_others_have_started_runs_there_is_no_last_one(store: RunStore) -> None:
-    store.create("theirs-1", {"plan.json": '{"adopted": 1.0}'}, BORN)
+    store.create("theirs-1", {"plan.json": '{"adopted": 1.0}'}, event(**BORN))
     with pytest.raises(RunNotFound, match="this machine has started no run"):
         store.open("last")

@@ -19,12 +19,13 @@ from cloudtrain.api.run import Run
 from cloudtrain.providers.local.processes import run_module
 from cloudtrain.providers.local.provider import LocalProvider
 from cloudtrain.providers.local.supervisor_status import end_orphans
+from cloudtrain.runs.events import Ended
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.history import History
 from cloudtrain.runs.store import RunStore
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
-from tests.support.samples import BORN
+from tests.support.samples import BORN, born, write_events
 from tests.support.waiting import eventually
 
 PATIENCE_SECONDS = 100
@@ -49,7 +50,8 @@ def run(store: RunStore, tmp_path: Path) -> Iterator[RunFolder]:
     documents = {"plan.json": json.dumps(plan), "request.json": json.dumps(request)}
     with tarfile.open(tmp_path / "source.tar.gz", "w:gz"):
         pass
-    folder = store.create("a-1", documents, {**BORN, "time": time.time()})
+    folder = store.create("a-1", documents)
+    write_events(folder, {**BORN, "time": time.time()})
     yield folder
     end_orphans(folder.path)
 
@@ -103,7 +105,7 @@ def test_what_takes_the_place_of_a_removed_folder_stays_as_it_is(run: RunFolder,
     with supervise(run) as supervisor:
         run.path.rename(run.path.with_name(".gone"))
         shutil.rmtree(run.path.with_name(".gone"))
-        again = store.create("a-1", {"plan.json": "{}"}, BORN)
+        again = born(store, "a-1")
         assert supervisor.wait(PATIENCE_SECONDS) == 0
     assert events_of(again) == [BORN]
 
@@ -135,7 +137,7 @@ def test_a_second_supervisor_leaves_the_run_to_the_first(run: RunFolder, code: s
 
 
 def test_a_supervisor_that_comes_after_it_was_given_up_starts_nothing(run: RunFolder) -> None:
-    run.append({"type": "ended", "time": 2.0, "state": "failed", "reason": "submit was interrupted"})
+    run.append(Ended(time=2.0, state="failed", reason="submit was interrupted"))
     argv = [*run_module("local.supervisor"), str(run.path), str(run.path.parents[2] / "source.tar.gz")]
     assert subprocess.run(argv, timeout=HANG_SECONDS, check=False).returncode == 1
     assert [event["type"] for event in events_of(run)] == ["submitting", "ended"]

@@ -20,6 +20,7 @@ from cloudtrain.cli.output import colour_state, print_json, table
 from cloudtrain.cli.terminal import indented, log_text, one_line, printable
 from cloudtrain.runs.store import RunStore
 from tests.house.tools import ROOT
+from tests.support.samples import write_events
 
 NASTY = {
     "title": "\x1b]0;owned\x07",
@@ -124,7 +125,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = store.create("a-1", {"plan.json": json.dumps({"provider": "local"}), "request.json": "{}"})
     born = {"type": "submitting", "time": 1.0, "name": EVIL, "provider": "local", "contract": EVIL}
     error = {"rank": 0, "node": 0, "time": 2.0, "exception": EVIL, "message": EVIL, "file": EVIL, "line": 3}
-    folder.append(
+    write_events(
+        folder,
         {**born, "nodes": 1, "processes": 1},
         {"type": "phase", "time": 1.0, "phase": EVIL},
         {"type": "node_started", "time": 1.0, "node": 0},

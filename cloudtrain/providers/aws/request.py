@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import local_disks
-from cloudtrain.contracts.launch import job_document
+from cloudtrain.contracts.launch import JobDocument, job_document
 from cloudtrain.contracts.sagemaker import MIN_KEPT_CHECKPOINTS, ROOT
 from cloudtrain.planning.plan import Plan, json_digest
 from cloudtrain.providers.aws.config import AwsConfig
@@ -102,17 +103,17 @@ def section_of(plan: Plan) -> AwsSection:
     return plan.spec.section(AwsSection)
 
 
-def job_of(plan: Plan) -> dict[str, Any]:
+def job_of(plan: Plan) -> JobDocument:
     """The job document: what every platform's has, and where this one's inputs and secrets are."""
-    return {
-        **job_document(plan),
-        "checkpoint_keep": max(MIN_KEPT_CHECKPOINTS, plan.spec.checkpoints.keep),
-        "inputs": {
+    return replace(
+        job_document(plan),
+        checkpoint_keep=max(MIN_KEPT_CHECKPOINTS, plan.spec.checkpoints.keep),
+        inputs={
             name: {"channel": name, **single_file(item, item.on(plan.target.provider) or "")}
             for name, item in plan.spec.inputs.items()
         },
-        "secrets": {name: places[plan.target.provider] for name, places in plan.spec.secrets.items()},
-    }
+        secrets={name: places[plan.target.provider] for name, places in plan.spec.secrets.items()},
+    )
 
 
 def _metrics(plan: Plan) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def _channels(plan: Plan, place: str) -> list[dict[str, Any]]:
     bucket = plan.target.config_as(AwsConfig).bucket
     mine = {
         SOURCE: source_uri(bucket, plan.context.source.digest),
-        JOB: f"{place}/job/{json_digest(job_of(plan))[:16]}/",
+        JOB: f"{place}/job/{json_digest(job_of(plan).to_json())[:16]}/",
     }
     found = [_channel(name, uri, "File") for name, uri in mine.items()]
     for name, item in plan.spec.inputs.items():

@@ -20,6 +20,7 @@ from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation, Record
 
 if TYPE_CHECKING:
+    from cloudtrain.contracts.launch import JobDocument
     from cloudtrain.providers.aws.client import AwsClient
 
 ACCESS_DENIED_CODES = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
@@ -29,7 +30,7 @@ ACCESS_DENIED_CODES = ("AccessDenied", "AccessDeniedException", "UnauthorizedOpe
 def submit_job(
     cloud: AwsClient,
     body: Mapping[str, Any],
-    job: Mapping[str, Any],
+    job: JobDocument,
     archive: Path,
     progress: Progress | None,
     record: Record,
@@ -44,7 +45,7 @@ def submit_job(
         bucket, folder = uri_parts(_channel(body, SOURCE))
         cloud.put_once(bucket, folder + ARCHIVE, archive, key, progress)
         bucket, folder = uri_parts(_channel(body, JOB))
-        cloud.put(bucket, folder + JOB_FILE, as_text(dict(job)).encode(), key)
+        cloud.put(bucket, folder + JOB_FILE, as_text(job.to_json()).encode(), key)
     except CloudError as error:
         error.outcome = Outcome.NOT_STARTED  # whether or not the object was stored, the job was not requested
         raise

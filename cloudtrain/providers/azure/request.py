@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.type_names import is_azure_size
-from cloudtrain.contracts.launch import job_document
+from cloudtrain.contracts.launch import JobDocument, job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.image import environment_of
@@ -97,7 +98,7 @@ def document_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any
             **_MOUNTS,
             **spec.env,
             "CLOUDTRAIN_PLATFORM": "azureml",
-            "CLOUDTRAIN_JOB": as_variable(job_of(plan)),
+            "CLOUDTRAIN_JOB": as_variable(job_of(plan).to_json()),
         },
         "limits": {"timeout": plan.target.cost_estimate.max_seconds if plan.target.cost_estimate else 0},
         "tags": tags(plan, address),
@@ -121,15 +122,15 @@ def section_of(plan: Plan) -> AzureSection:
     return plan.spec.section(AzureSection)
 
 
-def job_of(plan: Plan) -> dict[str, Any]:
+def job_of(plan: Plan) -> JobDocument:
     """The job document: what every platform's has, where secrets are, and when the job stops by itself."""
     seconds = plan.target.cost_estimate.max_seconds if plan.target.cost_estimate else 0
     margin = plan.target.grace_seconds + STORING_SECONDS
-    return {
-        **job_document(plan),
-        "stop_after_seconds": seconds - min(margin, seconds // 5),
-        "secrets": {name: places[plan.target.provider] for name, places in plan.spec.secrets.items()},
-    }
+    return replace(
+        job_document(plan),
+        stop_after_seconds=seconds - min(margin, seconds // 5),
+        secrets={name: places[plan.target.provider] for name, places in plan.spec.secrets.items()},
+    )
 
 
 def input_name(name: str) -> str:

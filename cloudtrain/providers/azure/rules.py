@@ -186,7 +186,7 @@ def _names(plan: Plan) -> Iterator[Issue]:
 
 
 def _size(plan: Plan) -> Iterator[Issue]:
-    size = len(as_variable(job_of(plan)).encode("utf-8", "replace"))
+    size = len(as_variable(job_of(plan).to_json()).encode("utf-8", "replace"))
     if size > JOB_BYTES:
         hint = "put long values into a file in the source folder"
         yield Issue(("args",), f"{size} bytes are more than a job can carry ({JOB_BYTES})", hint)

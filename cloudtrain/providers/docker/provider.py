@@ -109,7 +109,7 @@ class DockerProvider(LocalBackend):
         job = plain_job(plan)
         document = {
             "run_id": plan.run_id,
-            "job": job,
+            "job": job.to_json(),
             "source": plan.context.source.digest,
             "image": image.address if image else plan.target.image_address,
             "shm_bytes": config.shm_bytes,

@@ -107,7 +107,7 @@ class LocalProvider(LocalBackend):
         job = plain_job(plan)
         document = {
             "run_id": plan.run_id,
-            "job": job,
+            "job": job.to_json(),
             "source": plan.context.source.digest,
             "launches": [launch.to_json() for launch in found],
             "max_runtime_seconds": spec.limits.max_runtime,
