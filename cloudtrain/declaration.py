@@ -69,6 +69,8 @@ class Declaration:
     """Providers whose inputs and secrets are this one's too: what `local` finds, a container here finds."""
     request_name: str = ""
     """What its cloud calls a request: `CreateTrainingJob`; empty where there is no such word."""
+    profile_variables: tuple[str, ...] = ()
+    """The variables by which its own tools choose a profile, which `--profile` sets."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     """Its settings, by their key within its own table: `region` for `[aws] region` and `CLOUDTRAIN_AWS_REGION`."""
     section: Callable[[], type[Section]] | None = None

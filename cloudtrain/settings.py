@@ -101,6 +101,7 @@ GENERAL: Mapping[str, Setting] = {
     "stop_grace": Setting("local runs: time from the stop signal to the kill", "grace", 30),
     "image.args": Setting("arguments of our own image, such as BASE_IMAGE=debian:12-slim", "arguments"),
     "image.build_args": Setting("arguments of a Dockerfile of your own", "arguments"),
+    "confirm": Setting("on a terminal, ask before a job that costs money", "boolean", True),
     "prices": Setting("your own table of prices: CSV, instance_type,usd_per_hour,region,as_of", "path"),
 }
 """Settings that belong to no provider, by key. Those of a provider are in its declaration."""

@@ -65,15 +65,19 @@ def plan(
     run_id: str | None = None,
     data_dir: str | None = None,
     progress: Progress | None = None,
+    preview: bool = False,
 ) -> Plan:
     """Decide everything, do nothing: no network, no process. SpecError where the provider cannot do what is asked.
 
     `as_`: rehearse that provider's request, on this machine unless `provider` names another. Where the settings would
     run a job plays no part then: a rehearsal never costs anything.
+
+    `preview`: a plan to look at, also where settings of the account are missing: it has placeholders for them, which
+    `plan.target.placeholders` names, and cannot be submitted.
     """
     provider = provider or (REHEARSED_BY if as_ is not None else None)
     settings = load_settings(job.folder, {"provider": provider, "data_dir": data_dir})
-    target, host = resolve_targets(job.spec, settings, settings["provider"], as_)
+    target, host = resolve_targets(job.spec, settings, settings["provider"], as_, preview=preview)
     if run_id == "last":
         raise UsageError("'last' always means the last run; choose another id")
     if run_id is not None and not re.fullmatch(r"(?=.{1,63}$)[a-zA-Z0-9](-*[a-zA-Z0-9])*", run_id):

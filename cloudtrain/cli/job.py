@@ -14,8 +14,10 @@ from cloudtrain.cli.options import (
     data_dir,
     job_argument,
     json_option,
+    profile_option,
     provider_option,
     set_option,
+    yes_option,
 )
 from cloudtrain.cli.output import print_json, print_message, print_output
 from cloudtrain.cli.terminal import indented, progress_bar, write
@@ -25,6 +27,7 @@ from cloudtrain.cli.terminal import indented, progress_bar, write
 @job_argument
 @provider_option
 @as_option
+@profile_option
 @resource_options
 @set_option
 @json_option
@@ -61,6 +64,7 @@ def check_command(
 @job_argument
 @provider_option
 @as_option
+@profile_option
 @resource_options
 @set_option
 @click.option("--diff", "against", metavar="RUN|FILE", help="Compare the request with that of a run, or with a file.")
@@ -76,13 +80,18 @@ def plan_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Show what JOB would run, the exact request, and what a submit would refuse. Offline; nothing is started."""
+    """Show what JOB would run, the exact request, and what a submit would refuse. Offline; nothing is started.
+
+    Without an account it shows machines and price all the same, with placeholders for what is not set.
+    """
     from cloudtrain.api import jobs as api
     from cloudtrain.cli.plan_view import difference, overview
     from cloudtrain.submission.preflight import offline_issues, raise_errors
 
     bar = progress_bar("reading source")
-    plan = api.plan(load_job(job, options), provider, as_=as_, data_dir=folder, progress=bar)
+    # A request with placeholders is shown in words only: it is handed to no other tool, and compared with none.
+    preview = not as_json and against is None
+    plan = api.plan(load_job(job, options), provider, as_=as_, data_dir=folder, progress=bar, preview=preview)
     issues = offline_issues(plan)
     if as_json:  # a request that would be refused is handed to no other tool
         raise_errors(issues)
@@ -103,8 +112,10 @@ def plan_command(
 @job_argument
 @provider_option
 @as_option
+@profile_option
 @resource_options
 @set_option
+@yes_option
 @click.option("--run-id", metavar="ID", help="Name the run yourself; a second submit of the same id starts nothing.")
 @click.option("--detach", "-d", is_flag=True, help="Start and return at once; the run goes on.")
 @click.option("--dry-run", is_flag=True, help="Do all the checks, show the plan, start nothing.")
@@ -135,7 +146,7 @@ def submit_command(
         if as_json:
             print_json(dict(api.render(plan).document))
         return
-    start(plan, issues, detach=detach, as_json=as_json)
+    start(plan, issues, detach=detach, as_json=as_json, yes=options["yes"])
 
 
 @click.command("schema", epilog="Example:\n\n  cloudtrain schema > job.schema.json")

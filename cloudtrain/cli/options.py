@@ -49,4 +49,24 @@ as_option = click.option(
     shell_complete=_providers,
     help="Rehearse the request of that cloud here: --as aws or --as azure.",
 )
+
+
+def _choose_profile(ctx: click.Context, param: click.Parameter, name: str | None) -> None:  # noqa: ARG001
+    """For this command and all that it calls: it is what the variable of the cloud's own tools does."""
+    import os
+
+    from cloudtrain.declaration import declarations
+
+    if name:
+        os.environ.update({variable: name for each in declarations() for variable in each.profile_variables})
+
+
+profile_option = click.option(
+    "--profile",
+    metavar="NAME",
+    expose_value=False,
+    callback=_choose_profile,
+    help="Profile of the AWS CLI: credentials and region (default: AWS_PROFILE).",
+)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask before a job that costs money.")
 data_dir = click.pass_obj

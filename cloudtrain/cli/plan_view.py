@@ -83,7 +83,7 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
         ),
         ("limits", _limits(plan)),
         *(("" if number else "cost", text) for number, text in enumerate(cost(plan))),
-        ("request", f"{_kind(plan)}{len(api.render(plan).document)} fields: --json prints it, --diff last compares it"),
+        ("request", f"{_kind(plan)}{len(api.render(plan).document)} fields{_request_hint(plan)}"),
     ]
     lines = [f"{spec.name}  {one_line(headline(plan))}"]
     lines += [f"  {name:<8} {one_line(text)}" for name, text in rows]
@@ -110,6 +110,12 @@ def _input(plan: Plan, item: Input) -> str:
 def _borrowed(plan: Plan) -> list[str]:
     """What of the account neither the spec nor the settings say: it was taken from the cloud's own tools."""
     return [f"{path} {value}  ← {plan.origins.get(path, '')}" for path, value in plan.target.borrowed.items()]
+
+
+def _request_hint(plan: Plan) -> str:
+    if plan.target.placeholders and not plan.is_rehearsal:
+        return ", some of them placeholders: --json prints it once they are set"
+    return ": --json prints it, --diff last compares it"
 
 
 def _kind(plan: Plan) -> str:

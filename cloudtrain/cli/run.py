@@ -15,8 +15,10 @@ from cloudtrain.cli.options import (
     data_dir,
     json_option,
     last_run_argument,
+    profile_option,
     provider_option,
     set_option,
+    yes_option,
 )
 from cloudtrain.cli.output import (
     command,
@@ -188,6 +190,8 @@ def fetch_command(
 @last_run_argument
 @set_option
 @provider_option
+@profile_option
+@yes_option
 @click.option("--fresh", is_flag=True, help="From the beginning, even when there is a checkpoint.")
 @click.option("--detach", "-d", is_flag=True, help="Start and return at once.")
 @json_option
@@ -209,4 +213,4 @@ def rerun_command(folder: str | None, /, run: str | None, as_json: bool, detach:
         f"again after {old.id}"
         + (f", from its checkpoints in {plan.context.resume_from}" * bool(plan.context.resume_from))
     )
-    start(plan, issues, archive=archive_of(plan), detach=detach, as_json=as_json, after=old.id)
+    start(plan, issues, archive=archive_of(plan), detach=detach, as_json=as_json, after=old.id, yes=options["yes"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import click
 
 from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.terminal import indented, one_line, progress_bar
+from cloudtrain.errors import Outcome, RefusedError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 
@@ -21,10 +23,11 @@ def start(
     detach: bool,
     as_json: bool,
     after: str | None = None,
+    yes: bool = False,
 ) -> None:
     """Start a plan that has passed its preflight. The run id is printed before anything is done.
 
-    `after`: the run that this one repeats.
+    `after`: the run that this one repeats. `yes`: what it may cost has been agreed to.
     """
     from cloudtrain.api.run import Run
     from cloudtrain.cli.follow import follow
@@ -42,6 +45,8 @@ def start(
 
     for text in start_notes(plan, issues):
         note(text)
+    if not yes:
+        _confirm(plan)
     try:
         folder = submit(
             plan,
@@ -63,3 +68,21 @@ def start(
     else:
         print_output(run.id)
         print_message(f"  follow   {command('logs', run.id, '-f')}\n  wait     {command('wait', run.id)}")
+
+
+def _confirm(plan: Plan) -> None:
+    """Ask once before money is spent, where somebody can answer. RefusedError for a no."""
+    from cloudtrain.settings import load_settings
+
+    estimate = plan.target.cost_estimate
+    if estimate is None or plan.is_rehearsal or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    if not load_settings(Path(plan.context.folder))["confirm"]:
+        return
+    worst = estimate.worst_usd
+    question = (
+        "Start it? What it will cost is not known" if worst is None else f"Start it, for at most {worst:.2f} USD?"
+    )
+    if not click.confirm(question, err=True):
+        hint = "--yes starts it without a question, confirm = false in cloudtrain.toml all of them"
+        raise RefusedError("not confirmed", hint=hint, outcome=Outcome.NOT_STARTED)

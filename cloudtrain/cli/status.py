@@ -15,6 +15,7 @@ from cloudtrain.cli.options import (
     data_dir,
     json_option,
     last_run_argument,
+    profile_option,
     provider_option,
 )
 from cloudtrain.cli.output import (
@@ -43,6 +44,7 @@ DEFAULT_LIMIT = 20
 @click.command("list", epilog="Example:\n\n  cloudtrain list --state failed --json")
 @click.option("--all", "-a", "everything", is_flag=True, help=f"All runs, not only the last {DEFAULT_LIMIT}.")
 @provider_option
+@profile_option
 @click.option("--state", type=click.Choice((*STATES, "damaged")), help="Only runs in this state.")
 @json_option
 @data_dir

@@ -76,6 +76,12 @@ class Target:
         """The image's address or name; empty where there is none."""
         return self.image.address if self.image else ""
 
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """Dotted names of account settings that are not set, and have placeholders here: nothing of it may be sent."""
+        found: tuple[str, ...] = getattr(self.config, "placeholders", ())
+        return found
+
     def config_as(self, kind: type[Config]) -> Config:
         """The provider's own settings, of its own type. TypeError for another provider's target."""
         if not isinstance(self.config, kind):

@@ -157,14 +157,18 @@ def _archive_folder(plan: Plan) -> Path:
     return Path(plan.context.data_dir) / "sources"
 
 
-def resolve_targets(spec: JobSpec, settings: Settings, provider: str, as_: str | None) -> tuple[Target, Target | None]:
+def resolve_targets(
+    spec: JobSpec, settings: Settings, provider: str, as_: str | None, *, preview: bool = False
+) -> tuple[Target, Target | None]:
     """The target whose request is made and, for a rehearsal (`as_` names another provider), the one that executes it.
 
+    `preview`: where settings of the account are missing, the target has placeholders instead, as in a rehearsal.
     UsageError when `provider` cannot rehearse for `as_`.
     """
     runs = get_provider(provider)
     if as_ is None:
-        return runs.target(settings, spec), None
+        shown = runs.target(settings, spec, rehearsal=True) if preview else None
+        return (shown if shown and shown.placeholders else runs.target(settings, spec)), None
     contract = declaration_of(as_).contract
     is_plain = contract == "plain"  # its request has one platform's own paths
     if as_ == provider or is_plain or contract not in runs.contracts:

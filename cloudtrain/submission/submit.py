@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from cloudtrain.errors import CloudtrainError, Outcome
+from cloudtrain.errors import CloudtrainError, Outcome, RefusedError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import Note, Progress, get_provider
@@ -46,6 +46,9 @@ def submit(
     `progress` is called with files packed, `sending` with bytes uploaded, `pushing` with bytes of the image pushed.
     `note` is called with what a user should know of the start, such as an image that cannot be looked up from here.
     """
+    if plan.target.placeholders and not plan.is_rehearsal:
+        message = f"{', '.join(plan.target.placeholders)} not set: this plan is for looking at only"
+        raise RefusedError(message, outcome=Outcome.NOT_STARTED)
     raise_errors(preflight(plan) if issues is None else issues)
     image = resolve_image(plan, pushing, note)
     store = RunStore(Path(plan.context.data_dir))

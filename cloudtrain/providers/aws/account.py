@@ -40,6 +40,7 @@ def account(aws: AwsSection, settings: Settings, *, rehearsal: bool) -> tuple[Aw
     reader = SettingsReader("aws", aws, settings, _cli_defaults, rehearsal=rehearsal)
     config = AwsConfig(
         region=reader.required("region", _REGION),
+        profile=cli_profile(),
         role=reader.required("role", _ROLE),
         bucket=reader.required("bucket", _BUCKET),
         repository=reader.optional("repository"),
@@ -103,6 +104,11 @@ def configured_region(settings: Settings) -> str:
     return str(settings.get("aws.region") or (cli_default_region() or [""])[0])
 
 
+def cli_profile(environ: Mapping[str, str] = os.environ) -> str:
+    """The profile that the AWS CLI would use, by its variables; empty for the default one."""
+    return environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE") or ""
+
+
 def _cli_defaults() -> dict[str, CliDefault]:
     region = cli_default_region()
     return {"region": region} if region else {}
@@ -117,7 +123,7 @@ def cli_default_region(environ: Mapping[str, str] = os.environ) -> CliDefault | 
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         if found := environment_value(environ, name):
             return found
-    profile = environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE") or "default"
+    profile = cli_profile(environ) or "default"
     path = Path(environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
     for section in (f"profile {profile}", *(["default"] if profile == "default" else [])):
         if found := ini_value(path, section, "region"):

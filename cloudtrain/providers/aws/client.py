@@ -30,8 +30,8 @@ ONE_REQUEST_BYTES = 8 * 2**20
 class AwsClient:
     """One region of one account, with the user's credentials. Every method may raise CloudError."""
 
-    def __init__(self, region: str) -> None:
-        self.region = region
+    def __init__(self, region: str, profile: str = "") -> None:
+        self.region, self.profile = region, profile
         self._clients: dict[str, Any] = {}
 
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
@@ -153,16 +153,20 @@ class AwsClient:
                 user_agent_extra=f"cloudtrain/{__version__}",
             )
             try:
-                self._clients[name] = boto3.session.Session(region_name=self.region).client(service, config=config)
+                session = boto3.session.Session(region_name=self.region, profile_name=self.profile or None)
+                self._clients[name] = session.client(service, config=config)
             except (BotoCoreError, Boto3Error, ValueError) as error:
                 raise translated(error, f"a client for {service}", self.region) from error
         return self._clients[name]
 
 
 @cache
-def aws(region: str) -> AwsClient:
-    """The client of a region; one per process, so that credentials are looked up once."""
-    return AwsClient(region)
+def aws(region: str, profile: str = "") -> AwsClient:
+    """The client of a region; one per process, so that credentials are looked up once.
+
+    `profile`: of the AWS CLI; empty for what the variables say.
+    """
+    return AwsClient(region, profile)
 
 
 @cache

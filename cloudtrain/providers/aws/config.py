@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ class AwsConfig(CloudConfig):
     """Account, region and network of a SageMaker job. Less is known of runs that another machine started."""
 
     region: str
+    profile: str = ""
+    """The profile of the AWS CLI that was in force; empty for none."""
     role: str = ""
     """ARN of the role that the job runs as."""
     bucket: str = ""
@@ -32,6 +35,12 @@ class AwsConfig(CloudConfig):
 def config_of(run: RunFolder) -> AwsConfig:
     """As it was when the run was planned."""
     return RunRecord(run).config(AwsConfig)
+
+
+def profile_of(config: AwsConfig) -> str:
+    """The profile to look after a run with: that of its submit, unless variables choose other credentials now."""
+    chosen = any(os.environ.get(name) for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ACCESS_KEY_ID"))
+    return "" if chosen else config.profile
 
 
 def request_of(run: RunFolder) -> dict[str, Any]:

@@ -26,6 +26,7 @@ DECLARATION = Declaration(
     image_schemes=("dlc",),
     secret_stores={"secretsmanager": "NAME", "ssm": "NAME"},
     request_name="CreateTrainingJob",
+    profile_variables=("AWS_PROFILE", "AWS_DEFAULT_PROFILE"),
     section=_section,
     settings={
         "region": Setting("AWS region"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, Request
-from cloudtrain.providers.aws.config import config_of, request_of
+from cloudtrain.providers.aws.config import config_of, profile_of, request_of
 from cloudtrain.providers.aws.declaration import DECLARATION
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.observation import Observation, Record
@@ -148,16 +148,17 @@ class SageMakerProvider(Provider):
 
 
 def _cloud(run: RunFolder) -> AwsClient:
-    return _connect(config_of(run).region)
+    config = config_of(run)
+    return _connect(config.region, profile_of(config))
 
 
-def _connect(region: str) -> AwsClient:
+def _connect(region: str, profile: str = "") -> AwsClient:
     try:
         from cloudtrain.providers.aws.client import aws
     except ImportError as error:
         hint = 'pip install "cloudtrain[aws]"'
         raise UsageError(f"the aws provider needs boto3, which is not installed: {error}", hint=hint) from None
-    return aws(region)
+    return aws(region, profile)
 
 
 PROVIDER = SageMakerProvider

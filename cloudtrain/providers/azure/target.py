@@ -21,6 +21,9 @@ MAX_NODES = 100
 DEFAULT_INSTANCE = "Standard_DS3_v2"
 """For a job without GPUs that names no type."""
 
+PRICED_LOCATION = "eastus"
+"""Whose prices are shown for a job of which nobody has said in which workspace it is to run."""
+
 DEFAULT_MAX_RUNTIME_SECONDS = 86_400
 """Azure ML itself would let a job run for weeks."""
 
@@ -42,7 +45,8 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     if config.compute and named and not is_azure_size(named[0]) and resources.gpus is None:
         message = f"how many GPUs {named[0]} has is known to the cluster {config.compute} alone"
         wrong.append(Issue(("resources", "instance", "azure"), message, "say resources.gpus, 0 for none"))
-    location = config.location or ""
+    unknown = "azure.workspace" in config.placeholders  # then nobody can say where it is
+    location = config.location or (PRICED_LOCATION if unknown else "")
     image, wrong_image = image_of(spec.image, config, settings, gpu=gpus > 0, types=types)
     own, wrong_prices = user_prices(settings.get("prices"))
     made, wrong_limits = estimate_cost(

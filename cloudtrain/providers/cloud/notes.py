@@ -9,6 +9,7 @@ from cloudtrain.catalog.machines import find_instance
 from cloudtrain.images.selection import PlannedImage
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.cloud.config import CloudConfig
+from cloudtrain.settings import variable_of
 
 _BEFORE_TURING = ("V100", "P100", "P40", "P4", "K80", "M60")
 """GPUs of a compute capability below 7.5, which CUDA 13 has no code for (NVIDIA, CUDA 13.0 release notes)."""
@@ -59,9 +60,9 @@ def idle_note(plan: Plan) -> list[str]:
 
 
 def rehearsal_notes(plan: Plan) -> list[str]:
-    """How a rehearsal differs from the real job, and what the cloud would refuse."""
+    """How a rehearsal, or a plan with placeholders, differs from the real job, and what the cloud would refuse."""
     if not plan.is_rehearsal:
-        return []
+        return _preview_notes(plan)
     config, spec, name = plan.target.config_as(CloudConfig), plan.spec, plan.target.provider
     host_image = plan.host.image_address
     same = host_image == plan.target.image_address or _same_recipe(plan.host.image, plan.target.image)
@@ -78,6 +79,19 @@ def rehearsal_notes(plan: Plan) -> list[str]:
     if spec.checkpoints.uri:
         notes.append(f"checkpoints stay here: {spec.checkpoints.uri} is neither read nor written")
     return notes
+
+
+def _preview_notes(plan: Plan) -> list[str]:
+    """What a plan without all settings of the account goes without, and what stands in the way of the real one."""
+    missing, name = plan.target.placeholders, plan.target.provider
+    if not missing:
+        return []
+    variable = variable_of(missing[0])
+    notes = [
+        f"{', '.join(missing)} not set: shown with placeholders, which nothing is sent with; a submit asks for them "
+        f"(cloudtrain.toml, or {variable}{', …' if missing[1:] else ''})"
+    ]
+    return notes + [f"{name} will refuse it: {message}" for message in plan.target.config_as(CloudConfig).unpaid]
 
 
 def _same_recipe(first: PlannedImage | None, second: PlannedImage | None) -> bool:
