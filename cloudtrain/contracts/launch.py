@@ -57,6 +57,7 @@ class JobDocument:
     checkpoint_every_seconds: int
     checkpoint_keep: int
     require_group: bool = False
+    warm: bool = True
     inputs: Mapping[str, Mapping[str, str]] | None = None
     masked: tuple[str, ...] = ()
     stop_after_seconds: int | None = None
@@ -91,6 +92,7 @@ def job_document(plan: Plan) -> JobDocument:
         checkpoint_every_seconds=spec.checkpoints.every,
         checkpoint_keep=spec.checkpoints.keep,
         require_group=spec.launch.require_group,
+        warm=spec.launch.warm,
     )
 
 

@@ -84,6 +84,9 @@ class Launch(Section):
     require_group: bool = Field(
         False, description="fail a job whose processes never joined one torch.distributed group; else a warning"
     )
+    warm: bool = Field(
+        True, description="fork the ranks from one process that has imported torch; else each imports it itself"
+    )
 
 
 ProviderSection = TypeVar("ProviderSection", bound=Section)

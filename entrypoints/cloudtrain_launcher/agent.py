@@ -22,9 +22,11 @@ if __name__ == "__main__":  # started by its path: import from the folder of the
 
 from cloudtrain_job import emit_event, set_output
 from cloudtrain_launcher.checkpoint_sync import CheckpointSync, sync_before_each_start
-from cloudtrain_launcher.contract import LAUNCHER_PID, STREAM_DIR, STREAM_KEY
+from cloudtrain_launcher.contract import JOB_FILE, LAUNCHER_PID, STREAM_DIR, STREAM_KEY, read_job
 from cloudtrain_launcher.events import Error, RankFailed
 from cloudtrain_launcher.failure import is_consequence
+from cloudtrain_launcher.fork_server import ForkServer
+from cloudtrain_launcher.forked_ranks import fork_server, start_as_forks
 from cloudtrain_launcher.host import set_parent_death_signal
 from cloudtrain_launcher.storage_sync import JOURNAL_NAME
 
@@ -112,8 +114,19 @@ def main(argv: list[str]) -> int:
     """Run torchrun with `argv`; returns 0 if all ranks succeeded, 1 if one failed, 143 after a stop."""
     set_parent_death_signal(int(os.environ[LAUNCHER_PID]))
     set_output(1, os.environ.get(STREAM_KEY, ""))
+    job = read_job(os.environ[JOB_FILE])
+    try:
+        import torch  # noqa: F401  (before the fork; the rest is imported while the server prepares itself)
+
+        server = fork_server(job)  # before anything is opened, which a rank would inherit
+        from torch.distributed import run
+    except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
+        traceback.print_exc()
+        message = f"torch cannot be imported by {sys.executable}: {error}"
+        emit_event(Error(exception=type(error).__name__, message=message))
+        return 1
     with tempfile.TemporaryFile() as shutdown_output:
-        code = _run(argv, shutdown_output)
+        code = _run(run, argv, server, shutdown_output)
         if code:
             shutdown_output.seek(0)
             with os.fdopen(2, "wb", closefd=False) as stderr:
@@ -121,25 +134,20 @@ def main(argv: list[str]) -> int:
     return code
 
 
-def _run(argv: list[str], shutdown_output: IO[bytes]) -> int:
-    """Run torchrun in this process; returns the exit code of `main`."""
-    try:
-        from torch.distributed import run
-        from torch.distributed.elastic.multiprocessing import api
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    except Exception as error:  # noqa: BLE001  (a broken installation fails in many ways)
-        traceback.print_exc()
-        message = f"torch cannot be imported by {sys.executable}: {error}"
-        emit_event(Error(exception=type(error).__name__, message=message))
-        return 1
+def _run(run: Any, argv: list[str], server: ForkServer | None, shutdown_output: IO[bytes]) -> int:
+    """Run torchrun, the module `run`, in this process; returns the exit code of `main`."""
+    from torch.distributed.elastic.multiprocessing import api
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
     if hasattr(api, "get_subprocess_handler"):
         monitor = _FailureMonitor()
-        api.get_subprocess_handler = monitor.wrap(api.get_subprocess_handler)
+        start = start_as_forks(api.get_subprocess_handler, server) if server else api.get_subprocess_handler
+        api.get_subprocess_handler = monitor.wrap(start)
         logging.getLogger(api.__name__).addHandler(monitor)
     checkpoint_sync = start_checkpoint_sync(argv)
     _quiet_shutdown(shutdown_output)
     try:
-        run.run(_parse(run, argv))  # type: ignore[no-untyped-call]
+        run.run(_parse(run, argv))
     except ChildFailedError as error:
         _, first = error.get_first_failure()
         emit_event(RankFailed(local_rank=first.local_rank, exitcode=first.exitcode))
@@ -187,4 +195,6 @@ def start_checkpoint_sync(argv: list[str]) -> CheckpointSync | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_code = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(exit_code)  # torchrun has ended all it started, and tearing torch down takes a quarter of a second

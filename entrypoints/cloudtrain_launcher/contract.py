@@ -54,6 +54,8 @@ class Job:
     """More variables whose values are secret, beside those of `secrets`: they are masked in the log."""
     require_group: bool = False
     """Whether it is a failure, not only a warning, if the processes never join one torch.distributed group."""
+    warm: bool = True
+    """Whether the ranks may be forks of a process that has imported torch; if not, each imports it itself."""
 
 
 @dataclass(frozen=True)

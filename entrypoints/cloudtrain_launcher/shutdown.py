@@ -24,6 +24,15 @@ _BUFFERED_CLASSES = ("TextIOWrapper", "BufferedWriter", "BufferedRandom", "Buffe
 """Classes of `_io` that buffer what is written."""
 
 
+_frozen_before = 0
+
+
+def ignore_frozen() -> None:
+    """What is frozen by now (gc.freeze) is not the program's: it is left alone, and its memory stays shared."""
+    global _frozen_before
+    _frozen_before = gc.get_freeze_count()
+
+
 class Watchdog:
     """Exits the process with `code` when `reset` has not been called for `seconds`."""
 
@@ -45,7 +54,8 @@ class Watchdog:
 
 def open_files(known: Iterable[object] = ()) -> list[Any]:
     """The files that are open in this process, without `known` ones and those in memory (StringIO, BytesIO)."""
-    gc.unfreeze()  # get_objects() does not list what a program has frozen
+    if gc.get_freeze_count() > _frozen_before:
+        gc.unfreeze()  # get_objects() does not list what a program has frozen
     skipped = {id(item) for item in known}
     zip_file = getattr(sys.modules.get("zipfile"), "ZipFile", _io.FileIO)
     wanted: dict[type, bool] = {_io.BytesIO: False, _io.StringIO: False}

@@ -38,16 +38,21 @@ import cloudtrain_job
 WORKING_DIR = Path.cwd()
 """The job's working folder, whatever folder the program changes to."""
 
-RANK_PID = os.getpid()
+_rank_pid = os.getpid()
 """A process that the program forks returns to this module when it ends; it is not the rank and reports nothing."""
 
 EXIT_DEADLINE_SECONDS = 5
 """A failed rank exits within this time: its peers wait in a collective until it is gone."""
 
 
-def main() -> NoReturn:
-    """Run the job's program as this rank and exit with its code: 1 after an uncaught exception."""
-    set_parent_death_signal(os.getppid())
+def main(parent: int) -> NoReturn:
+    """Run the job's program as this rank and exit with its code: 1 after an uncaught exception.
+
+    `parent`: the process id of the one that started this process, with which it ends.
+    """
+    global _rank_pid
+    _rank_pid = os.getpid()
+    set_parent_death_signal(parent)
     job = read_job(os.environ[JOB_FILE])
     job = replace(job, argv=expand_placeholders(job.argv, os.environ))
     _redirect_output(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]), os.environ.pop(STREAM_KEY, ""))
@@ -65,7 +70,7 @@ def main() -> NoReturn:
     except BaseException as error:  # noqa: BLE001  (whatever ends the program is reported)
         code = 1
         _report_error(error, attempt)
-    if code == 0 and job.require_group and _group_size() < int(os.environ["WORLD_SIZE"]) and os.getpid() == RANK_PID:
+    if code == 0 and job.require_group and _group_size() < int(os.environ["WORLD_SIZE"]) and os.getpid() == _rank_pid:
         code = 1
         message = "ended without having joined one torch.distributed group with all others (launch.require_group)"
         emit(Error(attempt=attempt, exception="NoProcessGroup", message=message))
@@ -74,7 +79,7 @@ def main() -> NoReturn:
 
 def emit(event: Event) -> None:
     """Send an event of this rank to the launcher; does nothing in a process that the program has forked."""
-    if os.getpid() == RANK_PID:
+    if os.getpid() == _rank_pid:
         cloudtrain_job.emit_event(event)
 
 
@@ -241,4 +246,4 @@ def _flush_output() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(os.getppid())

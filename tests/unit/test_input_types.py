@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,3 +118,10 @@ def test_a_long_argument_travels_once() -> None:
     )
     assert json.dumps(job_document(plan).to_json()).count("y" * 90_000) == 1
     assert [issue.line() for issue in offline_issues(plan) if issue.is_error] == []
+
+
+@pytest.mark.parametrize(("launch", "warm"), [("{}", True), ("{warm: true}", True), ("{warm: false}", False)])
+def test_the_launcher_reads_whether_ranks_may_be_forked(launch: str, warm: bool, tmp_path: Path) -> None:
+    text = f"name: d\nentrypoint: train.py\nlimits: {{max_runtime: 1 h}}\nlaunch: {launch}\n"
+    (tmp_path / "job.json").write_text(json.dumps(job_document(plan_of("azure", text)).to_json()))
+    assert contract.read_job(tmp_path / "job.json").warm is warm

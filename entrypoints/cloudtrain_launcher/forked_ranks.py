@@ -1,0 +1,79 @@
+"""Has torchrun fork the ranks from a process that has imported torch, where that is possible. Standard library only.
+
+Otherwise each rank is a new process that imports torch itself, and the log says why in one line.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Callable, List, Optional
+
+from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
+from cloudtrain_launcher.fork_rules import read_source, reason_in_process, reason_in_source, uses_dynamo
+from cloudtrain_launcher.fork_server import ForkedProcess, ForkServer, ForkServerError
+
+_TRAINER = ("train", "cloudtrain_trainer.loop", "cloudtrain_trainer.memory", "cloudtrain_trainer.gpu_monitor")
+"""What every rank of the shared trainer imports."""
+_DYNAMO = "torch._dynamo"
+"""Imported by every optimizer, and as expensive as torch itself."""
+
+
+class ForkedRank:
+    """What torchrun's `SubprocessHandler` is for a process that it has started: the process, and a way to end it."""
+
+    def __init__(self, process: ForkedProcess, local_rank_id: int) -> None:
+        self.proc, self.local_rank_id = process, local_rank_id
+
+    def close(self, death_sig: Optional[signal.Signals] = None) -> None:
+        """Send a signal, by default SIGTERM, to the rank and the processes that it has started."""
+        os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
+
+
+def fork_server(job: Job) -> Optional[ForkServer]:
+    """A server that forks this job's ranks; None if they must be new processes. This process has imported torch.
+
+    Call it in the main thread, before there are others: with that thread the server and its ranks would end.
+    """
+    if not job.warm:
+        return None
+    folder = Path.cwd()
+    programs = {"script": folder / job.target, "notebook": folder / job.target}
+    programs["module"] = folder / f"{job.target.replace('.', os.sep)}.py"
+    program = programs.get(job.kind)
+    source = read_source(program or PAYLOAD_DIR / "train.py", folder)
+    program_dirs = [program.parent if program and job.kind != "module" else folder, *([] if program else [PAYLOAD_DIR])]
+    reason = reason_in_source(source, folder) or reason_in_process(program_dirs)
+    if reason:
+        _log(reason)
+        return None
+    modules: List[str] = [*([] if program else _TRAINER), *([_DYNAMO] if uses_dynamo(source) else [])]
+    try:
+        return ForkServer(modules, program_dirs)
+    except OSError as error:
+        _log(str(error))
+        return None
+
+
+def start_as_forks(start: Callable[..., Any], server: ForkServer) -> Callable[..., Any]:
+    """torchrun's function that starts a rank's process, with forks for as long as the server can."""
+    usable = True
+
+    def fork_or_start(**options: Any) -> Any:
+        nonlocal usable
+        is_program = options["entrypoint"] == sys.executable
+        if usable and is_program and not any(options.get(name) for name in ("stdout", "stderr", "numa_options")):
+            try:
+                return ForkedRank(server.start({**os.environ, **options["env"]}), options["local_rank_id"])
+            except ForkServerError as error:
+                usable = False
+                _log(str(error))
+        return start(**options)
+
+    return fork_or_start
+
+
+def _log(reason: str) -> None:
+    print(f"each rank imports torch by itself: {reason}", flush=True)

@@ -1,0 +1,185 @@
+"""Ranks that are forked from a process which has imported torch: what `python program` is, and as safe."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain_launcher.fork_rules import read_source, reason_in_source, uses_dynamo
+from tests.entrypoints.test_launcher import ENTRYPOINTS, events, finish, start
+
+pytestmark = [pytest.mark.linux("forks are safe on Linux only")]
+
+PROBE = Path(__file__).with_name("process_probe.py").read_text()
+RANKS = 2
+Found = tuple[dict[str, Any], dict[str, Any]]
+NEW_PROCESSES = "[torchrun] each rank imports torch by itself: "
+
+
+def probe(folder: Path, *, warm: bool) -> dict[str, Any]:
+    """What the ranks of a job find, and the job's output."""
+    folder.mkdir(exist_ok=True)
+    process = start(folder, PROBE, processes=RANKS, warm=warm, argv=[str(folder.parent / "found"), "a b", ""])
+    (folder.parent / "found").mkdir(exist_ok=True)
+    text = finish(process)
+    assert process.returncode == 0, text
+    ranks = [json.loads((folder.parent / "found" / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
+    return {"ranks": ranks, "text": text, "only": [rank.pop("only") for rank in ranks]}
+
+
+@pytest.fixture(scope="module")
+def forked_and_new(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """The same program in the same folder, its ranks forked and as new processes."""
+    folder = tmp_path_factory.mktemp("probe")
+    forked = probe(folder / "job", warm=True)
+    return forked, probe(folder / "job", warm=False)
+
+
+@pytest.mark.torchrun
+def test_a_forked_rank_finds_everything_as_a_new_process_does(forked_and_new: Found) -> None:
+    forked, new = forked_and_new
+    for ours, theirs in zip(forked["ranks"], new["ranks"], strict=True):
+        assert ours == theirs
+
+
+@pytest.mark.torchrun
+def test_what_must_differ_between_ranks_differs(forked_and_new: Found) -> None:
+    for name in ("random", "numpy", "torch", "key"):
+        values = [only[name] for kind in forked_and_new for only in kind["only"]]
+        assert len(set(values)) == len(values), name
+
+
+@pytest.mark.torchrun
+def test_exit_handlers_run_last_registered_first(forked_and_new: Found) -> None:
+    for kind in forked_and_new:
+        lines = [line for line in kind["text"].splitlines() if line.startswith("[rank 0] registered")]
+        assert lines == ["[rank 0] registered last", "[rank 0] registered first"]
+
+
+@pytest.mark.torchrun
+def test_only_the_forked_ranks_have_a_parent_that_is_not_torchrun(forked_and_new: Found) -> None:
+    forked, new = ([only["parent"] for only in kind["only"]] for kind in forked_and_new)
+    assert [parent["torchrun"] for parent in (*forked, *new)] == [False, False, True, True]
+
+
+@pytest.mark.torchrun
+def test_variables_that_torch_reads_at_its_import_have_the_effect_that_the_program_wants(tmp_path: Path) -> None:
+    script = "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads(), 'threads')"
+    text = finish(start(tmp_path, script, processes=2))  # by default each of two has half of the cores
+    assert "[rank 0] 2 threads" in text
+    assert f"{NEW_PROCESSES}train.py:2 sets OMP_NUM_THREADS, which is read when torch is imported" in text
+
+
+@pytest.mark.torchrun
+def test_when_the_process_that_forks_is_killed_its_ranks_are_restarted_as_new_processes(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, time\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    open('here-' + os.environ['RANK'], 'w').close()\n"
+        "    while not os.path.exists('here-1'): time.sleep(0.01)\n"
+        "    if os.environ['RANK'] == '0': os.kill(os.getppid(), signal.SIGKILL)\n"
+        "    time.sleep(600)\n"
+        "print('again')\n"
+    )
+    process = start(tmp_path, script, processes=2, restarts=1)
+    text = finish(process)
+    assert process.returncode == 0, text
+    assert text.count("] again") == 2
+    assert text.count(f"{NEW_PROCESSES}the process that forks them has died") == 1
+    (restarted,) = (event for event in events(text) if event["type"] == "restarted")
+    assert "SIGKILL" in restarted["why"]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("os.environ['OMP_NUM_THREADS'] = '1'", "train.py:2 sets OMP_NUM_THREADS"),
+        ('environ["TORCH_LOGS"]="+dynamo"', "train.py:2 sets TORCH_LOGS"),
+        ("os.environ.setdefault('MKL_NUM_THREADS', '1')", "train.py:2 sets MKL_NUM_THREADS"),
+        ("os.environ.pop('PYTORCH_CUDA_ALLOC_CONF', None)", "train.py:2 sets PYTORCH_CUDA_ALLOC_CONF"),
+        ("os.putenv('KMP_AFFINITY', 'none')", "train.py:2 sets KMP_AFFINITY"),
+        (
+            "os.environ.update({'A': '1', 'TORCH_SHOW_CPP_STACKTRACES': '1'})",
+            "train.py:2 sets TORCH_SHOW_CPP_STACKTRACES",
+        ),
+        ("os.environ.update(OMP_PROC_BIND='true')", "train.py:2 sets OMP_PROC_BIND"),
+        ("os.environ |= {'MALLOC_ARENA_MAX': '1'}", "train.py:2 sets MALLOC_ARENA_MAX"),
+        ("import tensorflow as tf", "train.py:2 imports tensorflow"),
+        ("    from jax import numpy", "train.py:2 imports jax"),
+        ("threads = os.environ['OMP_NUM_THREADS']", ""),
+        ("if os.environ['OMP_NUM_THREADS'] == '1': pass", ""),
+        ("os.environ['CUDA_VISIBLE_DEVICES'] = '0'", ""),
+        ("os.environ['TORCH_NCCL_BLOCKING_WAIT'] = '1'", ""),
+        ("os.environ['TORCH_HOME'] = '/tmp'", ""),
+        ("import jaxtyping", ""),
+    ],
+)
+def test_what_speaks_against_a_fork_is_named_with_its_line(line: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"import os\n{line}\n")
+    found = reason_in_source(read_source(tmp_path / "train.py", tmp_path), tmp_path)
+    assert found.startswith(reason)
+    assert bool(found) == bool(reason)
+
+
+def test_modules_beside_the_program_and_notebooks_are_read_too_but_no_installed_packages(tmp_path: Path) -> None:
+    sets = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\n"
+    (tmp_path / "train.py").write_text("import data\n")
+    for folder in (".venv/lib", "lib/site-packages", "__pycache__"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "some.py").write_text(sets)
+    source = read_source(tmp_path / "train.py", tmp_path)
+    assert reason_in_source(source, tmp_path) == ""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "loading.py").write_text(sets)
+    source = read_source(tmp_path / "train.py", tmp_path)
+    assert reason_in_source(source, tmp_path).startswith("data/loading.py:2 sets")
+    cells = {"cells": [{"cell_type": "code", "source": ['os.environ["OMP_NUM_THREADS"] = "1"\n']}]}
+    (tmp_path / "train.ipynb").write_text(json.dumps(cells))
+    assert "OMP_NUM_THREADS" in reason_in_source(read_source(tmp_path / "train.ipynb", tmp_path / "none"), tmp_path)
+
+
+def test_no_file_of_the_trainer_or_the_launcher_speaks_against_a_fork() -> None:
+    assert reason_in_source(read_source(ENTRYPOINTS / "train.py", ENTRYPOINTS), ENTRYPOINTS) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("torch.optim.SGD(p)", True),
+        ("torch.compile(m)", True),
+        ("Trainer(model)", True),
+        ("import re; re.compiled", False),
+        ("print('hello')", False),
+    ],
+)
+def test_an_optimizer_is_recognised(text: str, expected: bool) -> None:
+    assert uses_dynamo({Path("train.py"): text.encode()}) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        ("", ""),
+        ("import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()", "1 threads"),
+        (
+            "import mmap; m = mmap.mmap((f := open('libcuda.so.1', 'rb')).fileno(), 0, prot=mmap.PROT_READ)",
+            "the CUDA driver",
+        ),
+        ("open('json.py', 'w').close(); import json.decoder", "json.py has the name of a module"),
+        ("open('mine.py', 'w').close(); sys.path.insert(0, '.'); import mine", ""),
+        ("open('json.txt', 'w').close(); import os; os.mkdir('json'); import json", ""),
+    ],
+    ids=["nothing", "a thread", "CUDA", "a module of the same name", "a module of the program", "no modules"],
+)
+def test_a_process_that_must_not_be_forked_is_recognised(before: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "libcuda.so.1").write_bytes(b"driver")
+    code = f"import sys\nfrom pathlib import Path\nsys.path.append({str(ENTRYPOINTS)!r})\nimport json\n{before}\n"
+    code += "from cloudtrain_launcher.fork_rules import reason_in_process\nprint(reason_in_process([Path.cwd()]))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert reason in done.stdout
+    assert bool(done.stdout.strip()) == bool(reason)
