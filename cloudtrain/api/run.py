@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.api.fetched import is_free, put_in_place
 from cloudtrain.api.monitor import RunMonitor
 from cloudtrain.errors import CloudError, JobFailed, StorageError, UsageError
 from cloudtrain.providers import Note, Progress
@@ -233,18 +234,22 @@ class Run:
         folder: str | Path | None = None,
         *,
         checkpoints: bool = False,
+        force: bool = False,
         progress: Progress | None = None,
         note: Note | None = None,
     ) -> Path:
         """Copy model and output (and checkpoints) to a new folder, by default one named like the run; returns it.
 
-        The folder is there with everything in it, or not at all. `progress` is called with bytes; `note` with a
-        sentence on each file that was left out, such as a link that leads out of the run's own files. UsageError when
-        the folder is not empty, StorageError when there is nothing to copy or the disk refuses.
+        The folder is there with everything in it, or not at all. `force`: into a folder that is there, where model and
+        output are replaced. One below the present folder is left out of jobs by a .gitignore in it. `progress` is
+        called with bytes; `note` with a sentence on each file that was left out, such as a link that leads out of the
+        run's own files. UsageError when the folder is not empty, unless `force`; StorageError when there is nothing to
+        copy or the disk refuses.
         """
         target = Path(folder or self.id)
-        if os.path.exists(target) and (not target.is_dir() or any(target.iterdir())):  # noqa: PTH110  (false for what no disk can hold)
-            raise UsageError(f"{target} exists and is not empty", hint=f"cloudtrain fetch {self.id} ANOTHER_FOLDER")
+        if not is_free(target) and not (force and target.is_dir()):
+            hint = f"--force replaces model and output in it; or: cloudtrain fetch {self.id} ANOTHER_FOLDER"
+            raise UsageError(f"{target} exists and is not empty", hint=hint)
         names = ("model", "output", *(("checkpoints",) if checkpoints else ()))
         draft = target.absolute().with_name(f".{target.absolute().name}.{os.urandom(4).hex()}.part")
         state = self.last_known()  # stored files can be copied also when the provider does not answer
@@ -254,9 +259,7 @@ class Run:
                 draft.mkdir(parents=True)
                 found = self._monitor.provider.fetch(self.folder, state, names, draft, progress, left_out.append)
                 if found:
-                    if target.is_dir():
-                        target.rmdir()
-                    draft.rename(target)
+                    put_in_place(draft, target, found)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
         if not found:

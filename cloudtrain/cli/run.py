@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cloudtrain.api.fetched import fetched_files
 from cloudtrain.api.run import MAX_LISTED
 from cloudtrain.cli.chosen_run import chosen_run
 from cloudtrain.cli.options import (
@@ -161,25 +162,29 @@ def stop_command(folder: str | None, /, run: str | None, as_json: bool, release:
 @last_run_argument
 @click.argument("target", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
 @click.option("--checkpoints", is_flag=True, help="Checkpoints too, not only model and output.")
+@click.option("--force", is_flag=True, help="Again into the same folder: what an earlier fetch brought is replaced.")
 @json_option
 @data_dir
 def fetch_command(
-    folder: str | None, /, run: str | None, target: Path | None, checkpoints: bool, as_json: bool
+    folder: str | None, /, run: str | None, target: Path | None, checkpoints: bool, force: bool, as_json: bool
 ) -> None:
-    """Copy model and output of RUN (default: the last run) into DIR (default: a folder named like the run)."""
+    """Copy model and output of RUN (default: the last run) into DIR (default: a folder named like the run).
+
+    A .gitignore in it keeps it out of commits, and out of what the next submit sends.
+    """
     if run is not None and target is None and ("/" in run or run.startswith(".")):  # no id has these: it is DIR
         target, run = Path(run), None
     found = chosen_run(run, folder)
     notes: list[str] = []
     bar = progress_bar("fetching", bytes_=True)
-    path = found.fetch(target, checkpoints=checkpoints, progress=bar, note=notes.append)
+    path = found.fetch(target, checkpoints=checkpoints, force=force, progress=bar, note=notes.append)
     for note in notes[:MAX_LISTED]:
         print_message(f"note: {note}")
     if len(notes) > MAX_LISTED:
         print_message(f"note: and {len(notes) - MAX_LISTED} more were left out; --json names them all")
     if not found.cached_status().has_ended:
         print_message(f"run {found.id} goes on: these are its files as they are now, perhaps not all of them finished")
-    copied = sorted(str(file) for file in path.rglob("*") if file.is_file())
+    copied = fetched_files(path)
     if as_json:
         print_json({"run": found.id, "folder": str(path), "files": copied, "left_out": notes})
     else:
