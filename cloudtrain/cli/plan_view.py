@@ -15,14 +15,19 @@ from cloudtrain.catalog.machines import find_instance, names_of
 from cloudtrain.catalog.pricing import CostEstimate
 from cloudtrain.cli.output import count
 from cloudtrain.cli.terminal import indented, one_line
+from cloudtrain.contracts.launch import dependencies_document
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers.cloud.paths import file_name
+from cloudtrain.source.requirements import hide_passwords
 from cloudtrain.spec.fields import Input
 from cloudtrain.submission.context import is_packed
 from cloudtrain.submission.preflight import start_notes
 from cloudtrain.units import format_duration, format_size
+
+MAX_PACKAGES = 6
+"""Of the packages that are installed, in a plan."""
 
 
 def headline(plan: Plan) -> str:
@@ -76,6 +81,7 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
         *(("account", text) for text in _borrowed(plan)),
         *([("image", plan.target.image_address)] if plan.target.image and not plan.is_rehearsal else []),
         ("source", f"{count(source.files, 'file')}, {format_size(source.bytes)}, sha256:{source.digest[:8]}…{packed}"),
+        *([("installs", text)] if (text := _packages(plan)) else []),
         *((f"input {name}", _input(plan, item)) for name, item in spec.inputs.items()),
         (
             "stores",
@@ -105,6 +111,21 @@ def _input(plan: Plan, item: Input) -> str:
         return place  # of this machine: it is what it is
     guess = "one file, by its suffix" if file_name(place) else "a folder, as it has no file's suffix"
     return f"{place}  ({guess}; type: says otherwise)"
+
+
+def _packages(plan: Plan) -> str:
+    """What is installed, from which file, and where; empty for nothing."""
+    said, source = plan.spec.dependencies, plan.context.source
+    if not dependencies_document(plan):
+        return ""
+    wanted = [hide_passwords(text) for text in said.packages] or list(source.packages)
+    more = f" and {len(wanted) - MAX_PACKAGES} more" if len(wanted) > MAX_PACKAGES else ""
+    here = plan.target.contract == "plain" or plan.is_rehearsal
+    where = "into an environment kept on this machine" if here else "on each node, before the start"
+    file = said.file or source.requirements
+    torch = ", torch too if they ask for another" if said.replace_torch else "; torch stays"
+    origin = file or plan.where("dependencies")
+    return f"{', '.join(wanted[:MAX_PACKAGES])}{more}  ← {origin}; {where}{torch}"
 
 
 def _borrowed(plan: Plan) -> list[str]:

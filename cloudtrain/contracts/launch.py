@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.source.tree import PAYLOAD_FOLDER
+
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
 
 ARGUMENT, LONG_TEXT = "$argv", 200
 """The key by which values of a job document refer to an argument, and the length from which on they do."""
+
+PACKAGES_DIR = "CLOUDTRAIN_PACKAGES_DIR"
+"""The variable that tells a launcher where this machine keeps what it has installed."""
+
+WHEELS = f"{PAYLOAD_FOLDER}/wheels"
+"""The folder of the archive that holds the wheels that a submit has downloaded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +70,7 @@ class JobDocument:
     masked: tuple[str, ...] = ()
     stop_after_seconds: int | None = None
     secrets: Mapping[str, str] | None = None
+    dependencies: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, with the version of the format."""
@@ -93,7 +102,24 @@ def job_document(plan: Plan) -> JobDocument:
         checkpoint_keep=spec.checkpoints.keep,
         require_group=spec.launch.require_group,
         warm=spec.launch.warm,
+        dependencies=dependencies_document(plan) or None,
     )
+
+
+def dependencies_document(plan: Plan) -> dict[str, Any]:
+    """The packages that the launcher installs, as its job document says them; empty for none."""
+    said = plan.spec.dependencies
+    file = said.file or plan.context.source.requirements
+    if said.off or not (said.packages or file):
+        return {}
+    limits, resources = plan.spec.limits, plan.spec.resources
+    comes_back = plan.target.contract != "plain" and bool(resources.spot or limits.retries)
+    return {
+        **({"packages": list(said.packages)} if said.packages else {"file": file}),
+        **({"wheels": WHEELS} if said.vendor else {}),
+        **({"replace_torch": True} if said.replace_torch else {}),
+        **({"keep": True} if comes_back else {}),
+    }
 
 
 def _values(value: Any, argv: tuple[str, ...]) -> Any:

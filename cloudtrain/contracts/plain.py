@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cloudtrain.contracts.launch import JobDocument, Launch, job_document
+from cloudtrain.contracts.launch import PACKAGES_DIR, JobDocument, Launch, dependencies_document, job_document
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source import PAYLOAD_FOLDER
 
@@ -21,6 +21,8 @@ class Layout:
     model: str
     checkpoints: str
     inputs: Mapping[str, str]
+    packages: str = ""
+    """Where installed packages are kept for the next run; empty: where the launcher keeps them by itself."""
     stop_file: str = ""
     """A file whose creation asks the job to stop, for platforms that send no SIGTERM; empty: none."""
 
@@ -62,6 +64,7 @@ def launches(
             "CLOUDTRAIN_OUTPUT_DIR": layout.output,
             "CLOUDTRAIN_MODEL_DIR": layout.model,
             "CLOUDTRAIN_CHECKPOINT_DIR": layout.checkpoints,
+            **({PACKAGES_DIR: layout.packages} if layout.packages and dependencies_document(plan) else {}),
             **({"CLOUDTRAIN_STOP_FILE": layout.stop_file} if layout.stop_file else {}),
             **{f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}": path for name, path in layout.inputs.items()},
         }

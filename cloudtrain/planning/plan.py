@@ -31,6 +31,10 @@ class SourceSummary:
     """A warning about its size; empty for none."""
     secrets: tuple[str, ...] = ()
     """Paths that are left out since they are likely to hold secrets."""
+    requirements: str = ""
+    """The file that says which packages are installed; empty for none, or for a list in the spec."""
+    packages: tuple[str, ...] = ()
+    """What it asks for, a requirement each, for people."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,6 +28,8 @@ class SourceRecord:
     bytes: int
     warning: str
     secrets: tuple[str, ...]
+    requirements: str
+    packages: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +121,8 @@ class RunRecord:
                     bytes=self._read(PLAN, "facts.source.bytes", int),
                     warning=self._read(PLAN, "facts.source.warning", str),
                     secrets=tuple(source.get("secrets") or ()),
+                    requirements=str(source.get("requirements") or ""),
+                    packages=tuple(source.get("packages") or ()),
                 ),
             ),
         )

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue, Keys, did_you_mean, dotted
+from cloudtrain.spec.dependencies import CONDA_WAY, OFF
 from cloudtrain.spec.fields import NAME, FieldErrors
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
 from cloudtrain.spec.placeholders import placeholders_in_env, unknown_placeholders
@@ -162,7 +163,7 @@ def _from_pydantic(item: Any) -> list[Issue]:
     context = item.get("ctx", {})
     if kind == "extra_forbidden":
         message = f"unknown key{did_you_mean(str(keys[-1]), _known_keys(keys[:-1]))}"
-        return [Issue(keys, message)]
+        return [Issue(keys, message, CONDA_WAY if "conda" in str(keys[-1]) or _has_conda(given) else None)]
     if kind == "value_error" and isinstance(context["error"], FieldErrors):
         return [replace(issue, path=(*keys, *issue.path)) for issue in context["error"].issues]
     if kind in _EXPECTED:
@@ -172,6 +173,11 @@ def _from_pydantic(item: Any) -> list[Issue]:
     if kind == "less_than_equal":
         return [Issue(keys, f"must be at most {context['le']}, got {kind_of(given)}")]
     return [Issue(keys, f"{item['msg'][:1].lower()}{item['msg'][1:]}, got {kind_of(given)}")]
+
+
+def _has_conda(given: Any) -> bool:
+    """Whether it is an environment as Azure ML's own documents have it."""
+    return isinstance(given, dict) and any("conda" in str(key) for key in given)
 
 
 def _known_keys(keys: Keys) -> tuple[str, ...]:
@@ -215,6 +221,8 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
         if not source.is_dir():
             word = "is a file, not a folder" if source.exists() else "no such folder"
             return [Issue((at,), f"{word}: {source_name}", "the folder whose content is sent with the job")]
+        if missing := _dependencies_problem(values.get("dependencies"), source):
+            return [missing]
         at = "entrypoint"
         problem = _entrypoint_problem(entrypoint.strip(), source) if isinstance(entrypoint, str) else None
     except OSError as error:
@@ -222,6 +230,18 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
     except ValueError as error:  # a NUL character
         problem = (f"cannot be looked up: {error}", None)
     return [Issue((at,), *problem)] if problem else []
+
+
+def _dependencies_problem(value: Any, source: Path) -> Issue | None:
+    """A requirements file that is named must be there; which kind it is was read before."""
+    at: Keys = ("dependencies", "file") if isinstance(value, dict) else ("dependencies",)
+    file = value.get("file") if isinstance(value, dict) else value
+    if not isinstance(file, str) or file == OFF or not file.endswith((".txt", ".in", ".toml", ".lock")):
+        return None
+    if (source / file).is_file():
+        return None
+    names = tuple(path.name for pattern in ("*.txt", "*.toml", "uv.lock") for path in source.glob(pattern))
+    return Issue(at, f"no such file in the source folder: {file}{did_you_mean(file, names)}")
 
 
 def _entrypoint_problem(entrypoint: str, source: Path) -> tuple[str, str | None] | None:

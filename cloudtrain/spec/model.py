@@ -10,11 +10,23 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, create_model
 
 from cloudtrain.declaration import declaration_of, declarations, is_provider, provider_names
 from cloudtrain.spec import fields
+from cloudtrain.spec.dependencies import Dependencies, read_dependencies
 from cloudtrain.spec.fields import Arguments, Input
 from cloudtrain.spec.section import STRINGS_SCHEMA, Duration, Interval, LazySchema, Money, Section, Size
 
 _TEXT = {"type": ["string", "number", "boolean"]}
 _TEXT_MAP = {"type": "object", "additionalProperties": _TEXT}
+_DEPENDENCIES = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "file": {"type": "string"},
+        "packages": {"type": "array", "items": {"type": "string"}},
+        "vendor": {"type": "boolean"},
+        "replace_torch": {"type": "boolean"},
+        "python": {"type": "string"},
+    },
+}
 
 
 def _for_providers(schema: dict[str, Any]) -> dict[str, Any]:
@@ -114,6 +126,14 @@ class JobSpec(Section):
         BeforeValidator(fields.read_image),
         WithJsonSchema({"oneOf": [{"type": "string"}, {"type": "object"}]}),
     ] = Field("auto", description="auto, an address, one per provider, {build: Dockerfile} or dlc:…")
+    dependencies: Annotated[
+        Dependencies,
+        BeforeValidator(read_dependencies),
+        WithJsonSchema({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, _DEPENDENCIES]}),
+    ] = Field(
+        Dependencies(),
+        description="packages to install: a file, a list or none; default: requirements.txt, uv.lock, pyproject.toml",
+    )
     resources: Resources = Resources.model_construct()
     inputs: Annotated[
         Mapping[str, Input],

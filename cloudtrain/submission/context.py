@@ -19,6 +19,7 @@ from cloudtrain.runs.store import RunStore
 from cloudtrain.settings import Settings
 from cloudtrain.source import SourceTree, check_size, pack, scan
 from cloudtrain.source.git import git_state
+from cloudtrain.source.requirements import find_requirements, requested_by, requested_list
 from cloudtrain.spec.model import JobSpec
 
 MAX_CHANGED = 5
@@ -41,7 +42,7 @@ def read_context(
     if data_dir.is_relative_to(tree.root):
         tree = _scan_around(data_dir, tree)
     _check_entrypoint(spec, tree)
-    own = tree.own
+    own, requirements = tree.own, _requirements(spec, tree)
     git = git_state(folder)
     return PlanContext(
         run_id=run_id or RunStore(data_dir).new_id(spec.name),
@@ -55,6 +56,8 @@ def read_context(
             bytes=sum(entry.size for entry in own),
             warning=check_size(tree, settings["source_warn"], settings["source_limit"]) or "",
             secrets=tree.secrets,
+            requirements=requirements,
+            packages=_packages(spec, tree, requirements),
         ),
         local_files=local_files(spec, folder),
         git_commit=git.commit,
@@ -94,6 +97,29 @@ def _check_entrypoint(spec: JobSpec, tree: SourceTree) -> None:
             f"the entrypoint {target} is not in the archive: .gitignore or .cloudtrainignore leaves it out",
             hint=f"add !{path} to .cloudtrainignore",
         )
+
+
+def _requirements(spec: JobSpec, tree: SourceTree) -> str:
+    """The file that asks for packages, below the source folder; empty for none. SourceError unless it is archived."""
+    wanted, paths = spec.dependencies, {entry.path for entry in tree.own}
+    if wanted.file and wanted.file not in paths:
+        raise SourceError(
+            f"{wanted.file} is not in the archive: .gitignore or .cloudtrainignore leaves it out",
+            hint=f"add !{wanted.file} to .cloudtrainignore",
+        )
+    return wanted.file or (find_requirements(tree.root, paths) if wanted.is_automatic else "")
+
+
+def _packages(spec: JobSpec, tree: SourceTree, file: str) -> tuple[str, ...]:
+    """What is to be installed, for people. SourceError when the file, or one that it includes, cannot be read."""
+    listed = spec.dependencies.packages
+    requested = requested_by(tree.root, file) if file else requested_list(listed)
+    own = {entry.path for entry in tree.own}
+    for name in requested.files:
+        if name not in own:
+            hint = f"move it into the source folder, or add !{name} to .cloudtrainignore"
+            raise SourceError(f"{file} includes {name}, which is not in the archive", hint=hint)
+    return tuple(each.shown for each in requested.wanted)
 
 
 def _scan_around(data_dir: Path, tree: SourceTree) -> SourceTree:

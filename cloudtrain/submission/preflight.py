@@ -14,6 +14,7 @@ from cloudtrain.errors import RefusedError, SpecError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
+from cloudtrain.submission.package_checks import package_issues
 
 MAX_SECRETS = 5
 """Of the files that are left out, in a note."""
@@ -24,7 +25,7 @@ def offline_issues(plan: Plan) -> list[Issue]:
 
     Those of the provider whose request it is, of the one that runs it, and of the shared trainer.
     """
-    issues = [*get_provider(plan.target.provider).rules(plan), *trainer_issues(plan)]
+    issues = [*get_provider(plan.target.provider).rules(plan), *trainer_issues(plan), *package_issues(plan)]
     if plan.is_rehearsal:
         issues += get_provider(plan.provider).rules(plan)
     return sorted(issues, key=_errors_first)

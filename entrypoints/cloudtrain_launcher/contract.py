@@ -52,6 +52,9 @@ class Job:
     """When the launcher stops the job by itself, since the platform ends it without a signal; 0: never."""
     masked: list[str] = field(default_factory=list)
     """More variables whose values are secret, beside those of `secrets`: they are masked in the log."""
+    dependencies: Mapping[str, Any] = field(default_factory=dict)
+    """The packages to install before the start: the `file` that asks for them, or a list of `packages`; `wheels`, a
+    folder of the source that holds them; `replace_torch`; `keep`, whether the next attempt finds them in storage."""
     require_group: bool = False
     """Whether it is a failure, not only a warning, if the processes never join one torch.distributed group."""
     warm: bool = True

@@ -56,6 +56,15 @@ class NodeEnded(Event, type="node_ended", writer=LAUNCHER, requires="node"):
     """What stopped it, if the launcher cannot know: `the Docker engine was stopped`."""
 
 
+class NodePhase(Event, type="node_phase", writer=LAUNCHER, requires="time node"):
+    """What a node does while its ranks do not train."""
+
+    name: str
+    """`installing`: its packages. Empty: nothing of that any more."""
+    detail: str = ""
+    """More of it, in words."""
+
+
 class Restarted(Event, type="restarted", writer=LAUNCHER, requires="node"):
     """All ranks have been restarted."""
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Literal
 
 from cloudtrain_launcher.contract import Job, NodeContext, read_job, with_job_file
-from cloudtrain_launcher.events import Checkpoint, Error, Event, NodeEnded, NodeStarted, Warned
+from cloudtrain_launcher.events import Checkpoint, Error, Event, NodeEnded, NodePhase, NodeStarted, Warned
 from cloudtrain_launcher.host import set_parent_death_signal, visible_gpus
 from cloudtrain_launcher.masking import masker
+from cloudtrain_launcher.packages import Installation
 from cloudtrain_launcher.platforms import find_failure_file, find_node_context, wait_for_dns
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import brief_cause, emit, log, mask_error, node_error, report_failure
@@ -106,12 +107,15 @@ class Launcher:
             raise RuntimeError(f"this node shows {found} GPUs, the plan says {self.job.gpus}")
 
     def _prepare(self) -> None:
-        """Look up secrets, create folders, restore checkpoints, and wait until the nodes' names resolve."""
-        context = self.context
+        """Look up secrets, create folders, install packages, restore checkpoints, and wait until names resolve."""
+        context, packages = self.context, Installation(self.job, self.context, self.scratch)
         os.environ.update(look_up(self.job.secrets, os.environ, self.stop.is_requested))
         masker.add(os.environ.get(name, "") for name in (*self.job.secrets, *self.job.masked))
         for folder in (context.output_dir, context.model_dir, context.checkpoint_dir):
             Path(folder).mkdir(parents=True, exist_ok=True)
+        if self.job.dependencies:
+            emit(NodePhase(name="installing"))
+            packages.start(os.environ)  # beside the restoring of checkpoints, which may take minutes, too
         # Checkpoints of an earlier attempt at this job are in its storage already, those of an earlier run are not.
         self._restore(context.synced_dirs.get(context.checkpoint_dir, ""), link_large_files=True)
         self.storage_sync.mark_synced()
@@ -122,6 +126,19 @@ class Launcher:
         # This node's own name too: its peers connect to it.
         for name in dict.fromkeys((context.master_addr, context.address or context.master_addr)):
             wait_for_dns(name, cancelled=self.stop.is_requested)
+        if self.job.dependencies:
+            self._finish(packages)
+
+    def _finish(self, packages: Installation) -> None:
+        """Wait for the packages; from then on this node's programs find them."""
+        warnings = packages.finish(os.environ, self.stop.is_requested)
+        emit(NodePhase(name=""))
+        if self.context.node_rank == 0:
+            for text in warnings:
+                emit(Warned(message=text))
+                self._log(f"warning: {text}")
+            if packages.installed:
+                self._log(packages.summary())
 
     def _restore(self, saved: str, *, link_large_files: bool = False) -> None:
         if Path(saved or os.devnull).is_dir():

@@ -27,7 +27,8 @@ def log(node: int, text: str) -> None:
 
 def node_error(error: Exception) -> Error:
     """An exception of the launcher as an error that no rank raised: its rank is -1, its time is now."""
-    return Error(rank=-1, time=time.time(), exception=type(error).__name__, message=str(error))
+    hint = getattr(error, "hint", "")
+    return Error(rank=-1, time=time.time(), exception=type(error).__name__, message=str(error), hint=hint)
 
 
 def mask_error(error: Error) -> Error:

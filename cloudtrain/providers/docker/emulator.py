@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.contracts.launch import Launch
+from cloudtrain.contracts.launch import PACKAGES_DIR, Launch
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.docker import gpus
@@ -22,6 +22,7 @@ from cloudtrain.providers.docker.container_spec import (
     NODE_LABEL,
     ROOT_CAPABILITIES,
     ULIMITS,
+    Bind,
     ContainerLaunch,
     ContainerSpec,
 )
@@ -29,6 +30,9 @@ from cloudtrain.providers.emulation.base import Emulator
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.processes import run_module
+
+PACKAGES = "/cloudtrain-packages"
+"""Where a container finds the packages that earlier runs with its image have installed."""
 
 SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
 """Before the name of a secret in the environment of the process that hands it to a container."""
@@ -71,6 +75,8 @@ class DockerEmulator:
         self.gpus: tuple[str, ...] = ()
         """Those of all nodes, in their order."""
         self._gpu_locks = ExitStack()
+        self._packages: tuple[Bind, ...] = ()
+        """Where the job's packages are kept, if it asks for any."""
 
     def inherits(self, variable: str) -> bool:
         """What the process beside the container sees, such as DOCKER_HOST; the container sees nothing of it."""
@@ -80,6 +86,7 @@ class DockerEmulator:
         """Folders, the network, and for each node a process that starts its container."""
         launches = self.inner.prepare(archive)
         self.gpus = self._take_gpus(launches)
+        self._packages = self._packages_folder()
         mark = cleanup_marker(self.paths.run)
         mark.parent.mkdir(exist_ok=True)
         mark.touch()
@@ -115,9 +122,9 @@ class DockerEmulator:
             network=self.network,
             argv=launch.argv,
             folder=launch.cwd,
-            env=launch.env,
+            env={**launch.env, **({PACKAGES_DIR: PACKAGES} if self._packages else {})},
             secrets=tuple(launch.secrets),
-            binds=launch.binds,
+            binds=(*launch.binds, *self._packages),
             labels={**self.labels, NODE_LABEL: str(node)},
             grace_seconds=self.grace_seconds,
             shm_bytes=config.shm_bytes,
@@ -125,6 +132,14 @@ class DockerEmulator:
             gpus=self.gpus[first : first + self.gpus_per_node],
             **_user_and_capabilities(rootless, gpus=self.gpus_per_node > 0),
         )
+
+    def _packages_folder(self) -> tuple[Bind, ...]:
+        """The folder of this image's packages; it is made here, since Docker would make it as root."""
+        if not json.loads(self.paths.job_file.read_text()).get("dependencies"):
+            return ()
+        folder = self.paths.packages_in(self.image)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return (Bind(source=str(folder), target=PACKAGES),)
 
     def _take_gpus(self, launches: Sequence[Launch]) -> tuple[str, ...]:
         wanted = self.gpus_per_node * len(launches)

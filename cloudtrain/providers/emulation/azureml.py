@@ -14,11 +14,7 @@ from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.request import RESUME, input_name
 from cloudtrain.providers.cloud.paths import ARCHIVE
 from cloudtrain.providers.emulation import container as container_emulator
-from cloudtrain.providers.emulation.base import (
-    HOST_VARIABLES,
-    search_path,
-    thread_variables,
-)
+from cloudtrain.providers.emulation.base import HOST_VARIABLES, machine_variables
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.emulation.storage_sync import merge
@@ -60,7 +56,7 @@ class AzureMLEmulator:
         }
         command = self.job.command_line({name: f"${variable}" for name, variable in variables.items()})
         places = {variables[name]: path for name, path in found.items()}
-        machine = {"PATH": search_path(self.plan.python), **thread_variables(self.paths, self.plan.cores)}
+        machine = machine_variables(self.paths, self.plan)
         argv, secrets = ("/bin/sh", "-c", command), self.plan.local_secrets()
         launches = []
         for process in self.job.processes:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from cloudtrain.contracts.launch import Launch
+from cloudtrain.contracts.launch import PACKAGES_DIR, Launch
+from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 
 LaunchT = TypeVar("LaunchT", bound=Launch, covariant=True)
@@ -53,6 +54,12 @@ HOST_VARIABLES = {
 def search_path(python: str) -> str:
     """The PATH of a rehearsal: the configured Python comes first, in place of the image's."""
     return f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+
+def machine_variables(paths: RunPaths, plan: EmulatedPlan) -> dict[str, str]:
+    """What a rehearsed node finds of this machine: its Python, a share of its cores, and packages that are kept."""
+    kept = {PACKAGES_DIR: str(paths.packages)}
+    return {"PATH": search_path(plan.python), **thread_variables(paths, plan.cores), **kept}
 
 
 def thread_variables(paths: RunPaths, cores: int) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 
@@ -31,6 +32,15 @@ class RunPaths:
     def checkpoints(self) -> Path:
         """Checkpoints, found again after a restart."""
         return self.run / "checkpoints"
+
+    @property
+    def packages(self) -> Path:
+        """The environments of all runs on this machine, kept; those of containers have folders of their own."""
+        return self.run.parents[1] / "packages"
+
+    def packages_in(self, image: str) -> Path:
+        """The same for containers of one image: what one image runs, the other need not trust."""
+        return self.packages / "images" / sha256(image.encode()).hexdigest()[:16]
 
     @property
     def lock(self) -> Path:

@@ -14,11 +14,7 @@ from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
 from cloudtrain.providers.cloud.paths import ARCHIVE
 from cloudtrain.providers.emulation import container as container_emulator
-from cloudtrain.providers.emulation.base import (
-    HOST_VARIABLES,
-    search_path,
-    thread_variables,
-)
+from cloudtrain.providers.emulation.base import HOST_VARIABLES, machine_variables
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.emulation.storage_sync import FileStates, merge, sync_folder
@@ -55,7 +51,7 @@ class SageMakerEmulator:
         addresses, private = container_emulator.addresses(len(self.roots)), container_emulator.has_namespaces()
         hosts = self.paths.run / "hosts"
         hosts.write_text(container_emulator.hosts_text(self.job.hosts, addresses))
-        machine = {"PATH": search_path(self.plan.python), **thread_variables(self.paths, self.plan.cores)}
+        machine = machine_variables(self.paths, self.plan)
         launches = []
         for container, root, address in zip(self.job.containers, self.roots, addresses, strict=True):
             container_emulator.create_folders(self.job, container, root, paths)

@@ -1,0 +1,101 @@
+"""Which distributions of the package index bring a module, where their names differ; and what is brought along.
+
+By name only: no network is asked, so that a warning made from it can be wrong, and is never more than a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+_BRINGS: dict[str, str] = {
+    "PIL": "pillow pillow-simd",
+    "attr": "attrs",
+    "azure": "azure-identity azure-storage-blob azure-ai-ml azure-core",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python opencv-python-headless opencv-contrib-python opencv-contrib-python-headless",
+    "dateutil": "python-dateutil",
+    "docx": "python-docx",
+    "dotenv": "python-dotenv",
+    "faiss": "faiss-cpu faiss-gpu faiss-gpu-cu12",
+    "flash_attn": "flash-attn",
+    "git": "gitpython",
+    "google": "google-cloud-storage google-api-python-client protobuf google-auth",
+    "hydra": "hydra-core",
+    "ignite": "pytorch-ignite",
+    "jose": "python-jose",
+    "jwt": "pyjwt",
+    "lightning": "lightning",
+    "mpl_toolkits": "matplotlib",
+    "mpi4py": "mpi4py",
+    "ml_collections": "ml-collections",
+    "monai": "monai",
+    "OpenSSL": "pyopenssl",
+    "pkg_resources": "setuptools",
+    "prettytable": "prettytable",
+    "psycopg2": "psycopg2 psycopg2-binary",
+    "pycocotools": "pycocotools",
+    "pynvml": "nvidia-ml-py pynvml",
+    "pythonjsonlogger": "python-json-logger",
+    "pytorch_lightning": "pytorch-lightning lightning",
+    "ruamel": "ruamel-yaml",
+    "sentence_transformers": "sentence-transformers",
+    "serial": "pyserial",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "skopt": "scikit-optimize",
+    "slugify": "python-slugify",
+    "tensorflow": "tensorflow tensorflow-cpu tensorflow-gpu",
+    "tensorboard": "tensorboard",
+    "torch_geometric": "torch-geometric",
+    "umap": "umap-learn",
+    "wx": "wxpython",
+    "yaml": "pyyaml",
+    "zmq": "pyzmq",
+}
+"""Module -> the distributions that bring it, the usual one first. Any other is brought by that of its own name."""
+
+_ALONG: dict[str, str] = {
+    "accelerate": "huggingface-hub numpy packaging psutil pyyaml safetensors",
+    "datasets": "dill filelock fsspec huggingface-hub multiprocess numpy pandas pyarrow pyyaml requests tqdm xxhash",
+    "diffusers": "filelock huggingface-hub numpy pillow regex requests safetensors",
+    "hydra-core": "omegaconf antlr4-python3-runtime packaging",
+    "keras": "absl-py h5py ml-dtypes namex numpy optree packaging rich",
+    "lightning": "fsspec lightning-utilities numpy packaging pytorch-lightning pyyaml torchmetrics tqdm",
+    "matplotlib": "contourpy cycler fonttools kiwisolver numpy packaging pillow pyparsing python-dateutil",
+    "mlflow": "flask numpy pandas pyyaml scikit-learn scipy sqlalchemy requests",
+    "pandas": "numpy python-dateutil pytz",
+    "peft": "accelerate huggingface-hub numpy psutil pyyaml safetensors tqdm transformers",
+    "pytorch-lightning": "fsspec lightning-utilities numpy packaging pyyaml torchmetrics tqdm",
+    "scikit-image": "imageio networkx numpy pillow scipy tifffile",
+    "scikit-learn": "joblib numpy scipy threadpoolctl",
+    "scipy": "numpy",
+    "sentence-transformers": "huggingface-hub numpy pillow scikit-learn scipy tqdm transformers",
+    "tensorboard": "absl-py grpcio markdown numpy protobuf werkzeug",
+    "timm": "huggingface-hub numpy pyyaml safetensors torchvision",
+    "torch": "filelock fsspec jinja2 networkx sympy typing-extensions triton setuptools",
+    "torchmetrics": "lightning-utilities numpy packaging",
+    "torchvision": "numpy pillow",
+    "transformers": "filelock huggingface-hub numpy packaging pyyaml regex requests safetensors tokenizers tqdm",
+    "trl": "accelerate datasets transformers numpy",
+    "wandb": "click gitpython protobuf psutil pydantic pyyaml requests sentry-sdk",
+}
+"""Distribution -> what it requires itself, of what programs also import directly."""
+
+
+def brought_along(names: Collection[str]) -> set[str]:
+    """The distributions with all that they bring along, by normalised names."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += _ALONG.get(name, "").split()
+    return found
+
+
+def distributions_of(module: str) -> list[str]:
+    """The distributions that bring a module, by normalised names, the usual one first."""
+    known = _BRINGS.get(module)
+    return known.split() if known else [re.sub(r"[-_.]+", "-", module).lower()]

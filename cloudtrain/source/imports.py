@@ -1,0 +1,130 @@
+"""Which modules a program imports at its start, by its syntax tree: nothing is executed.
+
+Followed are the modules of the source folder that it imports. Left out is what it may do without: imports inside of
+functions, under `try` and for type checkers alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_FILES = 300
+"""Of the source folder that are read; a larger program is looked at in part."""
+
+_INSTALLING = re.compile(
+    r"^\s*[!%]\s*(?:sys\.executable\s+-m\s+)?(?:python3?\s+-m\s+)?(?:uv\s+)?(?:pip3?|conda|mamba)\s+install\b.*"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import statement of a module that is neither the source's own nor Python's."""
+
+    module: str
+    """Its first part: `sklearn` of `sklearn.datasets`."""
+    file: str
+    """Below the source folder."""
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstallLine:
+    """A line of a notebook that would install packages."""
+
+    text: str
+    place: str
+    """`train.ipynb, cell 2`."""
+
+
+def foreign_imports(root: Path, entrypoint: Path) -> list[Import]:
+    """The first import of each module that the source folder must be brought, in the order of the program."""
+    found: dict[str, Import] = {}
+    waiting, seen = [entrypoint], {entrypoint}
+    while waiting and len(seen) <= MAX_FILES:
+        file = waiting.pop(0)
+        for names, level, line in _imports(_tree(file)):
+            own = [path for name in names for path in _own_files(name, level, file, root)]
+            waiting += [path for path in own if path not in seen]
+            seen.update(own)
+            first = names[0].partition(".")[0]
+            if not own and not level and first not in sys.stdlib_module_names and not _is_folder(first, file, root):
+                found.setdefault(first, Import(first, str(file.relative_to(root)), line))
+    return list(found.values())
+
+
+def install_lines(notebook: Path) -> list[InstallLine]:
+    """The `!pip install` and `%pip install` lines of a notebook: a job leaves them out."""
+    found = []
+    for number, source in enumerate(_cells(notebook), 1):
+        for line in source.splitlines():
+            if _INSTALLING.match(line):
+                found.append(InstallLine(line.strip(), f"{notebook.name}, cell {number}"))
+    return found
+
+
+def _cells(notebook: Path) -> Iterator[str]:
+    """The sources of its code cells; none of a file that is no notebook."""
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        for cell in cells:
+            if cell.get("cell_type") == "code":
+                yield cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return
+
+
+def _tree(file: Path) -> ast.AST:
+    """Its syntax tree; an empty one where it has none: the job will say why, with its line."""
+    try:
+        if file.suffix == ".ipynb":
+            lines = "\n".join(_cells(file)).splitlines()
+            return ast.parse("\n".join("pass" if line.lstrip().startswith(("%", "!")) else line for line in lines))
+        return ast.parse(file.read_bytes())
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return ast.Module(body=[], type_ignores=[])
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[list[str], int, int]]:
+    """Names that a statement may import as modules, its level (dots), its line. The first name is the module's own."""
+    for node in _executed(ast.iter_child_nodes(tree)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield [alias.name], 0, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            yield [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)], node.level, node.lineno
+
+
+def _executed(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """What runs when the module is imported, for sure as far as its syntax tells."""
+    for node in nodes:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Try)):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        yield node
+        if isinstance(node, (ast.If, ast.With, ast.For, ast.While, ast.ClassDef)):
+            yield from _executed(ast.iter_child_nodes(node))
+
+
+def _own_files(name: str, level: int, file: Path, root: Path) -> list[Path]:
+    """The source's files that importing a module executes: its packages' and its own."""
+    folder = file.parents[level - 1] if 0 < level <= len(file.parents) else None
+    bases = [folder] if folder else list(dict.fromkeys((file.parent, root)))
+    for base in bases:
+        parts = [part for part in name.split(".") if part]
+        steps = [base.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)] if parts else [base]
+        found = [path for step in steps for path in (step / "__init__.py", step.with_suffix(".py")) if path.is_file()]
+        if found:
+            return found
+    return []
+
+
+def _is_folder(name: str, file: Path, root: Path) -> bool:
+    return (file.parent / name).is_dir() or (root / name).is_dir() or (file.parent / f"{name}.so").exists()

@@ -1,0 +1,178 @@
+"""What a plan's packages make likely to go wrong: found on the disk, before a machine is paid for. Warnings alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+from cloudtrain.contracts.launch import entrypoint_of
+from cloudtrain.images.contents import ImageContents, contents_of
+from cloudtrain.issues import Issue, warning
+from cloudtrain.planning.plan import Plan
+from cloudtrain.source.distributions import brought_along, distributions_of
+from cloudtrain.source.imports import Import, foreign_imports, install_lines
+from cloudtrain.source.requirements import CONDA_FILES, Requested, requested_by, requested_list, satisfies
+from cloudtrain.spec.dependencies import CONDA_WAY
+
+MAX_NAMED = 5
+"""Of the imports that nothing brings, in a plan."""
+
+_TORCH = re.compile(r"(torch|torchvision|torchaudio|triton|pytorch-triton|nvidia-\w+-cu\d+)$")
+_SHARED = ("cloudtrain_job", "cloudtrain_trainer", "cloudtrain_launcher")
+"""Modules that come with every job."""
+
+
+def package_issues(plan: Plan) -> list[Issue]:
+    """Warnings about requirements, imports and notebooks; none where the source folder is gone, as in a rerun."""
+    root = Path(plan.context.source.root)
+    if not root.is_dir():
+        return []
+    requested = requested_of(plan)
+    return [
+        *_conda(plan, root),
+        *_passwords(requested),
+        *_other_torch(plan, requested),
+        *_notebook(plan, root),
+        *_imports(plan, root, requested),
+    ]
+
+
+def requested_of(plan: Plan) -> Requested:
+    """What the plan's job asks for; nothing where its file is not as it was when it was planned."""
+    wanted, source = plan.spec.dependencies, plan.context.source
+    file = wanted.file or source.requirements
+    if wanted.off or not file:
+        return requested_list(() if wanted.off else wanted.packages)
+    return requested_by(Path(source.root), file) if (Path(source.root) / file).is_file() else requested_list(())
+
+
+def _conda(plan: Plan, root: Path) -> Iterator[Issue]:
+    found = next((name for name in CONDA_FILES if (root / name).is_file()), None)
+    if found and plan.spec.dependencies.is_automatic and not plan.context.source.requirements:
+        yield warning(f"{found} is not read: nothing of it is installed", CONDA_WAY, origin=found)
+
+
+def _passwords(requested: Requested) -> Iterator[Issue]:
+    for each in requested.wanted:
+        if each.has_password:
+            hint = "write ${NAME} in its place, and name NAME under secrets"
+            yield warning("holds a password, which is sent with the source", hint, origin=each.place)
+    if any(re.search(r"://[^/@\s$]+@", option) for option in requested.options):
+        hint = "name PIP_EXTRA_INDEX_URL under secrets instead, or write ${NAME} for the password"
+        place = requested.files[0] if requested.files else "dependencies"
+        yield warning("an index's address holds a password, which is sent with the source", hint, origin=place)
+
+
+def _other_torch(plan: Plan, requested: Requested) -> Iterator[Issue]:
+    """Requirements that would take another torch than the image's, which stays."""
+    if plan.spec.dependencies.replace_torch:
+        return
+    version = _version_of(plan)
+    for each in requested.wanted:
+        if not _TORCH.match(each.name):
+            continue
+        known = version(each.name)
+        if known and not satisfies(known, each):
+            message = f"asks for {each.shown}, and {_place(plan)} has {each.name} {known}, which stays"
+        elif not known and each.exact:
+            message = f"asks for {each.shown}; the {each.name} of {_place(plan)} stays, whichever it is"
+        else:
+            continue
+        hint = "leave it out, or take what it says: dependencies: {replace_torch: true}"
+        yield warning(message, hint, origin=each.place)
+
+
+def _notebook(plan: Plan, root: Path) -> Iterator[Issue]:
+    kind, target = entrypoint_of(plan.spec.entrypoint)
+    if kind != "notebook":
+        return
+    for line in install_lines(root / target):
+        hint = "name the packages in requirements.txt beside the notebook, or in dependencies: they are installed first"
+        yield warning(
+            f"{line.text!r} is left out: a job does not run a notebook's shell lines", hint, origin=line.place
+        )
+
+
+def _imports(plan: Plan, root: Path, requested: Requested) -> list[Issue]:
+    """Modules that the program imports at its start and that nothing is known to bring."""
+    program, brings = _program(plan, root), _image_brings(plan)
+    if program is None or brings is None:
+        return []
+    names = {each.name for each in requested.wanted}
+    if "" in names:  # a project or an address: what it brings is not known
+        return []
+    installed = brought_along(names)
+    missing = [
+        each
+        for each in foreign_imports(root, program)
+        if each.module not in _SHARED
+        and not brings(each.module)
+        and installed.isdisjoint(distributions_of(each.module))
+    ]
+    return [_missing(plan, each) for each in missing[:MAX_NAMED]]
+
+
+def _missing(plan: Plan, each: Import) -> Issue:
+    file = plan.context.source.requirements or plan.spec.dependencies.file or "requirements.txt"
+    said = "dependencies" if plan.spec.dependencies.packages else file
+    hint = f"add {distributions_of(each.module)[0]} to {said}; if the image has it, this is no problem"
+    message = f"imports {each.module}, which neither the source, {said} nor {_place(plan)} is known to bring"
+    return warning(message, hint, origin=f"{each.file}:{each.line}")
+
+
+def _program(plan: Plan, root: Path) -> Path | None:
+    """The file that the job starts; None for the shared trainer, and for a module that is not in the source."""
+    kind, target = entrypoint_of(plan.spec.entrypoint)
+    if kind in ("script", "notebook"):
+        return root / target
+    if kind == "trainer":
+        return None
+    path = root.joinpath(*target.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__main__.py") if file.is_file()), None)
+
+
+def _image_brings(plan: Plan) -> Callable[[str], bool] | None:
+    """Whether the place where it runs brings a module; None where that is not known."""
+    if plan.host.image is None:
+        return _is_here if _runs_in_this_python(plan) and not plan.is_rehearsal else None
+    contents = contents_of(plan.host.image)
+    return (lambda module: _has(contents, module)) if contents else None
+
+
+def _has(contents: ImageContents, module: str) -> bool:
+    return not contents.packages.isdisjoint(distributions_of(module))
+
+
+def _is_here(module: str) -> bool:
+    try:
+        return module in sys.modules or importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
+
+
+def _runs_in_this_python(plan: Plan) -> bool:
+    return getattr(plan.host.config, "python", None) == sys.executable
+
+
+def _version_of(plan: Plan) -> Callable[[str], str]:
+    """The version of a package where it runs; empty where that is not known."""
+    image = plan.target.image
+    if image is not None:
+        contents = contents_of(image)
+        return lambda name: contents.torch if contents and name == "torch" else ""
+    return _version_here if _runs_in_this_python(plan) else lambda _: ""
+
+
+def _version_here(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _place(plan: Plan) -> str:
+    return "this machine" if plan.host.image is None and not plan.is_rehearsal else "the image"

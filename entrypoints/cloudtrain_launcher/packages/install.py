@@ -1,0 +1,199 @@
+"""Installs the packages of a job on one node: a program of its own, beside which the launcher does other work.
+
+`python install.py TASK.json` writes what became of it to the file that the task names. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Optional
+
+if __name__ == "__main__":  # started by its path: import from the folder of the package, not from this one
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "job"))
+
+from cloudtrain_launcher import reporting
+from cloudtrain_launcher.host import set_parent_death_signal
+from cloudtrain_launcher.masking import masker
+from cloudtrain_launcher.packages import image, installers, layered
+from cloudtrain_launcher.packages.installers import Files, InstallationError
+from cloudtrain_launcher.packages.lock_file import read_lock
+from cloudtrain_launcher.packages.requirement_files import (
+    InvalidRequirements,
+    Requested,
+    Requirement,
+    read_requested,
+    requested_list,
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be installed, and where."""
+
+    source: str
+    """The job's working folder."""
+    result: str
+    """The file that gets the result, as JSON: `environment`, or `error` and `hint`."""
+    folder: str
+    """The folder of environments that are kept on this machine."""
+    node: int
+    file: str = ""
+    """The file that asks for packages, below the source folder; empty: `packages` does."""
+    packages: list[str] = field(default_factory=list)
+    wheels: str = ""
+    """A folder of wheels that were sent with the job, from which alone is installed; empty: none."""
+    replace_torch: bool = False
+    archives: list[str] = field(default_factory=list)
+    """Folders in which an earlier attempt may have left an archive of the environment."""
+    archive_into: str = ""
+    """The folder in which this node leaves one; empty: it leaves none."""
+
+
+def main() -> int:
+    """Install, and write the result; 0 unless that was not possible."""
+    set_parent_death_signal(os.getppid())
+    task = Task(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    masker.add(os.environ.get(name, "") for name in filter(None, os.environ.get("CLOUDTRAIN_MASKED", "").split(",")))
+    try:
+        environment, result = Installation(task).run()
+    except (InstallationError, InvalidRequirements) as error:
+        environment, result = None, {"error": str(error), "hint": getattr(error, "hint", "")}
+    except OSError as error:
+        why = f"the packages cannot be installed: {error.strerror or error}" + f" ({error.filename})" * bool(
+            error.filename
+        )
+        environment, result = None, {"error": why, "hint": installers.hint_for_output(str(error))}
+    draft = Path(task.result + ".partial")
+    draft.write_text(json.dumps(result), encoding="utf-8")
+    draft.replace(task.result)
+    if environment and task.archive_into:
+        with suppress(OSError):  # the next attempt installs again
+            layered.save(environment, Path(task.archive_into, f"{environment.name}.tar.gz"))
+    return 0
+
+
+class Installation:
+    """One installation, from files to an environment."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.requested = read_task(task)
+        masker.add(self.requested.passwords)
+        self.held = {} if task.replace_torch else image.held_packages()
+        self.lines, self.warnings = image.without_held(self.requested, self.held)
+
+    def run(self) -> tuple[Optional[Path], dict[str, Any]]:
+        """The environment, and what the launcher is told of it. InstallationError, OSError."""
+        result: dict[str, Any] = {"environment": "", "warnings": self.warnings}
+        if not any(not each.constraint for each in self.lines):
+            return None, result
+        environment = self._environment()
+        with layered.locked(environment, lambda: self._log("waiting for another process that installs the same")):
+            known = layered.contents(environment)
+            result["reused"] = known is not None
+            if known is None:
+                known = self._make(environment)
+        return environment, {**result, "environment": str(environment), "installed": known["installed"]}
+
+    def _environment(self) -> Path:
+        """Its path: what is built from the source's own files is used by this run alone."""
+        folder = Path(self.task.folder)
+        if self.requested.is_local:
+            folder = Path(self.task.result).parent / "packages"
+        wheels = sorted(path.name for path in Path(self.task.wheels).iterdir()) if self.task.wheels else []
+        held = [f"{name}=={version}" for name, version in self.held.items()]
+        lines = [*self.requested.options, *(f"{each.constraint} {each.text}" for each in self.lines), *held, *wheels]
+        return folder / image.environment_digest(lines, folder)
+
+    def _make(self, environment: Path) -> dict[str, Any]:
+        """Make it; what is there is removed, and so is what is left of a failure."""
+        started, below = time.monotonic(), image.site_folders()
+        try:
+            layered.create(environment, below)
+            for folder in self.task.archives:
+                if layered.restore(environment, Path(folder, f"{environment.name}.tar.gz")):
+                    self._log("the packages that an earlier attempt has installed are taken")
+                    return layered.contents(environment) or {}
+            self._install(environment)
+            found = metadata.distributions(path=[str(layered.site_of(environment))])
+            installed = {each.metadata["Name"]: each.version for each in found}
+            document = {"installed": installed, "seconds": round(time.monotonic() - started, 3), "below": below}
+            layered.complete(environment, document)
+        except BaseException:
+            layered.remove(environment)
+            raise
+        return document
+
+    def _install(self, environment: Path) -> None:
+        folder = Path(self.task.result).parent / "requirements"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        files = self._write_files(folder)
+        environ = {**os.environ, **self._only_wheels()}
+        python, uv = layered.python_of(environment), installers.find_uv(environ)
+        try:
+            if uv:
+                installers.install_by_uv(uv, python, files, self.lines, environ, self._log)
+            else:
+                installers.install_by_pip(python, files, environ, self._log)
+        except InstallationError as error:
+            raise self._explained(error) from None
+
+    def _write_files(self, folder: Path) -> Files:
+        """The installer's own files, of what remains of those of the job."""
+        hashed = replace(self.requested, requirements=tuple(self.lines)).is_hashed
+        options = [*self.requested.options] if not self.task.wheels else []
+        wanted = [each.text for each in self.lines if not each.constraint]
+        held = [f"{name}=={version}" for name, version in self.held.items()]
+        restricting = [each.text for each in self.lines if each.constraint] + held
+        files = Files(folder / "requirements.txt", folder / "constraints.txt", hashed)
+        files.requirements.write_text("\n".join([*options, *wanted]) + "\n", encoding="utf-8")
+        files.constraints.write_text("\n".join(restricting) + "\n", encoding="utf-8")
+        return files
+
+    def _only_wheels(self) -> dict[str, str]:
+        """Variables by which only wheels are taken that were sent with the job."""
+        wheels = self.task.wheels
+        if not wheels:
+            return {}
+        return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels, "UV_NO_INDEX": "1", "UV_FIND_LINKS": wheels}
+
+    def _explained(self, error: InstallationError) -> InstallationError:
+        """The error with the requirement that it is about, and what to do."""
+        said, about = str(error), installers.blamed(str(error), self.lines)
+        what = f"{about.place}: {about.shown}" if about else ", ".join(self.requested.files) or "dependencies"
+        return InstallationError(
+            f"{what} cannot be installed for {image.platform_name()}: {said}", installers.hint_for_output(said)
+        )
+
+    def _log(self, line: str) -> None:
+        if self.task.node == 0 and installers.is_telling(line):
+            reporting.log(self.task.node, f"installing: {line}")
+
+
+def read_task(task: Task) -> Requested:
+    """What the task asks for, with the markers of a lock file evaluated here. InvalidRequirements."""
+    if not task.file:
+        return requested_list(task.packages)
+    try:
+        if Path(task.file).name != "uv.lock":
+            return read_requested(Path(task.source), task.file)
+        holds = image.marker_reader()
+        if holds is None:
+            raise InvalidRequirements(f"{task.file}: this image has neither pip nor packaging, which read its markers")
+        return read_lock(Path(task.source), task.file, holds)
+    except OSError as error:
+        raise InvalidRequirements(f"{task.file} cannot be read: {error.strerror}") from None
+
+
+__all__ = ["Installation", "Requirement", "Task", "main", "read_task"]
+
+if __name__ == "__main__":
+    sys.exit(main())

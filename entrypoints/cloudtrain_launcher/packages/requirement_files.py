@@ -1,0 +1,239 @@
+"""What a job asks for: requirements.txt, pyproject.toml or uv.lock, as one list of requirements. Standard library only.
+
+The client reads these files too, for its plan and its checks; it imports this file under another name than the launcher
+does, so this file imports nothing of ours but its neighbours.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Iterable, Iterator, Optional
+
+AUTOMATIC = ("requirements.txt", "uv.lock", "pyproject.toml")
+"""Files at the top of the source folder that are read without being named; the first one that asks for anything."""
+
+_NAME = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?P<extras>\[[^\]]*\])?\s*(?P<rest>.*)")
+_INCLUDE = re.compile(r"(?:-r|--requirement|-c|--constraint)(?:\s+|=|(?<=-[rc]))\s*(?P<file>\S.*)")
+_EDITABLE = re.compile(r"(?:-e|--editable)(?:\s+|=)\s*(?P<path>\S+)")
+_FIND_LINKS = re.compile(r"(?P<option>-f|--find-links)(?:\s+|=)\s*(?P<path>\S+)")
+_PASSWORD = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_HASH = re.compile(r"\s--hash[ =]")
+
+
+class InvalidRequirements(ValueError):
+    """A file cannot be read as what its name says; the message names the file, and the line where there is one."""
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One requirement, as an installer takes it."""
+
+    text: str
+    """In one line, without comments, with its hashes."""
+    name: str
+    """The distribution's normalised name; empty for a path or an address that does not tell."""
+    file: str
+    """Where it is written: a path below the source folder, or `dependencies`."""
+    line: int = 0
+    """The line there, from 1; 0: a file that has none for it."""
+    constraint: bool = False
+    """Whether it only restricts the version (`-c`)."""
+
+    @property
+    def place(self) -> str:
+        """`requirements.txt:3`."""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+    @property
+    def shown(self) -> str:
+        """The text for people: without hashes, and without a password in an address."""
+        return hide_passwords(_HASH.split(self.text)[0].strip())
+
+    @property
+    def has_password(self) -> bool:
+        """Whether an address in it holds a password itself, and not a `${NAME}` in its place."""
+        return any("$" not in found for found in _PASSWORD.findall(self.text) if found != "git")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is built from files of this machine."""
+        return bool(_EDITABLE.match(self.text)) or _is_path(self.text) or "file:" in self.text
+
+    @property
+    def exact(self) -> str:
+        """The version where exactly one is asked for; else empty."""
+        found = re.search(r"^[^;@]*?={2,3}\s*([^\s;,*]+)\s*(;|--hash|$)", self.text)
+        return found[1] if found else ""
+
+
+@dataclass(frozen=True)
+class Requested:
+    """All that a job asks for."""
+
+    requirements: tuple[Requirement, ...] = ()
+    options: tuple[str, ...] = ()
+    """Options for the installer that the files hold, such as `--extra-index-url …`."""
+    files: tuple[str, ...] = ()
+    """The files that were read, below the source folder."""
+
+    @property
+    def wanted(self) -> tuple[Requirement, ...]:
+        """Those that are to be installed, without mere constraints."""
+        return tuple(each for each in self.requirements if not each.constraint)
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether every requirement has hashes: then nothing else may be installed, and each file is checked."""
+        return bool(self.wanted) and all(_HASH.search(each.text) for each in self.wanted)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether any of them is built from files of the source itself, so that its content is not in its text."""
+        return any(each.is_local for each in self.wanted)
+
+    @property
+    def passwords(self) -> tuple[str, ...]:
+        """User names and passwords in addresses."""
+        texts = [*self.options, *(each.text for each in self.requirements)]
+        return tuple(part for text in texts for found in _PASSWORD.findall(text) for part in (found, *found.split(":")))
+
+
+def hide_passwords(text: str) -> str:
+    """The text with user names and passwords in addresses replaced by `***`."""
+    return _PASSWORD.sub("***", text)
+
+
+def normalised(name: str) -> str:
+    """A distribution's name as the package index compares it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_requested(folder: Path, file: str) -> Requested:
+    """What a file of the source asks for, by its name. OSError, InvalidRequirements.
+
+    All of a uv.lock, whatever its markers say: only a node knows which of them hold there.
+    """
+    name = Path(file).name
+    if name == "uv.lock":
+        from .lock_file import read_lock
+
+        return read_lock(folder, file)
+    if name.endswith(".toml"):
+        return read_project(folder, file)
+    return _read_text(folder, file, ())
+
+
+def requested_list(texts: Iterable[str]) -> Requested:
+    """What `dependencies:` itself lists: lines of a requirements file."""
+    return _collect((line, number, "dependencies") for number, line in enumerate(texts, 1))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file; InvalidRequirements where it is none, or where this Python has nothing that reads TOML."""
+    try:
+        import tomllib as toml  # type: ignore[import-not-found,unused-ignore]  # Python 3.11
+    except ImportError:
+        try:
+            from pip._vendor import tomli as toml  # type: ignore[import-not-found,no-redef,unused-ignore]
+        except ImportError:
+            why = "this Python cannot read it: it takes Python 3.11, or pip; requirements.txt is read everywhere"
+            raise InvalidRequirements(f"{path.name}: {why}") from None
+    try:
+        document: dict[str, Any] = toml.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidRequirements(f"{path.name} is not valid TOML: {error}") from None
+    return document
+
+
+def read_project(folder: Path, file: str) -> Requested:
+    """The `dependencies` of a pyproject.toml's `[project]`; none where it has no such table."""
+    project = read_toml(folder / file).get("project")
+    listed = project.get("dependencies", []) if isinstance(project, dict) else []
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        raise InvalidRequirements(f"{file}: project.dependencies is not a list of texts")
+    return replace(_collect((text, 0, file) for text in listed), files=(file,))
+
+
+def _read_text(folder: Path, file: str, around: tuple[str, ...], constraint: bool = False) -> Requested:
+    """A requirements file and those that it includes. `around`: the files that include it."""
+    try:
+        text = (folder / file).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidRequirements(f"{file} is not UTF-8 text") from None
+    requirements: list[Requirement] = []
+    options: list[str] = []
+    files = [file]
+    for line, number in _logical_lines(text):
+        included = _INCLUDE.match(line)
+        if included is None or "://" in included["file"]:
+            found = _collect([(line, number, file)], folder, constraint)
+        else:
+            name = str(Path(Path(file).parent, included["file"].strip("'\"")))
+            if name in (file, *around):
+                raise InvalidRequirements(f"{file}:{number}: {name} includes itself")
+            restricts = constraint or line.startswith(("-c", "--constraint"))
+            try:
+                found = _read_text(folder, name, (file, *around), restricts)
+            except OSError as error:
+                raise InvalidRequirements(f"{file}:{number}: {name} cannot be read: {error.strerror}") from None
+        requirements += found.requirements
+        options += found.options
+        files += found.files
+    return Requested(tuple(requirements), tuple(options), tuple(dict.fromkeys(files)))
+
+
+def _logical_lines(text: str) -> Iterator[tuple[str, int]]:
+    """Lines without comments, those that end in a backslash joined; each with the number of its first line."""
+    joined, start = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = re.sub(r"(^|\s)#.*$", "", line).rstrip()
+        start = start or number
+        if bare.endswith("\\"):
+            joined += bare[:-1].strip() + " "
+            continue
+        joined += bare.strip()
+        if joined.strip():
+            yield joined.strip(), start
+        joined, start = "", 0
+    if joined.strip():
+        yield joined.strip(), start
+
+
+def _collect(
+    lines: Iterable[tuple[str, int, str]], folder: Optional[Path] = None, constraint: bool = False
+) -> Requested:
+    """Lines, each with its number and file, sorted into requirements and options."""
+    requirements, options = [], []
+    for line, number, file in lines:
+        text = _absolute(line, folder, file) if folder else line
+        if text.startswith("-") and not _EDITABLE.match(text):
+            options.append(text)
+            continue
+        requirements.append(Requirement(text, _name_of(text), file, number, constraint))
+    return Requested(tuple(requirements), tuple(options))
+
+
+def _absolute(line: str, folder: Path, file: str) -> str:
+    """A path in a line made absolute: of a project it counts from the source folder, of wheels from the file."""
+    editable = _EDITABLE.match(line)
+    if editable and "://" not in editable["path"]:
+        return f"-e {(folder / editable['path']).resolve()}"
+    links = _FIND_LINKS.match(line)
+    if links and "://" not in links["path"]:
+        beside = folder / Path(file).parent / links["path"]
+        return f"--find-links {(beside if beside.is_dir() else folder / links['path']).resolve()}"
+    return str((folder / line.split()[0]).resolve()) + line[len(line.split()[0]) :] if _is_path(line) else line
+
+
+def _is_path(text: str) -> bool:
+    first = text.split()[0] if text.split() else ""
+    return not text.startswith("-") and "://" not in first and (first.startswith((".", "/")) or first.endswith(".whl"))
+
+
+def _name_of(text: str) -> str:
+    if text.startswith("-") or _is_path(text) or "://" in text.split()[0]:
+        return ""
+    found = _NAME.match(text)
+    return normalised(found["name"]) if found else ""
