@@ -1,22 +1,21 @@
-"""Which packages an image brings, as far as it is known without it: our own by its lock files, the clouds' by name."""
+"""Which packages an image brings, as far as it is known without it: our own by its lock files, a provider's by name."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cloudtrain.bundle import bundled
-from cloudtrain.images.selection import PlannedImage
 
-_TORCH = "torch torchvision torchaudio triton numpy pillow filelock fsspec jinja2 networkx sympy typing-extensions"
-_USUAL = (
-    "requests tqdm pyyaml packaging psutil protobuf click scipy pandas scikit-learn matplotlib h5py setuptools six pip"
+if TYPE_CHECKING:
+    from cloudtrain.images.selection import PlannedImage
+
+USUAL = (
+    "torch torchvision torchaudio triton numpy pillow filelock fsspec jinja2 networkx sympy typing-extensions requests "
+    "tqdm pyyaml packaging psutil protobuf click scipy pandas scikit-learn matplotlib h5py setuptools six pip"
 )
-_AWS = "boto3 botocore awscli sagemaker s3fs s3transfer opencv-python seaborn cython mpi4py sagemaker-training fastai"
-_AZURE = (
-    "azureml-core azureml-mlflow mlflow mlflow-skinny tensorboard deepspeed onnx onnxruntime azure-identity azure-ai-ml"
-)
-"""What the clouds' own PyTorch images are documented to hold: rather too much, since it only keeps warnings back."""
+"""What every cloud's own PyTorch image holds: rather too much, since it only keeps warnings back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +23,19 @@ class ImageContents:
     """Packages of an image, by normalised names, and its version of torch; empty where that is not known."""
 
     packages: frozenset[str]
-    torch: str
+    torch: str = ""
+
+
+def usual_contents(torch: str, more: str) -> ImageContents:
+    """What a cloud's own image with that version of torch brings. `more`: names of packages besides the usual ones."""
+    return ImageContents(frozenset(f"{USUAL} {more}".split()), torch)
 
 
 def contents_of(image: PlannedImage) -> ImageContents | None:
     """What an image brings; None for one that is not known: somebody's own."""
-    if image.recipe is not None:
-        return _ours(image.recipe.kind) if image.recipe.kind else None
-    dlc = re.search(r"/pytorch-training:(\d+\.\d+\.\d+)-", image.address)
-    if dlc and ".dkr.ecr." in image.address:
-        return ImageContents(frozenset(f"{_TORCH} {_USUAL} {_AWS}".split()), dlc[1])
-    curated = re.match(r"azureml:AzureML-acpt-pytorch-(\d+\.\d+)", image.address)
-    if curated:
-        return ImageContents(frozenset(f"{_TORCH} {_USUAL} {_AZURE}".split()), curated[1])
-    return None
+    if image.recipe is None:
+        return image.contents
+    return _ours(image.recipe.kind) if image.recipe.kind else None
 
 
 def _ours(kind: str) -> ImageContents:

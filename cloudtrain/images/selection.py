@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.errors import SourceError
+from cloudtrain.images.contents import ImageContents
 from cloudtrain.images.recipe import Recipe, our_recipe, recipe_of
 from cloudtrain.issues import Issue, Keys
 
@@ -26,6 +27,8 @@ class PlannedImage:
     """An address in a registry, a local name, or what else its provider reads; empty where it is not known."""
     recipe: Recipe | None = None
     """How it is built, where we build it. Its address ends in a tag then: the digest is known when it was pushed."""
+    contents: ImageContents | None = field(default=None, compare=False, repr=False)
+    """What it brings, where its provider knows that of its own image."""
 
 
 class ImageSelection(NamedTuple):

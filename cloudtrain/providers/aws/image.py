@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from cloudtrain.catalog.dlc import dlc_image, dlc_regions, dlc_versions, registry_domain
 from cloudtrain.catalog.machines import architecture_of, mixed_architectures
+from cloudtrain.images.contents import ImageContents, usual_contents
 from cloudtrain.images.reference import ECR
 from cloudtrain.images.selection import CLOUD_PLATFORM, PlannedImage, planned_build, recipe_for, select_image
 from cloudtrain.issues import Issue, did_you_mean
@@ -46,7 +47,14 @@ def image_of(
         hint = "aws.repository, for an image of ours that is built for them; or an image of your own"
         message = f"AWS's containers are built for amd64, and {types[0]} has ARM processors"
         mixed = [Issue(at, message, hint)]
-    return PlannedImage(found), problems + mixed
+    return PlannedImage(found, contents=_contents(found)), problems + mixed
+
+
+def _contents(address: str) -> ImageContents | None:
+    """What AWS's own container brings besides the usual packages, by its documentation."""
+    version = re.search(r":(\d+\.\d+\.\d+)-", address)
+    more = "boto3 botocore awscli sagemaker s3fs s3transfer opencv-python seaborn cython mpi4py"
+    return usual_contents(version[1], more) if version else None
 
 
 def _is_address(text: str) -> bool:

@@ -1,0 +1,46 @@
+"""Wheels made by hand, so that an installer has something to install where no package index is."""
+
+from __future__ import annotations
+
+import sysconfig
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PURE = "py3-none-any"
+
+
+def compiled_tag() -> str:
+    """The tag of a wheel with an extension for this very Python and platform."""
+    version = sysconfig.get_config_var("py_version_nodot")
+    return f"cp{version}-cp{version}-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+
+def make_wheel(
+    folder: Path,
+    name: str,
+    version: str,
+    *,
+    requires: Sequence[str] = (),
+    files: Mapping[str, bytes] | None = None,
+    tag: str = PURE,
+) -> Path:
+    """A wheel of a module `name` that has `VERSION`; `files` replaces its files."""
+    info = f"{name}-{version}.dist-info"
+    metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}", *(f"Requires-Dist: {r}" for r in requires)]
+    content = dict(files or {f"{name}.py": f"VERSION = {version!r}\n".encode()})
+    content[f"{info}/METADATA"] = "\n".join([*metadata, ""]).encode()
+    pure = "true" if tag == PURE else "false"
+    content[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: {pure}\nTag: {tag}\n".encode()
+    content[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*content, f"{info}/RECORD"]).encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{version}-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for place, data in content.items():
+            wheel.writestr(place, data)
+    return path
+
+
+def offline(wheels: Path) -> dict[str, str]:
+    """The variables by which pip takes these wheels alone, whatever this machine's own settings are."""
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": "/dev/null"}

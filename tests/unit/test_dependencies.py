@@ -1,0 +1,173 @@
+"""`dependencies` of job.yaml: how it is read, which file of the source counts, what plan and check say of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain
+from cloudtrain.contracts.launch import dependencies_document
+from cloudtrain.errors import SourceError, SpecError
+from cloudtrain.planning.plan import Plan
+from cloudtrain.spec.dependencies import Dependencies, read_dependencies
+from cloudtrain.spec.fields import FieldErrors
+from cloudtrain.submission.package_checks import package_issues
+from cloudtrain.submission.preflight import offline_issues
+from tests.support.in_process import call
+from tests.support.samples import write
+
+AWS: dict[str, Any] = {"aws": {"region": "us-east-1", "role": "arn:aws:iam::123456789012:role/t", "bucket": "b"}}
+LIMITS: dict[str, Any] = {"limits": {"max_runtime": "1 h"}, "resources": {"instance": {"aws": "ml.g5.xlarge"}}}
+
+
+def plan(folder: Path, provider: str = "local", **spec: Any) -> Plan:
+    files = {"entrypoint": "train.py", **spec}
+    write(folder, {} if (folder / "train.py").exists() else {"train.py": "import os\n"})
+    (folder / "job.yaml").write_text(str(files))
+    return cloudtrain.plan(cloudtrain.load(folder / "job.yaml"), provider, data_dir=str(folder.parent / "runs"))
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    return folder
+
+
+def messages(planned: Plan) -> list[str]:
+    return [issue.line() for issue in package_issues(planned)]
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (None, Dependencies()),
+        ("none", Dependencies(off=True)),
+        ("requirements/train.txt", Dependencies(file="requirements/train.txt")),
+        (["einops==0.8.1"], Dependencies(packages=("einops==0.8.1",))),
+        ({"vendor": True, "python": "3.12"}, Dependencies(vendor=True, python="3.12")),
+        ({"file": "uv.lock", "replace_torch": True}, Dependencies(file="uv.lock", replace_torch=True)),
+    ],
+)
+def test_each_way_to_say_it(value: Any, read: Dependencies) -> None:
+    assert read_dependencies(value) == read
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("einops", "'einops' is not a requirements file"),
+        ("../requirements.txt", "is not in the source folder"),
+        ("environment.yml", "is a conda environment"),
+        (True, "got true"),
+        ([], "names no package"),
+        (["requirements.txt"], "is a file"),
+        (["x @ https://me:secret@host/x.whl"], "holds a password"),
+        ({"conda_file": "x"}, "unknown key"),
+        ({"file": "a.txt", "packages": ["x"]}, "both say what is installed"),
+        ({"vendor": "yes"}, "expected true or false"),
+        ({"python": "3"}, "expected a version"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(FieldErrors) as refused:
+        read_dependencies(value)
+    assert message in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_file_of_the_source_counts_by_itself_and_the_job_document_names_it(job: Path) -> None:
+    write(job, {"requirements.txt": "einops==0.8.1\n"})
+    assert dependencies_document(plan(job)) == {"file": "requirements.txt"}
+    assert dependencies_document(plan(job, dependencies="none")) == {}
+    assert dependencies_document(plan(job, dependencies=["timm"])) == {"packages": ["timm"]}
+
+
+def test_without_a_file_that_asks_for_anything_nothing_is_installed(job: Path) -> None:
+    write(job, {"pyproject.toml": "[tool.ruff]\n", "requirements.txt": "# none yet\n"})
+    planned = plan(job)
+    assert dependencies_document(planned) == {}
+    assert "dependencies" not in cloudtrain.render(planned).job
+
+
+def test_what_a_job_that_may_come_back_has_installed_is_kept_in_its_storage(job: Path) -> None:
+    write(job, {"requirements.txt": "einops\n"})
+    resources = {**LIMITS["resources"], "spot": True}
+    spot = plan(job, "aws", **AWS, **{**LIMITS, "resources": resources})
+    assert dependencies_document(spot) == {"file": "requirements.txt", "keep": True}
+    assert dependencies_document(plan(job, "aws", **AWS, **LIMITS)) == {"file": "requirements.txt"}
+
+
+def test_a_file_that_is_not_there_is_refused_at_its_line_and_one_that_is_ignored_with_the_way(job: Path) -> None:
+    with pytest.raises(SpecError, match=r"no such file in the source folder: reqs\.txt"):
+        plan(job, dependencies="reqs.txt")
+    write(job, {"reqs.txt": "einops\n", ".gitignore": "reqs.txt\n"})
+    with pytest.raises(SourceError, match=r"reqs\.txt is not in the archive") as refused:
+        plan(job, dependencies="reqs.txt")
+    assert refused.value.hint == "add !reqs.txt to .cloudtrainignore"
+
+
+def test_a_file_that_includes_one_outside_of_the_archive_is_refused(job: Path) -> None:
+    write(job, {"requirements.txt": "-r base.txt\n", "base.txt": "einops\n", ".gitignore": "base.txt\n"})
+    with pytest.raises(SourceError, match=r"includes base\.txt, which is not in the archive"):
+        plan(job)
+
+
+def test_plan_says_what_is_installed_where_and_from_which_file_without_a_password(job: Path) -> None:
+    write(job, {"requirements.txt": "einops==0.8.1\nx @ git+https://tok3n@host/x\n"})
+    planned = plan(job)
+    (job / "job.yaml").write_text("entrypoint: train.py\n")
+    said = call("plan", str(job / "job.yaml"))
+    assert "installs einops==0.8.1, x @ git+https://***@host/x  ← requirements.txt; into an environment" in said.out
+    assert "tok3n" not in said.out + said.err + str(planned.to_json())
+    assert "requirements.txt:2: holds a password" in said.out
+
+
+def test_another_torch_is_foreseen_wherever_the_image_is_known(job: Path) -> None:
+    write(job, {"requirements.txt": "einops\ntorch==1.0\ntorchvision==0.1\n", "train.py": ""})
+    here = messages(plan(job))
+    assert any(line.startswith("requirements.txt:2: asks for torch==1.0, and this machine has torch") for line in here)
+    on_aws = messages(plan(job, "aws", image="dlc:pytorch-2.8", **AWS, **LIMITS))
+    assert "requirements.txt:2: asks for torch==1.0, and the image has torch 2.8.0, which stays" in on_aws
+    assert messages(plan(job, dependencies={"replace_torch": True})) == []
+    write(job, {"requirements.txt": "torch>=1.0\n"})
+    assert messages(plan(job)) == []
+
+
+def test_imports_that_nothing_brings_are_named_with_their_line(job: Path) -> None:
+    program = "import os\nimport no_such_thing\nimport torch, yaml\nfrom own import x\n"
+    write(job, {"train.py": program, "own.py": "import sklearn, other_thing\n", "requirements.txt": "other-thing\n"})
+    (line,) = messages(plan(job))
+    assert line.startswith("train.py:2: imports no_such_thing, which neither the source, requirements.txt nor this")
+    assert not any(issue.is_error for issue in offline_issues(plan(job)))
+
+
+def test_what_a_known_image_brings_is_not_missed_and_of_an_unknown_one_nothing_is_said(job: Path) -> None:
+    write(job, {"train.py": "import numpy, torch, cv2, timm\n"})
+    (line,) = messages(plan(job, "aws", image="dlc:pytorch-2.8", **AWS, **LIMITS))
+    assert "imports timm" in line
+    image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/own:1"
+    assert messages(plan(job, "aws", image=image, **AWS, **LIMITS)) == []
+    first, second = messages(plan(job, "docker", image="auto"))
+    assert "imports cv2" in first
+    assert "imports timm" in second
+
+
+def test_conda_users_are_told_the_way(job: Path) -> None:
+    write(job, {"environment.yml": "dependencies: [pip]\n", "train.py": ""})
+    (issue,) = package_issues(plan(job))
+    assert issue.message == "environment.yml is not read: nothing of it is installed"
+    assert "requirements.txt" in (issue.hint or "")
+    with pytest.raises(SpecError) as refused:
+        plan(job, azure={"environment": {"conda_file": "environment.yml"}})
+    assert any("conda is not run on the nodes" in (issue.hint or "") for issue in refused.value.issues)
+
+
+def test_lines_of_a_notebook_that_install_are_named_with_the_way(job: Path) -> None:
+    cells = '{"cells": [{"cell_type": "code", "source": ["%pip install -q einops\\n", "x = 1\\n", "!ls\\n"]}]}'
+    write(job, {"train.ipynb": cells})
+    (issue,) = package_issues(plan(job, entrypoint="train.ipynb"))
+    assert issue.line().startswith("train.ipynb, cell 1: '%pip install -q einops' is left out")
+    assert "requirements.txt" in (issue.hint or "")
