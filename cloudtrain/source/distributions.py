@@ -11,7 +11,6 @@ from collections.abc import Collection
 _BRINGS: dict[str, str] = {
     "PIL": "pillow pillow-simd",
     "attr": "attrs",
-    "azure": "azure-identity azure-storage-blob azure-ai-ml azure-core",
     "bs4": "beautifulsoup4",
     "cv2": "opencv-python opencv-python-headless opencv-contrib-python opencv-contrib-python-headless",
     "dateutil": "python-dateutil",
@@ -20,7 +19,6 @@ _BRINGS: dict[str, str] = {
     "faiss": "faiss-cpu faiss-gpu faiss-gpu-cu12",
     "flash_attn": "flash-attn",
     "git": "gitpython",
-    "google": "google-cloud-storage google-api-python-client protobuf google-auth",
     "hydra": "hydra-core",
     "ignite": "pytorch-ignite",
     "jose": "python-jose",

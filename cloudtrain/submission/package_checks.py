@@ -116,6 +116,12 @@ def _imports(plan: Plan, root: Path, requested: Requested) -> list[Issue]:
     return [_missing(plan, each) for each in missing[:MAX_NAMED]]
 
 
+def _brought(module: str, installed: set[str]) -> bool:
+    """Whether one of the distributions brings it: `google-cloud-storage` brings `google`, as its name begins so."""
+    begin = f"{module.lower()}-"
+    return not installed.isdisjoint(distributions_of(module)) or any(name.startswith(begin) for name in installed)
+
+
 def _missing(plan: Plan, each: Import) -> Issue:
     file = plan.context.source.requirements or plan.spec.dependencies.file or "requirements.txt"
     said = "dependencies" if plan.spec.dependencies.packages else file

@@ -45,7 +45,7 @@ def test_included_files_constraints_and_options_each_go_where_they_belong(tmp_pa
     assert [each.text for each in requested.requirements if each.constraint] == ["numpy<2"]
     assert requested.files == ("requirements.txt", "more/base.txt", "more/deeper.txt", "limits.txt")
     links, index = requested.options
-    assert links == f"--find-links {tmp_path}/more/wheels"
+    assert links == f"--find-links file://{tmp_path}/more/wheels"
     assert index.startswith("--extra-index-url")
     assert set(requested.passwords) == {"me:secret", "me", "secret"}
 
@@ -60,9 +60,10 @@ def test_a_password_in_a_requirement_is_never_shown(tmp_path: Path) -> None:
 def test_projects_of_the_source_itself_are_told_from_names(tmp_path: Path) -> None:
     text = "-e .\n./libs/mine\nwheels/x-1-py3-none-any.whl\neinops\n"
     requested = read_requested(write(tmp_path, {"requirements.txt": text}), "requirements.txt")
-    assert [each.is_local for each in requested.wanted] == [True, True, True, False]
-    assert requested.wanted[1].text == f"{tmp_path}/libs/mine"
-    assert requested.wanted[0].text == f"-e {tmp_path}"
+    assert [each.is_local for each in requested.wanted] == [True, True, False, False]
+    assert requested.wanted[1].text == f"file://{tmp_path}/libs/mine"
+    assert requested.wanted[0].text == f"-e file://{tmp_path}"
+    assert requested.wanted[2].wheel == f"{tmp_path}/wheels/x-1-py3-none-any.whl"
     assert requested.is_local
 
 

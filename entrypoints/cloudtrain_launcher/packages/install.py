@@ -11,9 +11,11 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Optional
+from urllib.parse import unquote, urlsplit
 
 if __name__ == "__main__":  # started by its path: import from the folder of the package, not from this one
     sys.path[0] = str(Path(__file__).resolve().parents[2])
@@ -108,10 +110,21 @@ class Installation:
         folder = Path(self.task.folder)
         if self.requested.is_local:
             folder = Path(self.task.result).parent / "packages"
-        wheels = sorted(path.name for path in Path(self.task.wheels).iterdir()) if self.task.wheels else []
+        asked = [*self.requested.options, *(f"{each.constraint} {each.text}" for each in self.lines)]
+        own = Path(self.task.source).resolve().as_uri()  # each run has the source in another place
         held = [f"{name}=={version}" for name, version in self.held.items()]
-        lines = [*self.requested.options, *(f"{each.constraint} {each.text}" for each in self.lines), *held, *wheels]
+        lines = [*(text.replace(own, "") for text in asked), *held, *self._wheels_of_the_source()]
         return folder / image.environment_digest(lines, folder)
+
+    def _wheels_of_the_source(self) -> list[str]:
+        """Hashes of the wheels that came with the source: their content is not in the text of the requirements."""
+        own = Path(self.task.source).resolve().as_uri()
+        links = [option.partition(" ")[2] for option in self.requested.options if option.startswith("--find-links ")]
+        folders = [Path(unquote(urlsplit(link).path)) for link in links if link.startswith(own)]
+        folders += [Path(self.task.wheels)] if self.task.wheels else []
+        wheels = [path for folder in folders for path in sorted(folder.glob("*.*"))]
+        wheels += [Path(each.wheel) for each in self.lines if each.wheel]
+        return [f"{path.name} {sha256(path.read_bytes()).hexdigest()}" for path in wheels]
 
     def _make(self, environment: Path) -> dict[str, Any]:
         """Make it; what is there is removed, and so is what is left of a failure."""

@@ -77,7 +77,7 @@ def _requirement(package: Mapping[str, Any], folder: Path, file: str, hashed: bo
     elif "url" in source:
         text = f"{name} @ {source['url']}"
     elif path := source.get("path") or source.get("directory") or source.get("editable"):
-        text = str((folder / Path(file).parent / path).resolve())
+        text = (folder / Path(file).parent / path).resolve().as_uri()
     else:
         text = f"{name}=={package['version']}"
     return Requirement(" ".join([text, *(f"--hash={each}" for each in hashes)]), normalised(name), file)
@@ -88,5 +88,5 @@ def _indexes(packages: list[Mapping[str, Any]], folder: Path) -> Iterator[str]:
     for package in packages:
         index = package.get("source", {}).get("registry", PYPI)
         if index != PYPI:
-            place = index if "://" in index else (folder / index).resolve()
-            yield f"--extra-index-url {place}" if "://" in index else f"--find-links {place}"
+            local = "://" not in index
+            yield f"--find-links {(folder / index).resolve().as_uri()}" if local else f"--extra-index-url {index}"

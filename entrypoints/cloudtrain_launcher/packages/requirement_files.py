@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Iterable, Iterator, Optional
+from urllib.parse import unquote
 
 AUTOMATIC = ("requirements.txt", "uv.lock", "pyproject.toml")
 """Files at the top of the source folder that are read without being named; the first one that asks for anything."""
@@ -58,8 +59,14 @@ class Requirement:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is built from files of this machine."""
-        return bool(_EDITABLE.match(self.text)) or _is_path(self.text) or "file:" in self.text
+        """Whether it is built from files of this machine; a wheel is not, as it is built already."""
+        return bool(_EDITABLE.match(self.text)) or ("file:" in self.text and not self.wheel)
+
+    @property
+    def wheel(self) -> str:
+        """The path of the wheel on this machine that it names; else empty."""
+        found = re.search(r"file://(/\S+\.whl)", self.text)
+        return unquote(found[1]) if found else ""
 
     @property
     def exact(self) -> str:
@@ -216,15 +223,18 @@ def _collect(
 
 
 def _absolute(line: str, folder: Path, file: str) -> str:
-    """A path in a line made absolute: of a project it counts from the source folder, of wheels from the file."""
+    """A path in a line made an address, which holds no spaces: a project's counts from the source folder."""
     editable = _EDITABLE.match(line)
     if editable and "://" not in editable["path"]:
-        return f"-e {(folder / editable['path']).resolve()}"
+        return f"-e {(folder / editable['path']).resolve().as_uri()}"
     links = _FIND_LINKS.match(line)
-    if links and "://" not in links["path"]:
+    if links and "://" not in links["path"]:  # as pip does: beside the file, or below the working folder
         beside = folder / Path(file).parent / links["path"]
-        return f"--find-links {(beside if beside.is_dir() else folder / links['path']).resolve()}"
-    return str((folder / line.split()[0]).resolve()) + line[len(line.split()[0]) :] if _is_path(line) else line
+        return f"--find-links {(beside if beside.is_dir() else folder / links['path']).resolve().as_uri()}"
+    if not _is_path(line):
+        return line
+    path = line.split()[0]
+    return (folder / path).resolve().as_uri() + line[len(path) :]
 
 
 def _is_path(text: str) -> bool:
