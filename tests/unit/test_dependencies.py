@@ -89,7 +89,7 @@ def test_without_a_file_that_asks_for_anything_nothing_is_installed(job: Path) -
     write(job, {"pyproject.toml": "[tool.ruff]\n", "requirements.txt": "# none yet\n"})
     planned = plan(job)
     assert dependencies_document(planned) == {}
-    assert "dependencies" not in cloudtrain.render(planned).job
+    assert "dependencies" not in cloudtrain.render(planned).job.to_json()
 
 
 def test_what_a_job_that_may_come_back_has_installed_is_kept_in_its_storage(job: Path) -> None:
