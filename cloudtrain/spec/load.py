@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue, Keys, did_you_mean, dotted
 from cloudtrain.spec.dependencies import CONDA_WAY, OFF
+from cloudtrain.spec.entrypoint import entrypoint_problem
 from cloudtrain.spec.fields import NAME, FieldErrors
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
 from cloudtrain.spec.placeholders import placeholders_in_env, unknown_placeholders
@@ -224,7 +225,7 @@ def _on_disk(values: Mapping[str, Any], folder: Path) -> list[Issue]:
         if missing := _dependencies_problem(values.get("dependencies"), source):
             return [missing]
         at = "entrypoint"
-        problem = _entrypoint_problem(entrypoint.strip(), source) if isinstance(entrypoint, str) else None
+        problem = entrypoint_problem(entrypoint.strip(), source) if isinstance(entrypoint, str) else None
     except OSError as error:
         problem = (f"cannot be looked up: {error.strerror}", None)
     except ValueError as error:  # a NUL character
@@ -242,48 +243,6 @@ def _dependencies_problem(value: Any, source: Path) -> Issue | None:
         return None
     names = tuple(path.name for pattern in ("*.txt", "*.toml", "uv.lock") for path in source.glob(pattern))
     return Issue(at, f"no such file in the source folder: {file}{did_you_mean(file, names)}")
-
-
-def _entrypoint_problem(entrypoint: str, source: Path) -> tuple[str, str | None] | None:
-    if not entrypoint:
-        return (
-            "is empty",
-            "name a script, '-m package.module' or a notebook; leave it out for the shared trainer",
-        )
-    if entrypoint.split()[0] == "-m":
-        return _module_problem(entrypoint.split()[1:], source)
-    if Path(entrypoint).is_absolute():
-        return (
-            f"{entrypoint!r} is an absolute path",
-            "write it relative to the source folder, which is what is archived",
-        )
-    target = source / entrypoint
-    if not target.resolve().is_relative_to(source):
-        return f"{entrypoint!r} is outside source, so it is not in the archive", "move it into the source folder"
-    if target.is_dir():
-        return f"{entrypoint!r} is a folder", "name the script in it"
-    if not target.is_file():
-        names = tuple(str(p.relative_to(source)) for p in sorted(source.glob("*")) if p.suffix in (".py", ".ipynb"))
-        hint = "arguments go into args" if (source / entrypoint.split()[0]).is_file() else None
-        return f"no such file in the source folder: {entrypoint}{did_you_mean(entrypoint, names)}", hint
-    if target.suffix not in (".py", ".ipynb"):
-        return f"{entrypoint!r} is neither a .py script nor an .ipynb notebook", "arguments go into args"
-    return None
-
-
-def _module_problem(words: list[str], source: Path) -> tuple[str, str | None] | None:
-    if len(words) != 1 or not re.fullmatch(r"\w+(\.\w+)*", words[0]):
-        return "expected '-m package.module'", "arguments go into args"
-    first, *rest = words[0].split(".")
-    if not (source / first).is_dir():
-        return None  # a single file, or an installed module: known only inside the image
-    place = source.joinpath(first, *rest)
-    if place.with_suffix(".py").is_file() or (place / "__main__.py").is_file():
-        return None
-    return (
-        f"no module {words[0]} in the source folder",
-        f"expected {place.relative_to(source)}.py or its __main__.py",
-    )
 
 
 def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib import import_module
-from types import ModuleType
+from collections.abc import Sequence
 
-from cloudtrain.bundle import bundled
 from cloudtrain.errors import RefusedError, SpecError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
 from cloudtrain.providers import get_provider
 from cloudtrain.submission.package_checks import package_issues
+from cloudtrain.submission.trainer_arguments import trainer_issues
 
 MAX_SECRETS = 5
 """Of the files that are left out, in a note."""
@@ -77,55 +72,3 @@ def secrets_note(paths: Sequence[str]) -> str:
         f"left out of the source, as likely to hold secrets: {shown} "
         f"(`secrets:` in the spec hands a job its secrets; !{paths[0]} in .cloudtrainignore takes this one along)"
     )
-
-
-def trainer_issues(plan: Plan) -> list[Issue]:
-    """Problems of the shared trainer's arguments with this many ranks: the job would find them when it is paid for."""
-    if plan.spec.entrypoint is not None:
-        return []
-    ranks = {
-        "WORLD_SIZE": str(plan.spec.resources.nodes * plan.processes),
-        "LOCAL_WORLD_SIZE": str(plan.processes),
-        "RANK": "1",  # which prints nothing
-    }
-    with _trainer_modules(ranks):
-        arguments = import_module("cloudtrain_trainer.arguments")
-        try:
-            arguments.parse(list(plan.spec.args.argv))
-        except arguments.Refused as reason:
-            message = f"the shared trainer says: {reason}"
-            return [plan.located(Issue(("args",), message))]
-        except SystemExit:  # --help
-            pass
-    return []
-
-
-_TRAINER_PACKAGES = ("cloudtrain_trainer", "cloudtrain_job")
-_loaded: dict[str, ModuleType] = {}
-"""The trainer's modules between two checks, so that they are imported once."""
-
-
-@contextmanager
-def _trainer_modules(variables: Mapping[str, str]) -> Iterator[None]:
-    """Inside, the trainer's own modules, which need no torch for this, can be imported, and see these variables.
-
-    Afterwards both are as before: the calling program may have modules of the same names.
-    """
-    folder, path, around = str(bundled("entrypoints")), list(sys.path), _pop_trainer_modules()
-    before = {name: os.environ.get(name) for name in variables}
-    sys.modules.update(_loaded)
-    sys.path[:0] = [folder, f"{folder}/job"]
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-        sys.path[:] = path
-        _loaded.update(_pop_trainer_modules())
-        sys.modules.update(around)
-
-
-def _pop_trainer_modules() -> dict[str, ModuleType]:
-    """Remove the trainer's modules from `sys.modules`, and return them by name."""
-    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in _TRAINER_PACKAGES}

@@ -33,6 +33,11 @@ def parse(argv: list[str]) -> Options:
     return options
 
 
+def option_names() -> list[str]:
+    """Every option of the command line, `--epochs` among them."""
+    return [name for action in build_parser()._actions for name in action.option_strings]
+
+
 def _task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
     """Decode the options that belong to tasks; the same option may mean something else in each task."""
     values = {}

@@ -1,0 +1,120 @@
+"""The shared trainer's arguments, checked before the job is paid for: each mistake at its own line. Without torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from cloudtrain.bundle import bundled
+from cloudtrain.issues import Issue, Keys, did_you_mean
+from cloudtrain.planning.plan import Plan
+from cloudtrain.spec.fields import Arguments, read_arguments
+
+
+def trainer_issues(plan: Plan) -> list[Issue]:
+    """What the trainer would refuse with this many ranks; nothing for a program of the user's own."""
+    if plan.spec.entrypoint is not None:
+        return []
+    ranks = {
+        "WORLD_SIZE": str(plan.spec.resources.nodes * plan.processes),
+        "LOCAL_WORLD_SIZE": str(plan.processes),
+        "RANK": "1",  # which prints nothing
+    }
+    with _trainer_modules(ranks):
+        arguments = import_module("cloudtrain_trainer.arguments")
+        return [plan.located(issue) for issue in _issues(_with_paths(plan.spec.args), arguments)]
+
+
+Word = tuple[str, Keys]
+"""One word of the command line, and the field of the spec that it comes from."""
+
+
+def _with_paths(args: Arguments) -> list[Word]:
+    if not isinstance(args.values, Mapping):
+        return [(word, ("args", at)) for at, word in enumerate(args.argv)]
+    return [(word, ("args", key)) for key, value in args.values.items() for word in read_arguments({key: value}).argv]
+
+
+def _issues(words: list[Word], trainer: Any) -> list[Issue]:
+    """All that is wrong with single options; if nothing is, what is wrong with all of them together."""
+    known, found = trainer.option_names(), []
+    for word, path in list(words):
+        name = word.partition("=")[0]
+        if name.startswith("--") and name not in known:
+            near = did_you_mean(name.removeprefix("--"), [each.removeprefix("--") for each in known])
+            found.append(Issue(path, f"the shared trainer has no option {name}{near}"))
+            words = _without(words, name)
+    while True:
+        try:
+            trainer.parse([word for word, _ in words])
+        except trainer.Refused as reason:
+            issue, option = _refusal(str(reason), words)
+            found += [issue] if option or not found else []
+            if not option:
+                break
+            words = _without(words, option)
+        except SystemExit:  # --help
+            break
+        else:
+            break
+    return found
+
+
+def _refusal(reason: str, words: Sequence[Word]) -> tuple[Issue, str]:
+    """What the trainer says, at the option that it names, and that option; empty if it is about several."""
+    paths = {word.partition("=")[0]: path for word, path in reversed(words) if word.startswith("--")}
+    about = re.match(r"argument (--[\w-]+)", reason)
+    option = about[1] if about and about[1] in paths else ""
+    named = option or next((name for name in re.findall(r"--[\w-]+", reason) if name in paths), "")
+    choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*?)\)", reason)
+    near = did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2])) if choice else ""
+    message, more, rest = reason.partition(" (train.py --help")
+    return Issue(paths.get(named, ("args",)), f"the shared trainer says: {message}{near}{more}{rest}"), option
+
+
+def _without(words: Sequence[Word], option: str) -> list[Word]:
+    """The command line without an option and its values."""
+    kept, dropping = [], False
+    for word, path in words:
+        if word.startswith("--"):
+            dropping = word.partition("=")[0] == option
+        if not dropping:
+            kept.append((word, path))
+    return kept
+
+
+_TRAINER_PACKAGES = ("cloudtrain_trainer", "cloudtrain_job")
+_loaded: dict[str, ModuleType] = {}
+"""The trainer's modules between two checks, so that they are imported once."""
+
+
+@contextmanager
+def _trainer_modules(variables: Mapping[str, str]) -> Iterator[None]:
+    """Inside, the trainer's own modules, which need no torch for this, can be imported, and see these variables.
+
+    Afterwards both are as before: the calling program may have modules of the same names.
+    """
+    folder, path, around = str(bundled("entrypoints")), list(sys.path), _pop_trainer_modules()
+    before = {name: os.environ.get(name) for name in variables}
+    sys.modules.update(_loaded)
+    sys.path[:0] = [folder, f"{folder}/job"]
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        sys.path[:] = path
+        _loaded.update(_pop_trainer_modules())
+        sys.modules.update(around)
+
+
+def _pop_trainer_modules() -> dict[str, ModuleType]:
+    """Remove the trainer's modules from `sys.modules`, and return them by name."""
+    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in _TRAINER_PACKAGES}
