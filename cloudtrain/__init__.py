@@ -8,7 +8,7 @@ __version__ = "0.2.0"
 """The one place where the version stands: the package's metadata is read from this line when it is built."""
 
 if TYPE_CHECKING:
-    from cloudtrain.api.jobs import Job, load, plan, render, submit
+    from cloudtrain.api.jobs import Job, load, plan, render, submit, vendor
     from cloudtrain.api.lookup import find_run, list_runs
     from cloudtrain.api.notebook import launch
     from cloudtrain.api.run import Run
@@ -48,6 +48,7 @@ __all__ = [
     "plan",
     "render",
     "submit",
+    "vendor",
 ]
 
 

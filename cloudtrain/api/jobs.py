@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan, make_plan
-from cloudtrain.providers import Progress, Request, get_provider
+from cloudtrain.providers import Note, Progress, Request, get_provider
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.spec.load import load_spec, spec_from_values
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.sources import job_folder
 from cloudtrain.spec.yaml_document import Document
 from cloudtrain.submission.context import read_context, resolve_targets
+from cloudtrain.submission.wheels import download, wheel_set
 
 if TYPE_CHECKING:
     from cloudtrain.api.run import Run
@@ -82,8 +83,30 @@ def plan(
         raise UsageError("'last' always means the last run; choose another id")
     if run_id is not None and not re.fullmatch(r"(?=.{1,63}$)[a-zA-Z0-9](-*[a-zA-Z0-9])*", run_id):
         raise UsageError(f"{run_id!r} is not a valid run id", hint="up to 63 letters, digits and single hyphens inside")
-    context = read_context(job.spec, job.folder, settings, run_id, progress)
+    wheels = wheel_set(job.spec, job.folder / job.spec.source, Path(settings["data_dir"]).absolute(), host or target)
+    context = read_context(job.spec, job.folder, settings, run_id, progress, wheels)
     return make_plan(job.spec, job.document, context, target, host)
+
+
+def vendor(
+    job: Job,
+    provider: str | None = None,
+    *,
+    as_: str | None = None,
+    data_dir: str | None = None,
+    note: Note | None = None,
+) -> None:
+    """Download the wheels that a job with `dependencies: {vendor: true}` sends along, unless they are there already.
+
+    To be called before `plan`, with the same arguments; does nothing for any other job. UsageError, with what pip has
+    said, when they cannot be had. `note` is called with what is being done.
+    """
+    provider = provider or (REHEARSED_BY if as_ is not None else None)
+    settings = load_settings(job.folder, {"provider": provider, "data_dir": data_dir})
+    target, host = resolve_targets(job.spec, settings, settings["provider"], as_)
+    folder = Path(settings["data_dir"]).absolute()
+    if wheels := wheel_set(job.spec, job.folder / job.spec.source, folder, host or target):
+        download(wheels, note)
 
 
 def render(plan: Plan) -> Request:

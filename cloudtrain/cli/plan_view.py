@@ -26,6 +26,7 @@ from cloudtrain.submission.context import is_packed
 from cloudtrain.submission.preflight import start_notes
 from cloudtrain.units import format_duration, format_size
 
+WHEELS_TO_COME = ", from wheels that a submit downloads first"
 MAX_PACKAGES = 6
 """Of the packages that are installed, in a plan."""
 
@@ -124,6 +125,8 @@ def _packages(plan: Plan) -> str:
     where = "into an environment kept on this machine" if here else "on each node, before the start"
     file = said.file or source.requirements
     torch = ", torch too if they ask for another" if said.replace_torch else "; torch stays"
+    if said.vendor:
+        where += f", from {count(source.wheels, 'wheel')} sent along" if source.wheels else WHEELS_TO_COME
     origin = file or plan.where("dependencies")
     return f"{', '.join(wanted[:MAX_PACKAGES])}{more}  ← {origin}; {where}{torch}"
 

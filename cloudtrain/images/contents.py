@@ -17,6 +17,9 @@ USUAL = (
 )
 """What every cloud's own PyTorch image holds: rather too much, since it only keeps warnings back."""
 
+_PYTHON = {"cuda": "3.12", "cpu": "3.11"}
+"""That of the distribution which our own image is built on: Ubuntu 24.04, Debian 12."""
+
 
 @dataclass(frozen=True, slots=True)
 class ImageContents:
@@ -24,11 +27,13 @@ class ImageContents:
 
     packages: frozenset[str]
     torch: str = ""
+    python: str = ""
+    """Its version of Python, `3.12`; empty where that is not known."""
 
 
-def usual_contents(torch: str, more: str) -> ImageContents:
-    """What a cloud's own image with that version of torch brings. `more`: names of packages besides the usual ones."""
-    return ImageContents(frozenset(f"{USUAL} {more}".split()), torch)
+def usual_contents(torch: str, python: str, more: str) -> ImageContents:
+    """What a cloud's own image with these versions brings. `more`: names of packages besides the usual ones."""
+    return ImageContents(frozenset(f"{USUAL} {more}".split()), torch, python)
 
 
 def contents_of(image: PlannedImage) -> ImageContents | None:
@@ -44,4 +49,4 @@ def _ours(kind: str) -> ImageContents:
     text = "\n".join((folder / name).read_text(encoding="utf-8") for name in (f"torch-{kind}.txt", "requirements.txt"))
     locked = dict(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", text, re.MULTILINE))
     names = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in locked.items()}
-    return ImageContents(frozenset({*names, "pip", "setuptools"}), names.get("torch", ""))
+    return ImageContents(frozenset({*names, "pip", "setuptools"}), names.get("torch", ""), _PYTHON[kind])

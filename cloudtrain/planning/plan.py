@@ -35,6 +35,8 @@ class SourceSummary:
     """The file that says which packages are installed; empty for none, or for a list in the spec."""
     packages: tuple[str, ...] = ()
     """What it asks for, a requirement each, for people."""
+    wheels: int = 0
+    """How many wheels are sent along."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

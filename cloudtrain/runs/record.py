@@ -30,6 +30,7 @@ class SourceRecord:
     secrets: tuple[str, ...]
     requirements: str
     packages: tuple[str, ...]
+    wheels: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +124,7 @@ class RunRecord:
                     secrets=tuple(source.get("secrets") or ()),
                     requirements=str(source.get("requirements") or ""),
                     packages=tuple(source.get("packages") or ()),
+                    wheels=int(source.get("wheels") or 0),
                 ),
             ),
         )

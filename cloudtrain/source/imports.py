@@ -18,7 +18,7 @@ MAX_FILES = 300
 """Of the source folder that are read; a larger program is looked at in part."""
 
 _INSTALLING = re.compile(
-    r"^\s*[!%]\s*(?:sys\.executable\s+-m\s+)?(?:python3?\s+-m\s+)?(?:uv\s+)?(?:pip3?|conda|mamba)\s+install\b.*"
+    r"\s*[!%]+\s*(\S+\s+-m\s+|uv\s+)?(pip3?|conda|mamba)\s+install\b|\s*[!%]+\s*uv\s+add\b",
 )
 
 

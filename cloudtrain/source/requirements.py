@@ -37,6 +37,11 @@ def requested_list(packages: Collection[str]) -> Requested:
     return requirement_files.requested_list(packages)
 
 
+def automatic_file(root: Path) -> str:
+    """The file of a folder that asks for packages without being named; empty for none."""
+    return find_requirements(root, [name for name in requirement_files.AUTOMATIC if (root / name).is_file()])
+
+
 def find_requirements(root: Path, paths: Collection[str]) -> str:
     """The file that asks for packages without being named; empty for none. `paths`: what is in the archive."""
     for name in requirement_files.AUTOMATIC:

@@ -21,6 +21,7 @@ from cloudtrain.source import SourceTree, check_size, pack, scan
 from cloudtrain.source.git import git_state
 from cloudtrain.source.requirements import find_requirements, requested_by, requested_list
 from cloudtrain.spec.model import JobSpec
+from cloudtrain.submission.wheels import WheelSet, wheel_set
 
 MAX_CHANGED = 5
 """Of the files that have changed, in an error."""
@@ -35,12 +36,16 @@ def read_context(
     settings: Settings,
     run_id: str | None = None,
     progress: Progress | None = None,
+    wheels: WheelSet | None = None,
 ) -> PlanContext:
-    """What a plan needs to know of disk, git and clock. SourceError when the source cannot be packed."""
+    """What a plan needs to know of disk, git and clock. SourceError when the source cannot be packed.
+
+    `wheels`: those that the job sends along, as far as they are downloaded.
+    """
     data_dir = Path(settings["data_dir"]).absolute()
-    tree = _scan(folder / spec.source, data_dir, progress)
+    tree = _scan(folder / spec.source, data_dir, progress, wheels)
     if data_dir.is_relative_to(tree.root):
-        tree = _scan_around(data_dir, tree)
+        tree = _scan_around(data_dir, tree, wheels)
     _check_entrypoint(spec, tree)
     own, requirements = tree.own, _requirements(spec, tree)
     git = git_state(folder)
@@ -58,6 +63,7 @@ def read_context(
             secrets=tree.secrets,
             requirements=requirements,
             packages=_packages(spec, tree, requirements),
+            wheels=len(wheels.files) if wheels else 0,
         ),
         local_files=local_files(spec, folder),
         git_commit=git.commit,
@@ -122,9 +128,9 @@ def _packages(spec: JobSpec, tree: SourceTree, file: str) -> tuple[str, ...]:
     return tuple(each.shown for each in requested.wanted)
 
 
-def _scan_around(data_dir: Path, tree: SourceTree) -> SourceTree:
+def _scan_around(data_dir: Path, tree: SourceTree, wheels: WheelSet | None) -> SourceTree:
     """The scan of a source folder that contains the data folder. SourceError unless that is ignored."""
-    tree = _scan(tree.root, data_dir, None)  # the first scan has written its cache there
+    tree = _scan(tree.root, data_dir, None, wheels)  # the first scan has written its cache there
     inside = data_dir.relative_to(tree.root).as_posix()
     if any(entry.path.startswith(f"{inside}/") for entry in tree.files):
         raise SourceError(
@@ -134,8 +140,9 @@ def _scan_around(data_dir: Path, tree: SourceTree) -> SourceTree:
     return tree
 
 
-def _scan(root: Path, data_dir: Path, progress: Progress | None) -> SourceTree:
-    tree = scan(root, payload_files(), data_dir / "cache", progress)
+def _scan(root: Path, data_dir: Path, progress: Progress | None, wheels: WheelSet | None = None) -> SourceTree:
+    payload = {**payload_files(), **(wheels.files if wheels else {})}
+    tree = scan(root, payload, data_dir / "cache", progress)
     _last_scan.clear()
     _last_scan[tree.digest] = tree
     return tree
@@ -157,7 +164,12 @@ def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> Source
 def pack_source(plan: Plan, progress: Progress | None) -> Path:
     """The archive of a plan's source. SourceError when the source is not what was planned."""
     before = _last_scan.get(plan.context.source.digest)
-    tree = _scan(Path(plan.context.source.root), Path(plan.context.data_dir), None)
+    root, data_dir = Path(plan.context.source.root), Path(plan.context.data_dir)
+    wheels = wheel_set(plan.spec, root, data_dir, plan.host)
+    if wheels and not wheels.folder.is_dir():
+        hint = "cloudtrain.vendor(job) downloads them, before the plan is made; cloudtrain submit does it by itself"
+        raise UsageError("the wheels that the job is to bring along are not downloaded yet", hint=hint)
+    tree = _scan(root, data_dir, None, wheels)
     if tree.digest != plan.context.source.digest:
         raise _source_changed_error(tree, before)
     with storing(_archive_folder(plan)):

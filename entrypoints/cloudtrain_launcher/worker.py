@@ -10,6 +10,7 @@ import faulthandler
 import json
 import linecache
 import os
+import re
 import runpy
 import sys
 import threading
@@ -131,7 +132,14 @@ def _strip_magics(source: str, name: str) -> str:
 
 
 def _print_skipped(name: str, line: str, what: str) -> None:
-    print(f"{name}: left out {what} {line!r}: a notebook's magic does not run in a job", file=sys.stderr)
+    why = "a notebook's magic does not run in a job"
+    if _INSTALLS.match(line):
+        why = "packages are installed before a job starts, those of requirements.txt beside it, or of dependencies"
+    print(f"{name}: left out {what} {line!r}: {why}", file=sys.stderr)
+
+
+_INSTALLS = re.compile(r"[%!]+\s*(\S+\s+-m\s+|uv\s+)?(pip3?|conda|mamba)\s+install\b|[%!]+\s*(uv\s+add)\b")
+"""A line of a notebook that would install packages."""
 
 
 def _redirect_output(folder: str, local_rank: int, key: str) -> None:

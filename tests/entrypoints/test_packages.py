@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain_launcher import worker
 from cloudtrain_launcher.packages import activate, image, installers, layered, packages_folder
 from cloudtrain_launcher.packages.install import Installation, Task
 from cloudtrain_launcher.packages.installers import InstallationError
@@ -94,10 +95,8 @@ def test_an_installation_that_fails_names_the_requirement_and_leaves_nothing_beh
     assert [path.name for path in (tmp_path / "kept").iterdir() if path.is_dir()] == []
 
 
-def test_what_a_killed_process_has_left_is_made_anew(tmp_path: Path, wheels: Path, monkeypatch: Any) -> None:
-    for name, value in offline(wheels).items():
-        monkeypatch.setenv(name, value)
-    made = Installation(task(tmp_path, "pure\n"))
+def test_what_a_killed_process_has_left_is_made_anew_from_wheels_that_were_sent(tmp_path: Path, wheels: Path) -> None:
+    made = Installation(task(tmp_path, "pure\n", wheels=str(wheels)))
     half = made._environment()
     layered.create(half, [])
     (layered.site_of(half) / "pure.py").write_text("half a fi")
@@ -277,6 +276,18 @@ def test_without_pip_and_uv_the_image_is_to_blame(tmp_path: Path) -> None:
     files = installers.Files(tmp_path / "r.txt", tmp_path / "c.txt", hashed=False)
     with pytest.raises(InstallationError, match="neither uv nor pip"):
         installers.install_by_pip(python, files, {}, print)
+
+
+def test_a_line_of_a_notebook_that_installs_is_left_out_with_the_way_to_install(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert worker._strip_magics("%pip install einops\n!ls\nx = 1", "n.ipynb[cell 1]") == "pass\npass\nx = 1\n"
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == (
+        "n.ipynb[cell 1]: left out the line '%pip install einops': packages are installed before a job starts, those "
+        "of requirements.txt beside it, or of dependencies"
+    )
+    assert second.endswith("'!ls': a notebook's magic does not run in a job")
 
 
 def test_an_environment_is_active_for_all_that_is_started_afterwards(

@@ -52,9 +52,9 @@ def image_of(
 
 def _contents(address: str) -> ImageContents | None:
     """What AWS's own container brings besides the usual packages, by its documentation."""
-    version = re.search(r":(\d+\.\d+\.\d+)-", address)
+    version = re.search(r":(\d+\.\d+\.\d+)-\w+-py3(\d+)$", address)
     more = "boto3 botocore awscli sagemaker s3fs s3transfer opencv-python seaborn cython mpi4py"
-    return usual_contents(version[1], more) if version else None
+    return usual_contents(version[1], f"3.{version[2]}", more) if version else None
 
 
 def _is_address(text: str) -> bool:

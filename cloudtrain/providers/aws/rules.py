@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from cloudtrain.catalog.machines import find_instance
+from cloudtrain.contracts.launch import dependencies_document
 from cloudtrain.contracts.sagemaker import MIN_KEPT_CHECKPOINTS
 from cloudtrain.images.reference import ECR
 from cloudtrain.issues import Issue
@@ -161,6 +162,9 @@ def _network(plan: Plan) -> Iterator[Issue]:
         missing, there = ("security_groups", "subnets") if config.subnets else ("subnets", "security_groups")
         yield Issue(("aws", there), f"needs aws.{missing} beside it", "both, or neither")
     if spec.section(AwsSection).network_isolation:
+        if dependencies_document(plan) and not spec.dependencies.vendor:
+            hint = "dependencies: {vendor: true} sends the wheels with the job; none installs nothing"
+            yield Issue(("aws", "network_isolation"), "keeps the nodes from the index that packages come from", hint)
         if spec.secrets:
             yield Issue(
                 ("aws", "network_isolation"), "keeps the job from asking for its secrets", "leave one of them out"

@@ -14,7 +14,7 @@ from cloudtrain.settings import Settings
 
 CURATED = "azureml:AzureML-acpt-pytorch-2.8-cuda12.6@latest"
 """Microsoft's own PyTorch environment: what `auto` means. The official cifar-distributed example runs in it."""
-CURATED_TORCH = "2.8.0"
+CURATED_TORCH, CURATED_PYTHON = "2.8.0", "3.10"
 CURATED_MORE = "azureml-core azureml-mlflow mlflow mlflow-skinny tensorboard deepspeed onnx onnxruntime azure-identity"
 """Packages of it besides the usual ones, by its documentation."""
 
@@ -45,7 +45,7 @@ def image_of(
         hint = "azure.repository, for an image of ours that is built for them; or an image of your own"
         message = f"Microsoft's environment is built for amd64, and {types[0]} has ARM processors"
         problems.append(Issue(selected.path, message, hint))
-    return PlannedImage(CURATED, contents=usual_contents(CURATED_TORCH, CURATED_MORE)), problems
+    return PlannedImage(CURATED, contents=usual_contents(CURATED_TORCH, CURATED_PYTHON, CURATED_MORE)), problems
 
 
 def check_image_name(image: str | Mapping[str, str]) -> list[Issue]:

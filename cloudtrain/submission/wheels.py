@@ -1,0 +1,168 @@
+"""`dependencies: {vendor: true}`: the wheels of a job, downloaded once by this machine and sent with the source.
+
+For nodes that reach no package index. They are kept in the data folder under a name that stands for what was asked and
+for the Python that will install them; a plan sends those that are there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import SourceError, UsageError
+from cloudtrain.images.contents import contents_of
+from cloudtrain.planning.plan import json_digest
+from cloudtrain.runs.files import make_private_folder
+from cloudtrain.source.requirements import Requested, automatic_file, hide_passwords, requested_by, requested_list
+
+if TYPE_CHECKING:
+    from cloudtrain.planning.target import Target
+    from cloudtrain.spec.model import JobSpec
+
+_OF_TORCH = re.compile(r"(torch|triton|pytorch-triton|cuda-.*|nvidia-(?!ml-py).*)$")
+"""What every image brings itself, and what no job installs unless it says `replace_torch`."""
+
+_PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux2010", "linux")
+SHOWN_LINES = 6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WheelSet:
+    """The wheels of one job for one Python."""
+
+    folder: Path
+    """Where they are kept; it is there once they all are."""
+    requested: Requested
+    python: str
+    """The interpreter of this machine that will install them; empty: an image's."""
+    version: str
+    """The image's version of Python, `3.12`; empty where it is this machine's."""
+    torch: str
+    """The version of torch that is there already; empty where that is not known."""
+    replace_torch: bool
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The wheels, by their names below `.cloudtrain/` in the archive; none until they are downloaded."""
+        return {f"wheels/{path.name}": path for path in sorted(self.folder.glob("*.whl"))}
+
+
+def wheel_set(spec: JobSpec, source: Path, data_dir: Path, host: Target) -> WheelSet | None:
+    """The wheels that a job asks to be sent; None where it asks for none. `host`: where it runs.
+
+    SourceError when its requirements cannot be read or are built from the source, UsageError when it is not known for
+    which Python they are needed.
+    """
+    said = spec.dependencies
+    if not said.vendor or said.off:
+        return None
+    file = said.file or (automatic_file(source) if said.is_automatic else "")
+    requested = requested_by(source, file) if file else requested_list(said.packages)
+    if requested.is_local:
+        raise SourceError(f"{file} names a project of the source itself, of which there is no wheel to send")
+    python, version, torch = _interpreter(spec, host)
+    asked = [[*requested.options], [each.text for each in requested.requirements], python, version, torch]
+    folder = data_dir / "wheels" / json_digest([*asked, said.replace_torch])[:24]
+    return WheelSet(
+        folder=folder,
+        requested=requested,
+        python=python,
+        version=version,
+        torch=torch,
+        replace_torch=said.replace_torch,
+    )
+
+
+def _interpreter(spec: JobSpec, host: Target) -> tuple[str, str, str]:
+    """This machine's Python or the image's version of it, and the torch that is there."""
+    if host.image is None:
+        python = str(getattr(host.config, "python", sys.executable))
+        return python, "", _torch_here() if python == sys.executable else ""
+    contents = contents_of(host.image)
+    version = spec.dependencies.python or (contents.python if contents else "")
+    if not version:
+        hint = "dependencies: {vendor: true, python: '3.12'}"
+        raise UsageError("for which Python are wheels to be sent? That of the image is not known", hint=hint)
+    return "", version, contents.torch if contents else ""
+
+
+def _torch_here() -> str:
+    try:
+        return metadata.version("torch").partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def download(wheels: WheelSet, note: Callable[[str], None] | None = None) -> None:
+    """Download the wheels that are not there yet. UsageError, with what pip has said, when that is not possible."""
+    if wheels.folder.is_dir():
+        return
+    if note is not None:
+        note(f"downloading the wheels of {len(wheels.requested.wanted)} requirements, which are sent with the source")
+    make_private_folder(wheels.folder.parent)
+    with tempfile.TemporaryDirectory(dir=wheels.folder.parent, prefix=".") as scratch:
+        folder = Path(scratch)
+        exact = _resolve(wheels, folder)
+        (folder / "exact.txt").write_text("\n".join([*wheels.requested.options, *exact]) + "\n", encoding="utf-8")
+        (folder / "wheels").mkdir()
+        if exact:
+            _pip(wheels, "download", "--no-deps", "-d", str(folder / "wheels"), "-r", str(folder / "exact.txt"))
+        if not wheels.folder.exists():
+            shutil.move(folder / "wheels", wheels.folder)
+
+
+def _resolve(wheels: WheelSet, folder: Path) -> list[str]:
+    """Exact requirements of all that is needed, torch and its libraries left out: the image has them."""
+    kept = [each for each in wheels.requested.requirements if wheels.replace_torch or not _OF_TORCH.match(each.name)]
+    wanted = [each.text for each in kept if not each.constraint]
+    limits = [each.text for each in kept if each.constraint]
+    limits += [f"torch=={wheels.torch}"] if wheels.torch and not wheels.replace_torch else []
+    asked, constraints, report = (folder / name for name in ("asked.txt", "constraints.txt", "report.json"))
+    asked.write_text("\n".join([*wheels.requested.options, *wanted]) + "\n", encoding="utf-8")
+    constraints.write_text("\n".join(limits) + "\n", encoding="utf-8")
+    if not wanted:
+        return []
+    into = ["--target", str(folder / "none"), "--report", str(report)]
+    how = ["--no-deps"] if wheels.requested.is_hashed else ["-c", str(constraints)]
+    _pip(wheels, "install", "--dry-run", "--ignore-installed", *into, *how, "-r", str(asked))
+    found = [_exact(item) for item in json.loads(report.read_text(encoding="utf-8"))["install"]]
+    return [text for name, text in found if wheels.replace_torch or not _OF_TORCH.match(name)]
+
+
+def _exact(item: Mapping[str, Any]) -> tuple[str, str]:
+    """The normalised name and the exact requirement of an item of pip's report."""
+    about = item["metadata"]
+    name = re.sub(r"[-_.]+", "-", about["name"]).lower()
+    text = f"{about['name']} @ {item['download_info']['url']}" if item.get("is_direct") else ""
+    return name, text or f"{about['name']}=={about['version']}"
+
+
+def _pip(wheels: WheelSet, command: str, *arguments: str) -> None:
+    flags = ["--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
+    python = wheels.python or sys.executable
+    if wheels.version:
+        flags += _platform_flags(wheels.version)
+    done = subprocess.run(
+        [python, "-m", "pip", command, *flags, *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        said = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()][-SHOWN_LINES:]
+        lines = "\n  ".join(["the wheels cannot be downloaded:", *map(hide_passwords, said)])
+        raise UsageError(lines, hint="pip needs an index that has wheels of all of them; vendor: false sends none")
+
+
+def _platform_flags(version: str) -> Sequence[str]:
+    """pip's flags for a CPython of that version on Linux x86_64, which all machines of both clouds run but ARM's."""
+    digits = version.replace(".", "")
+    platforms = [flag for name in _PLATFORMS for flag in ("--platform", f"{name}_x86_64")]
+    abis = [flag for name in (f"cp{digits}", "abi3", "none") for flag in ("--abi", name)]
+    return ["--python-version", version, "--implementation", "cp", *abis, *platforms]
