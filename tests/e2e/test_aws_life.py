@@ -87,4 +87,4 @@ def test_a_quota_a_role_and_an_image_that_fail_are_answered_with_what_to_do(cli:
     assert "must trust sagemaker.amazonaws.com" in result.err
     result = cli.run("submit", "--provider", "aws", "--set", "aws.bucket=nobodys-bucket")
     assert result.code == 4
-    assert "look at aws.bucket" in result.err
+    assert "check aws.bucket" in result.err

@@ -107,8 +107,8 @@ def test_cluster_quota_and_names_that_are_wrong_are_answered_with_what_to_do(
     for field, value in (("workspace", "no-such-ws"), ("resource_group", "no-such-rg")):
         result = cli.run(*submit, "--set", f"azure.{field}={value}")
         assert result.code == 4, result.err
-        assert f"look at azure.{field}" in result.err
+        assert f"check azure.{field}" in result.err
     result = cli.run(*submit, "--set", "azure.subscription=99999999-9999-9999-9999-999999999999")
     assert result.code == 4
-    assert "look at azure.subscription" in result.err
+    assert "check azure.subscription" in result.err
     assert "Traceback" not in result.err

@@ -295,7 +295,7 @@ def test_a_name_alone_needs_a_role_that_tells_its_account() -> None:
     (issue,) = repository_of(replace(aws("train"), role=""))[1]
     assert (issue.path, issue.message) == (
         ("aws", "repository"),
-        "'train' is a name alone, and no role tells its account",
+        "'train' is a name alone, and no role says which account it is in",
     )
     assert "aws.role" in (issue.hint or "")
 

@@ -102,7 +102,7 @@ def test_a_machine_with_disks_of_its_own_takes_neither_a_volume_nor_a_key_for_it
     [
         (KEY, ""),
         (ID, ""),
-        ("alias/mine", "is an alias, and disks are encrypted by a key's id or ARN alone"),
+        ("alias/mine", "is an alias, and disks can only be encrypted with a key's id or ARN"),
         ("arn:aws:kms:us-east-1:123456789012:alias/mine", "is an alias"),
         ("mine", "'mine' is not a KMS key"),
         ("arn:aws:kms:eu-west-1:123456789012:key/1", "is in eu-west-1, the job runs in us-east-1"),
@@ -160,7 +160,7 @@ def test_an_instance_type_of_kubernetes_goes_with_its_cluster() -> None:
         {"instance_count": 1, "instance_type": "gpu-large"},
     )
     assert said(plan) == []
-    with pytest.raises(SpecError, match="how many GPUs gpu-large has is known to the cluster my-arc alone"):
+    with pytest.raises(SpecError, match="how many GPUs gpu-large has is known only to the cluster my-arc"):
         plan_of("azure", f"{text}resources: {{instance: {{azure: gpu-large}}}}\n")
     [wrong] = said(plan_of("azure", f"{text}resources: {{gpus: 0, instance: {{azure: Gpu_large}}}}\n"))
     assert "'Gpu_large' is neither a machine size of Azure nor an instance type of Kubernetes" in wrong

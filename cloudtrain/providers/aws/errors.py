@@ -1,4 +1,4 @@
-"""AWS's errors in our words: what failed, in which call, why, and what to do next."""
+"""Translates errors of boto3 into ours: which call failed, where, why, and what to do next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TRY_AGAIN = "then try again"
 _WAIT = f"wait a little, {_TRY_AGAIN}"
 
 NOT_FOUND = "NotFound"
-"""The code of our error where SageMaker knows no job of that name: its own says that a value is invalid."""
+"""The code of our error for a job that does not exist: SageMaker's own code only says that a value is invalid."""
 
 _EXPIRED = {
     "ExpiredToken",
@@ -62,17 +62,20 @@ _NO_RESPONSE = (
     sdk.IncompleteReadError,
     sdk.HTTPClientError,
 )
-"""No answer came, though the request may have arrived."""
+"""No response came, but the request may have arrived: the outcome is unknown."""
 _UNREACHABLE = (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError, sdk.SSLError)
 
 
 def translated(error: Exception, call: str, region: str, *, place: str = "") -> CloudError:
-    """Our error for one of boto3's."""
+    """Our error for one of boto3's. Its `outcome` is UNKNOWN where the request may have taken effect.
+
+    `call`: the operation, such as `create_training_job`. `place`: the bucket or object it was about, if any.
+    """
     name = _camel(call)
     if isinstance(error, ClientError):
         return _from_response(error, name, region, place)
     cause = error.__cause__ or error.__context__
-    if isinstance(cause, ClientError):  # boto3's transfers wrap what S3 said
+    if isinstance(cause, ClientError):  # boto3's transfers wrap the error of S3
         return _from_response(cause, name, region, place)
     where = f"{name} in {region}"
     if isinstance(error, _STALE_LOGIN):
@@ -83,9 +86,9 @@ def translated(error: Exception, call: str, region: str, *, place: str = "") -> 
         hint = f"aws configure (or aws sso login, or set AWS_PROFILE), {_TRY_AGAIN}"
         return CloudError(f"{where}: no AWS credentials: {error}", hint=hint, code="NoCredentials")
     if isinstance(error, (sdk.ConfigParseError, sdk.ConfigNotFound)):
-        return CloudError(f"{where}: {error}", hint="look at ~/.aws/config and AWS_CONFIG_FILE", code="Config")
+        return CloudError(f"{where}: {error}", hint="check ~/.aws/config and AWS_CONFIG_FILE", code="Config")
     if isinstance(error, _UNREACHABLE):
-        hint = f"look at the network, and whether the region {region!r} is meant; {_TRY_AGAIN}"
+        hint = f"check the network, and whether the region {region!r} is meant; {_TRY_AGAIN}"
         return CloudError(f"{where}: AWS cannot be reached: {error}", hint=hint, code="Unreachable", transient=True)
     if isinstance(error, _NO_RESPONSE):
         message = f"{where}: no answer came: {error}"
@@ -97,35 +100,35 @@ def translated(error: Exception, call: str, region: str, *, place: str = "") -> 
 
 def _from_response(error: ClientError, name: str, region: str, place: str) -> CloudError:
     code = str(error.response.get("Error", {}).get("Code", ""))
-    said = str(error.response.get("Error", {}).get("Message", "")) or code
+    answer = str(error.response.get("Error", {}).get("Message", "")) or code
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
     where = f"{name} in {region}" + (f", {place}" if place else "")
     if code in _EXPIRED:
         clock = "set this machine's clock" if code == "RequestTimeTooSkewed" else "aws sso login, or new keys"
-        return CloudError(f"{where}: the credentials have expired: {said}", hint=f"{clock}, {_TRY_AGAIN}", code=code)
+        return CloudError(f"{where}: the credentials have expired: {answer}", hint=f"{clock}, {_TRY_AGAIN}", code=code)
     if code in _UNKNOWN:
-        hint = f"look at AWS_PROFILE and the keys (aws sts get-caller-identity), {_TRY_AGAIN}"
-        return CloudError(f"{where}: AWS does not accept these credentials: {said}", hint=hint, code=code)
+        hint = f"check AWS_PROFILE and the keys (aws sts get-caller-identity), {_TRY_AGAIN}"
+        return CloudError(f"{where}: AWS does not accept these credentials: {answer}", hint=hint, code=code)
     if code in _THROTTLED:
-        return CloudError(f"{where}: too many requests: {said}", hint=_WAIT, code=code, transient=True)
+        return CloudError(f"{where}: too many requests: {answer}", hint=_WAIT, code=code, transient=True)
     if status >= 500:
-        message = f"{where}: AWS failed ({code or status}): {said}"
+        message = f"{where}: AWS failed ({code or status}): {answer}"
         return CloudError(message, hint=_WAIT, code=code, transient=True, outcome=Outcome.UNKNOWN)
-    is_missing = code == "ResourceNotFound" or (code == "ValidationException" and "not found" in said.lower())
-    about = f"{where}: {code}: {said}"
-    return CloudError(about, hint=_hint(code, said, name, region), code=NOT_FOUND if is_missing else code)
+    is_missing = code == "ResourceNotFound" or (code == "ValidationException" and "not found" in answer.lower())
+    about = f"{where}: {code}: {answer}"
+    return CloudError(about, hint=_hint(code, answer, name, region), code=NOT_FOUND if is_missing else code)
 
 
-def _hint(code: str, said: str, name: str, region: str) -> str | None:
+def _hint(code: str, answer: str, name: str, region: str) -> str | None:
     if code in _DENIED:
-        return f"these credentials lack a permission: {_action(said, name)}"
+        return f"these credentials lack a permission: {_action(answer, name)}"
     if code == "NoSuchBucket":
-        return "look at aws.bucket; cloudtrain makes no bucket by itself"
+        return "check aws.bucket; cloudtrain does not create buckets"
     if code in _WRONG_REGION:
-        return f"the bucket must be in the job's own region, {region}: look at aws.bucket and aws.region"
+        return f"the bucket must be in the job's own region, {region}: check aws.bucket and aws.region"
     if code == "ResourceLimitExceeded":
-        return sagemaker_quota(said)
-    if "assume" in said.lower() and "role" in said.lower():
+        return sagemaker_quota(answer)
+    if "assume" in answer.lower() and "role" in answer.lower():
         return SAGEMAKER_TRUST
     return None
 
@@ -136,12 +139,12 @@ _S3_ACTIONS = {
     "ListObjectsV2": "s3:ListBucket",
     "PutObject": "s3:PutObject, and kms:GenerateDataKey on aws.kms_key if there is one",
 }
-"""By the Service Authorization Reference. S3 does not always say which right is missing."""
+"""After the Service Authorization Reference: S3 does not always say which permission is missing."""
 
 
-def _action(said: str, name: str) -> str:
-    """The IAM action that is missing: as AWS says it, or else as its documentation has it."""
-    denied = re.search(r"perform: ([\w-]+:\w+)(?: on resource: (\S+))?", said)
+def _action(answer: str, name: str) -> str:
+    """The missing IAM action: from the message, else from AWS's documentation."""
+    denied = re.search(r"perform: ([\w-]+:\w+)(?: on resource: (\S+))?", answer)
     if denied is None:
         return _S3_ACTIONS.get(name, f"sagemaker:{name}" if "TrainingJob" in name else f"the action {name}")
     where = " on the job's role (aws.role)" if denied[1] == "iam:PassRole" else ""
@@ -149,5 +152,5 @@ def _action(said: str, name: str) -> str:
 
 
 def _camel(call: str) -> str:
-    """`describe_training_job` as AWS spells it; other words as they are."""
+    """`DescribeTrainingJob` for `describe_training_job`; text with spaces is left as it is."""
     return call if " " in call else "".join(part.capitalize() for part in call.split("_"))

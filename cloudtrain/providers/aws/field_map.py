@@ -1,4 +1,4 @@
-"""From any place in a CreateTrainingJob body back to the field of the spec that it comes from. Pure."""
+"""Maps members of a CreateTrainingJob body to the fields of the spec that they come from. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from cloudtrain.providers.cloud.tags import tags
 
 
 def spec_path(plan: Plan, path: Keys) -> Keys:
-    """The field of the spec that a place in the body comes from; empty when it is ours alone."""
+    """The path of the field that a member of the body comes from; empty for a member that no field sets.
+
+    `path`: of the member, such as `("Tags", 3, "Value")`.
+    """
     spec = plan.spec
     head, rest = (path[0] if path else ""), path[1:]
     if head == "Environment":

@@ -1,4 +1,4 @@
-"""The image of a SageMaker job: from what a spec says to an address. Reads a recipe's files; no network."""
+"""The image of a SageMaker job: turns the spec's `image` into an address. Reads the files of a recipe; no network."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from cloudtrain.settings import Settings
 _DLC = "dlc:"
 _PLACEHOLDER = "not-set-yet"
 _NAME = r"[a-z0-9]+([._/-][a-z0-9]+)*"
-"""Of a repository, by the API reference of ECR's CreateRepository."""
+"""The pattern of a repository's name in the API reference of ECR's CreateRepository."""
 
 
 def image_of(
     image: str | Mapping[str, str], config: AwsConfig, settings: Settings, *, gpu: bool, rehearsal: bool,
     types: Sequence[str] = (),
 ) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
-    """The image, and what is wrong with it.
+    """The image and the problems with it; an image with problems may have no address.
 
-    `auto` is our own image where `aws.repository` says where to keep it, else AWS's newest PyTorch container that we
-    know.
+    `auto` is our own image if `aws.repository` is set, else the newest PyTorch container of AWS in our catalog.
+    `types`: the instance types it is for.
     """
     selected = select_image(image, "aws")
     at, address = selected
@@ -44,7 +44,7 @@ def image_of(
         return planned_build(recipe, repository), problems + wrong + mixed
     found, problems = _container(at, address, config.region, gpu=gpu)
     if platform != CLOUD_PLATFORM and not mixed:
-        hint = "aws.repository, for an image of ours that is built for them; or an image of your own"
+        hint = "aws.repository, for an image of ours that is built for ARM; or an image of your own"
         message = f"AWS's containers are built for amd64, and {types[0]} has ARM processors"
         mixed = [Issue(at, message, hint)]
     return PlannedImage(found, contents=_contents(found)), problems + mixed
@@ -62,7 +62,7 @@ def _is_address(text: str) -> bool:
 
 
 def _container(at: tuple[str | int, ...], address: str, region: str, *, gpu: bool) -> tuple[str, list[Issue]]:
-    """The address of one of AWS's own containers."""
+    """The address of one of AWS's Deep Learning Containers; empty if there is a problem."""
     if address == "auto":
         address = f"{_DLC}pytorch-{dlc_versions()[0]}"
     name, _, version = address.removeprefix(_DLC).partition("-")
@@ -78,22 +78,29 @@ def _container(at: tuple[str | int, ...], address: str, region: str, *, gpu: boo
 
 
 def repository_of(config: AwsConfig) -> tuple[str, list[Issue]]:
-    """The address to push to. A name alone is one in the account of the role, in the job's region."""
-    said = config.repository or ""
-    if not said:
+    """The address to push to, and the problems with it; the address is empty if there are any.
+
+    A name alone is a repository in the account of the role, in the job's region.
+    """
+    configured = config.repository or ""
+    if not configured:
         hint = "aws: {repository: train} in job.yaml, [aws] repository in cloudtrain.toml, or CLOUDTRAIN_AWS_REPOSITORY"
         return "", [Issue(("aws", "repository"), "is not set: no repository is configured for the image", hint)]
     account = re.match(r"arn:[\w-]+:iam::(\d{12}):", config.role)
-    name = said.partition("/")[2] if ECR.fullmatch(said) else said
+    name = configured.partition("/")[2] if ECR.fullmatch(configured) else configured
     if not re.fullmatch(_NAME, name) or "." in name.partition("/")[0]:
         hint = "its name, or ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, without a tag"
-        return "", [Issue(("aws", "repository"), f"{said!r} is not an ECR repository", hint)]
-    if name != said:
-        return said, []
+        return "", [Issue(("aws", "repository"), f"{configured!r} is not an ECR repository", hint)]
+    if name != configured:
+        return configured, []
     if account is None:
         hint = "ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, or aws.role, whose account it is in"
-        return "", [Issue(("aws", "repository"), f"{said!r} is a name alone, and no role tells its account", hint)]
+        return "", [
+            Issue(
+                ("aws", "repository"), f"{configured!r} is a name alone, and no role says which account it is in", hint
+            )
+        ]
     if not config.region:
         hint = "export CLOUDTRAIN_AWS_REGION=us-east-1, or [aws] region in cloudtrain.toml"
-        return "", [Issue(("aws", "region"), f"is not set, and the repository {said!r} is a name alone", hint)]
-    return f"{account[1]}.dkr.ecr.{config.region}.{registry_domain(config.region)}/{said}", []
+        return "", [Issue(("aws", "region"), f"is not set, and the repository {configured!r} is a name alone", hint)]
+    return f"{account[1]}.dkr.ecr.{config.region}.{registry_domain(config.region)}/{configured}", []

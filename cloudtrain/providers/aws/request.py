@@ -1,4 +1,4 @@
-"""Plan -> the CreateTrainingJob body, and the job document beside it. Pure."""
+"""Turns a plan into the body of CreateTrainingJob and the job document that is sent with it. Pure."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ SOURCE, JOB, RESUME = (f"{TAG_PREFIX}{name}" for name in ("source", "job", "resu
 JOB_FILE = "job.json"
 
 DEFAULT_VOLUME_GIB = 30
-"""Disk of types without NVMe, where the spec names none; SageMaker's own default."""
+"""The volume of types without NVMe if the spec has no disk size: SageMaker's own default."""
 
 WAIT_SECONDS = 86_400
-"""How long a spot job may wait for capacity on top of its runtime, where the spec does not say."""
+"""How long a spot job may wait for capacity, besides its runtime, if the spec has no `limits.max_wait`."""
 
 BOOTSTRAP = (
     "import os,sys,tarfile as t;m=os.environ.get('SAGEMAKER_BASE_DIR','/opt/ml')+'/';"
     "a,d=(m+p for p in sys.argv[1:]);x=t.open(a);x.extraction_filter=getattr(t,'data_filter',None);"
     "x.extractall(d);os.chdir(d);os.execl(*[sys.executable]*2,'-u','.cloudtrain')"
 )
-"""Unpacks the source and becomes the launcher. An entry of ContainerEntrypoint has at most 256 characters."""
+"""Extracts the source and becomes the launcher. An entry of ContainerEntrypoint has at most 256 characters."""
 
 _METRICS = ("loss", "val_loss", "val_accuracy", "samples_per_s")
 
@@ -49,7 +49,10 @@ def source_uri(bucket: str, digest: str) -> str:
 
 
 def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
-    """The request: `aws sagemaker create-training-job --cli-input-json` takes it as it is."""
+    """The request, a body of CreateTrainingJob: `aws sagemaker create-training-job --cli-input-json` accepts it.
+
+    `image`: the image that was built or looked up; None: the planned address.
+    """
     spec, config = plan.spec, plan.target.config_as(AwsConfig)
     aws, limits, bucket = section_of(plan), spec.limits, config.bucket
     place, address = run_uri(bucket, plan.run_id), image.address if image else plan.target.image_address
@@ -86,7 +89,7 @@ def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
         body["EnableInterContainerTrafficEncryption"] = True
     if aws.tensorboard:
         body["TensorBoardOutputConfig"] = {
-            "LocalPath": f"{ROOT}/output/data/tensorboard",  # what CLOUDTRAIN_TENSORBOARD_DIR says in the job
+            "LocalPath": f"{ROOT}/output/data/tensorboard",  # CLOUDTRAIN_TENSORBOARD_DIR in the job
             "S3OutputPath": f"{place}/tensorboard",
         }
     if aws.remote_debug:
@@ -97,14 +100,14 @@ def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
 
 
 def section_of(plan: Plan) -> AwsSection:
-    """What the spec says to this provider alone."""
+    """The spec's section `aws`."""
     from cloudtrain.providers.aws.section import AwsSection
 
     return plan.spec.section(AwsSection)
 
 
 def job_of(plan: Plan) -> JobDocument:
-    """The job document: what every platform's has, and where this one's inputs and secrets are."""
+    """The job document, with the channels of the inputs and where the secrets are stored."""
     return replace(
         job_document(plan),
         checkpoint_keep=max(MIN_KEPT_CHECKPOINTS, plan.spec.checkpoints.keep),
@@ -117,7 +120,7 @@ def job_of(plan: Plan) -> JobDocument:
 
 
 def _metrics(plan: Plan) -> dict[str, Any]:
-    # The trainer's own metrics, for the console's charts; a script's names are not known before it runs.
+    # Metrics of the shared trainer, for charts in the console; those of a script are not known before it runs.
     if plan.spec.entrypoint is not None:
         return {}
     number = r"(-?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)"
@@ -126,15 +129,15 @@ def _metrics(plan: Plan) -> dict[str, Any]:
 
 def _channels(plan: Plan, place: str) -> list[dict[str, Any]]:
     bucket = plan.target.config_as(AwsConfig).bucket
-    mine = {
+    ours = {
         SOURCE: source_uri(bucket, plan.context.source.digest),
         JOB: f"{place}/job/{json_digest(job_of(plan).to_json())[:16]}/",
     }
-    found = [_channel(name, uri, "File") for name, uri in mine.items()]
+    found = [_channel(name, uri, "File") for name, uri in ours.items()]
     for name, item in plan.spec.inputs.items():
         found.append(_channel(name, input_uri(item, plan.target.provider), _MODES[item.mode]))
     earlier = plan.context.resume_from
-    if earlier and plan.is_rehearsal:  # in S3 it would lie beside this run's own
+    if earlier and plan.is_rehearsal:  # in S3 it would be beside this run's own
         earlier = f"{run_uri(bucket, plan.context.resume_run)}/checkpoints"
     if earlier and as_folder(earlier) != _checkpoints(plan, place):
         found.append(_channel(RESUME, as_folder(earlier), "File"))
@@ -160,13 +163,13 @@ def _channel(name: str, uri: str, mode: str) -> dict[str, Any]:
 
 
 def input_uri(item: Input, provider: str) -> str:
-    """A folder ends in a slash, or it would match its neighbours' names too; what has a suffix is one object."""
+    """The S3 URI of an input. A folder's ends in a slash: S3 would match longer names with the same prefix too."""
     place = item.on(provider) or ""
     return place if single_file(item, place) else as_folder(place)
 
 
 def single_file(item: Input, place: str) -> dict[str, str]:
-    """The name of the one object that an input is, as `file`; nothing for a folder."""
+    """`{"file": NAME}` if an input is a single object, empty if it is a folder."""
     name = input_file(item, uri_parts(place)[1])
     return {"file": name} if name else {}
 
@@ -190,12 +193,12 @@ def _resources(plan: Plan) -> dict[str, Any]:
 
 
 def has_own_disk(types: Sequence[str]) -> bool:
-    """Whether any of these types has NVMe built in, which is encrypted by itself and takes no key of ours."""
+    """Whether any of these types has local NVMe disks, which are always encrypted and accept no key."""
     return any(map(local_disks, types))
 
 
 def needs_volume(types: Sequence[str]) -> bool:
-    """Whether any of these types has no disk of its own: SageMaker takes no volume size where NVMe is built in."""
+    """Whether any of these types has no local disk: with one, SageMaker does not accept a volume size."""
     return not all(map(local_disks, types))
 
 
@@ -213,6 +216,6 @@ def _stopping(plan: Plan) -> dict[str, int]:
 
 
 def uri_parts(uri: str) -> tuple[str, str]:
-    """Bucket and key of an s3:// address."""
+    """Bucket and key of an `s3://` URI; the key is empty if there is none."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     return bucket, key

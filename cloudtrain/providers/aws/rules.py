@@ -1,7 +1,7 @@
-"""SageMaker's rules across several fields, which its service model does not hold. Pure.
+"""SageMaker's rules that involve several fields, or that its service model cannot express. Pure.
 
 After the API reference of CreateTrainingJob and the developer guide (managed spot training, warm pools, instance
-preferences); the model's own limits are walked by `cloudtrain.providers.aws.shapes`.
+preferences). `cloudtrain.providers.aws.shapes` checks what the model itself says.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cloudtrain.units import exact_duration
 
 MAX_RUNTIME_SECONDS = 28 * 86_400
 MAX_DISK_GIB, QUOTA_DISK_GIB = 16_384, 1_024
-"""Of one EBS volume (gp2, the kind that SageMaker takes); and what an account may ask for until its quota is raised."""
+"""The largest EBS volume (gp2, the kind that SageMaker uses), and an account's quota before it is raised."""
 
 _KEY_ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}"
 _KEY = rf"arn:aws[a-z-]*:kms:[a-z0-9-]*:\d{{12}}:(key|alias)/[\w/-]+|alias/[\w/-]+|{_KEY_ID}"
@@ -38,20 +38,28 @@ _PARTITIONS = {
     "eu-isoe": "aws-iso-e",
     "eusc-de": "aws-eusc",
 }
-"""By what the names of their regions begin with; all others are in `aws`."""
+"""The partition of regions whose names begin so; all others are in `aws`."""
 
-_TAG_SIGNS = "_.:/=+-@"
-"""Of a tag, beside letters, numbers and spaces of all languages: SageMaker's API reference (Tag), as of 2026-11-22. The
-service model says the same by a pattern that only Java understands."""
+_TAG_PUNCTUATION = "_.:/=+-@"
+"""Allowed in a tag besides letters, numbers and spaces of all languages: SageMaker's API reference (Tag), as of
+2026-11-22. The service model has the same rule as a pattern that only Java understands."""
 
 
 def broken_rules(plan: Plan) -> list[Issue]:
-    """All of them at once, each with the field that is wrong."""
-    return [*_places(plan), *_capacity(plan), *_time(plan), *_network(plan), *_image(plan), *_names(plan)]
+    """An error for each rule that the plan breaks, with the path of the field that breaks it."""
+    return [
+        *_account(plan),
+        *_storage(plan),
+        *_capacity(plan),
+        *_time(plan),
+        *_network(plan),
+        *_image(plan),
+        *_names(plan),
+    ]
 
 
 def notes(plan: Plan) -> list[str]:
-    """What a user should know, though nothing is wrong."""
+    """Notes on a valid plan: checkpoints that are kept nevertheless, a disk that needs a raised quota."""
     kept = plan.spec.checkpoints.keep
     few = (
         [f"{MIN_KEPT_CHECKPOINTS} checkpoints are kept, not {kept}: {_WHY_KEPT}"] if kept < MIN_KEPT_CHECKPOINTS else []
@@ -67,16 +75,16 @@ def _disk_notes(plan: Plan) -> list[str]:
     if not disk or not needs_volume(types) or not QUOTA_DISK_GIB < disk / 2**30 <= MAX_DISK_GIB:
         return []
     quota = "Size of EBS volume for a training job instance"
-    return [f"a disk of {disk / 2**30:,.0f} GiB takes a raised quota ({quota!r}: {QUOTA_DISK_GIB:,} GB by default)"]
+    return [f"a disk of {disk / 2**30:,.0f} GiB needs a raised quota ({quota!r}: {QUOTA_DISK_GIB:,} GB by default)"]
 
 
-def unused_fields(plan_types: Sequence[str], *, disk: bool) -> tuple[str, ...]:
-    """Fields that this job's machines have no use for."""
-    return ("resources.disk",) if disk and not needs_volume(plan_types) else ()
+def unused_fields(types: Sequence[str], *, disk: bool) -> tuple[str, ...]:
+    """Paths of fields that have no effect on these instance types. `disk`: whether the spec has a disk size."""
+    return ("resources.disk",) if disk and not needs_volume(types) else ()
 
 
-def _places(plan: Plan) -> Iterator[Issue]:
-    config, spec = plan.target.config_as(AwsConfig), plan.spec
+def _account(plan: Plan) -> Iterator[Issue]:
+    config = plan.target.config_as(AwsConfig)
     region, role = config.region, config.role
     yield from format_issues("role", role)
     yield from format_issues("bucket", config.bucket)
@@ -85,6 +93,10 @@ def _places(plan: Plan) -> Iterator[Issue]:
     if role.startswith("arn:") and given != [partition]:
         yield Issue(("aws", "role"), f"belongs to the partition {given[0]}, the region {region} to {partition}")
     yield from _key(config.kms_key or "", region, plan.target.instances)
+
+
+def _storage(plan: Plan) -> Iterator[Issue]:
+    spec = plan.spec
     uri = spec.checkpoints.uri
     if uri is not None and not re.fullmatch(r"s3://[^/]+(/.*)?", uri):
         yield Issue(("checkpoints", "uri"), f"{uri!r} is not an S3 URI", "s3://bucket/folder/")
@@ -93,29 +105,29 @@ def _places(plan: Plan) -> Iterator[Issue]:
         hint = f"start without them: cloudtrain rerun {plan.context.resume_run} --fresh"
         yield Issue((), f"the earlier run's checkpoints are where SageMaker cannot read them: {resume}", hint)
     for name, item in spec.inputs.items():
-        place = item.on(plan.target.provider) or ""
-        if item.mode == "stream" and single_file(item, place):
+        location = item.on(plan.target.provider) or ""
+        if item.mode == "stream" and single_file(item, location):
             hint = "mode: copy; or a slash at the end, if it is a folder"
-            yield Issue(("inputs", name), f"{place} is one object; only a folder can be streamed", hint)
+            yield Issue(("inputs", name), f"{location} is one object; only a folder can be streamed", hint)
 
 
 def _key(key: str, region: str, types: Sequence[str]) -> Iterator[Issue]:
-    """Disks take a key by its id or ARN, what is written to S3 by an alias too: ResourceConfig, OutputDataConfig."""
+    """Disks accept a key's id or ARN, S3 an alias too (API reference: ResourceConfig, OutputDataConfig)."""
     at = ("aws", "kms_key")
     if key and not re.fullmatch(_KEY, key):
         hint = "its id, its ARN (arn:aws:kms:REGION:ACCOUNT:key/ID) or alias/NAME"
         yield Issue(at, f"{key!r} is not a KMS key", hint)
         return
-    there = key.split(":")[3] if key.startswith("arn:") else region
-    if there != region:
-        yield Issue(at, f"is in {there or repr(key)}, the job runs in {region}", "a key of that region")
+    key_region = key.split(":")[3] if key.startswith("arn:") else region
+    if key_region != region:
+        yield Issue(at, f"is in {key_region or repr(key)}, the job runs in {region}", "a key of that region")
     if not key or not needs_volume(types):
         return
     if has_own_disk(types):
-        message = "cannot encrypt the disks of types with and without disks of their own"
+        message = "cannot be used for types with and without local disks in one list"
         yield Issue(at, message, "name types of one kind")
     elif "alias/" in key:
-        message = f"{key!r} is an alias, and disks are encrypted by a key's id or ARN alone"
+        message = f"{key!r} is an alias, and disks can only be encrypted with a key's id or ARN"
         yield Issue(at, message, f"aws kms describe-key --key-id {key} tells both")
 
 
@@ -123,17 +135,23 @@ def _capacity(plan: Plan) -> Iterator[Issue]:
     resources, types = plan.spec.resources, plan.target.instances
     field = ("resources", "instance", plan.target.provider) if resources.instance else ("resources", "gpu")
     if resources.spot and len(types) > 1:
-        hint = "name one instance type for spot, or leave spot out and let SageMaker take the first type it has"
-        yield Issue(field, f"a choice of {len(types)} instance types cannot go with spot", hint)
+        hint = (
+            "name one instance type for spot, or leave spot out and let SageMaker take the first type that is available"
+        )
+        yield Issue(field, f"a choice of {len(types)} instance types cannot be combined with spot", hint)
     if plan.spec.section(AwsSection).keep_alive and len(types) > 1:
-        hint = "a warm pool is found again by its one instance type"
-        yield Issue(field, f"a choice of {len(types)} instance types cannot go with aws.keep_alive", hint)
+        hint = "machines that are kept are all of one instance type"
+        yield Issue(field, f"a choice of {len(types)} instance types cannot be combined with aws.keep_alive", hint)
     if resources.disk and needs_volume(types) and resources.disk > MAX_DISK_GIB * 2**30:
         message = f"{resources.disk / 2**30:,.0f} GiB are more than one volume holds: {MAX_DISK_GIB:,} GiB"
         yield Issue(("resources", "disk"), message, "a type with disks of its own, or inputs with mode: stream")
     for name in types:
         if re.match(r"ml\.(trn|inf)", name):
-            yield Issue(field, f"{name} has AWS's own chips, which need another PyTorch", "a type with GPUs or none")
+            yield Issue(
+                field,
+                f"{name} has AWS's own accelerators, which need another build of PyTorch",
+                "a type with GPUs or none",
+            )
 
 
 def _time(plan: Plan) -> Iterator[Issue]:
@@ -153,24 +171,24 @@ def _time(plan: Plan) -> Iterator[Issue]:
         return
     rows = [find_instance("aws", name) for name in plan.target.instances]
     if any(row is not None and not row.gpus for row in rows) and not plan.is_rehearsal:
-        yield Issue(at, "SageMaker limits the waiting for GPU machines and for spot only", "leave it out")
+        yield Issue(at, "SageMaker limits the waiting time of GPU machines and of spot jobs only", "leave it out")
 
 
 def _network(plan: Plan) -> Iterator[Issue]:
     config, spec = plan.target.config_as(AwsConfig), plan.spec
     if bool(config.subnets) != bool(config.security_groups):
-        missing, there = ("security_groups", "subnets") if config.subnets else ("subnets", "security_groups")
-        yield Issue(("aws", there), f"needs aws.{missing} beside it", "both, or neither")
+        missing, present = ("security_groups", "subnets") if config.subnets else ("subnets", "security_groups")
+        yield Issue(("aws", present), f"needs aws.{missing} beside it", "both, or neither")
     if spec.section(AwsSection).network_isolation:
         if dependencies_document(plan) and not spec.dependencies.vendor:
             hint = "dependencies: {vendor: true} sends the wheels with the job; none installs nothing"
             yield Issue(("aws", "network_isolation"), "keeps the nodes from the index that packages come from", hint)
         if spec.secrets:
             yield Issue(
-                ("aws", "network_isolation"), "keeps the job from asking for its secrets", "leave one of them out"
+                ("aws", "network_isolation"), "prevents the job from reading its secrets", "leave one of them out"
             )
         if spec.section(AwsSection).remote_debug:
-            yield Issue(("aws", "network_isolation"), "leaves no way in for aws.remote_debug", "leave one of them out")
+            yield Issue(("aws", "network_isolation"), "rules out aws.remote_debug", "leave one of them out")
 
 
 def _image(plan: Plan) -> Iterator[Issue]:
@@ -189,16 +207,20 @@ def _names(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     for name in spec.inputs:
         if name.startswith(TAG_PREFIX):
-            yield Issue(("inputs", name), f"names that begin with {TAG_PREFIX} are taken", "choose another name")
+            yield Issue(("inputs", name), f"names that begin with {TAG_PREFIX} are reserved", "choose another name")
     for key, value in spec.tags.items():
-        odd = [sign for sign in key + value if sign not in _TAG_SIGNS and unicodedata.category(sign)[0] not in "LNZ"]
-        if odd:
-            message = f"{odd[0]!r} is not allowed in a tag: only letters, numbers, spaces and {' '.join(_TAG_SIGNS)}"
-            yield Issue(("tags", key), message)
+        forbidden = [char for char in key + value if not _is_allowed_in_tag(char)]
+        if forbidden:
+            allowed = f"letters, numbers, spaces and {' '.join(_TAG_PUNCTUATION)}"
+            yield Issue(("tags", key), f"{forbidden[0]!r} is not allowed in a tag: only {allowed}")
         if key.lower().startswith("aws:"):
-            yield Issue(("tags", key), "names that begin with aws: belong to AWS", "choose another name")
+            yield Issue(("tags", key), "names that begin with aws: are reserved by AWS", "choose another name")
         if key.startswith(TAG_PREFIX):
-            yield Issue(("tags", key), f"names that begin with {TAG_PREFIX} are taken", "choose another name")
+            yield Issue(("tags", key), f"names that begin with {TAG_PREFIX} are reserved", "choose another name")
     for name in spec.env:
         if name.startswith(("SAGEMAKER_", "TRAINING_JOB_")) or name == "AWS_REGION":
             yield Issue(("env", name), "is reserved by SageMaker", "choose another name")
+
+
+def _is_allowed_in_tag(char: str) -> bool:
+    return char in _TAG_PUNCTUATION or unicodedata.category(char)[0] in "LNZ"

@@ -1,9 +1,9 @@
-"""Holds a value against a shape of a botocore service model: every mistake at once, before anything is sent.
+"""Validates a value against a shape of a botocore service model; reports every mistake before anything is sent.
 
-botocore itself checks required members, types and `min`, and stops there: a wrong enum value, a name that is too long
-or a pattern that does not fit are found by the service, after the upload. Patterns are full matches, as the services
-read them; one that only Java understands is skipped. No message holds more than the beginning of a value, and none at
-all of one that the model calls sensitive.
+botocore itself checks required members, types and `min` only: a wrong enum value, a name that is too long, or text that
+does not match a pattern would be found by the service, after the upload. A pattern must match the whole text, as it
+must for the services; one that only Java understands is skipped. A message shows at most the beginning of a value, and
+nothing of a value that the model marks as sensitive.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 from cloudtrain.issues import Issue, Keys, did_you_mean, nearest, warning
 
 SHOWN = 60
-"""As many characters of a value are shown; of a map's value (an environment variable, say) `SHOWN_IN_MAP`."""
+"""How many characters of a value are shown; of one in a map, such as an environment variable, `SHOWN_IN_MAP`."""
 SHOWN_IN_MAP = 40
 FEW = 6
-"""Up to so many known values are all listed."""
+"""An enum with at most this many values is listed in full."""
 
 _EXPECTED = {
     "structure": "a structure",
@@ -42,12 +42,12 @@ _EXPECTED = {
 
 
 def violations(shape: Any, value: Any) -> list[Issue]:
-    """All that is wrong with a value for this shape, such as an operation's `input_shape`; empty when nothing is.
+    """All violations of a shape, such as an operation's `input_shape`, by a value; empty if it is valid.
 
-    An issue's path leads to the member, map key or list item that is wrong. What breaks an enum, a pattern or a maximum
-    is a warning: services allow more over time, and the model may be older.
+    The path of an issue leads to the member, map key or list item that is wrong. A violation of an enum, a pattern or a
+    maximum is a warning: services allow more over time, and the model may be older.
 
-    `shape`: botocore's, or anything with the same attributes.
+    `shape`: a shape of botocore, or any object with the same attributes.
     """
     return list(_walk(shape, value, (), SHOWN))
 
@@ -80,7 +80,7 @@ def _walk(shape: Any, value: Any, path: Keys, limit: int) -> Iterator[Issue]:
 
 
 def _has_type(type_name: str, value: Any) -> bool:
-    """Whether botocore could send this value as that type. Types that are unknown here are let pass."""
+    """Whether botocore could send this value as that type. Types that are unknown here are accepted."""
     match type_name:
         case "structure" | "map":
             return isinstance(value, Mapping)
@@ -117,9 +117,9 @@ def _is_time(value: Any) -> bool:
 
 def _structure(shape: Any, value: Mapping[Any, Any], path: Keys, limit: int) -> Iterator[Issue]:
     for name in shape.metadata.get("required", ()):
-        # botocore makes the token of a request itself.
-        made = not path and shape.members[name].metadata.get("idempotencyToken")
-        if name not in value and not made:
+        # botocore generates the idempotency token itself.
+        is_generated = not path and shape.members[name].metadata.get("idempotencyToken")
+        if name not in value and not is_generated:
             yield Issue((*path, name), "is missing")
     if getattr(shape, "is_tagged_union", False) and len(value) != 1:
         yield Issue(
@@ -138,26 +138,26 @@ def _text(shape: Any, value: str, path: Keys, limit: int) -> Iterator[Issue]:
     known = shape.metadata.get("enum") or ()
     if known and value not in known:
         near = ", ".join(known if len(known) <= FEW else nearest(value[:SHOWN], known, 3))
-        places = f" ({'near: ' if len(known) > FEW else ''}{near})" if near else ""
-        yield warning(f"{shown} is none of the {len(known)} known values{places}", path=path)
+        listed = f" ({'near: ' if len(known) > FEW else ''}{near})" if near else ""
+        yield warning(f"{shown} is none of the {len(known)} known values{listed}", path=path)
         return
     wrong = list(_bounds(shape, len(value), "{} characters long", path))
     yield from wrong
     pattern = shape.metadata.get("pattern")
-    # What is too long or too short mostly breaks the pattern too: one mistake, said once.
+    # A text that is too long or too short rarely matches the pattern: that would report one mistake twice.
     if pattern and not wrong:
-        wanted = _compiled(pattern)
-        if wanted is not None and not wanted.fullmatch(value):
+        compiled = _compiled(pattern)
+        if compiled is not None and not compiled.fullmatch(value):
             yield warning(f"{shown} does not match {_shortened(pattern, 2 * SHOWN)}", path=path)
 
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """None for a pattern that is Java's alone, such as `\\p{L}`, or that its author got wrong."""
+    """The pattern; None for one that only Java understands, such as `\\p{L}`, and for an invalid one."""
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of what Python reads in another way
+        warnings.simplefilter("error")  # Python warns of syntax that it reads differently
         try:
-            return re.compile(pattern, re.ASCII)  # Java's \d, \w and \s are ASCII's
+            return re.compile(pattern, re.ASCII)  # in Java \d, \w and \s match ASCII only
         except (re.error, Warning, RecursionError, OverflowError):
             return None
 
@@ -188,7 +188,7 @@ def _document(value: Any, path: Keys) -> Iterator[Issue]:
 
 
 def _kind(value: Any) -> str:
-    """What a value is, without showing it."""
+    """The kind of a value, such as `a list`, which does not show the value itself."""
     match value:
         case None:
             return "nothing"

@@ -1,4 +1,4 @@
-"""The target that a spec and the settings mean on SageMaker: account, machines, image, price. Pure."""
+"""Resolves a spec and the settings to a SageMaker target: account, machines, image, cost. No network."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from cloudtrain.spec.model import JobSpec
 
 MAX_NODES = 500
 DEFAULT_INSTANCE = "ml.m5.xlarge"
-"""For a job without GPUs that names no type."""
+"""For a job without GPUs whose spec names no instance type."""
 
 UNUSED = ("resources.shm",)
 
 
 def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
-    """Everything that rendering needs; what is missing or impossible is listed in `problems`."""
+    """The target, with all that `render` needs; missing or impossible settings are listed in its `problems`.
+
+    `rehearsal`: placeholders replace account settings that are missing.
+    """
     resources = spec.resources
     config, reader = account(spec.section(AwsSection), settings, rehearsal=rehearsal)
     problems = list(reader.problems)
@@ -44,7 +47,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     if image.recipe and not config.repository:
         config = replace(config, placeholders=(*config.placeholders, "aws.repository"))
     own, wrong_prices = user_prices(settings.get("prices"))
-    made, wrong_limits = estimate_cost(
+    estimate, wrong_limits = estimate_cost(
         price_of("aws", types, region, own),
         resources.nodes,
         spec.limits,
@@ -74,6 +77,6 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         borrowed=reader.borrowed,
         origins={**reader.origins, "prices": settings.origins.get("prices", "")},
         gpus=gpus,
-        cost_estimate=made,
+        cost_estimate=estimate,
         problems=tuple(problems),
     )

@@ -1,4 +1,4 @@
-"""What is wrong with a request, at the spec line that it comes from: rules of ours, and SageMaker's service model."""
+"""Checks a request by our rules and SageMaker's service model; issues name the line of the spec that is the cause."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ INSTALL = 'pip install "cloudtrain[aws]"'
 
 
 def rule_issues(plan: Plan) -> list[Issue]:
-    """Rules across several fields, and every member of the request held against SageMaker's model. Imports no SDK.
+    """Broken rules, and members of the request that SageMaker's service model does not allow. Imports no SDK.
 
-    What breaks an enum, a pattern or a maximum of the model is a warning: the service may be newer than the model.
+    A violation of an enum, a pattern or a maximum is a warning: the service may be newer than the model.
     """
     found = [plan.located(issue) for issue in broken_rules(plan)]
     found += _spec_issues(plan, request_violations(body_of(plan)), found)
@@ -32,7 +32,10 @@ def rule_issues(plan: Plan) -> list[Issue]:
 
 
 def model_issues(plan: Plan) -> list[Issue]:
-    """What the boto3 that will send it refuses to send: an older one may not know all members of the request."""
+    """Members of the request that the installed boto3 would refuse to send: an older one may not know them all.
+
+    Empty for a rehearsal, which sends nothing; an error where boto3 is not installed.
+    """
     if plan.is_rehearsal:
         return []  # nothing is sent
     try:
@@ -46,30 +49,30 @@ def model_issues(plan: Plan) -> list[Issue]:
 
 
 def _spec_issues(plan: Plan, violations: list[Issue], others: list[Issue]) -> list[Issue]:
-    """Violations of the model at the spec's fields, less those of fields that other errors tell in better words."""
+    """Violations of the model at the fields of the spec, except fields that `others` has errors about already."""
     reported, issues = {other.path for other in others if other.path and other.is_error}, []
     for violation in violations:
         path = spec_path(plan, violation.path)
         if path in reported:
             continue
-        place = f"CreateTrainingJob.{violation.field}"
+        member = f"CreateTrainingJob.{violation.field}"
         if not violation.is_error:
-            place += f" in the service model of {models()}, which may be older than the service"
-        message = f"{_in_units(violation)}{_own_share(plan, violation)}  ({place})"
+            member += f" in the service model of {models()}, which may be older than the service"
+        message = f"{_in_units(violation)}{_own_share(plan, violation)}  ({member})"
         issues.append(plan.located(replace(violation, path=path, message=message)))
     return issues
 
 
 def _own_share(plan: Plan, violation: Issue) -> str:
-    """Of entries that are too many those that are not the user's: `, 10 of them cloudtrain's own`."""
+    """`, 10 of them set by cloudtrain`, if a list has too many entries and some are not the user's; else empty."""
     body = body_of(plan)
-    mine: dict[tuple[str, ...], int] = {
+    ours: dict[tuple[str, ...], int] = {
         ("Tags",): len(body["Tags"]) - len(plan.spec.tags),
         ("Environment",): len(body["Environment"]) - len(plan.spec.env),
         ("InputDataConfig",): len(body["InputDataConfig"]) - len(plan.spec.inputs),
     }
-    count = mine.get(tuple(str(key) for key in violation.path), 0)
-    return f", {count} of them cloudtrain's own" if count else ""
+    count = ours.get(tuple(str(key) for key in violation.path), 0)
+    return f", {count} of them set by cloudtrain" if count else ""
 
 
 def _in_units(violation: Issue) -> str:

@@ -1,4 +1,4 @@
-"""Azure's errors in our words: what failed, in which call, why, and what to do next."""
+"""Translates errors of Azure's SDKs into ours: which call failed, where, why, and what to do next."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _WAIT = f"wait a little, {_TRY_AGAIN}"
 _LOGIN = f"az login, {_TRY_AGAIN}"
 
 _STALE = ("AADSTS700082", "AADSTS70043", "AADSTS50173", "AADSTS50078", "AADSTS50076", "expired")
-"""What Entra ID says when one must sign in anew."""
+"""Codes and words of Entra ID for a login that has to be renewed."""
 
 _FOREIGN = ("azure", "marshmallow", "requests", "msal")
 _MARK = "(x)"
 _REFUSALS = ("ValidationException", "ValidationError", "EmptyDirectoryError")
 _NOISE = ("RequestId:", "Time:", "ErrorCode:", "Content:")
-"""What storage's messages go on with."""
+"""How further lines of the storage service's messages begin."""
 
 _MISSING = {
     "SubscriptionNotFound": ("azure.subscription", "az account list shows yours"),
@@ -39,7 +39,10 @@ _ROLES = {
 
 
 def translated(error: Exception, call: str, place: str) -> CloudtrainError:
-    """Our error for one of the SDK's. `call`: in words, `creating the job`; `place`: the workspace, or an address."""
+    """Our error for one of the SDK's. Its `outcome` is UNKNOWN where the request may have taken effect.
+
+    `call`: in words, `creating the job`; `place`: the workspace or an address, may be empty.
+    """
     if isinstance(error, CloudtrainError):
         return error
     where = f"{call} in {place}" if place else call
@@ -53,20 +56,20 @@ def translated(error: Exception, call: str, place: str) -> CloudtrainError:
             return CloudError(message, hint=_WAIT, code="Lost", transient=True, outcome=Outcome.UNKNOWN)
         if isinstance(found, (sdk.ServiceRequestError, ConnectionError)):
             message = f"{where}: Azure cannot be reached: {_one_line(found)}"
-            return CloudError(message, hint=f"look at the network; {_TRY_AGAIN}", code="Unreachable", transient=True)
+            return CloudError(message, hint=f"check the network; {_TRY_AGAIN}", code="Unreachable", transient=True)
     if any(type(found).__name__ in _REFUSALS for found in _chain(error)):
         return RefusedError(f"{where}: azure-ai-ml refuses the request: {_one_line(error)}")
     return CloudError(f"{where}: {_one_line(error)}", code=type(error).__name__)
 
 
 def is_foreign(error: Exception) -> bool:
-    """Whether an error comes from the SDK or the system, and is no bug of ours."""
+    """Whether an error comes from the SDK or the system, not from a bug of ours."""
     known = isinstance(error, (OSError, ValueError)) or type(error).__module__.partition(".")[0] in _FOREIGN
     return known or any(isinstance(found, sdk.AzureError) for found in _chain(error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it wraps: the SDK packs what a service said into errors of its own."""
+    """An error and those that it wraps: the SDK wraps the errors of the services in its own."""
     seen: set[int] = set()
     todo: list[Any] = [error]
     while todo:
@@ -79,58 +82,58 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _unauthenticated(error: sdk.ClientAuthenticationError, where: str) -> CloudError:
-    said = _one_line(error)
+    answer = _one_line(error)
     if error.status_code == 401 or any(word in str(error) for word in _STALE):
-        return CloudError(f"{where}: the credentials have expired: {said}", hint=_LOGIN, code="Expired")
+        return CloudError(f"{where}: the credentials have expired: {answer}", hint=_LOGIN, code="Expired")
     if error.status_code == 403:
         return _denied(error, where)
     hint = f"az login (or AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET), {_TRY_AGAIN}"
-    return CloudError(f"{where}: no Azure credentials: {said}", hint=hint, code="NoCredentials")
+    return CloudError(f"{where}: no Azure credentials: {answer}", hint=hint, code="NoCredentials")
 
 
 def _from_response(error: sdk.HttpResponseError, where: str) -> CloudError:
-    status, code, said = error.status_code or 0, _code(error), _one_line(error)
+    status, code, answer = error.status_code or 0, _code(error), _one_line(error)
     if status == 401:
-        return CloudError(f"{where}: Azure does not accept these credentials: {said}", hint=_LOGIN, code=code)
+        return CloudError(f"{where}: Azure does not accept these credentials: {answer}", hint=_LOGIN, code=code)
     if status == 403:
         return _denied(error, where)
     if status == 404 or code in _MISSING:
         return _not_found(error, where)
-    if "already exists" in said and "job" in said.lower():
-        return CloudError(f"{where}: {said}", code=NAME_TAKEN)
+    if "already exists" in answer and "job" in answer.lower():
+        return CloudError(f"{where}: {answer}", code=NAME_TAKEN)
     if status in (408, 429):
-        return CloudError(f"{where}: too many requests: {said}", hint=_WAIT, code=code, transient=True)
-    if code == "BlobAlreadyExists":  # of the SDK's uploads: an earlier try of its own, whose answer was lost
-        return CloudError(f"{where}: {said}", hint="try again", code=code, transient=True)
+        return CloudError(f"{where}: too many requests: {answer}", hint=_WAIT, code=code, transient=True)
+    if code == "BlobAlreadyExists":  # an earlier attempt of the SDK to upload it, whose answer was lost
+        return CloudError(f"{where}: {answer}", hint="try again", code=code, transient=True)
     if status >= 500:
-        message = f"{where}: Azure failed ({code or status}): {said}"
+        message = f"{where}: Azure failed ({code or status}): {answer}"
         return CloudError(message, hint=_WAIT, code=code, transient=True, outcome=Outcome.UNKNOWN)
-    quota = azure_quota(said) if "quota" in said.lower() else None
-    return CloudError(f"{where}: {code or status}: {said}", hint=quota, code=code or str(status))
+    quota = azure_quota(answer) if "quota" in answer.lower() else None
+    return CloudError(f"{where}: {code or status}: {answer}", hint=quota, code=code or str(status))
 
 
 def _denied(error: sdk.HttpResponseError, where: str) -> CloudError:
-    said = _one_line(error)
-    if _code(error) == "AuthenticationFailed":  # storage's word for a signature that is wrong or too old
-        message = f"{where}: the credentials have expired, or this machine's clock is wrong: {said}"
-        return CloudError(message, hint=f"look at date -u; {_LOGIN}", code="Expired")
+    answer = _one_line(error)
+    if _code(error) == "AuthenticationFailed":  # the storage service's code for an invalid or expired signature
+        message = f"{where}: the credentials have expired, or this machine's clock is wrong: {answer}"
+        return CloudError(message, hint=f"check this machine's clock with date -u; {_LOGIN}", code="Expired")
     kind = "blob" if "Microsoft.Storage" in str(error) or _is_of_storage(error) else "arm"
-    action = re.search(r"perform action '([^']+)'", said)
+    action = re.search(r"perform action '([^']+)'", answer)
     needed = f"{action[1]}: " if action else ""
     hint = (
         f"these credentials lack a role ({needed}{_ROLES[kind]}), or it was given minutes ago and is not in force yet"
     )
-    return CloudError(f"{where}: not authorized: {said}", hint=hint, code=DENIED)
+    return CloudError(f"{where}: not authorized: {answer}", hint=hint, code=DENIED)
 
 
 def _not_found(error: sdk.HttpResponseError, where: str) -> CloudError:
-    code, said = _code(error), _one_line(error)
+    code, answer = _code(error), _one_line(error)
     missing = _MISSING.get(code)
-    if missing is None and re.search(r"workspaces/[^/'\s]+'? .*not found", said, re.IGNORECASE):
+    if missing is None and re.search(r"workspaces/[^/'\s]+'? .*not found", answer, re.IGNORECASE):
         missing = _MISSING["WorkspaceNotFound"]
     if missing is None:
-        return CloudError(f"{where}: {said}", code="NotFound")
-    return CloudError(f"{where}: {said}", hint=f"look at {missing[0]}: {missing[1]}", code="NoWorkspace")
+        return CloudError(f"{where}: {answer}", code="NotFound")
+    return CloudError(f"{where}: {answer}", hint=f"check {missing[0]}: {missing[1]}", code="NoWorkspace")
 
 
 def _is_of_storage(error: sdk.HttpResponseError) -> bool:
@@ -139,14 +142,14 @@ def _is_of_storage(error: sdk.HttpResponseError) -> bool:
 
 
 def _code(error: Exception) -> str:
-    """Azure's own name for it: ARM's error code, or the storage service's."""
+    """The error code of ARM or of the storage service; empty if there is none."""
     inner = getattr(error, "error", None)
     found = getattr(inner, "code", None) or getattr(error, "error_code", None) or ""
     return str(getattr(found, "value", found))
 
 
 def _fields(text: str) -> str:
-    """`limits.timeout: Not a valid integer.`, of the JSON in JSON that azure-ai-ml makes of it; or nothing."""
+    """`limits.timeout: Not a valid integer.`, from azure-ai-ml's nested JSON; empty if the text is not of that form."""
     if not text.lstrip().startswith("Validation for"):
         return ""
     try:
@@ -161,7 +164,7 @@ def _fields(text: str) -> str:
 
 
 def _leaf(path: str, value: Any) -> str:
-    """The first thing that is said of a field."""
+    """The first message about a field, with its path."""
     if isinstance(value, dict) and value:
         name, inner = next(iter(value.items()))
         return _leaf(path if name.startswith("_") else f"{path}.{name}", inner)
@@ -169,16 +172,16 @@ def _leaf(path: str, value: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without colours."""
+    """The text without escape sequences for colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def _one_line(error: BaseException) -> str:
-    """The message in one line, without the pages of help that come with some."""
+    """The message in one line of at most 500 characters, without the help that follows in some."""
     inner = getattr(error, "error", None)
     text = str(getattr(inner, "message", None) or getattr(error, "message", None) or error)
     lines = [line.strip() for line in _plain(text).splitlines() if line.strip() and not line.startswith(_NOISE)]
-    # azure-ai-ml says "One or more fields are invalid" first, and behind a mark which and why.
+    # azure-ai-ml begins with "One or more fields are invalid"; which ones and why follow after a mark.
     marked = next((number for number, line in enumerate(lines) if line.startswith(_MARK)), 0)
     lines = [line.removeprefix(_MARK).strip() for line in lines[marked:]]
     brief = _fields(text) or " ".join(lines[:3]) or type(error).__name__

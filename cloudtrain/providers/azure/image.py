@@ -1,4 +1,4 @@
-"""The environment of an Azure ML job: from what a spec says to an image, a curated environment or a build."""
+"""The environment of an Azure ML job: turns the spec's `image` into an image, a curated environment or a build."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CURATED_TORCH, CURATED_PYTHON = "2.8.0", "3.10"
 CURATED_MORE = "azureml-core azureml-mlflow mlflow mlflow-skinny tensorboard deepspeed onnx onnxruntime azure-identity"
 """Packages of it besides the usual ones, by its documentation."""
 
-# Compiled when they are needed: a plan has no time to lose.
+# Compiled when they are needed: most plans need few of them.
 _ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
 _REGISTRY = r"azureml://registries/[\w.-]+/environments/[\w.-]+/(versions|labels)/[\w.-]+"
 _DOCKER = r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:[\w.-]{1,128})?(@sha256:[0-9a-f]{64})?"
@@ -28,10 +28,11 @@ def image_of(
     image: str | Mapping[str, str], config: AzureConfig, settings: Settings, *, gpu: bool,
     types: Sequence[str] = (),
 ) -> tuple[PlannedImage, list[Issue]]:  # fmt: skip
-    """The image or environment, in one text, and what is wrong with it.
+    """The image or environment as one text, and the problems with it.
 
-    Where `azure.repository` says where to keep them, `auto` is our own image, and a Dockerfile is built here. Else
-    `auto` is Microsoft's own environment, and Azure ML itself builds `{build: Dockerfile}`, whose path is the address.
+    If `azure.repository` is set, `auto` is our own image, and a Dockerfile is built on this machine. Otherwise `auto`
+    is Microsoft's own environment, and Azure ML itself builds `{build: Dockerfile}`, whose path is the address.
+    `types`: the instance types it is for.
     """
     selected = select_image(image, "azure")
     platform = f"linux/{architecture_of('azure', types)}"
@@ -49,7 +50,7 @@ def image_of(
 
 
 def check_image_name(image: str | Mapping[str, str]) -> list[Issue]:
-    """What is wrong with the address or the environment that a spec names."""
+    """Problems with the address or the name of an environment in a spec's `image`; empty for `auto` and builds."""
     selected = select_image(image, "azure")
     at, text = selected
     if selected.is_build or text == "auto":
@@ -61,7 +62,7 @@ def check_image_name(image: str | Mapping[str, str]) -> list[Issue]:
 def _wrong(image: str) -> tuple[str, str] | None:
     if image.startswith("dlc:"):
         hint = "one per provider: {aws: dlc:…, azure: auto}"
-        return f"{image} is AWS's own container, which Azure ML cannot pull", hint
+        return f"{image} is a container of AWS, which Azure ML cannot pull", hint
     if ".dkr.ecr." in image:
         hint = "one per provider: {aws: …, azure: myregistry.azurecr.io/train:1}"
         return f"{image} is in AWS's registry, where Azure ML cannot log in", hint
@@ -69,14 +70,14 @@ def _wrong(image: str) -> tuple[str, str] | None:
         if re.fullmatch(f"{_ASSET}|{_REGISTRY}", image):
             return None
         hint = "azureml:NAME:VERSION, azureml:NAME@latest or azureml://registries/…/environments/NAME/versions/VERSION"
-        return f"{image!r} names no environment", hint
+        return f"{image!r} does not name an environment", hint
     if not re.fullmatch(_DOCKER, image):
         return f"{image!r} is not an image address", "registry/name:tag, or azureml:NAME@latest"
     return None
 
 
 def environment_of(image: str, build: tuple[str, str] | None) -> str | dict[str, object]:
-    """The `environment` of a command job. `build`: the folder of a Dockerfile and its name in there."""
+    """The `environment` of a command job. `build`: the folder of a Dockerfile, and its path in that folder."""
     if build is not None:
         return {"build": {"path": build[0], "dockerfile_path": build[1]}}
     return image if image.startswith("azureml:") else {"image": image}

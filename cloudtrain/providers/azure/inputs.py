@@ -1,7 +1,7 @@
-"""Uploads inputs of this machine whole, into a place of the datastore that is named by their content.
+"""Uploads inputs of this machine completely, into a folder of the datastore that is named by their digest.
 
-The SDK would upload them, too, but leaves out what a .gitignore or .amlignore inside the folder says, and data folders
-often hold a .gitignore of `*`, so that they are not committed.
+The SDK could upload them too, but leaves out files that a .gitignore or .amlignore in the folder lists, and data
+folders often have a .gitignore with `*`, so that they are not committed.
 """
 
 from __future__ import annotations
@@ -28,42 +28,43 @@ UPLOADS_AT_ONCE = 8
 def with_uploaded_inputs(
     cloud: Workspace, document: Mapping[str, Any], datastore: str, cache_dir: Path, progress: Progress | None
 ) -> dict[str, Any]:
-    """The request with each path of this machine replaced by its place in the datastore; what is new is uploaded.
+    """The request, with each path of this machine replaced by the URI in the datastore that it was uploaded to.
 
-    SourceError if a file cannot be read or changes meanwhile.
+    Inputs that are there already are not uploaded again. `progress` is called with bytes. SourceError if a file cannot
+    be read or changes meanwhile; CloudError, with `Outcome.NOT_STARTED`, if an upload fails.
     """
     inputs = {}
     try:
         for name, item in document.get("inputs", {}).items():
-            here = os.path.isabs(item.get("path", ""))  # noqa: PTH117
-            place = {"path": _uploaded(cloud, item["path"], datastore, cache_dir, progress)} if here else {}
-            inputs[name] = {**item, **place}
+            is_local = os.path.isabs(item.get("path", ""))  # noqa: PTH117
+            uploaded = {"path": _uploaded(cloud, item["path"], datastore, cache_dir, progress)} if is_local else {}
+            inputs[name] = {**item, **uploaded}
     except CloudError as error:
-        error.outcome = Outcome.NOT_STARTED  # whatever became of the blob: the job was not asked for
+        error.outcome = Outcome.NOT_STARTED  # whether or not the blob was stored, the job was not requested
         raise
     return {**document, "inputs": inputs}
 
 
-def _uploaded(cloud: Workspace, place: str, datastore: str, cache_dir: Path, progress: Progress | None) -> str:
-    files = list_input(place).files
-    digest, _ = digest_input(files, place, cache_dir)
+def _uploaded(cloud: Workspace, path: str, datastore: str, cache_dir: Path, progress: Progress | None) -> str:
+    files = list_input(path).files
+    digest, _ = digest_input(files, path, cache_dir)
     container, folder = cloud.container(datastore), f"{PREFIX}/inputs/{digest}"
-    mark = f"{folder}.complete"
-    if not any(name == mark for name, _ in container.blobs(mark)):
+    complete_mark = f"{folder}.complete"
+    if not any(name == complete_mark for name, _ in container.blobs(complete_mark)):
         total, done = sum(file.about.st_size for file in files), 0
         for size in _upload(container, folder, files):
             done += size
             if progress is not None:
                 progress(done, total)
-        container.put(mark, b"")
-    single = os.path.isfile(place)  # noqa: PTH113
+        container.put(complete_mark, b"")
+    single = os.path.isfile(path)  # noqa: PTH113
     return f"azureml://datastores/{datastore}/paths/{folder}/{files[0].path if single else ''}"
 
 
 def _upload(container: BlobContainer, folder: str, files: list[InputFile]) -> Iterator[int]:
-    """Store all files; yields the bytes of each that is there."""
+    """Upload all files, several at once; yields the size in bytes of each that is done."""
 
-    def one(file: InputFile) -> int:
+    def upload_one(file: InputFile) -> int:
         try:
             container.upload(f"{folder}/{file.path}", Path(file.place))
             unchanged = stamp(os.stat(file.place)) == stamp(file.about)  # noqa: PTH116
@@ -78,7 +79,7 @@ def _upload(container: BlobContainer, folder: str, files: list[InputFile]) -> It
 
     with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
         try:
-            yield from pool.map(one, files)
+            yield from pool.map(upload_one, files)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -1,4 +1,4 @@
-"""Plan -> the command-job document of Azure ML, and the job document in it. Pure."""
+"""Turns a plan into the command-job document of Azure ML, with the job document in it. Pure."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 
 RESUME = "cloudtrain_resume"
-"""The input that brings an earlier run's checkpoints."""
+"""The name of the input with the checkpoints of an earlier run."""
 
 OUTPUTS = {
     "output": "CLOUDTRAIN_OUTPUT_DIR",
     "model": "CLOUDTRAIN_MODEL_DIR",
     "checkpoints": "CLOUDTRAIN_CHECKPOINT_DIR",
 }
-"""The outputs, each with the variable in which the launcher finds its path."""
+"""Outputs -> the variable that tells the launcher the path."""
 
 STORING_SECONDS = 60
-"""So long before Azure ML ends the job without a word, and the grace period besides, it stops by itself: its last
-checkpoint is to be stored, too."""
+"""Azure ML ends a job at its time limit without a signal. The job stops by itself this many seconds and its grace
+period earlier, so that its last checkpoint can be stored."""
 
 BOOTSTRAP = (
     f"import os,sys,tarfile as t;x=t.open('{ARCHIVE}');x.extraction_filter=getattr(t,'data_filter',None);"
     "x.extractall('code');os.chdir('code');os.execl(*[sys.executable]*2,'-u','.cloudtrain')"
 )
-"""Unpacks the source and becomes the launcher."""
+"""Extracts the source and becomes the launcher."""
 
 _MOUNTS = {"DATASET_MOUNT_ATTRIBUTE_CACHE_TTL": "1000"}
-"""Milliseconds. Mounts otherwise remember for ever what a file was like, or that there was none: and so would miss
-what other nodes have saved, and a stop. After "Access data in a job" in Microsoft's documentation."""
+"""Milliseconds. By default mounts cache for ever what a file was like, or that it did not exist, and would miss the
+files of other nodes and the request to stop. After "Access data in a job" in Microsoft's documentation."""
 
 _MODES = {"copy": "download", "stream": "ro_mount"}
 _TYPES = {
@@ -76,7 +76,10 @@ def code_folder(data_dir: str, digest: str) -> str:
 
 
 def document_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
-    """The request: `az ml job create -f` takes it as it is."""
+    """The request, a command-job document: `az ml job create -f` accepts it.
+
+    `image`: the image that was built or looked up; None: the planned address.
+    """
     spec, config = plan.spec, plan.target.config_as(AzureConfig)
     azure = section_of(plan)
     inputs, address = _inputs(plan), image.address if image else plan.target.image_address
@@ -90,7 +93,7 @@ def document_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any
         "command": _command(list(inputs)),
         "environment": environment_of(address, _build(plan)),
         "resources": _resources(plan),
-        # One process per node, which is our launcher: without it each node would be a world of its own.
+        # One process per node, our launcher. Without it each node would train on its own.
         "distribution": {"type": "pytorch", "process_count_per_instance": 1},
         "inputs": inputs,
         "outputs": _outputs(plan),
@@ -116,14 +119,14 @@ def document_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any
 
 
 def section_of(plan: Plan) -> AzureSection:
-    """What the spec says to this provider alone."""
+    """The spec's section `azure`."""
     from cloudtrain.providers.azure.section import AzureSection
 
     return plan.spec.section(AzureSection)
 
 
 def job_of(plan: Plan) -> JobDocument:
-    """The job document: what every platform's has, where secrets are, and when the job stops by itself."""
+    """The job document, with where the secrets are stored, and when the job stops by itself."""
     seconds = plan.target.cost_estimate.max_seconds if plan.target.cost_estimate else 0
     margin = plan.target.grace_seconds + STORING_SECONDS
     return replace(
@@ -134,32 +137,32 @@ def job_of(plan: Plan) -> JobDocument:
 
 
 def input_name(name: str) -> str:
-    """An input's name as Azure ML takes it. The spec keeps names apart that differ in this alone."""
+    """An input's name as Azure ML accepts it: a spec cannot have two names that differ in this alone."""
     return name.replace("-", "_")
 
 
 def input_uri(item: Input, plan: Plan) -> str:
-    """Where an input lies: an address, or the absolute path of a folder or file here, which is uploaded."""
-    place = item.on(plan.target.provider) or ""
-    if "://" in place and not place.startswith("azureml://registries/"):
-        return place if input_file(item, place) or item.type in ("model", "triton_model") else as_folder(place)
-    if is_address(place):
-        return place
-    return os.path.normpath(Path(plan.context.folder) / Path(place).expanduser())
+    """The URI of an input, or the absolute path of a folder or file of this machine, which will be uploaded."""
+    location = item.on(plan.target.provider) or ""
+    if "://" in location and not location.startswith("azureml://registries/"):
+        return location if input_file(item, location) or item.type in ("model", "triton_model") else as_folder(location)
+    if is_address(location):
+        return location
+    return os.path.normpath(Path(plan.context.folder) / Path(location).expanduser())
 
 
-def is_address(place: str) -> bool:
-    """Whether it is an address in a cloud, or a registered data asset, and not a path of this machine."""
-    return "://" in place or place.startswith("azureml:")
+def is_address(location: str) -> bool:
+    """Whether it is a URI or a registered data asset, and not a path of this machine."""
+    return "://" in location or location.startswith("azureml:")
 
 
 def _command(inputs: list[str]) -> str:
-    """For the nodes' shell: the paths that only a node knows, as variables; then the launcher takes its place."""
+    """A shell command that exports the paths, which only a node knows, and replaces itself by the launcher."""
     variables = {name: f"${{{{outputs.{output}}}}}" for output, name in OUTPUTS.items()}
     for name in inputs:
         variable = "CLOUDTRAIN_RESUME_DIR" if name == RESUME else f"CLOUDTRAIN_INPUT_{name.upper()}"
         variables[variable] = f"${{{{inputs.{name}}}}}"
-    # In double quotes, which serve whether the place is put in as it is or as a variable of the shell.
+    # Double quotes are right both for a path and, in rehearsals, for a variable of the shell.
     exports = " ".join(f'{name}="{value}"' for name, value in variables.items())
     return f'export {exports} && exec python3 -u -c "{BOOTSTRAP}"'
 
@@ -172,7 +175,7 @@ def _inputs(plan: Plan) -> dict[str, Any]:
         kind = _TYPES[item.type or ("file" if single else "folder")]
         found[input_name(name)] = {"type": kind, "path": place, "mode": _MODES[item.mode]}
     earlier = plan.context.resume_from
-    if earlier and plan.is_rehearsal:  # in a datastore it would lie beside this run's own
+    if earlier and plan.is_rehearsal:  # in a datastore it would be beside this run's own
         earlier = f"{run_uri(plan.target.config_as(AzureConfig).datastore, plan.context.resume_run)}/checkpoints"
     if earlier and as_folder(earlier) != _checkpoints(plan):
         found[RESUME] = {"type": "uri_folder", "path": as_folder(earlier), "mode": "ro_mount"}
@@ -191,9 +194,9 @@ def _checkpoints(plan: Plan) -> str:
 
 
 def _properties(plan: Plan) -> dict[str, str]:
-    """What a job never loses again, tags can change: which submission it is of, and the commit.
+    """Properties cannot be changed later, as tags can: which submission created the job, and the commit.
 
-    Without a commit here the SDK would tell the git facts of the current folder, its remote's address with them.
+    Without a commit the SDK would add git facts of the current folder, among them the URL of its remote.
     """
     commit = plan.context.git_commit or "unknown"
     return {"cloudtrain-planned": f"{plan.context.time:.3f}", "mlflow.source.git.commit": commit}
@@ -210,7 +213,7 @@ def _resources(plan: Plan) -> dict[str, Any]:
 
 
 def _build(plan: Plan) -> tuple[str, str] | None:
-    """The folder of the Dockerfile that Azure ML is to build, and its name in there."""
+    """The folder of the Dockerfile that Azure ML is to build, and its path in that folder; None for no such build."""
     image = plan.spec.image
     if isinstance(image, str) or "build" not in image or (plan.target.image and plan.target.image.recipe):
         return None
@@ -223,5 +226,5 @@ def _service(name: str, ssh_key: str | None) -> dict[str, str]:
 
 
 def as_variable(document: dict[str, Any]) -> str:
-    """JSON in one line in which Azure ML finds no placeholder of its own."""
+    """JSON in one line, in which no text looks like a placeholder `${{…}}` of Azure ML."""
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).replace("${{", "$\\u007b{")

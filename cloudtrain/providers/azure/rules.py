@@ -1,4 +1,4 @@
-"""What Azure ML refuses, or would only find out with the job running, as rules of the plan. Pure.
+"""Rules for a plan: what Azure ML refuses, or would only notice once the job is running. Pure.
 
 After the command job's YAML schema, the naming rules of Azure resources, and "Manage and increase quotas and limits"
 (a job's longest life, sizes of tags) in Microsoft's documentation.
@@ -23,11 +23,11 @@ from cloudtrain.units import exact_duration
 MAX_RUNTIME_SECONDS, MAX_SPOT_SECONDS = 21 * 86_400, 7 * 86_400
 TAGS, TAG_NAME_CHARACTERS, TAG_CHARACTERS = 50, 100, 1000
 OWN_TAGS = 11
-"""As many as `cloudtrain.providers.cloud.tags.tags` may add."""
+"""The most that `cloudtrain.providers.cloud.tags.tags` adds."""
 JOB_BYTES = 100_000
-"""Of the job document, which is sent in a variable; Linux takes 128 KiB in one."""
+"""The largest job document, which is sent in a variable; Linux limits one to 128 KiB."""
 
-# Compiled when they are needed: a plan has no time to lose.
+# Compiled when they are needed: most plans need few of them.
 _DATASTORE = r"azureml://datastores/[a-zA-Z0-9_]+/paths/.*"
 _LONG_PATH = r"azureml://subscriptions/[^/]+/resource[gG]roups/[^/]+/workspaces/[^/]+/datastores/.+"
 _REGISTRY = r"azureml://registries/[^/]+/data/[^/]+/(versions|labels)/[^/]+/?"
@@ -35,15 +35,15 @@ _ASSET = r"azureml:[\w.-]+(:[\w.-]+|@[\w.-]+)"
 _VAULT = r"[a-zA-Z][a-zA-Z0-9-]{2,23}|https://[a-zA-Z0-9.-]+(:\d+)?/secrets"
 _KEYVAULT = rf"keyvault:({_VAULT})/[0-9a-zA-Z-]{{1,127}}(/[0-9a-f]{{32}})?(#.+)?"
 _INSTANCE_TYPE = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
-"""Of Kubernetes compute: the name of a resource there, by the rules of Kubernetes for object names."""
+"""The name of an instance type of Kubernetes compute, by the rules of Kubernetes for names of objects."""
 _PUBLIC_KEY = r"(ssh-(rsa|ed25519)|ecdsa-sha2-\S+) \S+( .*)?"
 _RESERVED = (
     r"AZUREML_((ROOT_)?RUN_\w+|ARM_\w+|EXPERIMENT_\w+|WORKSPACE_\w+|(\w+_)?(SERVICE_)?ENDPOINT|PARAMETER_\w+"
     r"|SWEEP_\w+|DATAREFERENCE_\w+|NODE_COUNT|PROCESS_NAME|CR_NODE_RANK)|AZURE_ML_(INPUT|OUTPUT)_\w+"
 )
-"""What the service tells a job: its run, workspace and inputs. Other AZUREML_ variables are switches of Microsoft's
-runtime and libraries, which its own examples set: deepspeed-training of azureml-examples sets three of them."""
-_PLATFORMS = {
+"""Variables that the service sets: the run, the workspace and the inputs. Other AZUREML_ variables are options of
+Microsoft's runtime and libraries, and may be set: the example deepspeed-training of azureml-examples sets three."""
+_SET_BY_AZURE = {
     "MASTER_ADDR",
     "MASTER_PORT",
     "WORLD_SIZE",
@@ -56,38 +56,38 @@ _PLATFORMS = {
 
 
 def broken_rules(plan: Plan) -> list[Issue]:
-    """All of them at once, each with the field that is wrong."""
-    single = [*format_issues(plan.target.config_as(AzureConfig)), *check_image_name(plan.spec.image), *_size(plan)]
-    return [*single, *_places(plan), *_machines(plan), *_time(plan), *_services(plan), *_names(plan)]
+    """An error for each rule that the plan breaks, with the path of the field that breaks it."""
+    found = [*format_issues(plan.target.config_as(AzureConfig)), *check_image_name(plan.spec.image), *_size(plan)]
+    return [*found, *_locations(plan), *_machines(plan), *_time(plan), *_services(plan), *_names(plan)]
 
 
 def notes(plan: Plan) -> list[str]:
-    """What a user should know, though nothing is wrong."""
+    """Notes on a valid plan: machine types that are not tried, low priority, an unknown price."""
     resources, types, found = plan.spec.resources, plan.target.instances, []
     config = plan.target.config_as(AzureConfig)
     if len(types) > 1 and not config.compute:
         found.append(f"Azure ML takes one machine type: {types[0]}; the others are not tried")
     if resources.spot and config.compute:
-        found.append(f"whether the machines of {config.compute} are low-priority is the cluster's own setting")
+        found.append(f"whether the machines of {config.compute} are low-priority is a setting of the cluster")
     if plan.target.cost_estimate and plan.target.cost_estimate.price is None and not config.location:
         found.append("azure.location is not set, and prices depend on it")
     return found
 
 
-def _places(plan: Plan) -> Iterator[Issue]:
+def _locations(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     for name, item in spec.inputs.items():
-        place = item.on(plan.target.provider) or ""
+        location = item.on(plan.target.provider) or ""
         at = ("inputs", name)
-        if place.startswith("azureml://") and not re.fullmatch(f"{_DATASTORE}|{_LONG_PATH}|{_REGISTRY}", place):
-            yield Issue(at, f"{place} is not a datastore path", "azureml://datastores/NAME/paths/FOLDER/")
-        elif place.startswith("azureml:") and "://" not in place and not re.fullmatch(_ASSET, place):
-            yield Issue(at, f"{place} names no data asset", "azureml:NAME:VERSION or azureml:NAME@latest")
-        elif "://" in place and ("?" in place or re.match(r"https://[^/]*@", place, re.IGNORECASE)):
+        if location.startswith("azureml://") and not re.fullmatch(f"{_DATASTORE}|{_LONG_PATH}|{_REGISTRY}", location):
+            yield Issue(at, f"{location} is not a datastore path", "azureml://datastores/NAME/paths/FOLDER/")
+        elif location.startswith("azureml:") and "://" not in location and not re.fullmatch(_ASSET, location):
+            yield Issue(at, f"{location} does not name a data asset", "azureml:NAME:VERSION or azureml:NAME@latest")
+        elif "://" in location and ("?" in location or re.match(r"https://[^/]*@", location, re.IGNORECASE)):
             hint = "a datastore of the workspace keeps the key: azureml://datastores/NAME/paths/…"
             yield Issue(at, "holds a password or a query, such as a signature; a plan holds no secret", hint)
-        elif item.mode == "stream" and not is_address(place):
-            yield Issue(at, f"{place} is uploaded first, and cannot be streamed from here", "mode: copy")
+        elif item.mode == "stream" and not is_address(location):
+            yield Issue(at, f"{location} is uploaded first, and cannot be streamed from this machine", "mode: copy")
     uri = spec.checkpoints.uri
     if uri is not None and (not re.fullmatch(_DATASTORE, uri) or not _is_folder(uri.partition("/paths/")[2])):
         hint = "azureml://datastores/NAME/paths/FOLDER/"
@@ -96,9 +96,9 @@ def _places(plan: Plan) -> Iterator[Issue]:
     if resume and not resume.startswith("azureml://") and not plan.is_rehearsal:
         hint = f"start without them: cloudtrain rerun {plan.context.resume_run} --fresh"
         yield Issue((), f"the earlier run's checkpoints are where Azure ML cannot read them: {resume}", hint)
-    for name, places in spec.secrets.items():
-        kept = places.get(plan.target.provider, "")
-        if kept and not re.fullmatch(_KEYVAULT, kept):
+    for name, stores in spec.secrets.items():
+        stored = stores.get(plan.target.provider, "")
+        if stored and not re.fullmatch(_KEYVAULT, stored):
             yield Issue(("secrets", name), "is not a Key Vault secret", "keyvault:VAULT/NAME")
 
 
@@ -122,11 +122,13 @@ def _machines(plan: Plan) -> Iterator[Issue]:
             yield Issue(at, f"{name!r} is not an Azure VM size", hint)
     if azure.tier and compute:
         yield Issue(
-            ("azure", "tier"), "is a queue of serverless machines, and azure.compute names a cluster", "leave one out"
+            ("azure", "tier"), "is a queue of serverless machines, but azure.compute names a cluster", "leave one out"
         )
     if azure.tier and resources.spot:
         yield Issue(
-            ("azure", "tier"), "stands beside resources.spot, which is a tier of its own", "leave one of them out"
+            ("azure", "tier"),
+            "cannot be combined with resources.spot, which is a tier of its own",
+            "leave one of them out",
         )
     if resources.shm and resources.shm < 2**20:
         yield Issue(("resources", "shm"), "is less than a MiB", "such as 16 GiB")
@@ -160,7 +162,7 @@ def _services(plan: Plan) -> Iterator[Issue]:
             ("azure", "services"), "ssh needs your public key", "azure.ssh_key: the content of ~/.ssh/id_ed25519.pub"
         )
     if key and "ssh" not in azure.services:
-        yield Issue(("azure", "ssh_key"), "is of no use without the service ssh", "azure.services: [ssh]")
+        yield Issue(("azure", "ssh_key"), "has no effect without the service ssh", "azure.services: [ssh]")
     if key and not re.fullmatch(_PUBLIC_KEY, key.strip()):
         yield Issue(("azure", "ssh_key"), "is not a public key", "one line that begins with ssh-ed25519 or ssh-rsa")
 
@@ -169,16 +171,16 @@ def _names(plan: Plan) -> Iterator[Issue]:
     spec = plan.spec
     for name in spec.inputs:
         if input_name(name).lower().partition("_")[0] == "cloudtrain":
-            yield Issue(("inputs", name), "names that begin with cloudtrain are taken", "choose another name")
+            yield Issue(("inputs", name), "names that begin with cloudtrain are reserved", "choose another name")
     for section, name in [*(("env", name) for name in spec.env), *(("secrets", name) for name in spec.secrets)]:
-        if name in _PLATFORMS or re.fullmatch(_RESERVED, name, re.IGNORECASE):
+        if name in _SET_BY_AZURE or re.fullmatch(_RESERVED, name, re.IGNORECASE):
             yield Issue((section, name), "is reserved by Azure ML", "choose another name")
     if len(spec.tags) > TAGS - OWN_TAGS:
-        message = f"{len(spec.tags)} tags and up to {OWN_TAGS} of cloudtrain's own are more than a job has: {TAGS}"
+        message = f"{len(spec.tags)} tags and up to {OWN_TAGS} set by cloudtrain are more than a job can have: {TAGS}"
         yield Issue(("tags",), message)
     for key, value in spec.tags.items():
         if key.startswith(TAG_PREFIX):
-            yield Issue(("tags", key), f"names that begin with {TAG_PREFIX} are taken", "choose another name")
+            yield Issue(("tags", key), f"names that begin with {TAG_PREFIX} are reserved", "choose another name")
         if len(key) > TAG_NAME_CHARACTERS or not key:
             yield Issue(("tags", key), f"a tag's name has 1 to {TAG_NAME_CHARACTERS} characters, this one {len(key)}")
         if len(value) > TAG_CHARACTERS:
@@ -189,4 +191,4 @@ def _size(plan: Plan) -> Iterator[Issue]:
     size = len(as_variable(job_of(plan).to_json()).encode("utf-8", "replace"))
     if size > JOB_BYTES:
         hint = "put long values into a file in the source folder"
-        yield Issue(("args",), f"{size} bytes are more than a job can carry ({JOB_BYTES})", hint)
+        yield Issue(("args",), f"{size} bytes are more than can be sent with a job ({JOB_BYTES})", hint)

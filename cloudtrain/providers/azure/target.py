@@ -1,4 +1,4 @@
-"""The target that a spec and the settings mean on Azure ML: workspace, machines, environment, price. Pure."""
+"""Resolves a spec and the settings to an Azure ML target: workspace, machines, environment, cost. No network."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cloudtrain.settings import Settings
 from cloudtrain.spec.model import JobSpec, Resources
 
 MAX_NODES = 100
-"""Of one distributed job, by the documentation's table of limits."""
+"""The most nodes of a distributed job, by the table of limits in Microsoft's documentation."""
 
 DEFAULT_INSTANCE = "Standard_DS3_v2"
-"""For a job without GPUs that names no type."""
+"""For a job without GPUs whose spec names no machine size."""
 
 PRICED_LOCATION = "eastus"
-"""Whose prices are shown for a job of which nobody has said in which workspace it is to run."""
+"""The location whose prices are shown if no workspace is configured."""
 
 DEFAULT_MAX_RUNTIME_SECONDS = 86_400
 """Azure ML itself would let a job run for weeks."""
@@ -31,25 +31,25 @@ UNUSED = ("resources.disk", "limits.max_wait", "limits.retries")
 
 
 def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
-    """Everything that rendering needs; what is missing or impossible is listed in `problems`.
+    """The target, with all that `render` needs; missing or impossible settings are listed in its `problems`.
 
-    Which machines a cluster has is known to the workspace only: unless the spec names their type, so is their price.
-    On Kubernetes a type is the name of one of the cluster's own instance types.
+    Only the workspace knows which machines a cluster has, so that their price is unknown unless the spec names their
+    size. On Kubernetes a size is the name of one of the cluster's own instance types.
     """
     resources = spec.resources
     config, reader = account(spec.section(AzureSection), settings, rehearsal=rehearsal)
     problems = list(reader.problems)
     named = resources.instance.get("azure", ())
     of_cluster = config.compute and not named
-    types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _choice(resources, named)
+    types, gpus, wrong = ((), resources.gpus or 0, []) if of_cluster else _select(resources, named)
     if config.compute and named and not is_azure_size(named[0]) and resources.gpus is None:
-        message = f"how many GPUs {named[0]} has is known to the cluster {config.compute} alone"
-        wrong.append(Issue(("resources", "instance", "azure"), message, "say resources.gpus, 0 for none"))
-    unknown = "azure.workspace" in config.placeholders  # then nobody can say where it is
-    location = config.location or (PRICED_LOCATION if unknown else "")
+        message = f"how many GPUs {named[0]} has is known only to the cluster {config.compute}"
+        wrong.append(Issue(("resources", "instance", "azure"), message, "set resources.gpus, 0 for none"))
+    is_unknown = "azure.workspace" in config.placeholders
+    location = config.location or (PRICED_LOCATION if is_unknown else "")
     image, wrong_image = image_of(spec.image, config, settings, gpu=gpus > 0, types=types)
     own, wrong_prices = user_prices(settings.get("prices"))
-    made, wrong_limits = estimate_cost(
+    estimate, wrong_limits = estimate_cost(
         price_of("azure", types[:1], location, own),
         resources.nodes,
         spec.limits,
@@ -60,9 +60,9 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         wrong_limits = [
             replace(issue, hint=f"{issue.hint}; prices are known once azure.location is set") for issue in wrong_limits
         ]
-    # A wrong name has no price either: the rules report that it is wrong.
-    untold = rehearsal or wrong or (not config.compute and any(not is_azure_size(name) for name in types))
-    problems += wrong + wrong_image + wrong_prices + ([] if untold else wrong_limits)
+    # A misspelt size has no price either, but the rules report that it is misspelt.
+    skips_limits = rehearsal or wrong or (not config.compute and any(not is_azure_size(name) for name in types))
+    problems += wrong + wrong_image + wrong_prices + ([] if skips_limits else wrong_limits)
     return Target(
         provider="azure",
         contract="azureml",
@@ -83,11 +83,11 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
         borrowed=reader.borrowed,
         origins={**reader.origins, "prices": settings.origins.get("prices", "")},
         gpus=gpus,
-        cost_estimate=made,
+        cost_estimate=estimate,
         problems=tuple(problems),
     )
 
 
-def _choice(resources: Resources, named: tuple[str, ...]) -> tuple[tuple[str, ...], int, list[Issue]]:
+def _select(resources: Resources, named: tuple[str, ...]) -> tuple[tuple[str, ...], int, list[Issue]]:
     gpus, gpu = resources.gpus, resources.gpu
     return select_instances("azure", gpus=gpus, gpu=gpu, named=named, default=DEFAULT_INSTANCE)

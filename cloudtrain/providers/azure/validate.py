@@ -1,4 +1,4 @@
-"""What is wrong with a plan for Azure ML, at the spec line that it comes from, and what stands in the way here."""
+"""Checks a plan for Azure ML and the files that it would upload; issues name the line of the spec that is the cause."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from cloudtrain.providers.cloud.notes import idle_note, image_notes, rehearsal_n
 from cloudtrain.source.inputs import MAX_NAMED, input_problem, list_input
 
 BUILD_FILES, BUILD_BYTES = 100, 1_000_000
+"""The most that Azure ML accepts as the folder of a Dockerfile."""
 INSTALL = 'pip install "cloudtrain[azure]"'
 
 
 def rule_issues(plan: Plan) -> list[Issue]:
-    """Azure ML's rules, and what is to be uploaded. Imports no SDK."""
+    """Broken rules of Azure ML, and problems with the files to be uploaded. Imports no SDK."""
     found = [*map(plan.located, broken_rules(plan)), *_uploads(plan)]
     messages = [*rehearsal_notes(plan), *notes(plan), *image_notes(plan), *idle_note(plan)]
     if not plan.is_rehearsal and not _has_sdk():
@@ -27,14 +28,14 @@ def rule_issues(plan: Plan) -> list[Issue]:
 
 
 def local_issues(plan: Plan) -> list[Issue]:
-    """Whether the SDK is there that will send it."""
+    """An error if the SDK that sends the request is not installed; empty for a rehearsal, which sends nothing."""
     if plan.is_rehearsal or _has_sdk():
         return []
     return [Issue((), "azure-ai-ml is not installed", INSTALL)]
 
 
 def _uploads(plan: Plan) -> list[Issue]:
-    """What is to be uploaded from this machine, and is not there or too large."""
+    """Problems with the inputs and the Dockerfile of this machine: missing, empty or too large."""
     found: list[Issue] = []
     document = document_of(plan)
     environment = document["environment"]
@@ -44,7 +45,7 @@ def _uploads(plan: Plan) -> list[Issue]:
         found += map(plan.located, _build_issues(dockerfile))
         for name in (".amlignore", ".gitignore"):
             if (dockerfile.parent / name).is_file():
-                message = f"azure-ai-ml leaves out of the build what {dockerfile.parent / name} says"
+                message = f"azure-ai-ml leaves out of the build the files that {dockerfile.parent / name} lists"
                 found.append(warning(message, ".dockerignore is for builds"))
     for name in plan.spec.inputs if not plan.is_rehearsal else ():
         item = document["inputs"][input_name(name)]
@@ -58,7 +59,7 @@ def _uploads(plan: Plan) -> list[Issue]:
 
 
 def _build_issues(dockerfile: Path) -> list[Issue]:
-    """What keeps Azure ML from building it: by its limits, 100 files of 1 MB in all beside a Dockerfile."""
+    """Why Azure ML cannot build this Dockerfile: with its folder it is limited to `BUILD_FILES` and `BUILD_BYTES`."""
     at = ("image", "build")
     if not dockerfile.is_file():
         return [Issue(at, f"no such file: {dockerfile}")]
@@ -66,7 +67,7 @@ def _build_issues(dockerfile: Path) -> list[Issue]:
     for count, path in enumerate((path for path in dockerfile.parent.rglob("*") if path.is_file()), 1):
         size += path.stat().st_size
         if count > BUILD_FILES or size > BUILD_BYTES:
-            break  # it may be the folder of a whole project, and a plan has no time to lose
+            break  # it may be the folder of a large project
     else:
         problems = list_input(str(dockerfile.parent)).problems
         return [Issue(at, f"{dockerfile.parent}: {', '.join(problems[:MAX_NAMED])}")] if problems else []
@@ -75,6 +76,6 @@ def _build_issues(dockerfile: Path) -> list[Issue]:
 
 
 def _has_sdk() -> bool:
-    """Looked for without importing any of it, not even the packages around it."""
-    around = find_spec("azure")
-    return around is not None and any(Path(p, "ai", "ml").is_dir() for p in around.submodule_search_locations or ())
+    """Whether azure-ai-ml is installed; found without importing it or the packages that contain it."""
+    azure = find_spec("azure")
+    return azure is not None and any(Path(p, "ai", "ml").is_dir() for p in azure.submodule_search_locations or ())

@@ -27,7 +27,7 @@ ROWS = [
     row(
         "input of a reserved name",
         "1:10",
-        "inputs.cloudtrain-job: names that begin with cloudtrain- are taken",
+        "inputs.cloudtrain-job: names that begin with cloudtrain- are reserved",
         job="inputs: {cloudtrain-job: 's3://b/x/'}\n",
     ),
     row(
@@ -39,7 +39,7 @@ ROWS = [
     limit(
         "nineteen inputs",
         "1:1",
-        "inputs: has 21 items, at most 20, 2 of them cloudtrain's own",
+        "inputs: has 21 items, at most 20, 2 of them set by cloudtrain",
         job="inputs:\n" + many(19, "n#: s3://b/n#/"),
     ),
     limit(
@@ -55,7 +55,7 @@ ROWS = [
     limit(
         "a hundred and one variables",
         "1:1",
-        "env: has 101 entries, at most 100, 1 of them cloudtrain's own",
+        "env: has 101 entries, at most 100, 1 of them set by cloudtrain",
         job="env:\n" + many(100, "V#: x"),
     ),
     row(
@@ -73,13 +73,13 @@ ROWS = [
     row(
         "tag of AWS's own",
         "1:8",
-        "tags.aws:team: names that begin with aws: belong to AWS",
+        "tags.aws:team: names that begin with aws: are reserved by AWS",
         job="tags: {'aws:team': x}\n",
     ),
     row(
         "tag of ours",
         "1:8",
-        "tags.cloudtrain-run: names that begin with cloudtrain- are taken",
+        "tags.cloudtrain-run: names that begin with cloudtrain- are reserved",
         job="tags: {cloudtrain-run: x}\n",
     ),
     row("tag with a strange character", "1:8", "tags.team", "'€' is not allowed in a tag", job="tags: {team: 'a€b'}\n"),
@@ -87,7 +87,7 @@ ROWS = [
     limit(
         "too many tags",
         "1:1",
-        "tags: has 58 items, at most 50, 8 of them cloudtrain's own",
+        "tags: has 58 items, at most 50, 8 of them set by cloudtrain",
         job="tags:\n" + many(50, "t#: x"),
     ),
     row(

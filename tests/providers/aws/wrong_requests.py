@@ -79,9 +79,9 @@ ROWS = [
         "a count that no type of any model has", "1:13", "no aws instance type has 7 GPUs", job="resources: {gpus: 7}\n"
     ),
     row(
-        "AWS's own chips",
+        "AWS's own accelerators",
         "1:24",
-        "ml.trn1.2xlarge has AWS's own chips",
+        "ml.trn1.2xlarge has AWS's own accelerators",
         job="resources: {instance: {aws: ml.trn1.2xlarge}}\nlimits: {max_runtime: 1 h}\n",
     ),
     row(
@@ -94,13 +94,13 @@ ROWS = [
     row(
         "spot with a choice of types",
         "1:24",
-        "a choice of 2 instance types cannot go with spot",
+        "a choice of 2 instance types cannot be combined with spot",
         job="resources: {instance: {aws: [ml.g5.xlarge, ml.g6.xlarge]}, gpus: 1, spot: true}\n",
     ),
     row(
         "spot with a choice of GPUs",
         "1:22",
-        "a choice of 2 instance types cannot go with spot",
+        "a choice of 2 instance types cannot be combined with spot",
         job="resources: {gpus: 8, gpu: [H100, A100-40GB], spot: true}\n",
     ),
     row(
@@ -112,7 +112,7 @@ ROWS = [
     row(
         "kept machines with a choice of types",
         "1:24",
-        "cannot go with aws.keep_alive",
+        "cannot be combined with aws.keep_alive",
         job="resources: {instance: {aws: [ml.g5.xlarge, ml.g6.xlarge]}, gpus: 1}\naws: {keep_alive: 10 min}\n",
     ),
     limit("kept too long", "1:7", "aws.keep_alive", "is 7 h, at most 6 h", job="aws: {keep_alive: 7 h}\n"),
@@ -132,7 +132,7 @@ ROWS = [
     row(
         "waiting for a CPU machine",
         "1:10",
-        "limits.max_wait: SageMaker limits the waiting for GPU machines",
+        "limits.max_wait: SageMaker limits the waiting time of GPU machines",
         job="limits: {max_wait: 1 h}\n",
     ),
     row(
@@ -267,13 +267,13 @@ ROWS = [
     row(
         "secrets without network",
         "2:7",
-        "aws.network_isolation: keeps the job from asking for its secrets",
+        "aws.network_isolation: prevents the job from reading its secrets",
         job="secrets: {TOKEN: {aws: 'ssm:token'}}\naws: {network_isolation: true}\n",
     ),
     row(
         "a shell without network",
         "1:7",
-        "aws.network_isolation: leaves no way in",
+        "aws.network_isolation: rules out aws.remote_debug",
         job="aws: {network_isolation: true, remote_debug: true}\n",
     ),
     # image

@@ -228,7 +228,7 @@ def test_what_the_sdk_makes_of_a_build_context_is_told_before(cloud: AzureCloud,
     (folder / "docker" / ".gitignore").write_text("*.bin\n")
     plan = cloudtrain.plan(cloudtrain.load({**JOB, "image": {"build": "docker/Dockerfile"}}), "azure")
     messages = [found.message for found in rule_issues(plan)]
-    assert f"azure-ai-ml leaves out of the build what {folder}/docker/.gitignore says" in messages
+    assert f"azure-ai-ml leaves out of the build the files that {folder}/docker/.gitignore lists" in messages
     (folder / "docker" / "link").symlink_to("gone")
     assert f"{folder}/docker: link is a broken link (gone)" in [found.message for found in rule_issues(plan)]
 

@@ -19,9 +19,9 @@ echo "To re-authenticate, please run: az login" >&2
 exit 1
 """
 WORDS = {
-    "a wrong subscription": ("subscription '99999999-0000-0000-0000-000000000000'", "look at azure.subscription"),
-    "a wrong resource group": ("Resource group 'nowhere'", "look at azure.resource_group"),
-    "a wrong workspace": ("workspaces/nowhere", "look at azure.workspace"),
+    "a wrong subscription": ("subscription '99999999-0000-0000-0000-000000000000'", "check azure.subscription"),
+    "a wrong resource group": ("Resource group 'nowhere'", "check azure.resource_group"),
+    "a wrong workspace": ("workspaces/nowhere", "check azure.workspace"),
     "an expired token": ("the credentials have expired: The access token", "hint: az login"),
     "an expired login": ("the credentials have expired: DefaultAzureCredential", "hint: az login"),
     "nobody logged in": ("no Azure credentials", "hint: az login (or AZURE_CLIENT_ID"),
@@ -29,8 +29,8 @@ WORDS = {
     "no variables": ("Environment variables are not fully configured", "hint: az login (or AZURE_CLIENT_ID"),
     "a missing role": ("not authorized", "jobs/write: AzureML Data Scientist on the workspace"),
     "a missing role of storage": ("not authorized", "Storage Blob Data Contributor on the workspace's storage account"),
-    "an expired signature": ("or this machine's clock is wrong", "hint: look at date -u; az login"),
-    "no network": ("Azure cannot be reached", "hint: look at the network"),
+    "an expired signature": ("or this machine's clock is wrong", "hint: check this machine's clock with date -u; az login"),
+    "no network": ("Azure cannot be reached", "hint: check the network"),
 }
 
 

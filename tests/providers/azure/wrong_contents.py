@@ -9,14 +9,14 @@ ROWS = [
     row(
         "AWS's container",
         "1:1",
-        "image: dlc:pytorch-2.8 is AWS's own container",
+        "image: dlc:pytorch-2.8 is a container of AWS",
         "azure: auto}",
         job="image: dlc:pytorch-2.8\n",
     ),
     row(
         "AWS's container for Azure",
         "1:9",
-        "image.azure: dlc:pytorch-2.8 is AWS's own",
+        "image.azure: dlc:pytorch-2.8 is a container of AWS",
         job="image: {azure: 'dlc:pytorch-2.8', aws: auto}\n",
     ),
     row(
@@ -28,13 +28,13 @@ ROWS = [
     row(
         "environment without a version",
         "1:1",
-        "image: 'azureml:mine' names no environment",
+        "image: 'azureml:mine' does not name an environment",
         job="image: azureml:mine\n",
     ),
     row(
         "environment of half a registry",
         "1:1",
-        "names no environment",
+        "does not name an environment",
         job="image: azureml://registries/azureml/environments/acpt\n",
     ),
     row(
@@ -98,7 +98,7 @@ ROWS = [
     row(
         "data asset without a version",
         "1:10",
-        "inputs.train: azureml:mnist names no data asset",
+        "inputs.train: azureml:mnist does not name a data asset",
         job="inputs: {train: 'azureml:mnist'}\n",
     ),
     row(
@@ -185,7 +185,7 @@ ROWS = [
     row(
         "tag of ours",
         "1:8",
-        "tags.cloudtrain-run: names that begin with cloudtrain- are taken",
+        "tags.cloudtrain-run: names that begin with cloudtrain- are reserved",
         job="tags: {cloudtrain-run: x}\n",
     ),
     row("tag without a name", "1:8", "a tag's name has 1 to 100 characters, this one 0", job="tags: {'': x}\n"),
@@ -204,7 +204,7 @@ ROWS = [
     row(
         "too many tags",
         "1:1",
-        "tags: 41 tags and up to 11 of cloudtrain's own are more than a job has: 50",
+        "tags: 41 tags and up to 11 set by cloudtrain are more than a job can have: 50",
         job="tags:\n" + many(41, "t#: x"),
     ),
     row(
@@ -223,7 +223,7 @@ ROWS = [
         "arguments that do not fit",
         "2:1",
         "args: ",
-        "bytes are more than a job can carry (100000)",
+        "bytes are more than can be sent with a job (100000)",
         job=f"entrypoint: -m train\nargs: [{'x' * 99_900}]\n",
     ),
     # ways into the job
@@ -238,7 +238,7 @@ ROWS = [
     row(
         "a key without ssh",
         "1:9",
-        "azure.ssh_key: is of no use without the service ssh",
+        "azure.ssh_key: has no effect without the service ssh",
         job="azure: {ssh_key: ssh-ed25519 AAAA me}\n",
     ),
     row(

@@ -100,13 +100,13 @@ ROWS = [
     row(
         "spot with a tier",
         "2:9",
-        "azure.tier: stands beside resources.spot, which is a tier of its own",
+        "azure.tier: cannot be combined with resources.spot, which is a tier of its own",
         job="resources: {gpus: 1, spot: true}\nazure: {tier: basic}\n",
     ),
     row(
         "a tier for a cluster",
         "1:9",
-        "azure.tier: is a queue of serverless machines, and azure.compute names a cluster",
+        "azure.tier: is a queue of serverless machines, but azure.compute names a cluster",
         job="azure: {tier: basic, compute: my-cluster}\n" + HOUR,
     ),
     row(
