@@ -1,4 +1,4 @@
-"""The commands about images: build one on this machine, push one to where a cloud pulls from."""
+"""The commands `cloudtrain image`: build an image on this machine, push it to a registry, remove old ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ from cloudtrain.errors import UsageError
 if TYPE_CHECKING:
     from cloudtrain.images.recipe import Recipe
 
-_OURS = ("--build-arg", "--build-context", "--file", "--output", "--platform", "--push", "--tag", "--target")
+_RESERVED_OPTIONS = (
+    "--build-arg",
+    "--build-context",
+    "--file",
+    "--output",
+    "--platform",
+    "--push",
+    "--tag",
+    "--target",
+)
 _what = click.argument("what", default="cuda", metavar="[cuda|cpu|DOCKERFILE]")
 _arguments = click.option(
     "--arg", "args", multiple=True, metavar="NAME=VALUE", help="An argument of the build, after those of the settings."
@@ -58,7 +67,7 @@ def build_command(
     from cloudtrain.images.recipe import LOCAL
     from cloudtrain.submission.build import build
 
-    what, options = _sorted(what, options)
+    what, options = _split(what, options)
     recipe = _recipe(what, args, platform or "")
     names = (*((f"{LOCAL}:{recipe.kind}",) if recipe.kind else ()), *tags)
     name = build(recipe, names=names, options=options)
@@ -78,13 +87,13 @@ def build_command(
 Examples:
   cloudtrain image push --provider aws                        to aws.repository of the settings
   cloudtrain image push cpu --to 127.0.0.1:5000/train         to any registry
-  cloudtrain image push --provider aws --again -- --pull      built anew on today's base""",
+  cloudtrain image push --provider aws --again -- --pull      built again on today's base image""",
 )
 @_what
 @_options
 @_arguments
 @click.option("--to", "repository", metavar="REPOSITORY", help="Where to, without a tag; default: the provider's.")
-@click.option("--tag", metavar="TAG", help="The tag there; default: one that stands for its content.")
+@click.option("--tag", metavar="TAG", help="The tag there; default: one made from its content.")
 @click.option("--again", is_flag=True, help="Build and push also if that tag is there already.")
 @_platform
 @click.option("--provider", metavar="NAME", help="Whose repository, as the settings say: aws or azure.")
@@ -101,13 +110,13 @@ def push_command(
     from cloudtrain.images.selection import CLOUD_PLATFORM
     from cloudtrain.submission.images import ensure_pushed
 
-    what, options = _sorted(what, options)
+    what, options = _split(what, options)
     where = repository or _repository(provider)
     if without_tag(where) != where:
         raise UsageError(f"{where} ends in a tag or a digest", hint=f"--to {without_tag(where)} --tag TAG")
     recipe = _recipe(what, args, platform or CLOUD_PLATFORM)
     bar = progress_bar("pushing image", bytes_=True)
-    again |= tag not in (None, recipe.tag)  # only our own tags stand for a content
+    again |= tag not in (None, recipe.tag)  # only our own tags are made from the content
     address = ensure_pushed(recipe, f"{where}:{tag or recipe.tag}", bar, again=again, options=options)
     if as_json:
         print_json({"image": address, "tag": tag or recipe.tag, "inputs": f"sha256:{recipe.digest}"})
@@ -120,8 +129,8 @@ def push_command(
     epilog="""\b
 Examples:
   cloudtrain image prune                       what was built more than 7 days ago
-  cloudtrain image prune --older-than 0s       all that no container uses
-  cloudtrain image prune --dry-run             only say what would go""",
+  cloudtrain image prune --older-than 0s       all images that no container uses
+  cloudtrain image prune --dry-run             only print what would be removed""",
 )
 @click.option("--older-than", "age", default="7 d", metavar="TIME", show_default=True, help="Since it was built.")
 @click.option("--dry-run", is_flag=True, help="Remove nothing.")
@@ -147,18 +156,20 @@ def prune_command(age: str, dry_run: bool, as_json: bool) -> None:
     verb = "would be" if dry_run else "are"
     total = sum({each.id: each.size for each in removed if each.goes}.values())
     print_message(
-        f"{len(removed)} names {verb} removed, images of {format_size(total)} in all (layers that others share stay)"
+        f"{len(removed)} names {verb} removed, images of {format_size(total)} in all (shared layers are kept)"
     )
 
 
-def _sorted(what: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """What to build, and docker's options. UsageError for those that make another image, which its name would not tell.
+def _split(what: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """What to build, and the options of `docker build`. UsageError for an option that would make another image.
 
-    A first word after `--` is an option where nothing is named before it.
+    click takes the first word after `--` for the argument `what` if that is not given.
     """
     if what.startswith("-"):
         what, options = "cuda", (what, *options)
-    wrong = [word for word in options if word.partition("=")[0] in _OURS or re.match("-[A-Za-z]*[fot]", word)]
+    wrong = [
+        word for word in options if word.partition("=")[0] in _RESERVED_OPTIONS or re.match("-[A-Za-z]*[fot]", word)
+    ]
     if wrong:
         hint = "before the --: a Dockerfile's path, --arg NAME=VALUE, --platform or --tag; no other context, no output"
         raise UsageError(f"{wrong[0]} among docker's options", hint=hint)
@@ -183,7 +194,7 @@ def _recipe(what: str, args: tuple[str, ...], platform: str) -> Recipe:
 
 
 def _repository(provider: str | None) -> str:
-    """The one that the settings name for a provider. UsageError when they name none."""
+    """The repository that the settings have for a provider. UsageError if they have none."""
     from cloudtrain.providers import get_provider
     from cloudtrain.settings import load_settings
 

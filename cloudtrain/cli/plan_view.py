@@ -1,4 +1,4 @@
-"""A plan for people: what runs where, from which source, within which limits; and how two requests differ."""
+"""Shows a plan: what runs where, from which source, at what cost and limits; and the difference of two requests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def place(plan: Plan) -> str:
 
 
 def _machines(plan: Plan) -> str:
-    """The instance types in order of preference, each with what it has."""
+    """The instance types in order of preference, each with its GPUs and network."""
     described = []
     for name in _types(plan):
         row = find_instance(plan.target.provider, name)
@@ -64,12 +64,12 @@ _NETWORKS = {"efa": "EFA", "infiniband": "InfiniBand"}
 
 
 def _types(plan: Plan) -> tuple[str, ...]:
-    """The instance types that may be taken."""
+    """The instance types that the provider may use."""
     return plan.target.instances if plan.target.tries_all_instances else plan.target.instances[:1]
 
 
 def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
-    """The plan in a few lines."""
+    """The plan in a few lines of text: command, account, image, source, inputs, limits, cost, notes on `issues`."""
     spec, source = plan.spec, plan.context.source
     world = spec.resources.nodes * plan.processes
     what = spec.entrypoint or "the shared trainer"
@@ -97,21 +97,21 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
     lines += [f"  {'set by':<8} {one_line(f'{path}  ← {origin}')}" for path, origin in _set_elsewhere(plan)]
     lines += [f"  note: {indented(note, 8)}" for note in start_notes(plan, issues)]
     errors = sum(issue.is_error for issue in issues)
-    lines += [f"  refused  submit would not start it: {count(errors, 'error')}"] if errors else []
+    lines += [f"  refused  submit would refuse it: {count(errors, 'error')}"] if errors else []
     return "\n".join(lines)
 
 
 def _input(plan: Plan, item: Input) -> str:
-    """Where an input lies, and in what shape the job will find it; a guess is said to be one."""
-    place = plan.target.location_for(item.uri) or ""
+    """Where an input is, and whether the job gets a file or a folder; a guess is marked as one."""
+    location = plan.target.location_for(item.uri) or ""
     if plan.target.contract == "plain":
-        return place
+        return location
     if item.type is not None:
-        return f"{place}  ({item.type})"
-    if "://" not in place and not place.startswith("azureml:"):
-        return place  # of this machine: it is what it is
-    guess = "one file, by its suffix" if file_name(place) else "a folder, as it has no file's suffix"
-    return f"{place}  ({guess}; type: says otherwise)"
+        return f"{location}  ({item.type})"
+    if "://" not in location and not location.startswith("azureml:"):
+        return location  # on this machine it is known what it is
+    guess = "one file, by its suffix" if file_name(location) else "a folder, as it has no suffix"
+    return f"{location}  ({guess}; set type: if not)"
 
 
 def _packages(plan: Plan) -> str:
@@ -132,7 +132,7 @@ def _packages(plan: Plan) -> str:
 
 
 def _borrowed(plan: Plan) -> list[str]:
-    """What of the account neither the spec nor the settings say: it was taken from the cloud's own tools."""
+    """Account settings that come from the cloud's own tools, because neither the spec nor the settings have them."""
     return [f"{path} {value}  ← {plan.origins.get(path, '')}" for path, value in plan.target.borrowed.items()]
 
 
@@ -148,13 +148,13 @@ def _kind(plan: Plan) -> str:
 
 
 def cost(plan: Plan) -> list[str]:
-    """The price per hour, and the most that it can come to."""
+    """The price per hour and the highest cost in US dollars, one line each; the reason if there is none."""
     estimate = plan.target.cost_estimate
     if estimate is None or plan.is_rehearsal:
         return ["nothing: it runs here"]
     if estimate.price is None:
         machines = next(iter(_types(plan)), f"the machines of {plan.target.cluster}")
-        return [f"unknown: no price of {machines} in {plan.target.where} is at hand{_kept(estimate)}"]
+        return [f"unknown: no price of {machines} in {plan.target.where} is known{_kept(estimate)}"]
     age = estimate.age_days(plan.context.time)
     old = f"price of {estimate.price.as_of}" if estimate.price.as_of else "price"
     old += f", {age} days old" if age is not None and age >= 0 else ""
@@ -173,7 +173,7 @@ def cost(plan: Plan) -> list[str]:
 
 
 def _kept(estimate: CostEstimate) -> str:
-    """What it costs that machines are kept for the next job, which is billed as work is."""
+    """The cost of machines that are kept for the next job; empty if none are."""
     if not estimate.kept_seconds:
         return ""
     usd = f": {estimate.kept_usd:.2f} USD of that" if estimate.kept_usd is not None else ""
@@ -193,9 +193,9 @@ def _limits(plan: Plan) -> str:
 
 
 def _set_elsewhere(plan: Plan) -> list[tuple[str, str]]:
-    """Fields that come from a flag: what the file alone does not tell."""
+    """Fields that a flag sets, with that flag: they are not in the file."""
     flags = [(path, origin) for path, origin in plan.origins.items() if origin.startswith("--")]
-    # A field's own origin is that of the section around it too, which tells nothing more.
+    # The section around a field has the same origin, and need not be shown too.
     return [(path, origin) for path, origin in flags if not any(_is_around(path, other) for other, _ in flags)]
 
 
@@ -204,9 +204,10 @@ def _is_around(path: str, other: str) -> bool:
 
 
 def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
-    """A unified diff of two requests and their job documents, no line when they are the same.
+    """A unified diff of two requests and their job documents; empty if they are equal.
 
-    What differs each time is left out: run ids, and the time of planning. A file holds a request alone.
+    Run ids and times of planning, which always differ, are left out. `against`: a run, or a JSON file with a request
+    alone. UsageError if the file is not JSON, RunNotFound if there is no such run.
     """
     from difflib import unified_diff
 
@@ -231,7 +232,7 @@ def difference(plan: Plan, against: str, data_dir: str | None) -> list[str]:
 
 
 def _id_of(document: Any) -> str:
-    """The run id that a request speaks of."""
+    """The run id in a request of any provider; empty if there is none."""
     named = document if isinstance(document, dict) else {}
     return str(named.get("run_id") or named.get("TrainingJobName") or named.get("name") or "")
 

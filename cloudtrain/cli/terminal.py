@@ -1,12 +1,12 @@
-"""The one place from which anything is printed: what a terminal would obey, or reorder, is made visible first.
+"""Prints all output. Characters that would control the terminal, or reorder the text, are escaped first.
 
-Much of what is shown was written by others: log lines, metric names, exceptions, file names, a spec from a repository.
-Control characters, the second set of them (C1), line separators, and marks that turn the direction of text are shown as
-escapes such as `\\x1b` and `\\u202e`, wherever the output goes: a pipe may lead to a terminal as well.
+Much of the output is untrusted: log lines, metric names, exceptions, file names, a spec from a repository. Control
+characters (C0 and C1), line separators and marks that change the direction of text are shown as escapes such as
+`\\x1b` and `\\u202e`, also in a pipe, which may end at a terminal.
 
-Colours (SGR sequences) of a program's log lines stay, where our own colours are shown: they can dress nothing but that
-very line, as it is reset at its end, and training programs often show their progress with them. Everywhere else they
-are escaped, so that only we can colour a plan or a verdict; where no colours are shown they are left out.
+Colours (SGR sequences) in a program's log lines are kept where our own colours are shown: training programs use them
+for progress, and they cannot affect other lines, because they are reset at the end of each. They are removed where no
+colours are shown. In any other output they are escaped, so that only our own code can colour a plan or a result.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ STATE_COLOURS = {
     "stopping": "yellow",
 }
 _OURS = re.compile(f"(\x1b\\[3[0-7]m(?:{'|'.join(STATE_COLOURS)})\x1b\\[0m)")
-"""All the colours that we print ourselves: a state in its own."""
+"""The only coloured text of our own: the name of a state."""
 
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls, C1 among them
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction: marks, embeddings, overrides, isolates
-    "\u2028\u2029\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"  # line ends, and invisible characters
-    "\U000e0000-\U000e007f\ud800-\udfff]"  # tags; halves of characters
+    "\u2028\u2029\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"  # line separators, and invisible characters
+    "\U000e0000-\U000e007f\ud800-\udfff]"  # tags; unpaired surrogates
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RESET = "\x1b[0m"
 
 
 def printable(text: str) -> str:
-    """The text with all that a terminal would obey as escapes; lines, tabs and our own painted states stay."""
+    """The text with control characters escaped; line ends, tabs and our own coloured states are kept."""
     return "".join(part if at % 2 else _UNSAFE.sub(_escaped, part) for at, part in enumerate(_OURS.split(text)))
 
 
 def one_line(text: str) -> str:
-    """The same, line ends too: for a cell or a row, below which others' words must not begin a line of their own."""
+    """The text with control characters and line ends escaped, for a cell or a row of our output."""
     return printable(text.replace("\n", "\\n"))
 
 
 def indented(text: str, by: int) -> str:
-    """A text of several lines, all but the first indented, so that none can be taken for a line of ours."""
+    """The text with control characters escaped, and all lines but the first indented by `by` spaces."""
     return printable(text).replace("\n", "\n" + " " * by)
 
 
 def log_text(text: str, *, colours: bool) -> str:
-    """A line of a program's log; of what it has overwritten itself, as progress bars do, the last is shown."""
+    """A line of a program's log. If it overwrites itself, as progress bars do, the last text is shown."""
     text = text.rstrip("\r")
     parts = _COLOUR.split(text[text.rfind("\r") + 1 :])
     marks = _COLOUR.findall(text[text.rfind("\r") + 1 :])
@@ -69,40 +69,40 @@ def log_text(text: str, *, colours: bool) -> str:
 
 
 def write(text: str = "", *, err: bool = False) -> None:
-    """Print a text of ours, in which there may be words of others."""
+    """Print a text on stdout, or on stderr with `err`, with control characters escaped."""
     click.echo(printable(text), err=err, color=coloured(sys.stderr if err else sys.stdout))
 
 
-def write_log(mark: str, text: str, *, err: bool = False) -> None:
-    """Print a line of a program's log behind a mark of ours."""
+def write_log(prefix: str, text: str, *, err: bool = False) -> None:
+    """Print a line of a program's log after a prefix of ours, on stdout, or on stderr with `err`."""
     colours = coloured(sys.stderr if err else sys.stdout)
-    click.echo(one_line(mark) + log_text(text, colours=colours), err=err, color=colours)
+    click.echo(one_line(prefix) + log_text(text, colours=colours), err=err, color=colours)
 
 
 def write_json(value: Any, *, indent: int | None = 2) -> None:
-    """JSON on stdout and nothing else; what is unsafe is escaped in JSON's own way, so that its value stays.
+    """Print JSON on stdout. Control characters are escaped as JSON has it, so that the value is not changed.
 
-    It is YAML too, as which some clouds' tools read it.
+    The result is YAML too, which some clouds' tools read.
     """
     click.echo(_UNSAFE.sub(_escaped_in_json, json.dumps(value, indent=indent, ensure_ascii=False)))
 
 
 def bar(done: float, total: float, width: int = 16) -> str:
-    """`━━━━────`: how much of something is done, in so many characters."""
+    """`━━━━────`: a progress bar of `width` characters. ZeroDivisionError if `total` is 0."""
     filled = round(width * min(1.0, done / total))
     return "━" * filled + "─" * (width - filled)
 
 
 def redraw(text: str) -> None:
-    """Draw over the line that stands on the terminal's stderr; an empty text takes it away."""
+    """Replace the current line on stderr, which is a terminal; an empty text clears it."""
     sys.stderr.write("\r\x1b[K" + (f"  {one_line(text)}" if text else ""))
     sys.stderr.flush()
 
 
 def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], None]:
-    """A callback that draws a bar on stderr when there is much to do; silent for small jobs and without a terminal.
+    """A callback that draws a progress bar on stderr, if that is a terminal and the work takes more than half a second.
 
-    It is called with how many files, or bytes, are done, and of how many.
+    It is called with the number of files done and their total; with `bytes_`, of bytes.
     """
     started = time.monotonic()
     shown = False
@@ -119,7 +119,7 @@ def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], No
 
 
 def coloured(stream: Any) -> bool:
-    """Whether colours are shown there."""
+    """Whether colours are shown on a stream: a terminal, without NO_COLOR and TERM=dumb."""
     return (
         stream is not None
         and bool(stream.isatty())

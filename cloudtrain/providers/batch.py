@@ -1,7 +1,7 @@
-"""A provider for places that take a job by one call and tell of it by others: batch queues, machines, schedulers.
+"""The base of providers for batch queues, schedulers and single machines: they implement six calls of their platform.
 
-Such a provider says how its platform does six things. How a run's events, log and end come of them is the same for
-all of them, and is here: what an interrupted submission has come to, each log line once, the cause of a failure.
+The rest is the same for all of them and is here: whether an interrupted submission started the job, each log line
+once, the cause of a failure.
 """
 
 from __future__ import annotations
@@ -31,51 +31,51 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.planning.plan import Plan
 
 LONGEST_LINE = 1 << 20
-"""Bytes after which a line that has not ended is taken for one."""
+"""Bytes after which an unfinished line of a log is taken as a line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobStatus:
-    """How a job stands, by its platform."""
+    """The state of a job, as its platform reports it."""
 
     phase: str
-    """What the platform says of it, in words: `waiting in the queue`, `running`; of one that has ended `exit code 137`.
+    """The platform's state in words: `waiting in the queue`, `running`; after the end, `exit code 137`.
 
-    The last is shown as the reason of a failure, where no node has reported one."""
+    It is shown as the reason of a failure if no node has reported one."""
     has_ended: bool
-    """Whether all of its processes are over, and all of its log can be read."""
+    """Whether all of its processes have ended, and all of its log can be read."""
 
 
 class BatchProvider(Provider):
-    """The part of a provider that is the same for all such platforms. A job has the name of its run."""
+    """A provider whose platform has jobs with names: a job has the name of its run."""
 
     @abstractmethod
     def submit_job(self, run: RunFolder, request: Request, archive: Path) -> None:
-        """Start the job of a run; nothing, if it is there already: asked twice, a job runs once.
+        """Start the job of a run, unless it exists already: called twice, it starts one job.
 
-        `archive`: the source, a .tar.gz. CloudError with `Outcome.UNKNOWN` if it is not known whether it is there
-        now; any other error means that nothing was started.
+        `archive`: the source, a .tar.gz. CloudError with `Outcome.UNKNOWN` if it is unknown whether the job exists now;
+        any other error means that nothing was started.
         """
 
     @abstractmethod
     def job_status(self, run: RunFolder) -> JobStatus | None:
-        """How the job of a run stands; None if there is none. CloudError if that is not known."""
+        """The state of a run's job; None if there is no such job. CloudError if the platform does not say."""
 
     @abstractmethod
     def read_log(self, run: RunFolder, node: int, offset: int) -> bytes:
-        """What the launcher of a node has printed, from this byte on: some of it, if it is much. CloudError."""
+        """The output of a node's launcher from byte `offset` on, or the first part of it. CloudError if it fails."""
 
     @abstractmethod
     def stop_job(self, run: RunFolder) -> None:
-        """Ask the job to stop, once or several times: SIGTERM to its launchers, or what stands for it. CloudError."""
+        """Ask the job to stop, by SIGTERM to its launchers or in another way; repeatable. CloudError if it fails."""
 
     @abstractmethod
     def job_folder(self, run: RunFolder) -> str:
-        """The absolute path of the folder that has the job's `model`, `output` and `checkpoints`, on its machine."""
+        """The absolute path, on the job's machine, of the folder with its `model`, `output` and `checkpoints`."""
 
     @abstractmethod
     def download(self, run: RunFolder, name: str, file: IO[bytes]) -> None:
-        """Write one of these folders to a file as a .tar.gz; nothing, if it is not there. CloudError."""
+        """Write one of these folders to a file as .tar.gz; nothing if it does not exist. CloudError if it fails."""
 
     def start(
         self,
@@ -86,13 +86,13 @@ class BatchProvider(Provider):
         progress: Progress | None,  # noqa: ARG002
         record: Record,
     ) -> dict[str, Any]:
-        """Write down that the job may exist from now on, and submit it."""
+        """Record that the job may exist from now on, then submit it; returns the reference to it."""
         record(Observation(events=[events.Creating(time=time.time())]))
         self.submit_job(run, request, archive)
         return {"name": run.run_id}
 
     def observe(self, run: RunFolder, state: RunState) -> Iterator[Observation]:
-        """How the job stands, its new lines, and its end when all of its log is here."""
+        """The job's phase, its new log lines, and its end once all of its log has been read."""
         if state.has_ended:
             return
         status = self.job_status(run)
@@ -112,7 +112,7 @@ class BatchProvider(Provider):
             yield Observation(events=[ended_event(state, _outcome(state, status), time.time())])
 
     def stop(self, run: RunFolder, state: RunState, record: Record) -> bool:
-        """Ask the job to stop, if it exists; where that is not known yet, find out first."""
+        """Ask the job to stop if it exists; if that is unknown, find out first. False: not possible yet."""
         if state.ref is None:
             record(Observation(events=self._reconciled(run, self.job_status(run))))
         if state.ref is None:
@@ -130,15 +130,15 @@ class BatchProvider(Provider):
         progress: Progress | None,  # noqa: ARG002
         note: Note,
     ) -> list[str]:
-        """Download and extract, as if the archives were anybody's."""
+        """Download and extract the folders; returns the names of those that exist. The archives are not trusted."""
         found = []
         for name in names:
             with NamedTemporaryFile(dir=folder.parent) as file:
                 self.download(run, name, file)
                 file.flush()
                 roots = (f"{self.job_folder(run)}/{name}",)
-                is_there = Path(file.name).stat().st_size > 0
-                if is_there and extract(Path(file.name), folder / name, roots, note, name):
+                exists = Path(file.name).stat().st_size > 0
+                if exists and extract(Path(file.name), folder / name, roots, note, name):
                     found.append(name)
         return found
 
@@ -149,7 +149,7 @@ class BatchProvider(Provider):
     def _lines(
         self, run: RunFolder, nodes: int, positions: Positions, *, whole: bool
     ) -> Generator[LogPart, None, bool]:
-        """What is new of all nodes' logs. `whole`: nothing comes any more, so a last line may lack its end."""
+        """New lines of all nodes' logs. `whole`: the logs are complete, so that a last line may lack its end."""
         for node in range(nodes):
             stream = f"node-{node}"
             at = int(positions.get(stream, {}).get("bytes", 0))
@@ -166,10 +166,10 @@ class BatchProvider(Provider):
 def program_output(
     argv: Sequence[str], data: bytes = b"", out: IO[bytes] | None = None, *, unknown: Container[int] = ()
 ) -> bytes:
-    """What a program prints that reads `data`; nothing, if it is written to the file `out`.
+    """Run a program with `data` as its input; returns its output, empty if that is written to the file `out`.
 
-    CloudError with what it complains of, if it fails. `unknown`: exit codes that do not tell whether it has done what
-    it was asked for, such as 255 of ssh: asking again may help. UsageError if there is no such program.
+    CloudError with its error output if it fails; UsageError if it cannot be started. `unknown`: exit codes that do not
+    say whether it has done its work, such as 255 of ssh; then the error is transient and its outcome UNKNOWN.
     """
     try:
         done = subprocess.run(argv, input=data, stdout=out or subprocess.PIPE, stderr=subprocess.PIPE, check=False)
@@ -179,18 +179,18 @@ def program_output(
         return done.stdout or b""
     is_unknown = done.returncode in unknown
     outcome = Outcome.UNKNOWN if is_unknown else Outcome.REFUSED
-    said = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
-    raise CloudError(f"{argv[0]}: {said}", transient=is_unknown, outcome=outcome)
+    complaint = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+    raise CloudError(f"{argv[0]}: {complaint}", transient=is_unknown, outcome=outcome)
 
 
 def _outcome(state: RunState, status: JobStatus) -> FinalState:
-    """The state in which a run has ended, and why: by its nodes' last words, else by what was asked and seen."""
+    """The final state of a run and its reason, by the reports of its nodes and the status of its job."""
     outcomes = {node.outcome for node in state.nodes_ended.values()}
-    is_told = all_nodes_reported(state, state.nodes)
+    is_reported = all_nodes_reported(state, state.nodes)
     if "failed" in outcomes:
         return FinalState("failed", status.phase)
-    if not is_told and not state.stop_requested:
-        return FinalState("failed", f"not every node has told how it ended: {status.phase}")
-    if not is_told or "stopped" in outcomes:
+    if not is_reported and not state.stop_requested:
+        return FinalState("failed", f"not every node has reported how it ended: {status.phase}")
+    if not is_reported or "stopped" in outcomes:
         return FinalState("stopped", (state.reason or status.phase) + incomplete_shutdown(state))
     return FinalState("succeeded", "")

@@ -77,7 +77,7 @@ _HINTS: tuple[tuple[str, str | Callable[[str], str]], ...] = (
     ),
     (
         r"container exited with code .*exec format error",
-        "the image is built for another kind of processor than this machine has: docker build --platform …",
+        "the image is built for another processor architecture than this machine has: docker build --platform …",
     ),
     (
         r"container exited with code .*python3: not found",

@@ -183,7 +183,7 @@ def test_an_image_without_python_is_told_at_once(cli: CommandLine, docker: Docke
     finally:
         docker.images.remove(empty, force=True)
     assert result.code == 1
-    assert f"the image {empty} has not what the job starts with" in result.err
+    assert f"the image {empty} lacks what the job starts with" in result.err
     assert "hint: an image needs python3 with torch on its PATH" in result.err
     assert left_of(docker, cli.data) == []
 

@@ -241,15 +241,15 @@ def test_a_push_without_permission_is_reported_with_a_remedy(
     kept = logged_in(cli.folder / "kept", private, password) if password else {}
     result = cli.run("image", "push", str(folder / "Dockerfile"), "--to", f"{private}/own", **kept)
     assert result.code == 4
-    assert f"error: the registry did not take {private}/own:" in result.err
-    assert f"docker login {private}, or a right to push there" in result.err
+    assert f"error: the registry refused {private}/own:" in result.err
+    assert f"docker login {private}, or get permission to push there" in result.err
 
 
 def test_a_registry_that_is_not_there_is_told(cli: CommandLine, folder: Path) -> None:
     result = cli.run("image", "push", str(folder / "Dockerfile"), "--to", f"{DEAD}/own")
     assert result.code == 4
-    assert f"error: the registry did not take {DEAD}/own:" in result.err
-    assert "look at the registry's name and the network" in result.err
+    assert f"error: the registry refused {DEAD}/own:" in result.err
+    assert "check the registry's name and the network" in result.err
 
 
 def test_a_build_that_fails_is_shown_and_starts_nothing(cli: CommandLine, folder: Path) -> None:

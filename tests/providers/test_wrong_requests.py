@@ -182,7 +182,7 @@ def test_a_plan_that_would_be_refused_is_shown_with_its_errors(job: Path) -> Non
     result = call("plan", "--provider", "aws")
     assert result.code == 2
     assert result.out.startswith("digits  1 x ml.g4dn.xlarge")
-    assert result.out.endswith("  refused  submit would not start it: 1 error\n")
+    assert result.out.endswith("  refused  submit would refuse it: 1 error\n")
     assert result.err.startswith("job.yaml:2:10: limits.max_wait: is 10 min, at least 30 min")
     assert call("plan", "--provider", "aws", "--json").out.startswith('{\n  "error"')
 

@@ -130,7 +130,7 @@ def test_two_runs_share_no_gpu_by_accident_and_a_killed_one_holds_none(tmp_path:
         with pytest.raises(CloudError) as refused:
             prepared(tmp_path, "resources: {gpus: 3}\n")
         assert refused.value.message == (
-            "the run needs 3 of the 4 GPUs that this machine shows, and 2 are in use by run other-1"
+            "the run needs 3 of the 4 visible GPUs of this machine, and 2 are in use by run other-1"
         )
         plan = plan_of("docker", "name: digits\nimage: train:1\nresources: {gpus: 3}\n")
         (found,) = docker_checks._gpu_issues(plan, 3)

@@ -146,7 +146,7 @@ PUSHES = {
 @pytest.mark.parametrize("said", PUSHES)
 def test_what_a_registry_says_to_a_push_is_told_with_the_next_step(said: str) -> None:
     told = refused_push("host:5000/train:1", said)
-    assert told.message == f"the registry did not take host:5000/train:1: {said}"
+    assert told.message == f"the registry refused host:5000/train:1: {said}"
     assert PUSHES[said] in (told.hint or "")
     assert (told.exit_code, bool(told.hint)) == (4, bool(PUSHES[said]))
 

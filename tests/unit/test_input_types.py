@@ -63,8 +63,8 @@ def test_an_input_of_aws_is_what_it_is_said_to_be(place: str, kind: str, file: s
 def test_a_plan_shows_what_it_takes_an_input_for_and_that_it_guessed() -> None:
     places = "a: 'azureml:words:3', b: 'https://e.org/t.csv', c: {uri: 'azureml:bert:1', type: model}, d: ./data"
     shown = overview(plan_of("azure", f"name: x\nlimits: {{max_runtime: 1 h}}\ninputs: {{{places}}}\n"))
-    assert "input a  azureml:words:3  (a folder, as it has no file's suffix; type: says otherwise)" in shown
-    assert "input b  https://e.org/t.csv  (one file, by its suffix; type: says otherwise)" in shown
+    assert "input a  azureml:words:3  (a folder, as it has no suffix; set type: if not)" in shown
+    assert "input b  https://e.org/t.csv  (one file, by its suffix; set type: if not)" in shown
     assert "input c  azureml:bert:1  (model)\n" in shown
     assert "input d  ./data\n" in shown
 

@@ -57,10 +57,10 @@ def test_links_stay_links_and_none_leads_out(tmp_path: Path) -> None:
     kept = {"good": "-> sub/file", "folder": "-> sub", "sub/up": "-> ../good", "sub/down": "-> file", "top": "-> ."}
     assert contents(into) == {"sub/file": "x", "within": "-> sub/file", "here": "-> sub", **kept}
     assert sorted(set(said)) == [
-        "into/absolute was left out: a link that leads out (/etc/passwd)",
-        "into/bad was left out: a link that leads out (../outside)",
-        "into/sly was left out: a link that leads out (top/../outside)",
-        "into/sub/bad was left out: a link that leads out (../../outside)",
+        "into/absolute was left out: a link that points outside (/etc/passwd)",
+        "into/bad was left out: a link that points outside (../outside)",
+        "into/sly was left out: a link that points outside (top/../outside)",
+        "into/sub/bad was left out: a link that points outside (../../outside)",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Whether this machine can run a plan in containers: asked before anything starts."""
+"""Checks whether this machine can run a plan in containers, before anything is started."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cloudtrain.providers.local.checks import gpu_checks, gpu_rules, location_ch
 
 
 def container_rules(plan: Plan) -> list[Issue]:
-    """What stands in the way as far as the disk and the environment tell: no engine is asked."""
+    """Problems that the disk and the environment show. No engine is asked."""
     return [*_address(), *gpu_rules(plan, _gpus(plan), "in all"), *location_checks(plan, in_container=True)]
 
 
 def container_checks(plan: Plan) -> list[Issue]:
-    """The rest: what the engine and the driver tell."""
+    """Problems that the engine and the driver show."""
     if _address():
         return []
     wanted = _gpus(plan)
@@ -28,12 +28,12 @@ def container_checks(plan: Plan) -> list[Issue]:
 
 
 def _gpus(plan: Plan) -> int:
-    """In all: each container has its own."""
+    """GPUs of all nodes: each container has its own."""
     return plan.gpus * plan.spec.resources.nodes
 
 
 def _gpu_issues(plan: Plan, wanted: int) -> list[Issue]:
-    """Whether other runs leave as many GPUs as are wanted."""
+    """An error if other runs use so many GPUs that too few are left."""
     if not wanted:
         return []
     visible = gpus.visible_gpus(gpus.chosen(plan.spec.env))

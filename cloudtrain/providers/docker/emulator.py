@@ -1,4 +1,4 @@
-"""A run in containers of this machine: one per node, on a network of their own; each watched by a process of ours."""
+"""Executes a request in containers of this machine, one per node on a network of their own."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ PACKAGES = "/cloudtrain-packages"
 """Where a container finds the packages that earlier runs with its image have installed."""
 
 SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
-"""Before the name of a secret in the environment of the process that hands it to a container."""
+"""Prefix of a secret's name in the environment of the process that passes it to a container."""
 
 
 def docker_emulator(paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> DockerEmulator:
-    """The emulator of a run's request, by its contract."""
+    """The emulator for the contract of a run's request."""
     contract = plan.contract
     if contract == AWS.contract:
         from cloudtrain.providers.docker.mounts import SageMakerContainers
 
-        # SageMaker's containers reach the internet unless the request says otherwise.
+        # SageMaker's containers have internet access unless the request isolates them.
         isolated = request.get("EnableNetworkIsolation", False)
         return DockerEmulator(SageMakerContainers(paths, request, plan), paths, plan, isolated)
     if contract == AZURE.contract:
@@ -57,7 +57,7 @@ def docker_emulator(paths: RunPaths, request: Mapping[str, Any], plan: EmulatedP
 
 
 class DockerEmulator:
-    """Whatever the contract's own emulator says is to be started, started in containers."""
+    """Runs the launches of a contract's emulator in containers."""
 
     nodes_on_host = False
 
@@ -66,52 +66,55 @@ class DockerEmulator:
     ) -> None:
         self.inner, self.paths, self.isolated = inner, paths, isolated
         self.image, self.config = plan.image, plan.host_config(DockerConfig)
-        # Of a rehearsal, the machine that its request names decides.
+        # In a rehearsal, the machine that the request names decides.
         self.gpus_per_node = self.config.gpus if plan.gpus is None else plan.gpus
         self.max_runtime_seconds, self.grace_seconds = inner.max_runtime_seconds, inner.grace_seconds
         self.labels = labels_of(paths.run)
         digest = sha256(self.labels[DATA_LABEL].encode()).hexdigest()[:6]
         self.network = f"cloudtrain-{paths.run.name}-{digest}"
         self.gpus: tuple[str, ...] = ()
-        """Those of all nodes, in their order."""
+        """UUIDs of the GPUs of all nodes, in the order of the nodes."""
         self._gpu_locks = ExitStack()
         self._packages: tuple[Bind, ...] = ()
         """Where the job's packages are kept, if it asks for any."""
 
     def inherits(self, variable: str) -> bool:
-        """What the process beside the container sees, such as DOCKER_HOST; the container sees nothing of it."""
+        """Whether the process that watches a container gets this variable, such as DOCKER_HOST. Containers get none."""
         return not variable.startswith("CLOUDTRAIN_")
 
     def prepare(self, archive: Path) -> Sequence[Launch]:
-        """Folders, the network, and for each node a process that starts its container."""
+        """Create folders and network; returns for each node the process that starts its container.
+
+        CloudError if GPUs are in use or the engine does not answer.
+        """
         launches = self.inner.prepare(archive)
         self.gpus = self._take_gpus(launches)
         self._packages = self._packages_folder()
-        mark = cleanup_marker(self.paths.run)
-        mark.parent.mkdir(exist_ok=True)
-        mark.touch()
+        marker = cleanup_marker(self.paths.run)
+        marker.parent.mkdir(exist_ok=True)
+        marker.touch()
         with docker_engine() as engine:
             _, rootless = engine.machine()
             engine.make_network(self.network, self.labels, internal=self.isolated)
         return [self._container_launch(launch, rootless) for launch in launches]
 
     def sync(self) -> None:
-        """As the contract does."""
+        """Upload what the contract uploads while the job runs."""
         self.inner.sync()
 
     def clean_up(self) -> None:
-        """Containers outlive the processes that watch them, where those were killed; the network outlives them all."""
+        """Remove containers, which outlive the processes that watch them if those are killed, and the network."""
         try:
             remove_containers(self.paths.run)
         finally:
             self._gpu_locks.close()
 
     def collect(self) -> list[str]:
-        """As the contract does."""
+        """Store what the contract stores at the end; returns warnings."""
         return self.inner.collect()
 
     def spec(self, launch: ContainerLaunch, rootless: bool = False) -> ContainerSpec:
-        """One node's container."""
+        """The container of one node. `rootless`: whether the engine runs without root."""
         node, config = launch.node, self.config
         first = node * self.gpus_per_node
         return ContainerSpec(
@@ -134,7 +137,7 @@ class DockerEmulator:
         )
 
     def _packages_folder(self) -> tuple[Bind, ...]:
-        """The folder of this image's packages; it is made here, since Docker would make it as root."""
+        """The mount of the folder of this image's packages. It is created here, because Docker would create it as root."""
         if not json.loads(self.paths.job_file.read_text()).get("dependencies"):
             return ()
         folder = self.paths.packages_in(self.image)
@@ -157,15 +160,15 @@ class DockerEmulator:
             argv=(*run_module("docker.node"), str(file)),
             cwd=str(self.paths.run),
             env={},
-            secrets={f"{SECRET}{name}": place for name, place in launch.secrets.items()},
+            secrets={f"{SECRET}{name}": location for name, location in launch.secrets.items()},
         )
 
 
 def _user_and_capabilities(rootless: bool, *, gpus: bool) -> dict[str, Any]:
-    """As whom a container runs and what it may do: what the person may, and no more.
+    """The user and the capabilities of a container: it may do what the user may, and no more.
 
-    A rootless engine's root is the person, so files are theirs in any case; but it can pass on neither their groups nor
-    higher limits than their own.
+    The root of a rootless engine is the user, so that files belong to them anyway; but such an engine can neither pass
+    on their groups nor raise limits.
     """
     if rootless:
         return {"user": "0:0", "capabilities": ROOT_CAPABILITIES}

@@ -1,4 +1,4 @@
-"""What Docker's errors mean, in our words: what failed, why, and the next step. Pure, and without its SDK."""
+"""Translates Docker's errors into ours: what failed, why, and what to do next. Pure; does not import its SDK."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _KNOWN: tuple[tuple[str, str, str, str], ...] = (
     (
         r"exec format error|does not match the (specified|detected host) platform",
         "architecture",
-        "the image {image} is built for another kind of processor than this machine has",
-        "build it here, or with docker build --platform …; docker image inspect says what it is for",
+        "the image {image} is built for another processor architecture than this machine has",
+        "build it here, or with docker build --platform …; docker image inspect shows its architecture",
     ),
     (
         r"executable file not found|no such file or directory.*unknown|stat .*no such file or directory",
         "entrypoint",
-        "the image {image} has not what the job starts with: {detail}",
+        "the image {image} lacks what the job starts with: {detail}",
         "an image needs python3 with torch on its PATH, and a shell under Azure ML's contract",
     ),
     (
@@ -49,32 +49,32 @@ _KNOWN: tuple[tuple[str, str, str, str], ...] = (
         r"non-overlapping IPv4|address pools have been fully subnetted",
         "networks",
         "the Docker engine has no addresses left for another network",
-        "docker network ls shows them all; docker network prune removes those that nobody uses",
+        "docker network ls shows them all; docker network prune removes unused ones",
     ),
     (
         r"FileNotFoundError|[Cc]onnection ?(refused|reset|aborted)|Max retries|Failed to (resolve|establish)|[Tt]imed"
         r" ?out|RemoteDisconnected|Name or service",
         "engine",
         "no Docker engine answers at {host}",
-        "start it (Docker Desktop, or sudo systemctl start docker), or say where it is: DOCKER_HOST, docker context",
+        "start it (Docker Desktop, or sudo systemctl start docker), or set where it is: DOCKER_HOST, docker context",
     ),
 )
 
 
 _PUSHES = (
-    (r"immutable", "that tag is taken for good there; cloudtrain image push --tag ANOTHER"),
+    (r"immutable", "that tag exists there already and cannot be changed; cloudtrain image push --tag ANOTHER"),
     (
         r"name unknown|[Nn]ot [Ff]ound|does not exist",
-        "make the repository first: aws ecr create-repository, az acr create",
+        "create the repository first: aws ecr create-repository, az acr create",
     ),
-    (r"denied|unauthorized|authentication|no basic auth", "docker login {registry}, or a right to push there"),
-    (r"refused|no such host|timeout|i/o|EOF", "look at the registry's name and the network, then try again"),
+    (r"denied|unauthorized|authentication|no basic auth", "docker login {registry}, or get permission to push there"),
+    (r"refused|no such host|timeout|i/o|EOF", "check the registry's name and the network, then try again"),
 )
-"""What registries say, and what to do next."""
+"""Patterns of a registry's messages, each with what to do next."""
 
 
 def translated(error: Exception, doing: str, image: str = "") -> CloudError:
-    """Docker's error as ours, with the next step where it is known."""
+    """Our error for one of Docker's. `doing`: what failed, such as `start a container`; `image`: its image."""
     text = f"{type(error).__name__}: {error}"
     detail = _detail(error)
     for pattern, code, message, hint in _KNOWN:
@@ -84,29 +84,29 @@ def translated(error: Exception, doing: str, image: str = "") -> CloudError:
 
 
 def missing_image(image: str) -> CloudError:
-    """The image is not on this machine; images are pulled only on request."""
+    """The error for an image that is not on this machine; images are pulled only on request."""
     hint = f"docker pull {image}, or image: auto, which is built"
     return CloudError(f"there is no image {image} on this machine", hint=hint, code="image")
 
 
-def refused_push(address: str, said: str) -> CloudError:
-    """A registry would not take an image."""
-    message = f"the registry did not take {address}: {' '.join(said.split())[:300]}"
+def refused_push(address: str, answer: str) -> CloudError:
+    """The error for an image that a registry refused. `answer`: the message of the registry."""
+    message = f"the registry refused {address}: {' '.join(answer.split())[:300]}"
     for pattern, hint in _PUSHES:
-        if re.search(pattern, said):
+        if re.search(pattern, answer):
             return CloudError(message, hint=hint.format(registry=address.partition("/")[0]), code="push")
     return CloudError(message, code="push")
 
 
 def host() -> str:
-    """Where the engine is looked for, and why there."""
+    """The engine's address, and the Docker context that names it, if one does."""
     where, by = address()
     return f"{where} ({by})" if by.startswith("the docker context") else where
 
 
 def _detail(error: Exception) -> str:
-    """What the engine itself said, in one line."""
-    said = getattr(error, "explanation", None) or str(error)
-    if isinstance(said, bytes):
-        said = said.decode("utf-8", "replace")
-    return " ".join(str(said).split())[:300]
+    """The engine's own message, in one line of at most 300 characters."""
+    message = getattr(error, "explanation", None) or str(error)
+    if isinstance(message, bytes):
+        message = message.decode("utf-8", "replace")
+    return " ".join(str(message).split())[:300]

@@ -1,4 +1,4 @@
-"""What each contract promises a container: the same emulators as for processes, with mounts in place of links."""
+"""The emulators of the contracts for containers: those for processes, with mounts in place of links."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from cloudtrain.providers.emulation.plain import PlainEmulator
 from cloudtrain.providers.emulation.sagemaker import SageMakerEmulator
 
 INTERFACE = "eth0"
-"""What Docker calls a container's way to its network."""
+"""Docker's name for a container's network interface."""
 
 MOUNTS = "/mnt/azureml"
-"""Below it lie, in a rehearsal as Azure ML, the working folder, the inputs and the outputs."""
+"""The folder of the working folder, inputs and outputs, when Azure ML is rehearsed."""
 
 
 class PlainContainers(PlainEmulator):
-    """The plain contract: what each node sees of the run's own folders is in the request."""
+    """The plain contract: the request has the mounts of each node."""
 
     nodes_on_host = False
 
     def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
-        """The request's own launches."""
+        """Extract the source; returns the launches of the request."""
         self.copy_source(archive)
         return [ContainerLaunch.from_json(launch) for launch in self.request["launches"]]
 
@@ -41,22 +41,22 @@ class SageMakerContainers(SageMakerEmulator):
     interface = INTERFACE
 
     def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
-        """The tree of each node, and what is mounted into it."""
-        places, share = {SOURCE: archive, **self.channel_paths()}, thread_variables(self.paths, self.plan.cores)
+        """Create the folder tree of each node; returns its launch with the mounts. StorageError if one is missing."""
+        sources, threads = {SOURCE: archive, **self.channel_paths()}, thread_variables(self.paths, self.plan.cores)
         launches = []
         for container, root in zip(self.job.containers, self.roots, strict=True):
             container_emulator.create_folders(self.job, container, root, {})
             binds = [Bind(source=str(root), target=ROOT)]
             for channel in self.job.channels:
-                if place := places.get(channel.name):
-                    name = ARCHIVE if channel.name == SOURCE else place.name
-                    inside = channel.folder if place.is_dir() else f"{channel.folder}/{name}"
-                    binds.append(_read_only(place, root / inside, f"{ROOT}/{inside}"))
+                if source := sources.get(channel.name):
+                    name = ARCHIVE if channel.name == SOURCE else source.name
+                    inside = channel.folder if source.is_dir() else f"{channel.folder}/{name}"
+                    binds.append(_read_only(source, root / inside, f"{ROOT}/{inside}"))
             launch = ContainerLaunch(
                 node=container.node,
                 argv=container.argv,
                 cwd=ROOT,
-                env={**share, **container.env},
+                env={**threads, **container.env},
                 secrets=self.plan.local_secrets(),
                 host=container.host,
                 binds=tuple(binds),
@@ -75,15 +75,15 @@ class AzureMLContainers(AzureMLEmulator):
         return host_names(nodes)
 
     def prepare(self, archive: Path) -> Sequence[ContainerLaunch]:
-        """The working folder of each node, and what is mounted beside it."""
+        """Create each node's working folder; returns its launch with the mounts. StorageError if one is missing."""
         inside: dict[str, str] = {}
         shared: list[Bind] = []
         launches = []
-        for name, place in self.mount_paths().items():
+        for name, path in self.mount_paths().items():
             kind, _, own = name.partition(".")
-            inside[name] = f"{MOUNTS}/{kind}/{own}" + ("" if place.is_dir() else f"/{place.name}")
-            shared.append(Bind(source=str(place), target=inside[name], read_only=kind == "inputs"))
-        argv, share = ("/bin/sh", "-c", self.job.command_line(inside)), thread_variables(self.paths, self.plan.cores)
+            inside[name] = f"{MOUNTS}/{kind}/{own}" + ("" if path.is_dir() else f"/{path.name}")
+            shared.append(Bind(source=str(path), target=inside[name], read_only=kind == "inputs"))
+        argv, threads = ("/bin/sh", "-c", self.job.command_line(inside)), thread_variables(self.paths, self.plan.cores)
         for process in self.job.processes:
             folder, host = self.working_folder(process.node), self.addresses[process.node]
             code = _read_only(archive, folder / ARCHIVE, f"{MOUNTS}/wd/{ARCHIVE}")
@@ -91,7 +91,7 @@ class AzureMLContainers(AzureMLEmulator):
                 node=process.node,
                 argv=argv,
                 cwd=f"{MOUNTS}/wd",
-                env={**share, **process.env, **REHEARSAL_VARIABLES, "CLOUDTRAIN_NODE_ADDR": host},
+                env={**threads, **process.env, **REHEARSAL_VARIABLES, "CLOUDTRAIN_NODE_ADDR": host},
                 secrets=self.plan.local_secrets(),
                 host=host,
                 binds=(Bind(source=str(folder), target=f"{MOUNTS}/wd"), code, *shared),
@@ -100,11 +100,14 @@ class AzureMLContainers(AzureMLEmulator):
         return launches
 
 
-def _read_only(place: Path, here: Path, target: str) -> Bind:
-    """A folder or file to be seen at `target`, which is `here` on this machine: Docker would make it there as root."""
-    if not place.exists():
-        raise StorageError(f"there is nothing at {place}, which the job is to find at {target}")
-    if not place.is_dir():
-        here.parent.mkdir(parents=True, exist_ok=True)
-        here.touch()
-    return Bind(source=str(place), target=target, read_only=True)
+def _read_only(path: Path, mount_point: Path, target: str) -> Bind:
+    """The mount of a folder or file at `target`, which is `mount_point` on this machine.
+
+    The mount point of a file is created here, because Docker would create it as root.
+    """
+    if not path.exists():
+        raise StorageError(f"{path} does not exist, and the job needs it at {target}")
+    if not path.is_dir():
+        mount_point.parent.mkdir(parents=True, exist_ok=True)
+        mount_point.touch()
+    return Bind(source=str(path), target=target, read_only=True)

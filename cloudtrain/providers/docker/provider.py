@@ -30,21 +30,21 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.spec.model import JobSpec
 
 CONTAINER_ROOT = "/cloudtrain"
-"""Below it lies, in the container, all that is the run's."""
+"""The folder of the run's files in the container."""
 
 MASTER_PORT = 29500
-"""Each run has a network of its own, where every port is free."""
+"""Each run has its own network, where every port is free."""
 
 
 class DockerProvider(LocalBackend):
-    """This machine's Docker engine, under the plain contract."""
+    """Runs jobs in containers of this machine's Docker engine, under the plain contract or that of a cloud."""
 
     declaration = DECLARATION
     name = DECLARATION.name
     container_root = CONTAINER_ROOT
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
-        """The image, and what a container of it may use."""
+        """The image, and the resources that a container may use. Problems with the image are listed in the target."""
         from cloudtrain.providers.docker.image import image_of
 
         image, problems = image_of(spec.image, settings, gpu=bool(spec.resources.gpus))
@@ -66,25 +66,25 @@ class DockerProvider(LocalBackend):
         )
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """Whether this machine can run the plan: GPUs, inputs, secrets."""
+        """Problems with running the plan on this machine: GPUs, inputs, secrets. No engine is asked."""
         from cloudtrain.providers.docker.checks import container_rules
 
         return [*super().rules(plan), *container_rules(plan)]
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:  # noqa: ARG002  (it starts no program)
-        """Whether the engine answers and has the image; GPUs."""
+        """Problems that the engine and the driver show: no engine, no image, too few GPUs."""
         from cloudtrain.providers.docker.checks import container_checks
 
         return container_checks(plan)
 
     def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> Emulator[Launch]:
-        """What executes a request under the contract that it is for, in containers."""
+        """The emulator of the request's contract, with a container per node."""
         from cloudtrain.providers.docker.emulator import docker_emulator
 
         return docker_emulator(paths, request, plan)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """The containers, one per node: what each starts, sees and may use."""
+        """The containers, one per node: command, mounts and resources of each."""
         spec, config = plan.spec, plan.target.config_as(DockerConfig)
         nodes = spec.resources.nodes
         hosts = host_names(nodes)
@@ -104,8 +104,8 @@ class DockerProvider(LocalBackend):
             interface="eth0",
             threads=max(1, config.cores // (nodes * plan.processes)),
         )
-        seen = [(resolve_path(plan, plan.inputs[name]), target) for name, target in layout.inputs.items()]
-        shared = [Bind(source=place, target=target, read_only=True) for place, target in seen]
+        inputs = [(resolve_path(plan, plan.inputs[name]), target) for name, target in layout.inputs.items()]
+        shared = [Bind(source=path, target=target, read_only=True) for path, target in inputs]
         job = plain_job(plan)
         document = {
             "run_id": plan.run_id,
@@ -135,14 +135,14 @@ class DockerProvider(LocalBackend):
     def start(
         self, plan: Plan, request: Request, run: RunFolder, archive: Path, progress: Progress | None, record: Record
     ) -> dict[str, Any]:
-        """Start the supervisor, once nothing is left of runs whose own was killed."""
+        """Start the supervisor, after removing the containers of runs whose supervisor was killed."""
         from cloudtrain.providers.docker.cleanup import clean_up_dead_runs
 
         clean_up_dead_runs(run.path.parents[1])
         return super().start(plan, request, run, archive, progress, record)
 
     def observe(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
-        """As for every run on this machine; of an ended one, what the engine still has is removed."""
+        """As for every local run; once it has ended, its containers and network are removed."""
         if state.has_ended:
             from cloudtrain.providers.docker.cleanup import clean_up_ended_run
 
@@ -150,20 +150,23 @@ class DockerProvider(LocalBackend):
         return super().observe(run, state)
 
     def end_orphans(self, run: Path) -> str:
-        """Processes first: they stop their containers themselves, with a checkpoint. Then what they have left."""
+        """End a run without a supervisor; returns what is still left, in words, empty for nothing.
+
+        Processes come first, as they stop their containers with a checkpoint; then containers and network.
+        """
         from cloudtrain.providers.docker.cleanup import remove_leftovers
 
         return "; ".join(part for part in (super().end_orphans(run), remove_leftovers(run)) if part)
 
 
 def _shm_bytes(settings: Settings, spec: JobSpec) -> int:
-    """By the node's processes and its share of the memory."""
+    """The shared memory of a node in bytes, by its processes and its part of the memory."""
     memory = settings.get("docker.memory") or host_memory_bytes() // spec.resources.nodes
     return default_shm_bytes(spec.resources.processes_on(spec.resources.gpus or 0), memory)
 
 
 def host_memory_bytes() -> int:
-    """Bytes of memory of this machine; where it does not say, 8 GiB."""
+    """This machine's memory in bytes; 8 GiB if the system does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -171,20 +174,20 @@ def host_memory_bytes() -> int:
 
 
 def _run_binds(plan: Plan, node: int, layout: Layout) -> list[Bind]:
-    """What of the run folder a node sees."""
+    """The mounts of the run folder for one node."""
     paths = RunPaths(Path(plan.context.data_dir) / "runs" / plan.run_id)
-    places: Mapping[str, Path] = {
+    paths_by_target: Mapping[str, Path] = {
         layout.source: paths.source(node),
         layout.output: paths.output,
         layout.model: paths.model,
         layout.checkpoints: paths.checkpoints,
     }
-    binds = [Bind(source=str(place), target=target) for target, place in places.items()]
+    binds = [Bind(source=str(path), target=target) for target, path in paths_by_target.items()]
     return [*binds, Bind(source=str(paths.job_file), target=layout.job_file, read_only=True)]
 
 
 def _input_path(name: str, place: str, plan: Plan) -> str:
-    """Where an input is in the container; a single file keeps its own name."""
+    """The path of an input in the container; a single file keeps its name."""
     folder = f"{CONTAINER_ROOT}/inputs/{name}"
     return f"{folder}/{Path(resolve_path(plan, place)).name}" if name in plan.context.local_files else folder
 

@@ -1,4 +1,4 @@
-"""What SageMaker keeps of a container: checkpoints as they come, and at the end all nodes' folders made one."""
+"""Copies of a container's files, as SageMaker stores them: checkpoints while it runs, all nodes' folders at the end."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from cloudtrain.providers import Note
 from cloudtrain.source.links import relative_target
 
 _DRAFT = (".cloudtrain-", ".part")
-"""How the name of a file begins and ends that is still being copied by us."""
+"""Prefix and suffix of the name of a file that is still being copied."""
 
 
 FileStates = dict[Path, tuple[int, int]]
-"""Files by their paths: size, and time of the last change in nanoseconds."""
+"""Path -> size in bytes, and time of the last change in nanoseconds."""
 
 
 def sync_folder(source: Path, into: Path, seen: FileStates | None = None) -> int:
-    """Copy the files that are new, or have another size or time than their copy; returns how many.
+    """Copy files that are new or differ from their copy in size or time; returns how many were copied.
 
-    Each comes whole or not at all. What vanishes or changes meanwhile is left to the next round, and nothing is removed
-    for a folder that now has a file's name, or the other way round. Links are passed over: storage in the cloud has
-    none. `seen`: what earlier rounds have brought from here, to be kept by the caller; of that, what is deleted here is
-    deleted there, as SageMaker does.
+    Each file is copied completely or not at all. A file that vanishes or changes meanwhile is left to the next call,
+    and a folder never replaces a file, or a file a folder. Symbolic links are skipped: cloud storage has none.
+    `seen`: the files that earlier calls have copied, updated in place; those that have been deleted in `source` since
+    are deleted in `into`, as SageMaker does.
     """
     copied, now, seen = 0, dict(_file_states(source)), {} if seen is None else seen
     for path, state in now.items():
@@ -35,8 +35,8 @@ def sync_folder(source: Path, into: Path, seen: FileStates | None = None) -> int
             target = into / path.relative_to(source)
             with suppress(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError):
                 copied += _copy(path, target)
-                there = target.lstat()
-                if (there.st_size, there.st_mtime_ns) == state:
+                copy = target.lstat()
+                if (copy.st_size, copy.st_mtime_ns) == state:
                     seen[path] = state
     for path in seen.keys() - now.keys():
         del seen[path]
@@ -55,7 +55,7 @@ def _file_states(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
 
 
 def _delete(folder: Path, path: Path) -> None:
-    """A file, and the folders that it was the last of."""
+    """Delete a file, and the folders that are empty after that."""
     with suppress(OSError):
         (folder / path).unlink()
         for parent in path.parents[:-1]:
@@ -63,11 +63,11 @@ def _delete(folder: Path, path: Path) -> None:
 
 
 def merge(folders: Sequence[Path], into: Path, root: str, note: Note) -> list[str]:
-    """Bring the content of all folders into one; returns the names that hold something else in a later folder.
+    """Merge the content of all folders into one; returns the paths that differ between folders.
 
-    What comes first stays, and so does what `into` has already. Files are shared with their folder (hard links) where
-    the disk can do that. Links stay links, relative ones; those that lead out of the folder, or only might, are left
-    out, and `note` gets them. `root`: what each folder is called in its container.
+    The first file of a path is kept, as is anything that `into` has already. Files are hard links where the disk
+    supports them. Symbolic links become relative ones; `note` is called for links that point outside, or might, which
+    are left out. `root`: the path of the folders in their containers.
     """
     clashes: dict[str, None] = {}
     for folder in folders:
@@ -80,8 +80,8 @@ def merge(folders: Sequence[Path], into: Path, root: str, note: Note) -> list[st
 def _copy(path: Path, target: Path) -> bool:
     before = path.lstat()
     with suppress(FileNotFoundError):
-        there = target.lstat()
-        if (there.st_size, there.st_mtime_ns) == (before.st_size, before.st_mtime_ns):
+        copy = target.lstat()
+        if (copy.st_size, copy.st_mtime_ns) == (before.st_size, before.st_mtime_ns):
             return False
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = _draft_of(target)
@@ -98,23 +98,23 @@ def _copy(path: Path, target: Path) -> bool:
 
 
 def _merge(folder: Path, into: Path, prefix: str, roots: Sequence[str], note: Note) -> list[str]:
-    """One folder's content, `prefix` ("a/b/") below the top; the names that clash, relative to `folder`."""
+    """Merge one folder, which is at `prefix` ("a/b/") below the top; returns clashing paths, relative to `folder`."""
     clashes, link = [], ""
     for entry in _entries(folder):
         path, target = Path(entry.path), into / entry.name
-        kind, there = _kind(path), _kind(target)
+        kind, target_kind = _kind(path), _kind(target)
         if kind == stat.S_IFLNK:
             link = relative_target(prefix + entry.name, str(path.readlink()), roots)
             if not _stays_inside(link, prefix.count("/")):
-                note(f"{prefix}{entry.name} was left out: a link that leads out ({link})")
+                note(f"{prefix}{entry.name} was left out: a link that points outside ({link})")
                 continue
-        if kind == stat.S_IFDIR and there in (stat.S_IFDIR, 0):
+        if kind == stat.S_IFDIR and target_kind in (stat.S_IFDIR, 0):
             target.mkdir(exist_ok=True)
             clashes += [f"{entry.name}/{name}" for name in _merge(path, target, f"{prefix}{entry.name}/", roots, note)]
         elif kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
-            continue  # a pipe, a socket: nothing that could be kept
-        elif there:
-            if kind != there or not _is_same(path, target, link):
+            continue  # a pipe or a socket: it has no content
+        elif target_kind:
+            if kind != target_kind or not _is_same(path, target, link):
                 clashes.append(entry.name)
         elif kind == stat.S_IFLNK:
             target.symlink_to(link)
@@ -128,25 +128,25 @@ def _share(path: Path, target: Path) -> None:
     try:
         try:
             draft.hardlink_to(path)
-        except OSError:  # another disk, or one without links
+        except OSError:  # another disk, or one without hard links
             shutil.copy2(path, draft)
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def _is_same(path: Path, there: Path, link: str) -> bool:
-    """Whether two entries of one kind are the same. `link`: where the first one leads, if it is a link."""
+def _is_same(path: Path, target: Path, link: str) -> bool:
+    """Whether two entries of the same kind are equal. `link`: the target of `path`, if it is a symbolic link."""
     kind = _kind(path)
     if kind == stat.S_IFLNK:
-        return link == str(there.readlink())
-    return kind == stat.S_IFREG and (path.samefile(there) or filecmp.cmp(path, there, shallow=False))
+        return link == str(target.readlink())
+    return kind == stat.S_IFREG and (path.samefile(target) or filecmp.cmp(path, target, shallow=False))
 
 
 def _stays_inside(link: str, depth: int) -> bool:
-    """Whether a link leads to a place below the top, wherever other links lead that obey the same rule.
+    """Whether a link points to a path below the top, wherever other links that pass this check point.
 
-    So `..` may only come first: behind a name, which may be a link, its target is not known.
+    `..` may only come first: after a name, which may be a link itself, its target is not known.
     """
     parts = [part for part in link.split("/") if part not in ("", ".")]
     up = next((count for count, part in enumerate(parts) if part != ".."), len(parts))
@@ -154,7 +154,7 @@ def _stays_inside(link: str, depth: int) -> bool:
 
 
 def _kind(path: Path) -> int:
-    """S_IFREG, S_IFDIR, S_IFLNK, another, or 0 where nothing is."""
+    """The file type of `stat`, such as S_IFREG; 0 if the path does not exist."""
     try:
         return stat.S_IFMT(path.lstat().st_mode)
     except FileNotFoundError:
@@ -162,7 +162,7 @@ def _kind(path: Path) -> int:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What is in a folder, by name; nothing when it is none (any more)."""
+    """The entries of a folder by name, without unfinished copies; empty if it is no folder (any more)."""
     begin, end = _DRAFT
     try:
         with os.scandir(folder) as found:

@@ -1,4 +1,4 @@
-"""Whether this machine can run a plan: asked before anything starts."""
+"""Checks whether this machine can run a plan, before anything is started."""
 
 from __future__ import annotations
 
@@ -17,38 +17,36 @@ from cloudtrain.source.inputs import is_empty
 
 
 def host_rules(plan: Plan) -> list[Issue]:
-    """What stands in the way as far as the disk and the environment tell: no process is started."""
+    """Problems that the disk and the environment show. No process is started."""
     python, issues = plan.host.config_as(LocalConfig).python, []
     if python == sys.executable:
         issues += _torch(python)
     if plan.is_rehearsal and not (Path(python).parent / "python3").exists():
-        message = f"there is no python3 beside {python}, which is what the container's command starts"
-        issues.append(Issue((), message, "set CLOUDTRAIN_PYTHON to one called python3"))
+        message = f"there is no python3 in the folder of {python}, and the container's command starts python3"
+        issues.append(Issue((), message, "set CLOUDTRAIN_PYTHON to an executable called python3"))
     return [*issues, *gpu_rules(plan, plan.gpus, "per node"), *location_checks(plan)]
 
 
 def host_checks(plan: Plan) -> list[Issue]:
-    """The rest: what takes a process to tell."""
+    """Problems that only a process can find: torch in another Python, the number of GPUs."""
     python, wanted = plan.host.config_as(LocalConfig).python, plan.gpus
     issues = _torch(python) if python != sys.executable else []
     return issues or gpu_checks(plan, python, wanted, "per node")
 
 
 def not_executed(plan: Plan, named_by: str) -> Issue:
-    """What is said instead of the checks where the job's own settings file names the Python and nothing is started."""
-    message = (
-        f"{plan.host.config_as(LocalConfig).python} is named by {named_by}, so nothing is asked of it before a submit"
-    )
-    return warning(message, "CLOUDTRAIN_PYTHON names one that is asked at once")
+    """The warning that replaces the checks if settings beside the job name the Python: it is not run for a plan."""
+    message = f"{plan.host.config_as(LocalConfig).python} is named by {named_by}, so it is not run before a submit"
+    return warning(message, "a Python that CLOUDTRAIN_PYTHON names is run at once")
 
 
 def gpu_rules(plan: Plan, wanted: int, of: str) -> list[Issue]:
-    """Whether GPUs are wanted of a machine that has no driver for any."""
+    """An error if GPUs are wanted and no driver is loaded. `of`: `per node` or `in all`."""
     return [] if _has_driver() else _too_few(plan, 0, wanted, of)
 
 
 def gpu_checks(plan: Plan, python: str, wanted: int, of: str) -> list[Issue]:
-    """Whether this machine shows as many GPUs as are wanted; one without a driver is reported by the rules."""
+    """An error if CUDA shows fewer GPUs than are wanted. A machine without a driver is left to `gpu_rules`."""
     return _too_few(plan, _gpus(python, plan.spec.env), wanted, of) if wanted and _has_driver() else []
 
 
@@ -62,52 +60,52 @@ def _too_few(plan: Plan, found: int, wanted: int, of: str) -> list[Issue]:
 
 
 def location_checks(plan: Plan, *, in_container: bool = False) -> list[Issue]:
-    """Whether inputs and secrets are where the spec says that this machine has them.
+    """Problems with the inputs and secrets of this machine: missing or empty files, variables that are not set.
 
-    `in_container`: nothing of the person's own credentials is there.
+    `in_container`: the job runs in a container, which does not have the user's credentials.
     """
     issues = []
     for name, item in plan.spec.inputs.items():
-        place_here = plan.host.location_for(item.uri) or ""
-        if not place_here or "://" in place_here:  # of a rehearsal: brought from the cloud
-            message = f"inputs.{name} is brought from {item.on(plan.target.provider)}, with your own credentials"
+        location = plan.host.location_for(item.uri) or ""
+        if not location or "://" in location:  # a rehearsal copies it from the cloud
+            message = f"inputs.{name} is copied from {item.on(plan.target.provider)} with your own credentials"
             hint = f"or rehearse with a folder: {{local: ./data, {plan.target.provider}: …}}"
             issues.append(warning(message, hint))
             continue
-        place = Path(plan.context.folder) / Path(place_here).expanduser()
-        if not os.path.exists(place):  # noqa: PTH110  (false, not an error, for what no disk can hold)
+        path = Path(plan.context.folder) / Path(location).expanduser()
+        if not os.path.exists(path):  # noqa: PTH110  (false, not an error, for what no disk can hold)
             issues.append(
-                Issue((), f"inputs.{name}: no such file or folder: {place}", origin=plan.where(f"inputs.{name}"))
+                Issue((), f"inputs.{name}: no such file or folder: {path}", origin=plan.where(f"inputs.{name}"))
             )
-        elif is_empty(str(place)):
-            message = f"inputs.{name}: {place} is empty: the job would run on nothing"
+        elif is_empty(str(path)):
+            message = f"inputs.{name}: {path} is empty: the job would run on nothing"
             issues.append(Issue((), message, origin=plan.where(f"inputs.{name}")))
-    for name, places in plan.spec.secrets.items():
-        kept = plan.host.location_for(places)
-        if kept is None:  # of a rehearsal
-            issues.append(_cloud_secret_issue(plan, name, places, in_container))
+    for name, stores in plan.spec.secrets.items():
+        stored = plan.host.location_for(stores)
+        if stored is None:  # a rehearsal, for which the cloud's own is used
+            issues.append(_cloud_secret_issue(plan, name, stores, in_container))
             continue
-        variable = kept.partition(":")[2]
+        variable = stored.partition(":")[2]
         if variable not in os.environ:
             message = f"secret {name}: the environment variable {variable} is not set"
             issues.append(Issue((), message, f"export {variable}=… and submit again"))
     return issues
 
 
-def _cloud_secret_issue(plan: Plan, name: str, places: Mapping[str, str], in_container: bool) -> Issue:
+def _cloud_secret_issue(plan: Plan, name: str, stores: Mapping[str, str], in_container: bool) -> Issue:
     hint = f"for rehearsals: local: 'env:{name}'"
     why = plan.target.declaration.no_local_secrets
-    if why and plan.target.provider in places:
+    if why and plan.target.provider in stores:
         return Issue((), f"secret {name}: {why}", hint)
     if in_container:
         message = f"secret {name} is looked up by the job's role, and a container on this machine has none"
         return Issue((), message, hint)
-    message = f"secret {name} is looked up where the job would, with your own credentials"
+    message = f"secret {name} is looked up where the job would look, with your own credentials"
     return warning(message, f"or add local: 'env:{name}'")
 
 
 def _without_machine(plan: Plan) -> str:
-    """The flags that take back the choice of a GPU machine, where the spec has made one."""
+    """The flags that undo the spec's choice of a GPU or an instance type; empty if it makes none."""
     resources = plan.spec.resources
     chosen = {"gpu": resources.gpu, "instance": resources.instance}
     return "".join(f" --set resources.{name}=null" for name in chosen if chosen[name])
@@ -129,14 +127,14 @@ def _torch(python: str) -> list[Issue]:
 
 
 def _has_driver() -> bool:
-    """Whether a driver of NVIDIA's is loaded, or WSL's: without one CUDA shows no GPU. Linux tells by its devices."""
+    """Whether a GPU driver of NVIDIA or WSL is loaded, by its device files. True on other systems than Linux."""
     return sys.platform != "linux" or any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg"))
 
 
 def _gpus(python: str, env: Mapping[str, str]) -> int:
-    """GPUs that CUDA would show the job, by the same question that the launcher asks in it."""
-    question = [python, str(bundled("entrypoints") / "cloudtrain_launcher" / "host.py")]
-    own = {key: value for key, value in env.items() if key.startswith("CUDA_")}
-    environ = {**os.environ, **own}
-    answer = subprocess.run(question, env=environ, timeout=60, check=False, capture_output=True, text=True)
+    """The number of GPUs that CUDA would show the job, found by the launcher's own code."""
+    query = [python, str(bundled("entrypoints") / "cloudtrain_launcher" / "host.py")]
+    chosen = {key: value for key, value in env.items() if key.startswith("CUDA_")}
+    environ = {**os.environ, **chosen}
+    answer = subprocess.run(query, env=environ, timeout=60, check=False, capture_output=True, text=True)
     return int(answer.stdout or 0)

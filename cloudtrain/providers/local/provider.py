@@ -1,4 +1,4 @@
-"""The local provider: N nodes are N launchers on this machine, watched by a supervisor that outlives the client."""
+"""The local provider: nodes are launchers on this machine, under a supervisor that outlives the client."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
 
 
 class LocalProvider(LocalBackend):
-    """This machine, under the plain contract."""
+    """Runs jobs as processes of this machine, under the plain contract or that of a cloud."""
 
     declaration = DECLARATION
     name = DECLARATION.name
 
     def target(self, settings: Settings, spec: JobSpec, *, rehearsal: bool = False) -> Target:  # noqa: ARG002
-        """This machine: its Python and its cores."""
+        """This machine, with the Python that runs the job and the number of cores."""
         return Target(
             provider=self.name,
             where="this machine",
@@ -50,20 +50,20 @@ class LocalProvider(LocalBackend):
         )
 
     def rules(self, plan: Plan) -> list[Issue]:
-        """Whether this machine can run the plan: torch, GPUs, inputs, secrets."""
+        """Problems with running the plan on this machine: torch, GPUs, inputs, secrets. No process is started."""
         from cloudtrain.providers.local.checks import host_rules
 
         return [*super().rules(plan), *host_rules(plan)]
 
     def checks(self, plan: Plan, *, starting: bool) -> list[Issue]:
-        """The same, where it takes a process to tell: GPUs, and torch in another Python."""
+        """Problems that only a process can find: the number of GPUs, and torch in another Python."""
         from cloudtrain.providers.local.checks import host_checks, not_executed
 
         named_by = plan.host.origins.get("python")
         return host_checks(plan) if starting or not named_by else [not_executed(plan, named_by)]
 
     def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> Emulator[Launch]:
-        """What executes a request under the contract that it is for, in processes."""
+        """The emulator of the request's contract, with a process per node."""
         from cloudtrain.providers.aws.declaration import DECLARATION as AWS
         from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 
@@ -81,7 +81,7 @@ class LocalProvider(LocalBackend):
         return PlainEmulator(paths, request)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:  # noqa: ARG002
-        """The launches, one per node, with every path of the run."""
+        """The launches, one per node, with all paths of the run."""
         spec, config = plan.spec, plan.target.config_as(LocalConfig)
         paths = RunPaths(Path(plan.context.data_dir) / "runs" / plan.run_id)
         layout = Layout(

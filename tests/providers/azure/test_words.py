@@ -29,7 +29,10 @@ WORDS = {
     "no variables": ("Environment variables are not fully configured", "hint: az login (or AZURE_CLIENT_ID"),
     "a missing role": ("not authorized", "jobs/write: AzureML Data Scientist on the workspace"),
     "a missing role of storage": ("not authorized", "Storage Blob Data Contributor on the workspace's storage account"),
-    "an expired signature": ("or this machine's clock is wrong", "hint: check this machine's clock with date -u; az login"),
+    "an expired signature": (
+        "or this machine's clock is wrong",
+        "hint: check this machine's clock with date -u; az login",
+    ),
     "no network": ("Azure cannot be reached", "hint: check the network"),
 }
 

@@ -241,7 +241,7 @@ def test_a_rank_killed_by_hand_is_not_reported_as_out_of_memory(make_spec: MakeS
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no such program": ({"argv": ("no-such-program",)}, "has not what the job starts with: "),
+    "no such program": ({"argv": ("no-such-program",)}, "lacks what the job starts with: "),
     "no such image": ({"image": "cloudtrain-test:none"}, "there is no image cloudtrain-test:none on this machine"),
     "no GPU": ({"gpus": ("0",)}, "this Docker engine cannot give GPUs to containers"),
     "no such network": ({"network": "cloudtrain-none"}, "Docker would not start cloudtrain-test"),
@@ -274,7 +274,7 @@ def test_a_shell_without_python_and_a_foreign_processor_are_told_with_the_way_ou
     finally:
         docker.images.remove(foreign, force=True)
     assert "exec format error" in events[0]["message"]
-    assert "another kind of processor" in (hint_for(Cause.read(events[0])) or "")
+    assert "another processor architecture" in (hint_for(Cause.read(events[0])) or "")
 
 
 def _foreign_program() -> bytes:
