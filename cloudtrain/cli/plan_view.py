@@ -154,7 +154,7 @@ def cost(plan: Plan) -> list[str]:
         return ["nothing: it runs here"]
     if estimate.price is None:
         machines = next(iter(_types(plan)), f"the machines of {plan.target.cluster}")
-        return [f"unknown: no price of {machines} in {plan.target.where} is known{_kept(estimate)}"]
+        return [f"unknown: no price for {machines} in {plan.target.where}{_kept(estimate)}"]
     age = estimate.age_days(plan.context.time)
     old = f"price of {estimate.price.as_of}" if estimate.price.as_of else "price"
     old += f", {age} days old" if age is not None and age >= 0 else ""

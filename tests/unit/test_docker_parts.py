@@ -199,7 +199,7 @@ ERRORS = {
     ),
     "HTTPConnectionPool(host='127.0.0.1', port=1): Max retries exceeded": ("no Docker engine answers", "start it"),
     'could not select device driver "" with capabilities: [[gpu]]': ("cannot give GPUs", "NVIDIA Container Toolkit"),
-    'OCI runtime create failed: exec: "python3": executable file not found in $PATH': ("train:1 has not", "python3"),
+    'OCI runtime create failed: exec: "python3": executable file not found in $PATH': ("train:1 lacks", "python3"),
     "exec /usr/bin/python3: exec format error": ("another processor architecture", "--platform"),
     "Mounts denied: The path /x is not shared from the host": ("cannot see a folder", "File sharing"),
     "could not find an available, non-overlapping IPv4 address pool among the defaults": ("no addresses", "prune"),

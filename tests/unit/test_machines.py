@@ -172,7 +172,7 @@ def test_an_instance_type_of_kubernetes_goes_with_its_cluster() -> None:
         # 0.23 USD per hour of each; three hours at most, two minutes to stop in, half an hour that they are kept
         ("ml.m5.xlarge", "at most 1.63 USD of machine time: stops after 3 h  ← job.yaml:1:10 max_runtime"),
         ("ml.m5.xlarge", "; its machines are kept for 30 min after the end, and billed: 0.23 USD of that"),
-        ("ml.r5d.large", "is at hand; its machines are kept for 30 min after the end, and billed"),
+        ("ml.r5d.large", "in us-east-1; its machines are kept for 30 min after the end, and billed"),
     ],
     ids=["in the cap", "their share", "without a price"],
 )
