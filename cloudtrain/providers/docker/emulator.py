@@ -137,7 +137,7 @@ class DockerEmulator:
         )
 
     def _packages_folder(self) -> tuple[Bind, ...]:
-        """The mount of the folder of this image's packages. It is created here, because Docker would create it as root."""
+        """The mount of this image's packages, whose folder is created here: Docker would create it as root."""
         if not json.loads(self.paths.job_file.read_text()).get("dependencies"):
             return ()
         folder = self.paths.packages_in(self.image)
