@@ -89,9 +89,20 @@ class RunNotFound(CloudtrainError):
 
 
 class RefusedError(CloudtrainError):
-    """A check refused the job before anything was started or spent."""
+    """A check refused the job before anything was started or spent: `issues`, where it found several things."""
 
     exit_code = 3
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        hint: str | None = None,
+        outcome: Outcome = Outcome.REFUSED,
+        issues: Sequence[Issue] = (),
+    ) -> None:
+        super().__init__(what, hint=hint, outcome=outcome)
+        self.issues = tuple(issues)
 
 
 class RunExists(RefusedError):

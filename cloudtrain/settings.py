@@ -54,7 +54,7 @@ def _seconds(value: Any) -> float:
         raise ValueError(f"expected a number of seconds, got {_shown(value)}")
     try:
         seconds = float(value)
-    except OverflowError:
+    except (OverflowError, ValueError):
         seconds = float("inf")
     if not 0.05 <= seconds <= 3600:
         raise ValueError(f"expected 0.05 to 3600 seconds, got {_shown(value)}")
@@ -217,14 +217,26 @@ def _file(path: Path, issues: list[Issue]) -> dict[str, tuple[Any, str]]:
             dotted = f"{key}.{name}" if name else key
             if dotted in ("data_dir", "prices") and isinstance(item, str) and not item.startswith("~"):
                 item = str(path.absolute().parent / item)  # a path in a file counts from that file
-            given[dotted] = (item, f"{path}:{_line(text, dotted, name or key, key)}")
+            line = _line(text, key if name else "", name or key)
+            given[dotted] = (item, f"{path}:{line}" if line else str(path))
     return given
 
 
-def _line(text: str, *names: str) -> int:
-    """The line on which the first of these names is given a value."""
-    words = [line.split("=")[0].strip() for line in text.splitlines()]
-    return next((words.index(name) + 1 for name in names if name in words), 1)
+def _line(text: str, table: str, key: str) -> int:
+    """The line on which a key of a table is given a value, or else the table is written in one line; 0 for neither."""
+    current = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[\s*([^\]]*?)\s*\]", line):
+            current = _unquoted(header[1])
+        elif (word := _unquoted(line.split("=")[0])) and "=" in line:
+            full = f"{current}.{word}" if current else word
+            if full in (f"{table}.{key}" if table else key, table):
+                return number
+    return 0
+
+
+def _unquoted(name: str) -> str:
+    return re.sub(r"""[\s"']""", "", name)
 
 
 def _xdg(environ: Mapping[str, str], variable: str, below_home: str) -> Path:

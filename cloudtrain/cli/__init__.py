@@ -6,12 +6,14 @@ import gc
 import io
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
 from cloudtrain import __version__
+from cloudtrain.errors import CloudtrainError, SpecError, UsageError
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Start": {
@@ -168,27 +170,42 @@ def entry() -> NoReturn:
 
 
 def _show(error: click.ClickException) -> None:
-    from cloudtrain.cli.terminal import write
+    """What is wrong with the command line, as any other error looks."""
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    hint = f"{context.command_path} --help" if context else None
+    _write_error(UsageError(message[:1].lower() + message[1:], hint=hint))
 
-    text = io.StringIO()
-    error.show(file=text)
-    write(text.getvalue().rstrip("\n"), err=True)
+
+def _write_error(error: CloudtrainError, notes: Sequence[str] = ()) -> None:
+    """An error and notes on stderr: on a terminal with the line that is wrong, elsewhere as lines that tools read."""
+    from cloudtrain.cli.terminal import indented, write
+
+    if sys.stderr.isatty():
+        import shutil
+
+        from cloudtrain.cli.error_view import error_lines, note_lines
+
+        width = shutil.get_terminal_size().columns
+        for line in [*error_lines(error, width), *(line for note in notes for line in note_lines(note, width))]:
+            write(line, err=True)
+        return
+    write(f"error: {error.render()}" if not isinstance(error, SpecError) else error.render(), err=True)
+    for note in notes:
+        write(f"note: {indented(note, 6)}", err=True)
 
 
 def _fail(error: Exception, argv: list[str]) -> int:
     from cloudtrain.cli.github import annotate_error
-    from cloudtrain.cli.terminal import indented, write, write_json
-    from cloudtrain.errors import CloudtrainError, SpecError
+    from cloudtrain.cli.terminal import write, write_json
 
     if not isinstance(error, CloudtrainError):
         import traceback
 
         write(f"{traceback.format_exc()}{BUG}", err=True)
         return 1
-    write(f"error: {error.render()}" if not isinstance(error, SpecError) else error.render(), err=True)
     notes: list[str] = getattr(error, "__notes__", [])
-    for note in notes:
-        write(f"note: {indented(note, 6)}", err=True)
+    _write_error(error, notes)
     annotate_error(error)
     if "--json" in argv:
         detail: dict[str, Any] = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}

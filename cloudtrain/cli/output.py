@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from cloudtrain.cli.terminal import STATE_COLOURS, coloured, one_line, write, write_json
+from cloudtrain.cli.terminal import STATE_COLOURS, coloured, labelled, one_line, write, write_json
 from cloudtrain.runs.files import finite
 from cloudtrain.units import format_duration
 
@@ -26,7 +26,7 @@ def print_json(value: Any) -> None:
 
 def print_message(text: str = "") -> None:
     """Print a message for people on stderr; stdout is for data."""
-    write(text, err=True)
+    write(labelled(text), err=True)
 
 
 def print_output(text: str = "") -> None:

@@ -30,8 +30,9 @@ STATE_COLOURS = {
     "running": "cyan",
     "stopping": "yellow",
 }
-_OURS = re.compile(f"(\x1b\\[3[0-7]m(?:{'|'.join(STATE_COLOURS)})\x1b\\[0m)")
-"""The only coloured text of our own: the name of a state."""
+LABEL_COLOURS = {"error:": "red", "warning:": "yellow", "note:": "cyan", "hint:": "cyan"}
+_OURS = re.compile(f"(\x1b\\[3[0-7]m(?:{'|'.join((*STATE_COLOURS, *LABEL_COLOURS))}|\\^+)\x1b\\[0m)")
+"""The only coloured texts of our own: the name of a state, the word before a message, the mark below a line."""
 
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls, C1 among them
@@ -66,6 +67,17 @@ def log_text(text: str, *, colours: bool) -> str:
     if not colours or not marks:
         return "".join(map(one_line, parts))
     return "".join(one_line(part) + mark for part, mark in zip(parts, [*marks, _RESET], strict=True))
+
+
+def label(word: str) -> str:
+    """A word of ours before a message on stderr, `hint:`, or marks `^^^`: in its colour where colours are shown."""
+    return click.style(word, fg=LABEL_COLOURS.get(word, "red")) if coloured(sys.stderr) else word
+
+
+def labelled(text: str) -> str:
+    """A message of ours with the word that it begins with in its colour."""
+    start = re.match(f"( *)({'|'.join(LABEL_COLOURS)})", text)
+    return f"{start[1]}{label(start[2])}{text[start.end() :]}" if start else text
 
 
 def write(text: str = "", *, err: bool = False) -> None:

@@ -54,10 +54,12 @@ class Document:
     """The `--set` texts laid over it."""
 
     def origin(self, keys: Keys) -> str:
-        """The position of the value at `keys`, or of the nearest value around it."""
+        """The position of the value at `keys`, or of the section around it; the file alone where neither is there."""
+        if not keys:
+            return self.origins.get((), self.name)
         while keys and keys not in self.origins:
             keys = keys[:-1]
-        return self.origins.get(keys, self.name)
+        return self.origins[keys] if keys else self.name
 
 
 def read_document(path: Path, *, what: str = "spec") -> Document:

@@ -48,7 +48,7 @@ def raise_errors(issues: Sequence[Issue]) -> None:
         return
     if any(issue.path for issue in errors):
         raise SpecError(errors)
-    raise RefusedError("\n".join(issue.render() for issue in errors))
+    raise RefusedError("\n".join(issue.render() for issue in errors), issues=errors)
 
 
 def start_notes(plan: Plan, issues: Sequence[Issue]) -> list[str]:

@@ -194,3 +194,20 @@ def test_every_setting_says_what_it_means() -> None:
 def test_settings_are_frozen(home: Path, job: Path) -> None:
     with pytest.raises(AttributeError):
         load(home, job).values = {}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('[azure]\npoll = "5"\n\n[aws]\npoll = "never"\n', ":5"),
+        ('aws.poll = "never"\n', ":1"),
+        ('# aws\n\naws = {poll = "never"}\n', ":3"),
+        ('[aws]\n"poll" = "never"\n', ":2"),
+        ('[ "aws" ]\nregion = "x"\npoll\t= "never"\n', ":3"),
+    ],
+)
+def test_a_mistake_is_told_at_its_own_line_whatever_other_tables_say(
+    home: Path, job: Path, text: str, line: str
+) -> None:
+    file = beside(job, text)
+    assert mistakes(home, job)[0].startswith(f"{file}{line}: aws.poll: expected")

@@ -40,8 +40,9 @@ EVIL = "".join(NASTY.values())
 
 
 def unsafe(text: str) -> list[str]:
-    """What of a text is neither to be seen nor an ordinary space; painted states are ours."""
-    ours = re.sub(r"\x1b\[3[0-7]m(succeeded|failed|stopped|running|stopping)\x1b\[0m", "", text)
+    """What of a text is neither to be seen nor an ordinary space; painted states, labels and marks are ours."""
+    painted = r"succeeded|failed|stopped|running|stopping|error:|warning:|note:|hint:|\^+"
+    ours = re.sub(rf"\x1b\[3[0-7]m({painted})\x1b\[0m", "", text)
     return [
         sign for sign in ours if unicodedata.category(sign) in ("Cc", "Cf", "Zl", "Zp", "Cs") and sign not in "\n\t"
     ]

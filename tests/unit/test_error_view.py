@@ -1,0 +1,143 @@
+"""Errors on a terminal: the wrong line with a mark below it, wrapped, and alike from the command line to a check."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.cli import main
+from cloudtrain.cli.error_view import error_lines
+from cloudtrain.errors import CloudError, RefusedError, SpecError
+from cloudtrain.issues import Issue
+from tests.support.in_process import call
+
+JOB = """\
+name: digits
+resources:
+  gpus: 8
+  gpu: A100-80
+"""
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job's folder to stand in."""
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "job").mkdir()
+    monkeypatch.chdir(tmp_path / "job")
+    return tmp_path / "job"
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch, *words: str, columns: int = 80, colour: bool = False) -> list[str]:
+    """The lines that a command writes to a terminal of so many columns."""
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_: os.terminal_size((columns, 24)))
+    monkeypatch.setenv("TERM", "xterm")
+    (monkeypatch.delenv if colour else lambda name, **_: monkeypatch.setenv(name, "1"))("NO_COLOR", raising=False)
+    with pytest.raises(SystemExit):
+        main(list(words))
+    return screen.getvalue().splitlines()
+
+
+def test_a_mistake_is_shown_with_its_line_and_a_mark(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "job.yaml").write_text(JOB)
+    lines = on_terminal(monkeypatch, "check")
+    assert lines[:4] == [
+        "error: resources.gpu: unknown GPU 'A100-80' (did you mean 'A100-80GB'?)",
+        "  at job.yaml:4:3",
+        "  4 |   gpu: A100-80",
+        "    |   ^^^",
+    ]
+    assert lines[4].startswith("  hint: known: A10, A100")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_it_wraps_at_the_width(folder: Path, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    (folder / "job.yaml").write_text(JOB + "args: {" + "x" * 300 + ": 1}\nnmae: " + "word " * 60 + "\n")
+    assert max(map(len, on_terminal(monkeypatch, "check", columns=columns))) <= columns
+
+
+def test_it_is_coloured_where_colours_are_wanted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "job.yaml").write_text(JOB)
+    text = "\n".join(on_terminal(monkeypatch, "check", colour=True))
+    assert re.findall(r"\x1b\[\d+m(.+?)\x1b\[0m", text) == ["error:", "^^^", "hint:"]
+    assert "\x1b" not in "\n".join(on_terminal(monkeypatch, "check"))
+
+
+def test_elsewhere_it_stays_a_line_that_tools_read(folder: Path) -> None:
+    (folder / "job.yaml").write_text(JOB)
+    assert call("check").err.startswith("job.yaml:4:3: resources.gpu: unknown GPU 'A100-80'")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("chekc",),
+        ("check", "--nope"),
+        ("logs", "--rank", "-1"),
+        ("status", "nobody"),
+        ("check",),
+        ("plan", "gone.yaml"),
+    ],
+)
+def test_errors_of_every_stage_look_alike(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    (folder / "job.yaml").write_text("nmae: x\n")
+    lines = on_terminal(monkeypatch, *words)
+    assert re.match(r"error: [a-z-]", lines[0])
+    assert not any(line.startswith(("Usage", "Error", "Try", "hint")) for line in lines)
+    assert call(*words).err.startswith(("error: ", "job.yaml:"))
+
+
+def test_a_line_that_may_hold_a_secret_is_not_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "job.yaml").write_text("secrets: {HF: hunter2}\n")
+    lines = on_terminal(monkeypatch, "check")
+    assert "  at job.yaml:1:11" in lines
+    assert "hunter2" not in "\n".join(lines)
+
+
+def test_a_mistake_that_no_line_makes_is_blamed_on_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "job.yaml").write_text("name: digits\n")
+    lines = on_terminal(monkeypatch, "check", "--provider", "aws")
+    assert lines[:2] == ["error: aws.region: is not set", "  at job.yaml"]
+    assert not any(re.match(r" +\d* \|", line) for line in lines)
+
+
+def test_several_checks_are_shown_one_below_the_other() -> None:
+    refused = RefusedError("x", issues=[Issue((), "no torch", "install it"), Issue((), "no disk")])
+    assert error_lines(refused, 80) == ["error: no torch", "  hint: install it", "", "error: no disk"]
+
+
+def test_any_other_error_has_its_message_and_its_hint() -> None:
+    error = CloudError("CreateTrainingJob in us-east-1: denied", hint="ask for it;\nthen try again")
+    assert error_lines(error, 80) == [
+        "error: CreateTrainingJob in us-east-1: denied",
+        "  hint: ask for it;",
+        "    then try again",
+    ]
+
+
+def test_the_mark_is_below_what_is_meant_whatever_stands_before_it(folder: Path) -> None:
+    (folder / "job.yaml").write_text("中文: {nmae: x}\n" + "a: {" + "b" * 200 + ": x, nmae: 1}\n")
+    first, second = (
+        error_lines(SpecError([Issue(("nmae",), "unknown key", origin=f"job.yaml:{place}")]), 60)
+        for place in ("1:6", "2:210")
+    )
+    assert first[2:] == ["  1 | 中文: {nmae: x}", "    |        ^^^^"]
+    assert second[3].index("^") == second[2].index("nmae")
+    assert max(map(len, second)) <= 60
