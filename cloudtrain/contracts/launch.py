@@ -65,6 +65,7 @@ class JobDocument:
     checkpoint_every_seconds: int
     checkpoint_keep: int
     require_group: bool = False
+    hang_seconds: int = 1800
     warm: bool = True
     inputs: Mapping[str, Mapping[str, str]] | None = None
     masked: tuple[str, ...] = ()
@@ -101,6 +102,7 @@ def job_document(plan: Plan) -> JobDocument:
         checkpoint_every_seconds=spec.checkpoints.every,
         checkpoint_keep=spec.checkpoints.keep,
         require_group=spec.launch.require_group,
+        hang_seconds=spec.limits.hang,
         warm=spec.launch.warm,
         dependencies=dependencies_document(plan) or None,
     )

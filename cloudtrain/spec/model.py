@@ -12,7 +12,16 @@ from cloudtrain.declaration import declaration_of, declarations, is_provider, pr
 from cloudtrain.spec import fields
 from cloudtrain.spec.dependencies import Dependencies, read_dependencies
 from cloudtrain.spec.fields import Arguments, Input
-from cloudtrain.spec.section import STRINGS_SCHEMA, Duration, Interval, LazySchema, Money, Section, Size
+from cloudtrain.spec.section import (
+    STRINGS_SCHEMA,
+    Duration,
+    Interval,
+    IntervalOrNever,
+    LazySchema,
+    Money,
+    Section,
+    Size,
+)
 
 _TEXT = {"type": ["string", "number", "boolean"]}
 _TEXT_MAP = {"type": "object", "additionalProperties": _TEXT}
@@ -86,6 +95,9 @@ class Limits(Section):
     max_runtime: Duration = Field(None, description="stop after this long, such as 6 h")
     max_wait: Duration = Field(None, description="give up waiting for capacity after this long")
     max_cost: Money = Field(None, description="stop before more than this is spent, such as 50 USD")
+    hang: IntervalOrNever = Field(
+        1800, description="end ranks that wait for each other without a sign of life for this long; 0: never"
+    )
     retries: int = Field(0, ge=0, le=30, description="fresh starts of the whole job after a platform's failure")
     restarts: int = Field(0, ge=0, le=100, description="restarts in place after a process died")
 

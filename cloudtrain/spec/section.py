@@ -64,6 +64,14 @@ Interval = Annotated[
     WithJsonSchema({"type": "string", "examples": DURATION_FORMS.split(", ")}),
 ]
 """Seconds."""
+IntervalOrNever = Annotated[
+    int,
+    BeforeValidator(
+        lambda v: 0 if v in (0, "0") else fields.read_quantity(v, parse_duration, "a duration", DURATION_FORMS)
+    ),
+    WithJsonSchema({"anyOf": [{"type": "string", "examples": DURATION_FORMS.split(", ")}, {"const": 0}]}),
+]
+"""Seconds; 0: never."""
 Size = Annotated[int | None, _reader(parse_size, "a size", SIZE_FORMS), _examples(SIZE_FORMS)]
 """Bytes."""
 Money = Annotated[float | None, _reader(parse_money, "an amount of money", MONEY_FORMS), _examples(MONEY_FORMS)]

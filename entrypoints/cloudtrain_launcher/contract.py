@@ -57,6 +57,8 @@ class Job:
     folder of the source that holds them; `replace_torch`; `keep`, whether the next attempt finds them in storage."""
     require_group: bool = False
     """Whether it is a failure, not only a warning, if the processes never join one torch.distributed group."""
+    hang_seconds: int = 1800
+    """After how long without a sign of life ranks that wait for each other are ended; 0: never."""
     warm: bool = True
     """Whether the ranks may be forks of a process that has imported torch; if not, each imports it itself."""
 

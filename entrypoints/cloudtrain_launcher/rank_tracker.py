@@ -27,6 +27,8 @@ class RankTracker:
         self._attempt_started = 0.0
         self._ranks: dict[int, int] = {}
         """Local rank -> rank."""
+        self._pids: dict[int, int] = {}
+        """Local rank -> process id."""
         self._group_sizes: list[int] = []
         """For each finished rank, the size of its torch.distributed group; 0: it never joined one."""
         self._crash_output: dict[int, CrashOutput] = {}
@@ -41,7 +43,7 @@ class RankTracker:
             self.finished[event.rank] = event.time
             self._group_sizes.append(self._world_size if event.group is None else event.group)
         elif isinstance(event, RankStarted):
-            self._ranks[event.local_rank] = event.rank
+            self._ranks[event.local_rank], self._pids[event.local_rank] = event.rank, event.pid or 0
             self._crash_output.pop(event.local_rank, None)
             if event.attempt > self.attempt:
                 self._start_attempt(event)
@@ -51,13 +53,21 @@ class RankTracker:
         if local_rank >= 0:
             self._crash_output.setdefault(local_rank, CrashOutput()).feed(line)
 
+    def running(self) -> dict[int, int]:
+        """The local ranks that have started and not ended well -> their process ids."""
+        return {local: pid for local, pid in self._pids.items() if pid and self._ranks[local] not in self.finished}
+
+    def rank_of(self, local_rank: int) -> int:
+        """The rank of a local rank; -1 if it has not started."""
+        return self._ranks.get(local_rank, -1)
+
     def report_failures(self, *, stopping: bool) -> None:
         """Turn the dead processes into errors. Call it when all that they printed has been read.
 
         A rank that reported its own exception has its error already. While the job stops, a dead rank is no error.
         """
         for failed in self.failures:
-            rank = self._ranks.get(failed.local_rank, -1)
+            rank = self.rank_of(failed.local_rank)
             has_error = any(error.rank == rank and error.attempt == self.attempt for error in self.errors)
             of_earlier_attempt = failed.time < self._attempt_started
             if not has_error and not of_earlier_attempt and not stopping:

@@ -63,6 +63,8 @@ class Streams:
         self._signed = signed_marker(key).encode()
         self._selector = selectors.DefaultSelector()
         self._pipes: dict[int, _Pipe] = {}
+        self.last_output = time.monotonic()
+        """When a rank last wrote something, by `time.monotonic()`."""
         for local_rank in range(processes):
             path = folder / f"rank-{local_rank}"
             os.mkfifo(path, 0o600)
@@ -110,6 +112,8 @@ class Streams:
             if fd in self._selector.get_map():
                 self._selector.unregister(fd)
             return False
+        if pipe.local_rank >= 0:
+            self.last_output = time.monotonic()
         was_empty = not pipe.buffer
         *lines, pipe.buffer = (pipe.buffer + chunk).split(b"\n")
         for line in lines:

@@ -13,7 +13,9 @@ from typing import Callable, NamedTuple
 from cloudtrain_launcher.contract import STREAM_KEY, Job, NodeContext
 from cloudtrain_launcher.environment import job_environment
 from cloudtrain_launcher.events import Event
+from cloudtrain_launcher.hang import HangWatch
 from cloudtrain_launcher.rank_tracker import RankTracker
+from cloudtrain_launcher.reporting import log
 from cloudtrain_launcher.stop import StopRequest
 from cloudtrain_launcher.streams import Streams
 
@@ -54,13 +56,16 @@ def run_torchrun(
     assert torchrun.stdout is not None  # noqa: S101  (a pipe, see _start)
     streams.add_torchrun(torchrun.stdout.fileno())
     grace_seconds = job.grace_seconds - min(2, job.grace_seconds / 5)
+    hang = HangWatch(job, ranks, scratch, lambda text: log(context.node_rank, text))
     terminated = killed = False
     while torchrun.poll() is None:
         if stop.is_requested() and not terminated:  # only once: a second SIGTERM would interrupt torchrun's own stop
             terminated = True
             torchrun.terminate()
-        streams.pump(timeout=1.0)
+        streams.pump(timeout=hang.seconds_between_checks)
         _report_failures(ranks, streams, stop)
+        if not stop.reason:
+            hang.check(streams.last_output)
         if stop.reason and time.monotonic() > stop.requested_monotonic + grace_seconds:
             killed = True
             torchrun.kill()  # its ranks end with it: see set_parent_death_signal

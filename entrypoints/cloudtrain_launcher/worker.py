@@ -12,6 +12,7 @@ import linecache
 import os
 import re
 import runpy
+import socket
 import sys
 import threading
 import types
@@ -30,6 +31,7 @@ from cloudtrain_launcher.environment import expand_placeholders
 from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, safe_str
 from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted
 from cloudtrain_launcher.host import set_parent_death_signal
+from cloudtrain_launcher.stacks import write_on_signal
 
 if find_spec("cloudtrain_job") is None:  # a job has this folder at the end of PYTHONPATH already
     sys.path.append(str(PAYLOAD_DIR / "job"))
@@ -57,6 +59,9 @@ def main(parent: int) -> NoReturn:
     job = read_job(os.environ[JOB_FILE])
     job = replace(job, argv=expand_placeholders(job.argv, os.environ))
     _redirect_output(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]), os.environ.pop(STREAM_KEY, ""))
+    write_on_signal(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]))
+    if os.environ["WORLD_SIZE"] == "1":
+        _use_own_store()
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     emit(RankStarted(local_rank=int(os.environ["LOCAL_RANK"]), attempt=attempt, pid=os.getpid()))
     try:
@@ -152,6 +157,18 @@ def _redirect_output(folder: str, local_rank: int, key: str) -> None:
     os.dup2(pipe, 2)
     cloudtrain_job.set_output(pipe, key)
     faulthandler.enable(pipe)
+
+
+def _use_own_store() -> None:
+    """Have the only rank of a job create its store itself, as a program does without torchrun.
+
+    Processes that it starts itself, to be ranks of another port, would look for torchrun's store there for ever.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+        with socket.socket() as server:
+            server.bind(("", 0))
+            os.environ["MASTER_PORT"] = str(server.getsockname()[1])
 
 
 def _check_world(job: Job) -> None:

@@ -125,3 +125,10 @@ def test_the_launcher_reads_whether_ranks_may_be_forked(launch: str, warm: bool,
     text = f"name: d\nentrypoint: train.py\nlimits: {{max_runtime: 1 h}}\nlaunch: {launch}\n"
     (tmp_path / "job.json").write_text(json.dumps(job_document(plan_of("azure", text)).to_json()))
     assert contract.read_job(tmp_path / "job.json").warm is warm
+
+
+@pytest.mark.parametrize(("limits", "seconds"), [("", 1800), (", hang: 45 min", 2700), (", hang: 0", 0)])
+def test_the_launcher_reads_after_how_long_a_hang_ends_the_job(limits: str, seconds: int, tmp_path: Path) -> None:
+    text = f"name: d\nentrypoint: train.py\nlimits: {{max_runtime: 1 h{limits}}}\n"
+    (tmp_path / "job.json").write_text(json.dumps(job_document(plan_of("azure", text)).to_json()))
+    assert contract.read_job(tmp_path / "job.json").hang_seconds == seconds

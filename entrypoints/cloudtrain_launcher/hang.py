@@ -1,0 +1,119 @@
+"""Notices that a node's ranks hang: nothing has been heard of any of them, and some wait. Standard library only.
+
+When nothing was printed or reported for a quarter of the limit, the stack and the CPU time of every rank are sampled.
+A rank waits if its stack stays the same, and it is in a collective or uses no CPU. A long computation is no hang: it
+neither waits nor lets a peer wait for longer than the limit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Callable, Dict, List, Optional
+
+from cloudtrain_launcher.contract import Job
+from cloudtrain_launcher.events import Error
+from cloudtrain_launcher.hang_verdict import Activity, Sample, activity, describe, duration, to_error, verdict
+from cloudtrain_launcher.rank_tracker import RankTracker
+from cloudtrain_launcher.stacks import STACK_SIGNAL, next_stack
+
+SAMPLES = 20
+"""Per limit."""
+_MIN_SAMPLES = 4
+_OTHER_NODE_SHARE = 0.25
+"""By how much of the limit a node waits longer whose ranks all wait for another one: that one knows more."""
+_LOGGED_FRAMES = 12
+"""Of each rank's stack."""
+
+
+class HangWatch:
+    """Samples the ranks of one node while they are silent, and ends them when they hang for `limits.hang`."""
+
+    def __init__(self, job: Job, ranks: RankTracker, scratch: Path, log: Callable[[str], None]) -> None:
+        self._job, self._ranks, self._scratch, self._log = job, ranks, scratch, log
+        self._limit = float(job.hang_seconds) if STACK_SIGNAL else 0.0
+        self.seconds_between_checks = min(1.0, self._limit / SAMPLES) if self._limit else 1.0
+        """How often `check` must be called."""
+        self._samples: Dict[int, List[Sample]] = {}
+        self._next_sample = 0.0
+        self._has_warned = False
+
+    def check(self, last_output: float) -> None:
+        """Sample, warn, or end the ranks. `last_output`: when one of them last printed, by `time.monotonic()`."""
+        now = time.monotonic()
+        if not self._limit or now - last_output < self._limit / 4:
+            self._samples.clear()
+            self._has_warned = False
+            return
+        if now < self._next_sample:
+            return
+        self._next_sample = now + self._limit / SAMPLES
+        self._sample(now)
+        if now - last_output > self._limit / 2:
+            self._judge(now - last_output)
+
+    def _sample(self, now: float) -> None:
+        running = self._ranks.running()
+        cpu = _session_cpu_seconds(set(running.values()))
+        for local_rank, pid in running.items():
+            samples = self._samples.setdefault(local_rank, [])
+            is_first = not samples
+            stack = next_stack(self._scratch, local_rank, pid)
+            if is_first:
+                stack = "(asked)"  # what an earlier silence has left; the answer comes with the next sample
+            samples.append(Sample(now, cpu.get(pid, 0.0), stack))
+
+    def _judge(self, silent_seconds: float) -> None:
+        """Say which rank the others wait for; end the job's attempt if the limit is over."""
+        known = {local_rank: samples[1:] for local_rank, samples in self._samples.items()}
+        if not known or any(len(samples) < _MIN_SAMPLES for samples in known.values()):
+            return
+        folder = Path.cwd()
+        ranks = [activity(self._ranks.rank_of(local_rank), known[local_rank], folder) for local_rank in sorted(known)]
+        ranks += [Activity(rank, "ended") for rank in self._ranks.finished]
+        found = verdict(ranks, self._job.nodes)
+        if found is None:
+            return
+        rank, waiting = found
+        message = describe(rank, waiting, silent_seconds, self._job.processes)
+        limit = self._limit * (1 + _OTHER_NODE_SHARE) if rank in waiting else self._limit
+        if silent_seconds >= limit:
+            self._log_stacks(ranks)
+            self._end(to_error(rank, message, time.time(), folder).replace(consequence=rank in waiting))
+        elif not self._has_warned:
+            self._has_warned = True
+            self._log(f"rank {rank.rank} {message}; after {duration(limit)} the job ends (limits.hang)")
+
+    def _log_stacks(self, ranks: List[Activity]) -> None:
+        for rank in ranks:
+            self._log(f"rank {rank.rank}: {rank.kind}" + (f" in {rank.call}" if rank.call else ""))
+            for line in rank.stack.splitlines()[-_LOGGED_FRAMES:]:
+                self._log(f"  {line.strip()}")
+
+    def _end(self, error: Error) -> None:
+        """Record the cause and kill one rank: torchrun then ends the others, and restarts them if it may."""
+        self._ranks.add_error(error)
+        self._samples.clear()
+        running = self._ranks.running()
+        pid: Optional[int] = next(
+            (pid for local_rank, pid in running.items() if self._ranks.rank_of(local_rank) == error.rank), None
+        )
+        for victim in [pid] if pid else list(running.values())[:1]:
+            with suppress(OSError):
+                os.kill(victim, signal.SIGKILL)
+
+
+def _session_cpu_seconds(sessions: set[int]) -> Dict[int, float]:
+    """The CPU time that the processes of each session have used: a rank leads a session, with those it has started."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    total: Dict[int, float] = dict.fromkeys(sessions, 0.0)
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):
+            fields = path.read_text(errors="replace").rpartition(")")[2].split()
+            session = int(fields[3])
+            if session in total:
+                total[session] += (int(fields[11]) + int(fields[12])) / ticks
+    return total

@@ -1,0 +1,137 @@
+"""Which rank a job waits for, judged by the stack and the CPU time of each of its ranks. Standard library only."""
+
+from __future__ import annotations
+
+import linecache
+from collections import Counter
+from pathlib import Path
+from typing import List, NamedTuple, Optional, Sequence, Tuple
+
+from cloudtrain_launcher.contract import PAYLOAD_DIR
+from cloudtrain_launcher.error_details import MAX_CODE_CHARS, MAX_TRACEBACK_CHARS, display_path, is_user_code
+from cloudtrain_launcher.events import Error
+from cloudtrain_launcher.stacks import StackFrame, main_thread
+
+IDLE_CPU = 0.02
+"""A rank that uses less of one core does nothing but wait."""
+
+_DISTRIBUTED = "/torch/distributed/"
+_BACKWARD = ("_engine_run_backward", "backward")
+_CHILDREN = ("/multiprocessing/popen_", "/torch/multiprocessing/spawn.py", "/multiprocessing/connection.py")
+
+
+class Sample(NamedTuple):
+    """What was seen of a rank at one moment."""
+
+    time: float
+    """By `time.monotonic()`."""
+    cpu_seconds: float
+    """Used so far by the rank and by the processes that it started."""
+    stack: str
+    """As faulthandler writes it; empty if the rank did not answer."""
+
+
+class Activity(NamedTuple):
+    """What a rank has done for as long as nobody has heard of it."""
+
+    rank: int
+    kind: str
+    """`collective`: it waits for its peers; `blocked`: for something else; `busy`: it computes; `ended`: it is gone."""
+    call: str = ""
+    """The collective, such as `all_reduce`."""
+    file: str = ""
+    """Of the innermost line of the program, below the working folder where it is; empty if unknown."""
+    line: int = 0
+    stack: str = ""
+    has_children: bool = False
+    """Whether it waits for processes of its own."""
+
+    @property
+    def place(self) -> str:
+        """`train.py:7`; empty if unknown."""
+        return f"{self.file}:{self.line}" if self.file else ""
+
+
+def activity(rank: int, samples: Sequence[Sample], folder: Path) -> Activity:
+    """What a rank does, by at least two samples. `folder`: the job's working folder."""
+    stacks = [main_thread(sample.stack) for sample in samples]
+    frames = stacks[-1]
+    at = next((frame for frame in frames if is_user_code(frame.file, folder, PAYLOAD_DIR)), None)
+    at = at or next((frame for frame in frames if "/site-packages/" not in frame.file), None)
+    seconds = max(1e-9, samples[-1].time - samples[0].time)
+    is_idle = (samples[-1].cpu_seconds - samples[0].cpu_seconds) / seconds < IDLE_CPU
+    is_still = all(stack == frames for stack in stacks)
+    inner = frames[: frames.index(at)] if at in frames else frames
+    call = _collective(inner)
+    if not call and is_idle and any(frame.function in _BACKWARD for frame in inner):
+        call = "backward"  # of DistributedDataParallel, whose all_reduce is in C++
+    kind = "busy"
+    if is_still and (is_idle or call):
+        kind = "collective" if call else "blocked"
+    return Activity(
+        rank,
+        kind,
+        call=call,
+        file=display_path(at.file, folder) if at else "",
+        line=at.line if at else 0,
+        stack=samples[-1].stack.strip(),
+        has_children=any(part in frame.file for frame in inner for part in _CHILDREN),
+    )
+
+
+def verdict(ranks: Sequence[Activity], nodes: int) -> Optional[Tuple[Activity, List[Activity]]]:
+    """The rank that the others wait for, and those; None if none waits, or if the ranks may be computing.
+
+    If all of this node's ranks wait at the same place, the one that is missing is on another node: then the first of
+    them is returned, with itself among those that wait.
+    """
+    waiting = [rank for rank in ranks if rank.kind == "collective"]
+    others = [rank for rank in ranks if rank.kind != "collective"]
+    if not waiting:
+        is_stuck = bool(ranks) and all(rank.kind == "blocked" for rank in ranks)
+        return (ranks[0], list(ranks[1:])) if is_stuck else None
+    if others:
+        order = ("blocked", "ended", "busy")
+        return min(others, key=lambda rank: (order.index(rank.kind), rank.rank)), waiting
+    places = Counter((rank.call, rank.file, rank.line) for rank in waiting)
+    if len(places) == 1:
+        return (waiting[0], waiting) if nodes > 1 or len(waiting) == 1 else (waiting[0], waiting[1:])
+    # The fewest have gone another way; of equally many, those who are further on have left a collective out.
+    odd = min(waiting, key=lambda rank: (places[rank.call, rank.file, rank.line], -rank.line))
+    return odd, [rank for rank in waiting if rank.place != odd.place or rank.call != odd.call]
+
+
+def describe(found: Activity, waiting: Sequence[Activity], silent_seconds: float, processes: int) -> str:
+    """The verdict as the rest of a sentence that begins with the rank."""
+    silence = f"has given no sign of life for {duration(silent_seconds)}"
+    where = f" at {found.place}" if found.place else ""
+    if found in waiting:
+        return f"{silence}: all ranks of its node wait in {found.call}{where} for another node"
+    does = {"blocked": "is blocked", "busy": "is busy", "collective": f"waits in {found.call}", "ended": "has ended"}
+    text = f"{silence}: it {does[found.kind]}{where}"
+    peers = sorted({(peer.call, peer.place) for peer in waiting if peer.call})
+    if peers:
+        call, place = peers[0]
+        who = f"rank {waiting[0].rank} waits" if len(waiting) == 1 else f"{len(waiting)} other ranks wait"
+        text += f", and {who} for it in {call}" + (f" at {place}" if place else "")
+    if found.has_children and processes > 1:
+        text += ". It waits for processes that it has started itself: if those are the ranks, use processes: 1"
+    return text
+
+
+def to_error(found: Activity, message: str, now: float, folder: Path) -> Error:
+    """The verdict as an error of the rank. `now`: a Unix timestamp."""
+    code = linecache.getline(str(folder / found.file), found.line).strip()[:MAX_CODE_CHARS] if found.file else ""
+    error = Error(rank=found.rank, time=now, exception="Hang", message=message, stack=found.stack[:MAX_TRACEBACK_CHARS])
+    return error.replace(file=found.file, line=found.line, code=code) if found.file else error
+
+
+def duration(seconds: float) -> str:
+    """`30 min`, or `45 s`."""
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+
+
+def _collective(inner: Sequence[StackFrame]) -> str:
+    """The function of torch.distributed that the program has called; empty if it is in none."""
+    calls = [frame.function for frame in inner if _DISTRIBUTED in frame.file and frame.function != "wrapper"]
+    return calls[-1] if calls else ""

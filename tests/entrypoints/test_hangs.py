@@ -1,0 +1,214 @@
+"""A job that hangs is ended with the rank that it waits for named; one that computes in silence is left alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cloudtrain_launcher.hang_verdict import Activity, Sample, activity, describe, verdict
+from tests.entrypoints.test_launcher import events, finish, start
+
+LIMIT_SECONDS = 6
+
+BEGIN = """
+import os, sys, threading, time
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+class Stuck(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index): time.sleep(600)
+
+def spin(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        total = sum(number * number for number in range(1000))
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+dist.all_reduce(torch.ones(1))
+print("ready", flush=True)
+"""
+HANGS = {
+    "a collective that one rank skips": """
+if rank == 0:
+    dist.all_reduce(torch.ones(1))
+dist.barrier()
+""",
+    "a lock that is never released": """
+lock = threading.Lock()
+if rank == 1:
+    lock.acquire(); lock.acquire()
+dist.barrier()
+""",
+    "an endless loop": """
+while rank == 1:
+    pass
+dist.barrier()
+""",
+    "a loader process that does not answer": """
+if rank == 1:
+    next(iter(DataLoader(Stuck(), num_workers=1)))
+dist.barrier()
+""",
+}
+SILENT = f"spin({LIMIT_SECONDS * 1.5})\ndist.barrier()\n"
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What jobs of two ranks print that hang in different ways, all at once, and one that does not."""
+    started = {}
+    for number, (name, program) in enumerate({**HANGS, "silent": SILENT}.items()):
+        folder = tmp_path_factory.mktemp(f"hang-{number}")
+        started[name] = start(folder, BEGIN + program, processes=2, hang_seconds=LIMIT_SECONDS, grace_seconds=7)
+    return {name: finish(process) for name, process in started.items()}
+
+
+@pytest.mark.torchrun
+@pytest.mark.linux("stacks are read by a real-time signal and /proc")
+@pytest.mark.parametrize("name", HANGS)
+def test_the_rank_that_all_wait_for_is_the_cause(name: str, outputs: dict[str, str]) -> None:
+    text = outputs[name]
+    error = events(text)[-1]["error"]
+    assert (error["rank"], error["exception"], error["consequence"]) == (1, "Hang", False), text
+    assert re.match(r"has given no sign of life for \d+ s: it ", error["message"])
+    assert error["file"] == "train.py"
+    assert f"[node 0] failed: rank 1 (node 0) {error['message']}" in text
+
+
+@pytest.mark.torchrun
+@pytest.mark.linux("stacks are read by a real-time signal and /proc")
+def test_the_line_is_named_and_every_stack_is_in_the_log(outputs: dict[str, str]) -> None:
+    text = outputs["a lock that is never released"]
+    error = events(text)[-1]["error"]
+    assert error["code"] == "lock.acquire(); lock.acquire()"
+    assert "it is blocked at train.py:" in error["message"]
+    assert "and rank 0 waits for it in barrier at train.py:" in error["message"]
+    assert "[node 0] rank 0: collective in barrier" in text
+    assert "[node 0] rank 1: blocked" in text
+    assert "after 6 s the job ends (limits.hang)" in text
+
+
+@pytest.mark.torchrun
+@pytest.mark.linux("stacks are read by a real-time signal and /proc")
+def test_a_long_computation_in_silence_is_no_hang(outputs: dict[str, str]) -> None:
+    end = events(outputs["silent"])[-1]
+    assert end["outcome"] == "succeeded"
+    assert end["seconds"] > LIMIT_SECONDS
+    assert "limits.hang" not in outputs["silent"]
+
+
+@pytest.mark.torchrun
+@pytest.mark.linux("stacks are read by a real-time signal and /proc")
+def test_a_hang_is_restarted_where_restarts_are_left(tmp_path: Path) -> None:
+    first = "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+    first += "if attempt == '0' and rank == 1:\n    threading.Event().wait()\ndist.barrier()\n"
+    process = start(tmp_path, BEGIN + first, processes=2, hang_seconds=LIMIT_SECONDS, grace_seconds=7, restarts=1)
+    text = finish(process)
+    assert process.returncode == 0, text
+    (restarted,) = (event for event in events(text) if event["type"] == "restarted")
+    assert "rank 1 (node 0) has given no sign of life" in restarted["why"]
+
+
+def stack(*frames: tuple[str, int, str]) -> str:
+    """As faulthandler writes it: another thread first, the main thread last."""
+    lines = ["Thread 0x01 (most recent call first):", '  File "/usr/lib/python3/threading.py", line 1 in wait']
+    lines += ["", "Current thread 0x02 (most recent call first):"]
+    return "\n".join([*lines, *(f'  File "{file}", line {line} in {function}' for file, line, function in frames)])
+
+
+TORCH = "/venv/lib/python3.11/site-packages/torch"
+ALL_REDUCE = [
+    (f"{TORCH}/distributed/distributed_c10d.py", 9, "all_reduce"),
+    (f"{TORCH}/distributed/c10d_logger.py", 8, "wrapper"),
+]
+
+
+@pytest.mark.parametrize(
+    ("inner", "cpu", "still", "kind", "call"),
+    [
+        (ALL_REDUCE, 0.0, True, "collective", "all_reduce"),
+        (ALL_REDUCE, 5.0, True, "collective", "all_reduce"),
+        (ALL_REDUCE, 5.0, False, "busy", "all_reduce"),
+        ([(f"{TORCH}/autograd/graph.py", 1, "_engine_run_backward")], 0.0, True, "collective", "backward"),
+        ([(f"{TORCH}/autograd/graph.py", 1, "_engine_run_backward")], 5.0, True, "busy", ""),
+        ([], 0.0, True, "blocked", ""),
+        ([], 5.0, True, "busy", ""),
+        ([], 0.0, False, "busy", ""),
+    ],
+    ids=[
+        "waits in a collective",
+        "spins in a collective, as NCCL does",
+        "goes from one collective to the next",
+        "waits in backward",
+        "computes backward",
+        "waits",
+        "computes in one call",
+        "moves on, with little CPU",
+    ],
+)
+def test_what_a_rank_does_is_told_by_stack_and_cpu(
+    inner: list[tuple[str, int, str]], cpu: float, still: bool, kind: str, call: str, tmp_path: Path
+) -> None:
+    def at(line: int) -> str:
+        return stack(*inner, (str(tmp_path / "train.py"), line, "main"))
+
+    samples = [Sample(float(n), cpu * n / 5, at(7 if still else n + 1)) for n in range(6)]
+    found = activity(3, samples, tmp_path)
+    assert (found.rank, found.kind, found.call) == (3, kind, call)
+    assert found.place == f"train.py:{7 if still else 6}"
+
+
+def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> Activity:
+    return Activity(number, kind, call=call if kind == "collective" else "", file="train.py", line=line)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ([rank(0, "collective"), rank(1, "blocked"), rank(2, "collective")], 1),
+        ([rank(0, "collective"), rank(1, "busy"), rank(2, "blocked")], 2),
+        ([rank(0, "ended"), rank(1, "collective")], 0),
+        ([rank(0, "collective"), rank(1, "collective"), rank(2, "collective", 5)], 2),
+        ([rank(0, "collective", 9), rank(1, "collective", 7)], 0),
+        ([rank(0, "collective"), rank(1, "collective")], 0),
+        ([rank(0, "blocked")], 0),
+        ([rank(0, "busy"), rank(1, "busy")], None),
+        ([rank(0, "busy"), rank(1, "blocked")], None),
+        ([], None),
+    ],
+    ids=[
+        "the only one outside of the collective",
+        "the one that waits rather than the one that computes",
+        "the one that has left",
+        "the only one at another line",
+        "of two at different lines the one further on",
+        "all at the same line",
+        "alone and blocked",
+        "all compute",
+        "nobody waits for a peer",
+        "nobody runs",
+    ],
+)
+def test_the_verdict_names(ranks: list[Activity], expected: int | None) -> None:
+    found = verdict(ranks, nodes=1)
+    assert (found and found[0].rank) == expected
+
+
+def test_a_node_whose_ranks_all_wait_at_one_line_looks_for_the_cause_on_another() -> None:
+    ranks = [rank(2, "collective"), rank(3, "collective")]
+    found = verdict(ranks, nodes=2)
+    assert found is not None
+    assert found[0] in found[1]
+    message = describe(*found, 1800, processes=2)
+    assert message.endswith("30 min: all ranks of its node wait in all_reduce at train.py:7 for another node")
+
+
+def test_ranks_that_wait_for_ranks_of_their_own_are_told_what_to_ask_for() -> None:
+    spawning = rank(0, "blocked")._replace(has_children=True)
+    assert describe(spawning, [], 60, processes=2).endswith("if those are the ranks, use processes: 1")
+    assert "processes: 1" not in describe(spawning, [], 60, processes=1)
