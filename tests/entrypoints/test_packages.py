@@ -183,12 +183,14 @@ def test_what_is_built_from_the_source_itself_is_used_by_this_run_alone(tmp_path
 
 def test_torch_and_what_was_built_for_it_stay_and_are_left_out_of_the_requirements() -> None:
     held = {"torch": "2.8.0+cu128", "nvidia-nccl-cu12": "2.27"}
-    asked = requested_list(["torch", "einops", "torch==2.8.0", "nvidia_nccl_cu12==2.20", "torch<2"])
+    asked = requested_list(
+        ["torch", "einops", "nvidia-cublas-cu11==1", "torch==2.8.0", "nvidia_nccl_cu12==2.20", "torch<2"]
+    )
     kept, said = image.without_held(asked, held)
     assert [each.text for each in kept] == ["einops"]
     assert [line.split(",")[0] for line in said] == [
-        "dependencies:4 asks for nvidia_nccl_cu12==2.20",
-        "dependencies:5 asks for torch<2",
+        "dependencies:5 asks for nvidia_nccl_cu12==2.20",
+        "dependencies:6 asks for torch<2",
     ]
     assert image.held_packages()["torch"] == TORCH
     assert "filelock" not in image.held_packages()

@@ -174,6 +174,12 @@ def test_a_lock_file_gives_what_the_project_needs_here_in_its_locked_versions_wi
     assert len(read_requested(tmp_path, "uv.lock").wanted) == 5
 
 
+def test_what_only_a_package_of_the_image_needs_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, {"uv.lock": LOCK})
+    requested = read_lock(tmp_path, "uv.lock", lambda marker: not marker, {"with-extra"})
+    assert [each.name for each in requested.wanted] == ["einops", "with-extra"]
+
+
 def test_hashes_of_a_lock_file_are_left_out_where_a_package_has_none(tmp_path: Path) -> None:
     git = 'source = { git = "https://host/e.git?rev=main#c0ffee" }\n'
     text = LOCK.replace('source = { registry = "https://pypi.org/simple" }\nwheels = [{ url = "https://files/e', git, 1)

@@ -23,6 +23,9 @@ _BUILT_FOR_TORCH = ("torchvision", "torchaudio")
 _OF_TORCH = re.compile(r"nvidia-|cuda-|triton$|pytorch-triton")
 """Requirements of torch that belong to it."""
 
+_FOR_CUDA = re.compile(r"nvidia-[\w-]+-cu\d\d$")
+"""A library of CUDA, as a frozen list of packages names those of another torch."""
+
 
 def site_folders() -> list[str]:
     """The folders of this Python's installed packages, in their order."""
@@ -51,6 +54,8 @@ def without_held(requested: Requested, held: Mapping[str, str]) -> tuple[list[Re
     """The requirements without those that name a package which stays, and a sentence for each that asks for another."""
     kept, said = [], []
     for each in requested.requirements:
+        if held and each.name not in held and _FOR_CUDA.match(each.name):
+            continue  # of a torch that is not installed
         if each.name not in held:
             kept.append(each)
         elif not each.constraint and not satisfies(held[each.name], each):

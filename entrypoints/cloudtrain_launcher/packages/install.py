@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Collection, Optional
 from urllib.parse import unquote, urlsplit
 
 if __name__ == "__main__":  # started by its path: import from the folder of the package, not from this one
@@ -87,9 +87,9 @@ class Installation:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.requested = read_task(task)
-        masker.add(self.requested.passwords)
         self.held = {} if task.replace_torch else image.held_packages()
+        self.requested = read_task(task, self.held)
+        masker.add(self.requested.passwords)
         self.lines, self.warnings = image.without_held(self.requested, self.held)
 
     def run(self) -> tuple[Optional[Path], dict[str, Any]]:
@@ -191,8 +191,11 @@ class Installation:
             reporting.log(self.task.node, f"installing: {line}")
 
 
-def read_task(task: Task) -> Requested:
-    """What the task asks for, with the markers of a lock file evaluated here. InvalidRequirements."""
+def read_task(task: Task, held: Collection[str]) -> Requested:
+    """What the task asks for, with the markers of a lock file evaluated here. InvalidRequirements.
+
+    `held`: packages that stay as they are.
+    """
     if not task.file:
         return requested_list(task.packages)
     try:
@@ -201,7 +204,7 @@ def read_task(task: Task) -> Requested:
         holds = image.marker_reader()
         if holds is None:
             raise InvalidRequirements(f"{task.file}: this image has neither pip nor packaging, which read its markers")
-        return read_lock(Path(task.source), task.file, holds)
+        return read_lock(Path(task.source), task.file, holds, held)
     except OSError as error:
         raise InvalidRequirements(f"{task.file} cannot be read: {error.strerror}") from None
 

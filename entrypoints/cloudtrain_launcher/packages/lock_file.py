@@ -7,7 +7,7 @@ the dependencies from the project on, with the markers that hold there.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Collection, Iterator, Mapping
 from urllib.parse import urlsplit, urlunsplit
 
 from .requirement_files import InvalidRequirements, Requested, Requirement, normalised, read_toml
@@ -15,10 +15,13 @@ from .requirement_files import InvalidRequirements, Requested, Requirement, norm
 PYPI = "https://pypi.org/simple"
 
 
-def read_lock(folder: Path, file: str, holds: Callable[[str], bool] = lambda _: True) -> Requested:
+def read_lock(
+    folder: Path, file: str, holds: Callable[[str], bool] = lambda _: True, there: Collection[str] = ()
+) -> Requested:
     """What a uv.lock locks for its project. InvalidRequirements, OSError.
 
-    `holds`: whether a marker is true where it is to be installed; by default all are.
+    `holds`: whether a marker is true where it is to be installed; by default all are. `there`: packages that the image
+    brings, by normalised names: what only they need is left out.
     """
     document = read_toml(folder / file)
     if document.get("version") != 1:
@@ -27,7 +30,7 @@ def read_lock(folder: Path, file: str, holds: Callable[[str], bool] = lambda _: 
     roots = [each for each in packages if _own_folder(each) == "."]
     if len(roots) != 1:
         raise InvalidRequirements(f"{file} locks {len(roots)} projects of this folder; one is expected")
-    needed = list(_needed(roots[0], packages, holds))
+    needed = list(_needed(roots[0], packages, holds, there))
     requirements = tuple(_requirement(each, folder, file) for each in needed)
     if not all("--hash" in each.text for each in requirements):  # an installer takes hashes for all, or for none
         requirements = tuple(_requirement(each, folder, file, hashed=False) for each in needed)
@@ -40,7 +43,7 @@ def _own_folder(package: Mapping[str, Any]) -> str:
 
 
 def _needed(
-    root: Mapping[str, Any], packages: list[Mapping[str, Any]], holds: Callable[[str], bool]
+    root: Mapping[str, Any], packages: list[Mapping[str, Any]], holds: Callable[[str], bool], there: Collection[str]
 ) -> Iterator[Mapping[str, Any]]:
     """The packages that the project depends on, directly or not, each once."""
     waiting, seen, given = [(root, "")], {(id(root), "")}, {id(root)}
@@ -49,6 +52,8 @@ def _needed(
         if id(package) not in given:
             given.add(id(package))
             yield package
+        if normalised(package["name"]) in there:
+            continue
         optional = package.get("optional-dependencies", {})
         for wish in optional.get(extra, []) if extra else package.get("dependencies", []):
             if not holds(wish.get("marker", "")):
