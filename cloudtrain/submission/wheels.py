@@ -107,7 +107,9 @@ def download(wheels: WheelSet, note: Callable[[str], None] | None = None) -> Non
     if wheels.folder.is_dir():
         return
     if note is not None:
-        note(f"downloading the wheels of {len(wheels.requested.wanted)} requirements, which are sent with the source")
+        count = len(wheels.requested.wanted)
+        what = f"{count} requirement{'s' if count > 1 else ''}"
+        note(f"downloading the wheels of {what}, which are sent with the source")
     make_private_folder(wheels.folder.parent)
     with tempfile.TemporaryDirectory(dir=wheels.folder.parent, prefix=".") as scratch:
         folder = Path(scratch)

@@ -43,4 +43,4 @@ def make_wheel(
 
 def offline(wheels: Path) -> dict[str, str]:
     """The variables by which pip takes these wheels alone, whatever this machine's own settings are."""
-    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": "/dev/null"}
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels.as_uri(), "PIP_CONFIG_FILE": "/dev/null"}

@@ -46,11 +46,8 @@ class Installation:
         """Start it, from the main thread. OSError if no process can be started."""
         file = self._scratch / "packages-task.json"
         file.write_text(json.dumps(self._task(environ)), encoding="utf-8")
-        masked = ",".join((*self._job.secrets, *self._job.masked))
         argv = [sys.executable, "-u", str(Path(__file__).with_name("install.py")), str(file)]
-        self._process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, env={**environ, "CLOUDTRAIN_MASKED": masked}, start_new_session=True
-        )
+        self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=dict(environ), start_new_session=True)
 
     def finish(self, environ: MutableMapping[str, str], cancelled: Callable[[], bool] = lambda: False) -> list[str]:
         """Wait for it, and change `environ` and this process so that all that it starts finds the packages.
@@ -99,6 +96,7 @@ class Installation:
             "result": str(self._result),
             "folder": str(packages_folder(environ, self._scratch)),
             "node": context.node_rank,
+            "masked": [*self._job.secrets, *self._job.masked],
             "file": wanted.get("file", ""),
             "packages": wanted.get("packages", []),
             "wheels": str(wheels) if wanted.get("wheels") else "",

@@ -47,6 +47,8 @@ class Task:
     folder: str
     """The folder of environments that are kept on this machine."""
     node: int
+    masked: list[str] = field(default_factory=list)
+    """Variables whose values are secret."""
     file: str = ""
     """The file that asks for packages, below the source folder; empty: `packages` does."""
     packages: list[str] = field(default_factory=list)
@@ -63,7 +65,7 @@ def main() -> int:
     """Install, and write the result; 0 unless that was not possible."""
     set_parent_death_signal(os.getppid())
     task = Task(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
-    masker.add(os.environ.get(name, "") for name in filter(None, os.environ.get("CLOUDTRAIN_MASKED", "").split(",")))
+    masker.add(os.environ.get(name, "") for name in task.masked)
     try:
         environment, result = Installation(task).run()
     except (InstallationError, InvalidRequirements) as error:
@@ -173,9 +175,9 @@ class Installation:
 
     def _only_wheels(self) -> dict[str, str]:
         """Variables by which only wheels are taken that were sent with the job."""
-        wheels = self.task.wheels
-        if not wheels:
+        if not self.task.wheels:
             return {}
+        wheels = Path(self.task.wheels).resolve().as_uri()  # without spaces, at which pip would part it
         return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels, "UV_NO_INDEX": "1", "UV_FIND_LINKS": wheels}
 
     def _explained(self, error: InstallationError) -> InstallationError:
