@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from typing import Any
 
 _DURATIONS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _DURATION_WORDS = {
@@ -100,3 +102,15 @@ def _parts(text: str) -> list[tuple[float, str]]:
         parts.append((float(match[1]), match[2]))
         rest = rest[match.end() :]
     return parts
+
+
+def format_number(value: Any) -> str:
+    """A metric with three or four significant digits: `0.0712`, `1.9k`. Anything but a number as it is."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return str(value)
+    if not math.isfinite(value):
+        return str(value)
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{value / {'G': 1e9, 'M': 1e6, 'k': 1e3}[suffix]:.3g}{suffix}"
+    return str(value) if isinstance(value, int) else f"{value:.4g}"

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 if find_spec("cloudtrain_job") is None:  # run by hand: in a job the launcher has added it to the path
     sys.path.insert(1, str(Path(__file__).parent / "job"))
 
-from cloudtrain_job import emit_event, to_json, write_result
+from cloudtrain_job import activity, emit_event, to_json, write_result
 from cloudtrain_launcher.events import Checkpoint, Result
 from cloudtrain_trainer.arguments import exit_with_error, parse, refuse
 from cloudtrain_trainer.options import Folders, Options
@@ -39,7 +39,6 @@ def train(options: Options, folders: Folders) -> NoReturn:
     """Train as one rank, export the model, and end the process; never returns."""
     from cloudtrain_trainer import finite, memory, rules, strategies, tasks
     from cloudtrain_trainer.checkpoint import CheckpointStore, SavedCheckpoint
-    from cloudtrain_trainer.gpu_monitor import watch
     from cloudtrain_trainer.hardware import device_name
     from cloudtrain_trainer.loop import Loop
     from cloudtrain_trainer.ranks import Ranks, configure_threads, exit_on_uncaught_errors
@@ -54,7 +53,6 @@ def train(options: Options, folders: Folders) -> NoReturn:
     exit_on_uncaught_errors()
     stop = Stop()
     stop.listen()  # only now: while the process group forms, SIGTERM ends the process at once
-    watch(ranks.device)
 
     def report(saved: SavedCheckpoint) -> None:
         if ranks.rank == 0:
@@ -158,6 +156,11 @@ def export_model(loop: Any, folders: Folders) -> str:
 
     Each rank that has them prints the fingerprint, so that the log shows whether ranks differ. Called by all ranks.
     """
+    with activity("saving"):
+        return _export_model(loop, folders)
+
+
+def _export_model(loop: Any, folders: Folders) -> str:
     from cloudtrain_trainer import checkpointer, state
 
     loop.strategy.sync_buffers(loop.step.model)

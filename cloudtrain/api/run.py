@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -23,6 +23,7 @@ from cloudtrain.runs.files import storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.logs import BATCH_LINES, LogLine, LogReader
 from cloudtrain.runs.observation import Observation
+from cloudtrain.runs.series import MetricPoint, metric_points
 from cloudtrain.runs.state import RunState
 
 if TYPE_CHECKING:
@@ -88,13 +89,20 @@ class Run:
         """Write observations of the run to its folder, and its end to the index that `list_runs` reads."""
         self._monitor.record(observations)
 
-    def watch(self) -> Iterator[Update]:
+    def watch(self, *, tail: int | None = None, timeout: float | None = None) -> Iterator[Update]:
         """Updates until the run has ended: first all that is there already, then what comes.
 
-        CloudError when the cloud cannot be asked, and asking again would not help.
+        `tail`: of the lines that are there already only the last so many, and none of the events. TimeoutError after
+        `timeout` seconds, while the run goes on. CloudError when the cloud cannot be asked, and asking again would not
+        help.
         """
         reader, offset = LogReader(self.folder), 0
+        deadline = None if timeout is None else time.monotonic() + timeout
         self._monitor.refresh()
+        if tail is not None:
+            offset = self.folder.events_end()
+            latest = list(islice(reader.read_backward(), max(1, tail)))[:tail]  # what is skipped counts as read
+            yield Update(self._monitor.state, [], latest[::-1], self._monitor.last_error)
         while True:
             # Lines first: the event of an error is written before the lines that show it: it is never read after them.
             lines = reader.read_batch()
@@ -112,8 +120,14 @@ class Run:
             yield Update(state, events, lines, last_error)
             if state.has_ended:
                 return
+            self._raise_if_over(deadline, timeout)
             if not lines:
                 time.sleep(POLL_SECONDS)
+
+    def _raise_if_over(self, deadline: float | None, timeout: float | None) -> None:
+        if deadline is not None and time.monotonic() > deadline:
+            state = self._monitor.state.state
+            raise TimeoutError(f"run {self.id} is still {state} after {timeout:g} s; it goes on")
 
     def wait(self, timeout: float | None = None) -> RunState:
         """Wait for the end and return the state. TimeoutError after `timeout` seconds, while the run goes on.
@@ -122,8 +136,7 @@ class Run:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not (state := self._monitor.refresh()).has_ended:
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"run {self.id} is still {state.state} after {timeout:g} s; it goes on")
+            self._raise_if_over(deadline, timeout)
             time.sleep(POLL_SECONDS)
         return state
 
@@ -143,12 +156,15 @@ class Run:
         tail: int | None = None,
         since: float | None = None,
         grep: str | None = None,
+        metrics: bool = True,
+        waiting: Callable[[RunState], None] | None = None,
     ) -> Iterator[LogLine]:
         """Log lines of all nodes, oldest first.
 
         `node`, `rank`: only lines of that one. `tail`: only the last so many of those that are there. `since`: only
-        lines from that Unix timestamp on. `grep`: only lines in which that regular expression matches. `follow`: go on
-        until the run has ended.
+        lines from that Unix timestamp on. `grep`: only lines in which that regular expression matches. `metrics`: also
+        the lines that stand for reported metrics and progress. `follow`: go on until the run has ended; then `waiting`
+        is called with the state whenever there is no line to yield.
 
         CloudError, after the lines that are here already, when the cloud does not give the others; UsageError for a
         `grep` that is no regular expression.
@@ -163,6 +179,7 @@ class Run:
                 (node is None or line.node == node)
                 and (rank is None or line.rank == rank)
                 and (since is None or line.time >= since)
+                and (metrics or not line.kind)
                 and (pattern is None or pattern.search(line.text) is not None)
             )
 
@@ -181,7 +198,13 @@ class Run:
             yield from filter(wanted, reader.read_all())
             if ended:
                 return
+            if waiting is not None:
+                waiting(self._monitor.state)
             time.sleep(POLL_SECONDS)
+
+    def metrics(self) -> list[MetricPoint]:
+        """Every report of metrics so far, as last seen. StorageError when the events cannot be read."""
+        return metric_points(self.folder.each_event())
 
     def stop(self) -> RunState:
         """Send SIGTERM to every rank, wait for the end, and return the state. A run that has ended stays as it is.

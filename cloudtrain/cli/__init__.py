@@ -25,7 +25,11 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Watch": {
         "status": ("status", "Show how a run stands, or what runs."),
+        "attach": ("watch", "Follow a run that was started before."),
+        "top": ("watch", "Watch a run on one screen: curves, GPUs, ranks, cost."),
         "logs": ("run", "Print a run's log lines."),
+        "metrics": ("metrics", "Show a run's metrics, or write them as CSV."),
+        "compare": ("metrics", "Show runs side by side: settings, metrics, time, cost."),
         "wait": ("run", "Wait until a run has ended."),
     },
     "Manage": {

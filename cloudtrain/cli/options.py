@@ -29,6 +29,7 @@ job_argument = click.argument("job", default="job.yaml", metavar="[JOB]", type=c
 run_argument = click.argument("run", metavar="RUN", shell_complete=_run_ids)
 last_run_argument = click.argument("run", metavar="[RUN]", required=False, shell_complete=_run_ids)
 """For `chosen_run`: the last run when none is named."""
+runs_argument = click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, shell_complete=_run_ids)
 set_option = click.option(
     "--set",
     "overrides",

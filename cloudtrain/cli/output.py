@@ -14,7 +14,7 @@ import click
 
 from cloudtrain.cli.terminal import STATE_COLOURS, coloured, labelled, one_line, write, write_json
 from cloudtrain.runs.files import finite
-from cloudtrain.units import format_duration
+from cloudtrain.units import format_duration, format_number
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -82,18 +82,6 @@ def count(number: int, word: str) -> str:
 def format_age(seconds: float, now: float) -> str:
     """`3 min ago`, in the largest unit alone. Both are Unix timestamps."""
     return f"{' '.join(format_duration(max(0.0, now - seconds)).split()[:2])} ago"
-
-
-def format_number(value: Any) -> str:
-    """A metric with three or four significant digits: `0.0712`, `1.9k`. Anything but a number as it is."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return str(value)
-    if not math.isfinite(value):
-        return str(value)
-    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= limit:
-            return f"{value / {'G': 1e9, 'M': 1e6, 'k': 1e3}[suffix]:.3g}{suffix}"
-    return str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
 def sparkline(values: Sequence[float], width: int = 32) -> str:

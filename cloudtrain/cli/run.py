@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 from cloudtrain.api.fetched import fetched_files
 from cloudtrain.api.run import MAX_LISTED
 from cloudtrain.cli.chosen_run import chosen_run
+from cloudtrain.cli.follow import ProgressDisplay, follow
 from cloudtrain.cli.options import (
     data_dir,
     json_option,
@@ -30,6 +32,7 @@ from cloudtrain.cli.output import (
 from cloudtrain.cli.report import report_and_exit
 from cloudtrain.cli.terminal import one_line, progress_bar, write_json, write_log
 from cloudtrain.errors import UsageError
+from cloudtrain.runs.logs import LogLine
 from cloudtrain.runs.state import RunState
 from cloudtrain.units import parse_duration
 
@@ -46,6 +49,7 @@ from cloudtrain.units import parse_duration
     help="Only lines younger than a duration (10 min) or after a time (2026-11-21T10:00).",
 )
 @click.option("--grep", metavar="RE", help="Only lines that this regular expression matches.")
+@click.option("--metrics/--no-metrics", default=True, help="Also the lines of metrics and progress (default).")
 @json_option
 @data_dir
 def logs_command(
@@ -54,30 +58,38 @@ def logs_command(
     """Print the log lines of RUN (default: the last run): all nodes and ranks together, or some of them apart."""
     found = chosen_run(run, folder)
     since_time = None if since is None else _parse_since(since)
+    display = ProgressDisplay(wanted=following and not as_json and sys.stdout.isatty())
     line = None
     try:
-        for line in found.logs(follow=following, since=since_time, **options):
+        for line in found.logs(follow=following, since=since_time, waiting=display.draw, **options):
+            display.clear()
             if as_json:
-                item = {
-                    "time": line.time,
-                    "node": line.node,
-                    "rank": line.rank,
-                    "source": line.source,
-                    "text": line.text,
-                }
-                write_json(item, indent=None)
+                write_json(_line_as_json(line), indent=None)
             else:
                 mark = "" if options["rank"] is not None else f"[{line.source or f'node {line.node}'}] "
                 write_log(mark, line.text)
     except KeyboardInterrupt:
+        display.clear()
         raise click.exceptions.Exit(130) from None
+    display.clear()
     if line is None:
-        chosen = any(value is not None for value in (since, *options.values()))
+        chosen = any(value not in (None, True) for value in (since, *options.values()))
         print_message(
             f"no such lines; {command('logs', found.id)} shows all of them"
             if chosen
             else _no_lines(found.cached_status())
         )
+
+
+def _line_as_json(line: LogLine) -> dict[str, Any]:
+    return {
+        "time": line.time,
+        "node": line.node,
+        "rank": line.rank,
+        "source": line.source,
+        "kind": line.kind or "output",
+        "text": line.text,
+    }
 
 
 def _no_lines(state: RunState) -> str:
@@ -106,22 +118,19 @@ def _parse_since(text: str) -> float:
 @json_option
 @data_dir
 def wait_command(folder: str | None, /, run: str | None, timeout: str | None, as_json: bool) -> None:
-    """Wait until RUN (default: the last run) has ended; the exit code is that of the run."""
+    """Wait until RUN (default: the last run) has ended, and show its metrics; the exit code is that of the run."""
     found = chosen_run(run, folder)
     try:
         seconds = None if timeout is None else parse_duration(timeout)
     except ValueError as error:
         raise UsageError(f"--timeout: {error}") from None
     try:
-        state = found.wait(seconds)
+        state = follow(found, tail=0, timeout=seconds, output=False, on=f"{found.id} goes on")
     except TimeoutError as error:
         print_message(str(error))
         if as_json:
             print_json(found.status().to_json())
         raise click.exceptions.Exit(5) from None
-    except KeyboardInterrupt:
-        print_message(f"\n{found.id} goes on")
-        raise click.exceptions.Exit(130) from None
     report_and_exit(found, state, as_json)
 
 

@@ -23,20 +23,20 @@ from cloudtrain.cli.output import (
     command,
     count,
     format_age,
-    format_number,
     learning_curves,
     print_json,
     print_message,
     print_output,
     table,
 )
+from cloudtrain.cli.progress import activity_text
 from cloudtrain.cli.report import format_artifact, format_cost, source_line
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
 from cloudtrain.errors import CloudError
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.state import STATES, RunState
-from cloudtrain.units import format_duration
+from cloudtrain.units import format_duration, format_number
 
 DEFAULT_LIMIT = 20
 
@@ -174,8 +174,13 @@ def _status_rows(run: Run, state: RunState) -> list[tuple[str, str]]:
     rows += [("warning", warning) for warning in state.warnings]
     if run.damaged_lines:
         rows.append(("damaged", f"{count(run.damaged_lines, 'line')} of its events cannot be read"))
-    if state.progress and not state.has_ended:
-        rows.append(("step", f"{state.progress.step}/{'?' if state.progress.steps is None else state.progress.steps}"))
+    at, now = state.position, time.time()
+    if state.activity and not state.has_ended:
+        rows.append(("doing", one_line(activity_text(state, now))))
+    if at.step is not None and not state.has_ended:
+        eta = state.eta_seconds(now)
+        left = f", {format_duration(eta)} left" if eta is not None else ""
+        rows.append(("step", f"{at.step}/{'?' if at.steps is None else at.steps}{left}"))
     if state.metrics:
         latest = "  ".join(f"{name} {format_number(value)}" for name, value in state.metrics.items())
         rows.append(("metrics", one_line(latest)))

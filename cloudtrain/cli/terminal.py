@@ -16,7 +16,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -99,6 +100,11 @@ def write_json(value: Any, *, indent: int | None = 2) -> None:
     click.echo(_UNSAFE.sub(_escaped_in_json, json.dumps(value, indent=indent, ensure_ascii=False)))
 
 
+def write_csv(text: str) -> None:
+    """CSV on stdout and nothing else; what is unsafe is written as an escape."""
+    click.echo(_UNSAFE.sub(_escaped, text), nl=False)
+
+
 def bar(done: float, total: float, width: int = 16) -> str:
     """`━━━━────`: a progress bar of `width` characters. ZeroDivisionError if `total` is 0."""
     filled = round(width * min(1.0, done / total))
@@ -109,6 +115,23 @@ def redraw(text: str) -> None:
     """Replace the current line on stderr, which is a terminal; an empty text clears it."""
     sys.stderr.write("\r\x1b[K" + (f"  {one_line(text)}" if text else ""))
     sys.stderr.flush()
+
+
+@contextmanager
+def full_screen() -> Iterator[Callable[[Sequence[str]], None]]:
+    """A screen of its own on the terminal's stdout, drawn by the function given; at the end all is as before."""
+    out = sys.stdout
+
+    def draw(lines: Sequence[str]) -> None:
+        out.write("\x1b[H" + "".join(f"{one_line(line)}\x1b[K\n" for line in lines) + "\x1b[J")
+        out.flush()
+
+    out.write("\x1b[?1049h\x1b[?25l")
+    try:
+        yield draw
+    finally:
+        out.write("\x1b[?25h\x1b[?1049l")
+        out.flush()
 
 
 def progress_bar(label: str, *, bytes_: bool = False) -> Callable[[int, int], None]:

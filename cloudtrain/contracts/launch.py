@@ -72,6 +72,7 @@ class JobDocument:
     stop_after_seconds: int | None = None
     secrets: Mapping[str, str] | None = None
     dependencies: Mapping[str, Any] | None = None
+    metrics: Mapping[str, str] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, with the version of the format."""
@@ -105,6 +106,7 @@ def job_document(plan: Plan) -> JobDocument:
         hang_seconds=spec.limits.hang,
         warm=spec.launch.warm,
         dependencies=dependencies_document(plan) or None,
+        metrics=dict(spec.metrics) or None,
     )
 
 

@@ -61,10 +61,13 @@ def _node_started(state: RunState, event: events.NodeStarted) -> None:
 
 def _node_ended(state: RunState, event: events.NodeEnded) -> None:
     state.nodes_ended[event.node] = event
+    for key in [key for key in state.activities if key[0] == event.node]:
+        del state.activities[key]
 
 
 def _rank_started(state: RunState, event: events.RankStarted) -> None:
     state.ranks.add(event.rank)
+    state.activities.pop((event.node, -1), None)  # the launcher's work before the start is done
 
 
 def _rank_ended(state: RunState, event: events.RankEnded) -> None:
@@ -76,6 +79,8 @@ def _restarted(state: RunState, event: events.Restarted) -> None:
     if event.attempt > state.restarts:
         state.restarts = event.attempt
         state.finished_ranks.clear()
+        state.activities.clear()
+        state.pace.restart()
 
 
 def _error(state: RunState, event: events.Error) -> None:
@@ -89,12 +94,26 @@ def _warned(state: RunState, event: events.Warned) -> None:
 
 def _metrics(state: RunState, event: events.Metrics) -> None:
     state.metrics |= event.values
+    state.reported = event
+    state.pace.add(event.time, event.step)
     for name, value in event.values.items():
         state.curves.setdefault(name, Curve()).add(value)
 
 
 def _progress(state: RunState, event: events.Progress) -> None:
     state.progress = event
+    for name, value in (("loss", event.loss), ("samples/s", event.samples_per_s)):
+        if value is not None:
+            state.progress_curves.setdefault(name, Curve()).add(value)
+    state.pace.add(event.time, event.step)
+
+
+def _activity(state: RunState, event: events.Activity) -> None:
+    key = (event.node, event.rank)
+    if not event.activity:
+        state.activities.pop(key, None)
+    elif event.rank <= 0:  # of the ranks, the first one speaks for all
+        state.activities[key] = event
 
 
 def _checkpoint(state: RunState, event: events.Checkpoint) -> None:
@@ -102,9 +121,14 @@ def _checkpoint(state: RunState, event: events.Checkpoint) -> None:
         state.checkpoint = event
 
 
+def _usage(state: RunState, event: events.Usage) -> None:
+    state.usage[event.node] = event
+
+
 def _resumed(state: RunState, event: events.Resumed) -> None:
     if event.step is not None:
         state.resumed = event
+        state.pace.restart()
 
 
 def _result(state: RunState, event: events.Result) -> None:
@@ -159,6 +183,8 @@ _APPLY: dict[type[Event], Callable[[RunState, Any], None]] = {
     events.Warned: _warned,
     events.Metrics: _metrics,
     events.Progress: _progress,
+    events.Activity: _activity,
+    events.Usage: _usage,
     events.Checkpoint: _checkpoint,
     events.Resumed: _resumed,
     events.Result: _result,

@@ -153,6 +153,16 @@ class RunFolder:
                 break
         return found, offset
 
+    def events_end(self) -> int:
+        """The byte offset after the last event; 0 where there is none. StorageError when they cannot be read."""
+        try:
+            with open_regular_file(self.events_file) as file:
+                return end_of_lines(file)
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise self._unreadable(error) from None
+
     def events_from(self, offset: int) -> Iterator[tuple[Event | None, int]]:
         """The events appended after a byte offset, each with the offset after it; None for a line that holds none.
 

@@ -15,6 +15,7 @@ from cloudtrain.errors import StorageError
 from cloudtrain.runs.events import RESERVED_EVENTS, Event, parse
 from cloudtrain.runs.files import end_of_lines, open_regular_file, read_lines, read_lines_backward
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.metric_lines import metric_line
 
 EVENT_MARK = b"::cloudtrain:: "
 
@@ -31,6 +32,8 @@ class LogLine:
     source: str
     """`rank 3`, `node 0` (the launcher), `torchrun`; empty for other lines."""
     text: str
+    kind: str = ""
+    """`metrics` or `progress`: it stands for an event with numbers; empty: it was printed."""
 
     @property
     def rank(self) -> int | None:
@@ -38,17 +41,22 @@ class LogLine:
         return int(self.source[5:]) if self.source.startswith("rank ") else None
 
 
-_TAG = re.compile(r"\[(rank \d+|node \d+|local rank \d+|torchrun)\] ?")
+_TAG = re.compile(r"\[(?:(rank \d+|node \d+)(?: (metrics|progress))?|(local rank \d+|torchrun))\] ?")
 
 
 def log_line(time: float, node: int, raw: str) -> LogLine:
     """A line as the launcher wrote it, its source split from its text. `time`: Unix timestamp."""
     match = _TAG.match(raw)
-    return LogLine(time, node, match[1], raw[match.end() :]) if match else LogLine(time, node, "", raw)
+    if match is None:
+        return LogLine(time, node, "", raw)
+    return LogLine(time, node, match[1] or match[3], raw[match.end() :], match[2] or "")
 
 
 def split_events(lines: Sequence[bytes], node: int) -> tuple[list[Event], list[bytes]]:
-    """The job's events among a node's lines, and its output: also the lines that only look like an event."""
+    """The job's events among a node's lines, and the lines of its log.
+
+    These are its output, the lines that only look like an event, and a line for each event with metrics.
+    """
     events, output = [], []
     for line in lines:
         event = parse(line[len(EVENT_MARK) :]) if line.startswith(EVENT_MARK) else None
@@ -56,6 +64,9 @@ def split_events(lines: Sequence[bytes], node: int) -> tuple[list[Event], list[b
             output.append(line)
         else:
             events.append(event.replace(node=node))
+            line_of_metrics = metric_line(events[-1])
+            if line_of_metrics is not None:
+                output.append(line_of_metrics)
     return events, output
 
 

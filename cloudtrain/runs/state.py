@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloudtrain.runs.events import (
+    Activity,
     Billing,
     Cause,
     Checkpoint,
@@ -15,11 +16,14 @@ from cloudtrain.runs.events import (
     Event,
     Kept,
     LogUnread,
+    Metrics,
     NodeEnded,
     Progress,
     Result,
     Resumed,
+    Usage,
 )
+from cloudtrain.runs.pace import Pace
 
 ENDED = ("succeeded", "failed", "stopped")
 """The states that a run never leaves."""
@@ -127,10 +131,19 @@ class RunState:
     ranks: set[int] = field(default_factory=set)
     """Ranks that have reported in."""
     progress: Progress | None = None
+    activities: dict[tuple[int, int], Activity] = field(default_factory=dict, repr=False)
+    """What launchers (rank -1) and the first rank are doing besides training, by node and rank."""
+    reported: Metrics | None = field(default=None, repr=False)
+    """The latest metrics that were reported."""
+    pace: Pace = field(default_factory=Pace, repr=False)
     metrics: dict[str, float] = field(default_factory=dict)
     """The latest value of each metric."""
     curves: dict[str, Curve] = field(default_factory=dict, repr=False)
     """The course of each metric."""
+    progress_curves: dict[str, Curve] = field(default_factory=dict, repr=False)
+    """The course of the running loss (`loss`) and of the throughput (`samples/s`)."""
+    usage: dict[int, Usage] = field(default_factory=dict, repr=False)
+    """What each node uses, as last measured."""
     checkpoint: Checkpoint | None = None
     """The latest one; it has a step."""
     resumed: Resumed | None = None
@@ -142,6 +155,32 @@ class RunState:
     finished_ranks: dict[int, tuple[int, float]] = field(default_factory=dict, repr=False)
     """Ranks that have ended with 0 since the last restart: their node, and when."""
     seen: SeenEvents = field(default_factory=SeenEvents, repr=False)
+
+    @property
+    def activity(self) -> Activity | None:
+        """What the run is doing besides training: the first rank's activity, else the first that a launcher began."""
+        doing = self.activities.values()
+        return min(doing, key=lambda each: (each.rank != 0, each.time), default=None)
+
+    @property
+    def position(self) -> Progress:
+        """How far training has got: as the program has reported its progress, or else its metrics."""
+        latest = self.progress or Progress()
+        if self.reported is not None and (self.reported.step or -1) > (latest.step or -1):
+            latest = latest.replace(step=self.reported.step)
+            if self.reported.epoch is not None and latest.epoch is None:
+                latest = latest.replace(epoch=self.reported.epoch)
+        return latest
+
+    def eta_seconds(self, now: float) -> float | None:
+        """How long the rest takes at the present pace, in seconds; None where the number of steps is not known."""
+        at = self.position
+        if at.steps is None or at.step is None or self.has_ended:
+            return None
+        per_step = self.pace.seconds_per_step or at.seconds_per_step
+        if not per_step:
+            return None
+        return max(0.0, (at.steps - at.step) * per_step - max(0.0, now - self.pace.latest_time))
 
     @property
     def has_ended(self) -> bool:
@@ -194,6 +233,7 @@ class RunState:
             "billing": self.billing.to_json() if self.billing else {},
             "restarts": self.restarts,
             "ranks": len(self.ranks),
+            "activity": self.activity.activity if self.activity and not self.has_ended else "",
             "progress": _fields(self.progress, *_PROGRESS_FIELDS) or {},
             "metrics": self.metrics,
             "checkpoint": _fields(self.checkpoint, "step", "path", "seconds", "time"),

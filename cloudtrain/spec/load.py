@@ -22,6 +22,7 @@ from cloudtrain.issues import Issue, Keys, did_you_mean, dotted
 from cloudtrain.spec.dependencies import CONDA_WAY, OFF
 from cloudtrain.spec.entrypoint import entrypoint_problem
 from cloudtrain.spec.fields import NAME, FieldErrors
+from cloudtrain.spec.metric_patterns import TRAINER_METRICS
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
 from cloudtrain.spec.placeholders import placeholders_in_env, unknown_placeholders
 from cloudtrain.spec.sources import FlagText, job_folder, read_source, with_arguments
@@ -204,6 +205,12 @@ def _contradictions(values: Mapping[str, Any]) -> list[Issue]:
     if runtime and wait and wait < runtime and resources.get("spot") is True:
         hint = "max_wait counts from submission to the end, running included"
         found.append(Issue(("limits", "max_wait"), "is shorter than max_runtime", hint))
+    if values.get("entrypoint") is None:
+        found += [
+            Issue(("metrics", name), "is reported by the shared trainer itself", "choose another name")
+            for name in _mapping(values, "metrics")
+            if name in TRAINER_METRICS
+        ]
     found += unknown_placeholders(values.get("args"), _mapping(values, "inputs"))
     secrets, env = _mapping(values, "secrets"), _mapping(values, "env")
     found += placeholders_in_env(env, _mapping(values, "inputs"))

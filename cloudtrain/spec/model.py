@@ -12,6 +12,7 @@ from cloudtrain.declaration import declaration_of, declarations, is_provider, pr
 from cloudtrain.spec import fields
 from cloudtrain.spec.dependencies import Dependencies, read_dependencies
 from cloudtrain.spec.fields import Arguments, Input
+from cloudtrain.spec.metric_patterns import read_metrics
 from cloudtrain.spec.section import (
     STRINGS_SCHEMA,
     Duration,
@@ -155,6 +156,11 @@ class JobSpec(Section):
     checkpoints: Checkpoints = Checkpoints.model_construct()
     limits: Limits = Limits.model_construct()
     launch: Launch = Launch.model_construct()
+    metrics: Annotated[
+        Mapping[str, str],
+        BeforeValidator(read_metrics),
+        WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
+    ] = Field({}, description="numbers that the first rank prints: a name, and a regular expression with one group")
     env: Annotated[Mapping[str, str], BeforeValidator(fields.read_env), WithJsonSchema(_TEXT_MAP)] = Field(
         {}, description="environment variables of the job"
     )

@@ -55,6 +55,8 @@ class Job:
     dependencies: Mapping[str, Any] = field(default_factory=dict)
     """The packages to install before the start: the `file` that asks for them, or a list of `packages`; `wheels`, a
     folder of the source that holds them; `replace_torch`; `keep`, whether the next attempt finds them in storage."""
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """Metrics that the first rank prints -> the regular expression whose group is the number."""
     require_group: bool = False
     """Whether it is a failure, not only a warning, if the processes never join one torch.distributed group."""
     hang_seconds: int = 1800

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal, Optional
 
-from .event_fields import InvalidValue, Measure, Measures, Names, Object, Seconds, Timestamp, WholeNumbers
+from .event_fields import InvalidValue, Measure, Measures, Names, Object, Seconds, Timestamp
 from .event_parts import Billing as Billing
 from .event_parts import Cause as Cause
 from .event_record import CLIENT as CLIENT
@@ -22,6 +22,9 @@ from .event_record import PROGRAM as PROGRAM
 from .event_record import RANK as RANK
 from .event_record import Event as Event
 from .event_record import Record as Record
+from .measurement_events import Gpu as Gpu
+from .measurement_events import Memory as Memory
+from .measurement_events import Usage as Usage
 
 MAX_TYPE_CHARS = 64
 
@@ -54,15 +57,6 @@ class NodeEnded(Event, type="node_ended", writer=LAUNCHER, requires="node"):
     """When the stop was requested; 0: never."""
     stopped_by: str = ""
     """What stopped it, if the launcher cannot know: `the Docker engine was stopped`."""
-
-
-class NodePhase(Event, type="node_phase", writer=LAUNCHER, requires="time node"):
-    """What a node does while its ranks do not train."""
-
-    name: str
-    """`installing`: its packages. Empty: nothing of that any more."""
-    detail: str = ""
-    """More of it, in words."""
 
 
 class Restarted(Event, type="restarted", writer=LAUNCHER, requires="node"):
@@ -152,6 +146,13 @@ class Progress(Event, type="progress"):
     """Model FLOPS utilisation: the model's arithmetic as a part of the devices' peak, from 0 to 1."""
 
 
+class Activity(Event, type="activity"):
+    """What a node's launcher or a rank is doing, where that is not training."""
+
+    activity: str
+    """In words: `installing`, `waiting for peers`, `restoring`, `evaluating`, `saving`; empty: training goes on."""
+
+
 class Checkpoint(Event, type="checkpoint"):
     """A checkpoint has been written."""
 
@@ -183,32 +184,6 @@ class Result(Event, type="result"):
     """The step at which it ended."""
     parameters_sha256: str = ""
     """A SHA-256 of the trained weights, in hexadecimal."""
-
-
-class Gpu(Event, type="gpu"):
-    """Measurements of a GPU, those that it supports; every few seconds, from each rank."""
-
-    utilization_percent: Optional[float] = None
-    """The part of the time in which it was busy, from 0 to 100."""
-    memory_used_gb: Optional[float] = None
-    """Memory in use, in GB (1e9 bytes)."""
-    memory_total_gb: Optional[float] = None
-    """Its memory in all, in GB (1e9 bytes)."""
-    power_w: Optional[float] = None
-    """Its power draw, in watts."""
-    temperature_c: Optional[float] = None
-    """Its temperature, in degrees Celsius."""
-
-
-class Memory(Event, type="memory"):
-    """A batch did not fit into memory and is split into micro-batches."""
-
-    refused: Optional[WholeNumbers] = None
-    """Sizes that did not fit, in samples per rank, in the order in which they were tried."""
-    micro_batch: Optional[int] = None
-    """The size that fits, in samples per rank."""
-    parts: Optional[int] = None
-    """Micro-batches per step."""
 
 
 class Submitting(Event, type="submitting", writer=CLIENT, requires="time"):

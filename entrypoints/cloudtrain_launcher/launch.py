@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from cloudtrain_launcher.contract import Job, NodeContext, read_job, with_job_file
-from cloudtrain_launcher.events import Checkpoint, Error, Event, NodeEnded, NodePhase, NodeStarted, Warned
+from cloudtrain_launcher.events import Activity, Checkpoint, Error, Event, NodeEnded, NodeStarted, Warned
 from cloudtrain_launcher.host import set_parent_death_signal, visible_gpus
 from cloudtrain_launcher.masking import masker
 from cloudtrain_launcher.packages import Installation
@@ -29,6 +29,7 @@ from cloudtrain_launcher.stop import REQUESTED_REASONS, StopRequest
 from cloudtrain_launcher.storage_sync import JOURNAL_NAME, StorageSync
 from cloudtrain_launcher.stored_secrets import look_up
 from cloudtrain_launcher.torchrun import TorchrunExit, run_torchrun
+from cloudtrain_launcher.usage import UsageSampler
 
 Outcome = Literal["succeeded", "failed", "stopped"]
 _RESULTS: tuple[Outcome, ...] = ("succeeded", "stopped")
@@ -68,6 +69,7 @@ class Launcher:
     def __init__(self, job: Job, context: NodeContext, scratch: Path) -> None:
         self.job, self.context, self.scratch = job, context, scratch
         self.ranks = RankTracker(job, context.node_rank)
+        self.usage = UsageSampler(emit, gpus=job.gpus > 0)
         self.stop = StopRequest(context.stop_file, job.stop_after_seconds, self._log, context.scheduled_events_url)
         self.storage_sync = StorageSync(context.synced_dirs, self._log, context.linked_dirs, scratch / JOURNAL_NAME)
 
@@ -80,10 +82,14 @@ class Launcher:
             self._check_nodes()
             self._check_gpus()
             self._prepare()
+            self.usage.start()
             ended = run_torchrun(self.job, self.context, self.scratch, self.stop, self.ranks, self._on_event)
         except (RuntimeError, TimeoutError, OSError) as error:
             self.ranks.add_error(node_error(error))
             ended = TorchrunExit(1)
+        self.usage.stop()
+        if self.context.synced_dirs:
+            emit(Activity(activity="saving"))
         problem = self.storage_sync.finish()
         if problem:
             self.ranks.add_error(node_error(OSError(f"not all files of this node were saved to storage: {problem}")))
@@ -114,7 +120,7 @@ class Launcher:
         for folder in (context.output_dir, context.model_dir, context.checkpoint_dir):
             Path(folder).mkdir(parents=True, exist_ok=True)
         if self.job.dependencies:
-            emit(NodePhase(name="installing"))
+            emit(Activity(activity="installing"))
             packages.start(os.environ)  # beside the restoring of checkpoints, which may take minutes, too
         # Checkpoints of an earlier attempt at this job are in its storage already, those of an earlier run are not.
         self._restore(context.synced_dirs.get(context.checkpoint_dir, ""), link_large_files=True)
@@ -123,16 +129,19 @@ class Launcher:
         if context.node_rank > 0:
             self.storage_sync.mark_synced()  # the first node saves an earlier run's checkpoints for all
         self.storage_sync.start()
+        if context.nodes > 1:
+            emit(Activity(activity="waiting for peers"))
         # This node's own name too: its peers connect to it.
         for name in dict.fromkeys((context.master_addr, context.address or context.master_addr)):
             wait_for_dns(name, cancelled=self.stop.is_requested)
         if self.job.dependencies:
+            emit(Activity(activity="installing"))
             self._finish(packages)
 
     def _finish(self, packages: Installation) -> None:
         """Wait for the packages; from then on this node's programs find them."""
         warnings = packages.finish(os.environ, self.stop.is_requested)
-        emit(NodePhase(name=""))
+        emit(Activity(activity="waiting for peers" if self.context.nodes > 1 else ""))
         if self.context.node_rank == 0:
             for text in warnings:
                 emit(Warned(message=text))
@@ -142,11 +151,13 @@ class Launcher:
 
     def _restore(self, saved: str, *, link_large_files: bool = False) -> None:
         if Path(saved or os.devnull).is_dir():
+            emit(Activity(activity="restoring"))
             folder, node = Path(self.context.checkpoint_dir), self.context.node_rank
             cancelled = self.stop.is_requested
             restore(Path(saved), folder, node, self._log, cancelled, link_large_files=link_large_files)
 
     def _on_event(self, event: Event) -> None:
+        self.usage.on_event(event)
         self.ranks.on_event(event)
         if isinstance(event, Checkpoint):
             self.storage_sync.sync_soon()

@@ -8,6 +8,7 @@ from cloudtrain_launcher import failure
 from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
 from cloudtrain_launcher.error_details import CrashOutput
 from cloudtrain_launcher.events import Error, Event, RankEnded, RankFailed, RankStarted, Restarted
+from cloudtrain_launcher.printed_metrics import PrintedMetrics
 from cloudtrain_launcher.reporting import emit, log, mask_error
 
 
@@ -32,6 +33,7 @@ class RankTracker:
         self._group_sizes: list[int] = []
         """For each finished rank, the size of its torch.distributed group; 0: it never joined one."""
         self._crash_output: dict[int, CrashOutput] = {}
+        self._printed_metrics = PrintedMetrics(job.metrics, emit) if job.metrics else None
 
     def on_event(self, event: Event) -> None:
         """Take in an event of a rank or of torchrun."""
@@ -52,6 +54,8 @@ class RankTracker:
         """Take in a line that a rank printed; torchrun's own, of local rank -1, are ignored."""
         if local_rank >= 0:
             self._crash_output.setdefault(local_rank, CrashOutput()).feed(line)
+        if self._printed_metrics is not None and self._ranks.get(local_rank) == 0:
+            self._printed_metrics.on_line(line)
 
     def running(self) -> dict[int, int]:
         """The local ranks that have started and not ended well -> their process ids."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cloudtrain_job import activity
 from cloudtrain_trainer import finite, sharded, state
-from cloudtrain_trainer.checkpoint import CheckpointStore
+from cloudtrain_trainer.checkpoint import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.rules import Refused
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Checkpointer:
 
         `last`: wait until it is complete, and raise its error, such as OSError for a full disk.
         """
-        with self.loop.stop.busy():
+        with self.loop.stop.busy(), activity("saving"):
             self._save()
             if last:
                 self.checkpoints.finish()
@@ -96,7 +97,6 @@ class Checkpointer:
 
     def resume(self) -> None:
         """Load the newest complete checkpoint, if there is one. Raises `Refused` if it was saved with other options."""
-        loop, step = self.loop, self.loop.step
         found = self.checkpoints.find_newest()
         if found is None:
             return
@@ -106,6 +106,12 @@ class Checkpointer:
                 f"{found.folder} was saved with {_flags(shared['run'])}, not {_flags(self._identity())}: "
                 "use the same, or start from scratch: --no-resume here, cloudtrain rerun --fresh for a run"
             )
+        with activity("restoring"):
+            self._load(found, shared, own)
+
+    def _load(self, found: FoundCheckpoint, shared: dict[str, Any], own: dict[str, Any] | None) -> None:
+        """Load a checkpoint that was saved with the same options. Raises `Refused` if its weights are not finite."""
+        loop, step = self.loop, self.loop.step
         loop.run_discarded_step()
         step.loss.restore((0.0, 0))
         self.checkpoints.load(found, step.model, step.optimizer)

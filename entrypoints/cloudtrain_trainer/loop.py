@@ -8,7 +8,7 @@ from typing import NamedTuple, NoReturn
 
 from torch import Tensor
 
-from cloudtrain_job import emit_event, log_metrics
+from cloudtrain_job import activity, emit_event, log_metrics
 from cloudtrain_launcher.events import Resumed
 from cloudtrain_trainer import finite, state
 from cloudtrain_trainer.batches import MAX_EVALUATION_BATCH, Batches, loader_processes
@@ -142,7 +142,7 @@ class Loop:
         if skipped_steps:
             values["skipped_steps"] = skipped_steps
         if epoch % self.options.eval_every == 0 or last:
-            with self.meter.pause():
+            with self.meter.pause(), activity("evaluating"):
                 evaluation = self._evaluate()
             if evaluation is None:
                 return False

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -121,6 +121,33 @@ def log_metrics(step: int | None = None, epoch: int | None = None, **values: flo
             raise ValueError(f"log_metrics: a name of {len(name)} characters is too long: {name[:40]!r}…")
     for part in _split_values(numbers):
         emit("metrics", step=step, epoch=epoch, values=part)
+
+
+def log_progress(step: int, steps: int | None = None, **values: float) -> None:
+    """Report how far training has got, at most a few times a second; does nothing on ranks other than 0.
+
+    `steps`: how many there are in all, by which the time that is left is told. `values`: `epoch` and `epochs`, `loss`,
+    `samples_per_s`.
+    """
+    if int(os.environ.get("RANK", "0")) == 0:
+        emit("progress", step=step, steps=steps, **{name: _whole_or_number(value) for name, value in values.items()})
+
+
+@contextmanager
+def activity(name: str) -> Iterator[None]:
+    """Say what the job is doing while the block runs, such as `evaluating`; does nothing on ranks other than 0."""
+    is_first = int(os.environ.get("RANK", "0")) == 0
+    if is_first:
+        emit("activity", activity=name)
+    try:
+        yield
+    finally:
+        if is_first:
+            emit("activity", activity="")
+
+
+def _whole_or_number(value: Any) -> float:
+    return value if isinstance(value, int) else _number(value)
 
 
 def _number(value: Any) -> float:

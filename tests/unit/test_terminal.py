@@ -20,7 +20,7 @@ from cloudtrain.cli.output import colour_state, print_json, table
 from cloudtrain.cli.terminal import indented, log_text, one_line, printable
 from cloudtrain.runs.store import RunStore
 from tests.house.tools import ROOT
-from tests.support.samples import write_events
+from tests.support.samples import BORN, write_events
 
 NASTY = {
     "title": "\x1b]0;owned\x07",
@@ -123,6 +123,8 @@ SPEC = {
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A spec full of such texts, and a run whose every text is one."""
     store = RunStore(tmp_path / "data")
+    plan = {"provider": "local", "spec": {EVIL: EVIL}}
+    write_events(store.create("b-2", {"plan.json": json.dumps(plan)}), {**BORN, "name": EVIL})
     folder = store.create("a-1", {"plan.json": json.dumps({"provider": "local"}), "request.json": "{}"})
     born = {"type": "submitting", "time": 1.0, "name": EVIL, "provider": "local", "contract": EVIL}
     error = {"rank": 0, "node": 0, "time": 2.0, "exception": EVIL, "message": EVIL, "file": EVIL, "line": 3}
@@ -156,6 +158,10 @@ COMMANDS = [
     "status a-1",
     "logs a-1",
     "logs a-1 --json",
+    "metrics a-1",
+    "metrics a-1 --csv",
+    "compare a-1 b-2",
+    "attach a-1",
     "wait a-1",
     "stop a-1",
     "status a-1 --json",

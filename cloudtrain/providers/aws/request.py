@@ -35,8 +35,6 @@ BOOTSTRAP = (
 )
 """Extracts the source and becomes the launcher. An entry of ContainerEntrypoint has at most 256 characters."""
 
-_METRICS = ("loss", "val_loss", "val_accuracy", "samples_per_s")
-
 
 def run_uri(bucket: str, run_id: str) -> str:
     """The S3 URI of everything that belongs to a run, without a slash at the end."""
@@ -120,11 +118,23 @@ def job_of(plan: Plan) -> JobDocument:
 
 
 def _metrics(plan: Plan) -> dict[str, Any]:
-    # Metrics of the shared trainer, for charts in the console; those of a script are not known before it runs.
-    if plan.spec.entrypoint is not None:
-        return {}
+    """For the console's charts: the trainer's own metrics, and those that `metrics` finds in what is printed."""
+    from cloudtrain.spec.metric_patterns import TRAINER_METRICS
+
     number = r"(-?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)"
-    return {"MetricDefinitions": [{"Name": name, "Regex": f'"{name}": ?{number}'} for name in _METRICS]}
+    names = TRAINER_METRICS if plan.spec.entrypoint is None else ()
+    found = [{"Name": name, "Regex": f'"{name}": ?{number}'} for name in names]
+    found += [{"Name": name, "Regex": _of_first_rank(pattern)} for name, pattern in plan.spec.metrics.items()]
+    return {"MetricDefinitions": found} if found else {}
+
+
+def _of_first_rank(pattern: str) -> str:
+    """The expression for the log that SageMaker reads, in which the launcher has put the rank before each line.
+
+    Only the first rank's: SageMaker would count a value once for each rank that prints it.
+    """
+    pattern = f"(?:{pattern})" if "|" in pattern else pattern
+    return r"\[rank 0\] " + (pattern[1:] if pattern.startswith("^") else f".*?{pattern}")
 
 
 def _channels(plan: Plan, place: str) -> list[dict[str, Any]]:

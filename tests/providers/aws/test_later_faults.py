@@ -170,11 +170,11 @@ def test_log_lines_and_events_are_read_once_whatever_call_goes_wrong(cloud: Clou
         lines_of(cloud, run.id, 0, f"[rank 0] zero {part}", event % (part, part))
         lines_of(cloud, run.id, 1, f"[rank 1] one {part}")
         deadline = time.monotonic() + HANG_SECONDS
-        while len(printed) < 2 * (part + 1) and time.monotonic() < deadline:
+        while len(printed) < 3 * (part + 1) and time.monotonic() < deadline:
             printed += [line.text for line in next(updates).lines]
-    assert sorted(printed) == sorted([*(f"zero {part}" for part in range(3)), *(f"one {part}" for part in range(3))])
+    assert sorted(printed) == sorted(f"{word} {part}" for word in ("zero", "one", "loss") for part in range(3))
     assert [e["seq"] for e in events_of(run.folder) if e["type"] == "metrics"] == [0, 1, 2]
-    assert len(list(run.logs())) == 6
+    assert len(list(run.logs())) == 9
 
 
 def test_a_reader_killed_between_line_and_event_duplicates_nothing(cloud: Cloud) -> None:

@@ -40,11 +40,12 @@ def test_log_lines_and_events_are_read_once_whatever_call_goes_wrong(
         append_log(cloud, run.id, 0, f"[rank 0] zero {part}", event_of(part))
         append_log(cloud, run.id, 1, f"[rank 1] one {part}")
         deadline = time.monotonic() + HANG_SECONDS
-        while len(printed) < 2 * (part + 1) and time.monotonic() < deadline:
+        while len(printed) < 3 * (part + 1) and time.monotonic() < deadline:
             printed += [line.text for line in next(updates).lines]
-    assert sorted(printed) == sorted([*(f"zero {part}" for part in range(3)), *(f"one {part}" for part in range(3))])
+    assert sorted(printed) == sorted(f"{word} {part}" for word in ("zero", "one", "loss") for part in range(3))
     assert [e["seq"] for e in events_of(run.folder) if e["type"] == "metrics"] == [0, 1, 2]
-    assert (texts(run, 0), texts(run, 1)) == (["zero 0", "zero 1", "zero 2"], ["one 0", "one 1", "one 2"])
+    assert texts(run, 0) == ["zero 0", "loss 0", "zero 1", "loss 1", "zero 2", "loss 2"]
+    assert texts(run, 1) == ["one 0", "one 1", "one 2"]
 
 
 def test_a_reader_killed_between_line_and_event_duplicates_nothing(cloud: AzureCloud) -> None:
@@ -81,7 +82,7 @@ def test_a_log_that_was_replaced_is_read_from_its_beginning_after_what_was_there
     run.status()
     append_log(cloud, run.id, 0, "[rank 0] after, and this is longer than what had been there", event_of(1))
     find_run(run.id).status()
-    assert texts(run, 0) == ["before", "after, and this is longer than what had been there"]
+    assert texts(run, 0) == ["before", "loss 0", "after, and this is longer than what had been there", "loss 1"]
     assert texts(run, 1) == ["stays"]
     assert [e["seq"] for e in events_of(run.folder) if e["type"] == "metrics"] == [0, 1]
 

@@ -1,0 +1,170 @@
+"""The screen of `top`: how a run stands, its curves, what its machines and ranks use, and its last lines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cloudtrain.cli.output import sparkline, table
+from cloudtrain.cli.progress import progress_line
+from cloudtrain.cli.report import format_cost
+from cloudtrain.cli.terminal import bar, log_text, one_line
+from cloudtrain.runs.events import Usage
+from cloudtrain.runs.logs import LogLine
+from cloudtrain.runs.state import Curve, RunState
+from cloudtrain.units import format_duration, format_number
+
+MAX_CURVES = 8
+MIN_LOG_LINES = 4
+STALE_SECONDS = 90.0
+"""A measurement that is older is shown with its age."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Price:
+    """What a run's machines cost."""
+
+    usd_per_hour: float | None = None
+    """Of all its machines; None: nothing is billed, or the price is not known."""
+
+
+def screen(
+    state: RunState, lines: Sequence[LogLine], price: Price, *, now: float, width: int, height: int
+) -> list[str]:
+    """The lines of the screen, none longer than `width`; at most `height`, and at least the first two."""
+    head = [_headline(state), _cost(state, price, now), *_progress(state, now, width), ""]
+    parts = [_curves(state, width), _machines(state, now), _ranks(state)]
+    room = height - len(head) - MIN_LOG_LINES - 1
+    shown = list(head)
+    for part in parts:
+        kept = _cut(part, room)
+        room -= len(kept)
+        shown += kept
+    shown += _log(lines, max(0, height - len(shown)))
+    return [one_line(line)[:width] if line else "" for line in shown if line is not None][:height]
+
+
+def _headline(state: RunState) -> str:
+    size = f"{state.nodes} x {state.processes} ranks"
+    where = f"{state.provider}" + (f", {state.instance}" if state.instance else "")
+    restarts = f"  {state.restarts} restarts" if state.restarts else ""
+    return f"{state.run_id}  {state.state}  {size}  {where}{restarts}"
+
+
+def _cost(state: RunState, price: Price, now: float) -> str:
+    """How long it has run, and what that has cost so far; what a cloud has billed once it has ended."""
+    took = format_duration(state.seconds(now))
+    if format_cost(state):
+        return f"{took}  {format_cost(state)}"
+    if price.usd_per_hour is None or not state.started:
+        return took
+    usd = price.usd_per_hour * state.seconds(now) / 3600
+    return f"{took}  about {usd:.2f} USD so far, {price.usd_per_hour:.2f} USD an hour at list price"
+
+
+def _progress(state: RunState, now: float, width: int) -> list[str]:
+    return [] if state.has_ended else [progress_line(state, now, width)]
+
+
+def _curves(state: RunState, width: int) -> list[str]:
+    curves: dict[str, Curve] = {}
+    for name, curve in state.progress_curves.items():
+        curves[f"running {name}" if name in state.curves else name] = curve
+    curves |= state.curves
+    rows = [(name, curve.values) for name, curve in curves.items() if curve.values][:MAX_CURVES]
+    if not rows:
+        return []
+    names = max(len(one_line(name)) for name, _ in rows)
+    room = max(10, min(80, width - names - 24))
+    return [
+        *(
+            f"{one_line(name):<{names}}  {format_number(values[0]):>8} {sparkline(values, room)} "
+            f"{format_number(values[-1])}"
+            for name, values in rows
+        ),
+        "",
+    ]
+
+
+def _machines(state: RunState, now: float) -> list[str]:
+    """One line for each node, and below it one for each of its GPUs."""
+    found = []
+    for node, usage in sorted(state.usage.items()):
+        age = now - usage.time
+        parts = [f"node {node}"]
+        if usage.cpu_percent is not None and usage.cores:
+            parts.append(f"cpu {_meter(usage.cpu_percent, 100 * usage.cores)} of {usage.cores} cores")
+        if usage.memory_gb is not None and usage.memory_total_gb:
+            parts.append(f"memory {_amount(usage.memory_gb, usage.memory_total_gb)}")
+        if age > STALE_SECONDS and not state.has_ended:
+            parts.append(f"measured {format_duration(age)} ago")
+        found += ["  ".join(parts), *_gpus(usage)]
+    return [*found, ""] if found else []
+
+
+def _gpus(usage: Usage) -> list[str]:
+    found = []
+    numbers = sorted({*(usage.gpu_percent or {}), *(usage.gpu_memory_gb or {})}, key=_by_number)
+    for number in numbers:
+        parts = [f"  gpu {number}"]
+        if number in (usage.gpu_percent or {}):
+            parts.append(f"busy {_meter((usage.gpu_percent or {})[number], 100)}")
+        total = (usage.gpu_memory_total_gb or {}).get(number)
+        if total:
+            parts.append(f"memory {_amount((usage.gpu_memory_gb or {}).get(number, 0.0), total)}")
+        for values, unit in ((usage.gpu_power_w, "W"), (usage.gpu_temperature_c, "°C")):
+            if number in (values or {}):
+                parts.append(f"{(values or {})[number]:.0f} {unit}")
+        found.append("  ".join(parts))
+    return found
+
+
+def _ranks(state: RunState) -> list[str]:
+    """A table of the ranks, several side by side."""
+    cpu: dict[str, float] = {}
+    memory: dict[str, float] = {}
+    for usage in state.usage.values():
+        cpu |= _known(usage.rank_cpu_percent)
+        memory |= _known(usage.rank_memory_gb)
+    names = sorted({*cpu, *memory}, key=_by_number)
+    if not names:
+        return []
+    rows = [
+        (name, f"{cpu[name]:.0f} %" if name in cpu else "", f"{memory[name]:.2f} GB" if name in memory else "")
+        for name in names
+    ]
+    columns = 1 if len(rows) <= 4 else 2 if len(rows) <= 16 else 4
+    height = -(-len(rows) // columns)
+    rows += [("", "", "")] * (height * columns - len(rows))
+    across = [sum((rows[line + height * column] for column in range(columns)), ()) for line in range(height)]
+    return [*table(across, ("RANK", "CPU", "MEMORY") * columns).split("\n"), ""]
+
+
+def _known(values: Mapping[str, float] | None) -> Mapping[str, float]:
+    return values or {}
+
+
+def _log(lines: Sequence[LogLine], room: int) -> list[str]:
+    shown = list(lines)[-room:] if room > 0 else []
+    return [f"[{line.source or f'node {line.node}'}] {log_text(line.text, colours=False)}" for line in shown]
+
+
+def _cut(part: list[str], room: int) -> list[str]:
+    """What of a part has room, with a line that says how much was left out."""
+    if len(part) <= room:
+        return part
+    if room < 2:
+        return []
+    return [*part[: room - 2], f"… {len(part) - room + 1} more lines", ""]
+
+
+def _meter(value: float, full: float) -> str:
+    return f"{bar(value, full, 10)} {value:.0f} %"
+
+
+def _amount(used: float, total: float) -> str:
+    return f"{bar(used, total, 10)} {used:.1f} of {total:.1f} GB"
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    return (int(name), "") if name.isdecimal() and len(name) < 10 else (10**9, name)

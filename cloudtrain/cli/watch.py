@@ -1,0 +1,96 @@
+"""The commands that watch runs: attach and top."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from cloudtrain.api.run import Run, Update
+from cloudtrain.cli.chosen_run import chosen_run
+from cloudtrain.cli.follow import follow
+from cloudtrain.cli.options import data_dir, json_option, last_run_argument
+from cloudtrain.cli.output import print_output
+from cloudtrain.cli.report import report_and_exit
+from cloudtrain.cli.terminal import full_screen
+from cloudtrain.cli.top_view import Price, screen
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.runs.logs import LogLine
+
+DRAW_SECONDS = 0.5
+MAX_LOG_LINES = 200
+DEFAULT_HEIGHT = 40
+"""Lines of the screen where there is no terminal."""
+
+
+@click.command("attach", epilog="Example:\n\n  cloudtrain attach")
+@last_run_argument
+@click.option("--tail", type=click.IntRange(0), default=20, help="Of the lines before, show the last N (default 20).")
+@json_option
+@data_dir
+def attach_command(folder: str | None, /, run: str | None, tail: int, as_json: bool) -> None:
+    """Follow RUN (default: the last run) as `submit` does, until it has ended; the exit code is that of the run.
+
+    Ctrl-C leaves it going on.
+    """
+    found = chosen_run(run, folder)
+    state = found.status()
+    if not state.has_ended:
+        state = follow(found, tail=tail)
+    report_and_exit(found, state, as_json)
+
+
+@click.command("top", epilog="Example:\n\n  cloudtrain top")
+@last_run_argument
+@data_dir
+def top_command(folder: str | None, /, run: str | None) -> None:
+    """Show RUN (default: the last one) on one screen, until it has ended or Ctrl-C is pressed; the run goes on.
+
+    Curves, throughput, the time that is left, what each node, GPU and rank uses, cost so far, and the last lines of the
+    log. Without a terminal the screen is printed once.
+    """
+    found = chosen_run(run, folder)
+    price = _price(found)
+    lines: deque[LogLine] = deque(maxlen=MAX_LOG_LINES)
+    if not sys.stdout.isatty() or found.status().has_ended:
+        update = next(found.watch(tail=MAX_LOG_LINES))
+        print_output("\n".join(_frame(update, update.lines, price, DEFAULT_HEIGHT)))
+        return
+    with suppress(KeyboardInterrupt):
+        _watch(found, lines, price)
+    print_output("\n".join(_frame(Update(found.cached_status(), [], []), lines, price, DEFAULT_HEIGHT)))
+
+
+def _watch(run: Run, lines: deque[LogLine], price: Price) -> None:
+    drawn_at = 0.0
+    with full_screen() as draw:
+        for update in run.watch(tail=MAX_LOG_LINES):
+            lines.extend(update.lines)
+            if time.monotonic() - drawn_at >= DRAW_SECONDS:
+                drawn_at = time.monotonic()
+                draw(_frame(update, lines, price, shutil.get_terminal_size().lines - 1))
+
+
+def _frame(update: Update, lines: Any, price: Price, height: int) -> list[str]:
+    width = shutil.get_terminal_size((100, DEFAULT_HEIGHT)).columns
+    printed = [line for line in lines if not line.kind]
+    found = screen(update.state, printed, price, now=time.time(), width=width, height=height)
+    return [*found, f"asking again: {update.last_error}"[:width]] if update.last_error else found
+
+
+def _price(run: Run) -> Price:
+    """What its plan says about the price of its machines."""
+    quote: Any = None
+    with suppress(CloudtrainError):
+        target = run.folder.document("plan.json").get("target")
+        quote = target.get("quote") if isinstance(target, dict) else None
+    price = quote.get("price") if isinstance(quote, dict) else None
+    usd, nodes = (part.get(key) if isinstance(part, dict) else None for part, key in ((price, "usd"), (quote, "nodes")))
+    if isinstance(usd, (int, float)) and isinstance(nodes, int):
+        return Price(usd_per_hour=usd * nodes)
+    return Price()

@@ -1,0 +1,41 @@
+"""The lines of a log that stand for reported metrics and progress: `step 100  loss 0.25`."""
+
+from __future__ import annotations
+
+from cloudtrain.runs.events import Event, Metrics, Progress
+from cloudtrain.units import format_number
+
+
+def metric_line(event: Event) -> bytes | None:
+    """The line of the log for an event, `[rank 0 metrics] step 100  loss 0.25`; None for an event without numbers."""
+    if isinstance(event, Metrics):
+        kind, text = "metrics", metrics_text(event)
+    elif isinstance(event, Progress):
+        kind, text = "progress", progress_text(event)
+    else:
+        return None
+    who = f"rank {event.rank}" if event.rank >= 0 else f"node {event.node}"
+    line = f"[{who} {kind}] {text}".replace("\n", " ").replace("\r", " ")
+    return line.encode("utf-8", "backslashreplace") if text else None
+
+
+def metrics_text(event: Metrics) -> str:
+    """`epoch 1  step 100  loss 0.25  val_accuracy 0.93`."""
+    where = [f"{name} {value}" for name, value in (("epoch", event.epoch), ("step", event.step)) if value is not None]
+    return "  ".join([*where, *(f"{name} {format_number(value)}" for name, value in event.values.items())])
+
+
+def progress_text(event: Progress) -> str:
+    """`epoch 1/3  step 100/300  loss 0.25  1.2k samples/s`."""
+    parts = position_parts(event)
+    if event.loss is not None:
+        parts.append(f"loss {format_number(event.loss)}")
+    if event.samples_per_s is not None:
+        parts.append(f"{format_number(event.samples_per_s)} {event.unit or 'samples'}/s")
+    return "  ".join(parts)
+
+
+def position_parts(progress: Progress) -> list[str]:
+    """`epoch 1/3` and `step 100/300`, with `?` for a total that is not known; what is not reported is left out."""
+    parts = (("epoch", progress.epoch, progress.epochs), ("step", progress.step, progress.steps))
+    return [f"{name} {done}/{'?' if total is None else total}" for name, done, total in parts if done is not None]

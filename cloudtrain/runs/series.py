@@ -1,0 +1,84 @@
+"""The metrics of a run as series: every reported point, and the best value of each metric."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.runs.events import Event, Metrics
+from cloudtrain.runs.state import SeenEvents
+
+_LOWER_IS_BETTER = re.compile(
+    r"(^|[_/. -])(loss|err|error|errors|perplexity|ppl|mae|mse|rmse|wer|cer|fid|latency|seconds|regret)($|[_/. -])"
+)
+_HIGHER_IS_BETTER = re.compile(
+    r"(^|[_/. -])(acc|accuracy|auc|f1|precision|recall|iou|miou|map|bleu|rouge|reward|return|score|top[0-9]+|r2)"
+    r"($|[_/. -])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPoint:
+    """The metrics of one report."""
+
+    time: float
+    """Unix timestamp, by the clock of the machine that reported it."""
+    step: float | None
+    epoch: float | None
+    values: Mapping[str, float]
+    """By name; a value may be NaN or infinite."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {"time": self.time, "step": self.step, "epoch": self.epoch, "values": dict(self.values)}
+
+
+def metric_points(events: Iterable[Event]) -> list[MetricPoint]:
+    """Every report of metrics among the events, in their order; one that was read twice counts once."""
+    seen, found = SeenEvents(), []
+    for event in events:
+        if isinstance(event, Metrics) and (event.seq is None or seen.add(event.node, event.rank, event.seq)):
+            found.append(MetricPoint(event.time, event.step, event.epoch, event.values))
+    return found
+
+
+@dataclass(slots=True)
+class Series:
+    """One metric over a run: its first, latest, smallest and largest value, each as (value, step)."""
+
+    name: str
+    first: tuple[float, float | None]
+    last: tuple[float, float | None]
+    low: tuple[float, float | None]
+    high: tuple[float, float | None]
+
+    @property
+    def best(self) -> tuple[float, float | None] | None:
+        """The best value and its step; None where the name does not tell whether less or more is better."""
+        if _LOWER_IS_BETTER.search(self.name.lower()):
+            return self.low
+        return self.high if _HIGHER_IS_BETTER.search(self.name.lower()) else None
+
+    def _add(self, value: float, step: float | None) -> None:
+        self.last = (value, step)
+        if not value >= self.low[0]:
+            self.low = self.low if math.isnan(value) else (value, step)
+        if not value <= self.high[0]:
+            self.high = self.high if math.isnan(value) else (value, step)
+
+
+def series_of(points: Iterable[MetricPoint]) -> dict[str, Series]:
+    """Each metric by its name, in the order in which they were first reported. NaN is never the best value."""
+    found: dict[str, Series] = {}
+    for point in points:
+        for name, value in point.values.items():
+            at = (value, point.step)
+            known = found.get(name)
+            if known is None or math.isnan(known.low[0]):
+                found[name] = Series(name, known.first if known else at, at, at, at)
+            else:
+                known._add(value, point.step)
+    return found

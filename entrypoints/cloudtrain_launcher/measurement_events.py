@@ -1,0 +1,61 @@
+"""The events with measurements of machines and processes. Standard library only; a part of `events`."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from .event_fields import Measures, WholeNumbers
+from .event_record import LAUNCHER, Event
+
+
+class Usage(Event, type="usage", writer=LAUNCHER, requires="time node"):
+    """What a node and its ranks use, every few seconds; the values that can be measured there."""
+
+    cores: Optional[int] = None
+    """CPU cores that the job may use."""
+    cpu_percent: Optional[float] = None
+    """CPU time of all ranks with their child processes; 100 is one busy core."""
+    memory_gb: Optional[float] = None
+    """Memory in use on the machine or in the container, in GB (1e9 bytes), without caches of files."""
+    memory_total_gb: Optional[float] = None
+    """Its memory in all, in GB (1e9 bytes)."""
+    rank_cpu_percent: Optional[Measures] = None
+    """CPU time by rank, with its child processes; 100 is one busy core."""
+    rank_memory_gb: Optional[Measures] = None
+    """Resident memory by rank, with its child processes, in GB (1e9 bytes)."""
+    gpu_percent: Optional[Measures] = None
+    """The part of the time in which a GPU was busy, from 0 to 100, by the GPU's number on the node."""
+    gpu_memory_gb: Optional[Measures] = None
+    """Memory in use of each GPU, in GB (1e9 bytes)."""
+    gpu_memory_total_gb: Optional[Measures] = None
+    """Memory of each GPU in all, in GB (1e9 bytes)."""
+    gpu_power_w: Optional[Measures] = None
+    """Power draw of each GPU, in watts."""
+    gpu_temperature_c: Optional[Measures] = None
+    """Temperature of each GPU, in degrees Celsius."""
+
+
+class Gpu(Event, type="gpu"):
+    """Measurements of a GPU, as the trainer of version 0.2.0 reported them; now they are in [usage](#usage)."""
+
+    utilization_percent: Optional[float] = None
+    """The part of the time in which it was busy, from 0 to 100."""
+    memory_used_gb: Optional[float] = None
+    """Memory in use, in GB (1e9 bytes)."""
+    memory_total_gb: Optional[float] = None
+    """Its memory in all, in GB (1e9 bytes)."""
+    power_w: Optional[float] = None
+    """Its power draw, in watts."""
+    temperature_c: Optional[float] = None
+    """Its temperature, in degrees Celsius."""
+
+
+class Memory(Event, type="memory"):
+    """A batch did not fit into memory and is split into micro-batches."""
+
+    refused: Optional[WholeNumbers] = None
+    """Sizes that did not fit, in samples per rank, in the order in which they were tried."""
+    micro_batch: Optional[int] = None
+    """The size that fits, in samples per rank."""
+    parts: Optional[int] = None
+    """Micro-batches per step."""

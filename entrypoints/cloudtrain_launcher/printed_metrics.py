@@ -1,0 +1,95 @@
+"""Finds metrics among the lines that the first rank prints, by the expressions of job.yaml. Standard library only.
+
+The client has refused expressions that may take for ever. As a job must not hang on a line whatever happens, an
+expression that takes too long on one line all the same is given up.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, Mapping, Optional
+
+from cloudtrain_launcher.events import Event, Metrics, Warned
+
+MAX_LINE_CHARS = 2000
+"""What comes after it in a longer line is not looked at."""
+
+MAX_CPU_SECONDS = 0.2
+"""For one expression on one line."""
+
+POSITIONS = ("step", "epoch")
+"""Metrics of these names say where the others belong."""
+
+
+class PrintedMetrics:
+    """Reports the numbers that the expressions find. Use it from the main thread. `report` is called for each event."""
+
+    def __init__(self, expressions: Mapping[str, str], report: Callable[[Event], None]) -> None:
+        self._report = report
+        self._expressions: dict[str, re.Pattern[str]] = {}
+        self._position: dict[str, float] = {}
+        for name, text in expressions.items():
+            try:
+                self._expressions[name] = re.compile(text)
+            except re.error as error:
+                self._give_up(name, f"is not valid in the Python of this job: {error}")
+
+    def on_line(self, line: str) -> None:
+        """Look for metrics in a line that the first rank has printed."""
+        values: dict[str, float] = {}
+        for name, expression in list(self._expressions.items()):
+            try:
+                with _cpu_limit():
+                    match = expression.search(line, 0, MAX_LINE_CHARS)
+            except TimeoutError:
+                self._give_up(name, f"took more than {MAX_CPU_SECONDS:g} s on one line")
+                continue
+            value = _number(match[1] if match else None)
+            if value is not None:
+                values[name] = value
+        for name in POSITIONS:
+            if name in values:
+                self._position[name] = values.pop(name)
+        if values:
+            self._report(Metrics(rank=0, values=values).replace(**self._position))
+
+    def _give_up(self, name: str, why: str) -> None:
+        self._expressions.pop(name, None)
+        self._report(Warned(message=f"metrics.{name}: the expression {why}; it is not looked for any more"))
+
+
+def _number(text: Optional[str]) -> Optional[float]:
+    """The number in a text, also `0.93.` at the end of a sentence; None if it is none, or not finite."""
+    try:
+        value = float((text or "").strip().rstrip("."))
+    except ValueError:
+        return None
+    if not math.isfinite(value):
+        return None
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
+@contextmanager
+def _cpu_limit() -> Iterator[None]:
+    """TimeoutError in the block after `MAX_CPU_SECONDS` of CPU time: the `re` module lets signals interrupt it."""
+    is_limited = True
+
+    def interrupt(*_: Any) -> None:
+        if is_limited:
+            raise TimeoutError
+
+    try:
+        before = signal.signal(signal.SIGVTALRM, interrupt)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, MAX_CPU_SECONDS)
+        yield
+    finally:
+        is_limited = False
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

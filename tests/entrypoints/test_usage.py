@@ -1,0 +1,175 @@
+"""The launcher measures its ranks by /proc and its GPUs by the driver's library, and the ranks do nothing for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cloudtrain_launcher import usage
+from cloudtrain_launcher.events import Event, RankStarted, Usage
+from cloudtrain_launcher.gpus import Gpus
+from cloudtrain_launcher.processes import ProcessUse, machine_memory, use_by_root
+from cloudtrain_launcher.usage import UsageSampler
+from tests.support.limits import HANG_SECONDS
+
+
+class Nvml(ModuleType):
+    """A driver with four GPUs, which do not report their power."""
+
+    NVML_TEMPERATURE_GPU = 0
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 4
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, name: str) -> int:
+        return {"GPU-c": 2}[name]
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        return SimpleNamespace(gpu=80 + handle)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return SimpleNamespace(used=3_000_000_000, total=16_000_000_000)
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        raise RuntimeError("Not Supported")
+
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
+        return 61
+
+
+@pytest.mark.parametrize(
+    ("visible", "percent"),
+    [
+        (None, {"0": 80, "1": 81, "2": 82, "3": 83}),
+        ("3,1", {"0": 83, "1": 81}),
+        ("GPU-c", {"0": 82}),
+        ("MIG-1", None),
+        ("", None),
+    ],
+    ids=["all", "by index", "by name", "a part of one", "none"],
+)
+def test_the_gpus_of_the_job_are_read(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, percent: dict[str, int] | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml("pynvml"))
+    found = Gpus({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}).read()
+    assert found.get("gpu_percent") == percent
+    assert "gpu_power_w" not in found
+    if percent:
+        assert found["gpu_memory_total_gb"]["0"] == 16.0
+
+
+def test_without_a_driver_or_its_library_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Nvml("pynvml")
+    monkeypatch.setattr(broken, "nvmlInit", lambda: (_ for _ in ()).throw(OSError("no driver")), raising=False)
+    for module in (broken, None):
+        monkeypatch.setitem(sys.modules, "pynvml", module)
+        assert Gpus({}).read() == {}
+
+
+@pytest.fixture
+def parent_and_child() -> Iterator[subprocess.Popen[str]]:
+    """A process that has used no CPU time itself, with a child that has."""
+    busy = "import time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\ninput()"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}])"
+    process = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=-1, stdout=-1, text=True)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == "done\n"
+    yield process
+    process.communicate("\n")
+
+
+@pytest.mark.linux("the use of processes is read from /proc")
+def test_a_process_counts_with_its_children(parent_and_child: subprocess.Popen[str]) -> None:
+    gone = 2**22 + 1
+    found = use_by_root([parent_and_child.pid, gone])
+    assert list(found) == [parent_and_child.pid]
+    assert found[parent_and_child.pid].cpu_seconds >= 0.3
+    assert found[parent_and_child.pid].memory_bytes > 1e6
+    assert use_by_root([os.getpid()])[os.getpid()].cpu_seconds >= found[parent_and_child.pid].cpu_seconds
+
+
+@pytest.mark.linux("the memory of a machine is read from /proc")
+def test_the_memory_of_the_machine_is_known() -> None:
+    memory = machine_memory()
+    assert memory is not None
+    assert 0 < memory[0] < memory[1]
+
+
+def sampler(
+    monkeypatch: pytest.MonkeyPatch, uses: dict[int, ProcessUse], report: Callable[[Event], None]
+) -> UsageSampler:
+    monkeypatch.setattr(usage, "use_by_root", lambda pids: {pid: uses[pid] for pid in pids if pid in uses})
+    monkeypatch.setattr(usage, "machine_memory", lambda: (2_000_000_000, 8_000_000_000))
+    monkeypatch.setattr(usage, "available_cores", lambda: 4)
+    found = UsageSampler(report, gpus=False)
+    for rank in (0, 1):
+        found.on_event(RankStarted(time=1.0, rank=rank, pid=100 + rank))
+    return found
+
+
+def test_the_cpu_time_is_that_since_the_measurement_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    uses = {100: ProcessUse(10.0, 1_000_000_000), 101: ProcessUse(20.0, 2_000_000_000)}
+    measure = sampler(monkeypatch, uses, lambda _: None).measure
+    base = {"cores": 4, "memory_gb": 2.0, "memory_total_gb": 8.0}
+    memory = {"0": 1.0, "1": 2.0}
+    assert measure(50.0).fields() == {**base, "rank_memory_gb": memory}
+    uses[100], uses[101] = ProcessUse(14.0, 1_000_000_000), ProcessUse(21.0, 2_000_000_000)
+    known = {"rank_cpu_percent": {"0": 100.0, "1": 25.0}, "cpu_percent": 125.0}
+    assert measure(54.0).fields() == {**base, "rank_memory_gb": memory, **known}
+
+
+def test_a_rank_that_was_restarted_is_measured_anew_and_one_that_is_gone_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uses = {100: ProcessUse(10.0, 10**9), 101: ProcessUse(20.0, 10**9)}
+    found = sampler(monkeypatch, uses, lambda _: None)
+    found.measure(50.0)
+    uses.clear()
+    uses[200] = ProcessUse(1.0, 10**9)
+    found.on_event(RankStarted(time=2.0, rank=0, pid=200))
+    assert "rank_cpu_percent" not in found.measure(54.0).fields()
+    uses[200] = ProcessUse(2.0, 10**9)
+    assert found.measure(58.0).fields()["rank_cpu_percent"] == {"0": 25.0}
+
+
+def test_measurements_are_reported_until_the_sampler_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported = threading.Event()
+    monkeypatch.setattr(usage, "PAUSE_SECONDS", 0.001)
+    found = sampler(monkeypatch, {100: ProcessUse(1.0, 10**9)}, lambda _: reported.set())
+    found.start()
+    assert reported.wait(HANG_SECONDS)
+    found.stop()
+    assert not found._thread.is_alive()
+
+
+def test_a_node_with_so_many_ranks_that_no_line_holds_them_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = threading.Event()
+
+    def too_long(event: Event) -> None:
+        assert isinstance(event, Usage)
+        if len(calls) == 1:
+            tried.set()
+        calls.append(event)
+        raise ValueError("too long")
+
+    calls: list[Event] = []
+    monkeypatch.setattr(usage, "PAUSE_SECONDS", 0.001)
+    found = sampler(monkeypatch, {}, too_long)
+    found.start()
+    assert tried.wait(HANG_SECONDS)
+    found.stop()

@@ -1,0 +1,110 @@
+"""The screen of `top` at two widths, of recorded sessions, and what is left out where there is no room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.api.run import Run
+from cloudtrain.cli import main
+from cloudtrain.cli.top_view import Price, screen
+from cloudtrain.cli.watch import _price
+from cloudtrain.runs.logs import LogLine
+from cloudtrain.runs.state import RunState
+from cloudtrain.runs.store import RunStore
+from tests.support.samples import BORN, born, write_events
+from tests.support.screens import START, Clock, Step, check, updates
+from tests.support.sessions import SCRIPT, TRAINER
+
+
+def _usage(node: int, ranks: list[int], gpus: int) -> dict[str, Any]:
+    names = [str(gpu) for gpu in range(gpus)]
+    by_gpu = {
+        "gpu_percent": {name: 97 - int(name) for name in names},
+        "gpu_memory_gb": dict.fromkeys(names, 30.5),
+        "gpu_memory_total_gb": dict.fromkeys(names, 80.0),
+        "gpu_power_w": dict.fromkeys(names, 412.3),
+        "gpu_temperature_c": dict.fromkeys(names, 61),
+    }
+    return {
+        "type": "usage",
+        "node": node,
+        "cores": 8,
+        "cpu_percent": 230.5,
+        "memory_gb": 3.1,
+        "memory_total_gb": 7.8,
+        "rank_cpu_percent": {str(rank): 99.5 for rank in ranks},
+        "rank_memory_gb": {str(rank): 1.25 for rank in ranks},
+        **(by_gpu if gpus else {}),
+    }
+
+
+def shown(
+    steps: list[Step], *, width: int = 80, height: int = 30, price: Price | None = None
+) -> tuple[list[str], RunState]:
+    clock, lines = Clock(), list[LogLine]()
+    for update in updates("digits-ab12", steps, clock):
+        lines += [line for line in update.lines if not line.kind]
+    found = screen(update.state, lines, price or Price(), now=clock() + 2, width=width, height=height)
+    return found, update.state
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", ["trainer", "script"])
+def test_the_screen_is_as_it_was_recorded(name: str, width: int) -> None:
+    if name == "trainer":
+        usage: list[Step] = [(158.0 + node, _usage(node, [2 * node, 2 * node + 1], 2)) for node in range(2)]
+        found, _ = shown([*TRAINER, *usage], width=width, price=Price(usd_per_hour=12.5))
+    else:
+        found, _ = shown([*SCRIPT, (11.0, _usage(0, [0, 1], 0))], width=width)
+    check(f"top-{name}-{width}", "\n".join(found))
+    assert max(map(len, found)) <= width
+
+
+@pytest.mark.parametrize("height", [6, 12, 18, 24])
+def test_what_has_no_room_is_left_out_and_the_log_stays(height: int) -> None:
+    usages: list[Step] = [(158.0 + n, _usage(n, [*range(32 * n, 32 * n + 32)], 8)) for n in (0, 1)]
+    steps = [*TRAINER, *usages]
+    found, _ = shown(steps, height=height)
+    assert len(found) <= height
+    assert found[0].startswith("digits-ab12  running")
+    assert found[-1] == "[rank 1] a line of another rank"
+
+
+def test_a_measurement_that_is_old_says_so() -> None:
+    found, _ = shown([*SCRIPT, (11.0, _usage(0, [0], 0)), (200.0, "[rank 0] late")], width=120)
+    assert [line for line in found if line.endswith("measured 3 min 11 s ago")]
+
+
+def test_a_run_that_has_ended_shows_what_it_cost() -> None:
+    ended = {"type": "ended", "state": "succeeded", "billing": {"billable_seconds": 3600, "usd": 2.5}}
+    found, _ = shown([*SCRIPT, (3600.0, ended)])
+    assert found[1] == "59 min 59 s  1 h billed, 2.50 USD at list price"
+
+
+@pytest.mark.parametrize(
+    ("plan", "usd"),
+    [
+        ('{"target": {"quote": {"price": {"usd": 2.5}, "nodes": 4}}}', 10.0),
+        ('{"target": {"quote": {"price": null, "nodes": 4}}}', None),
+        ('{"target": {"quote": null}}', None),
+        ('{"target": 3}', None),
+        ("{", None),
+    ],
+)
+def test_the_price_is_that_of_the_plan(tmp_path: Path, plan: str, usd: float | None) -> None:
+    folder = RunStore(tmp_path).create("a-1", {"plan.json": plan})
+    write_events(folder, BORN)
+    assert _price(Run(folder)).usd_per_hour == usd
+
+
+def test_without_a_terminal_the_screen_is_printed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path))
+    born(RunStore(tmp_path), "a-1", {"type": "ended", "time": START, "state": "succeeded"})
+    with pytest.raises(SystemExit) as ended:
+        main(["top"])
+    assert (ended.value.code, capsys.readouterr().out.splitlines()[0]) == (0, "a-1  succeeded  2 x 4 ranks  local")

@@ -1,0 +1,157 @@
+"""Following a run: the text of the screen at two widths, on a terminal and in a pipe, of recorded sessions."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cloudtrain.api.run import Run
+from cloudtrain.cli.follow import View
+from cloudtrain.cli.report import report
+from cloudtrain.runs.events import Progress
+from cloudtrain.runs.logs import LogLine, log_file, log_line, split_events
+from cloudtrain.runs.pace import Pace
+from cloudtrain.runs.store import RunStore
+from tests.support.events import fold_json
+from tests.support.samples import BORN, born
+from tests.support.screens import START, Clock, Screen, Step, check, updates
+from tests.support.sessions import SESSIONS, TRAINER
+from tests.unit.test_events import line
+
+
+@pytest.fixture(autouse=True)
+def no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("cloudtrain.cli.output._program", lambda: "cloudtrain")
+
+
+def play(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    steps: list[Step],
+    *,
+    columns: int = 80,
+    terminal: bool = True,
+    **how: Any,
+) -> tuple[Screen, list[str]]:
+    """The screen after a session, and the progress lines that were drawn on the way."""
+    screen, clock, drawn = Screen(terminal=terminal), Clock(), []
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    run: Any = SimpleNamespace(id=f"{name}-ab12", artifacts=dict)
+    view = View(run, clock=clock, **how)
+    for update in updates(run.id, steps, clock):
+        view.show(update)
+        last = screen.text().split("\n")[-1]
+        if last and last not in drawn:
+            drawn.append(last)
+    if update.state.has_ended:
+        view.finish()
+        monkeypatch.setattr("time.time", clock)
+        report(run, update.state)
+    return screen, drawn
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
+@pytest.mark.parametrize("name", SESSIONS)
+def test_a_session_looks_as_it_was_recorded(
+    monkeypatch: pytest.MonkeyPatch, name: str, terminal: bool, columns: int
+) -> None:
+    screen, drawn = play(monkeypatch, name, SESSIONS[name], columns=columns, terminal=terminal)
+    progress = ["", "the progress line, as it changed:", *drawn] if terminal else []
+    check(f"{name}-{'terminal' if terminal else 'pipe'}-{columns}", "\n".join([screen.text().rstrip("\n"), *progress]))
+    assert all(len(text) < columns for text in drawn)
+
+
+def test_a_wait_shows_numbers_and_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, _ = play(monkeypatch, "script", SESSIONS["script"], terminal=False, output=False)
+    assert "step 2  loss 0.5" in screen.text()
+    assert "reading" not in screen.text()
+
+
+def test_a_flood_of_metrics_does_not_flood_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    flood: list[Step] = [
+        (30 + step / 100, {"type": "metrics", "rank": 0, "step": step, "values": {"x": step}}) for step in range(1000)
+    ]
+    screen, _ = play(monkeypatch, "script", [*SESSIONS["script"], *flood], terminal=False)
+    shown = [text for text in screen.text().split("\n") if text.startswith("  step ") and " x " in text]
+    assert (shown[0], 25 <= len(shown) <= 35) == ("  step 0  x 0", True)
+
+
+def test_an_evaluation_that_takes_its_time_is_told_in_a_pipe_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluating: list[Step] = [(200.0, {"type": "activity", "rank": 0, "activity": "evaluating"})]
+    waiting: list[Step] = [(200.0 + second, "[rank 1] still here") for second in (5, 22, 35)]
+    screen, _ = play(monkeypatch, "trainer", [*TRAINER, *evaluating, *waiting], terminal=False)
+    assert screen.text().count("  evaluating for 22 s\n") == 1
+
+
+def test_metrics_are_lines_of_the_log_and_can_be_left_out(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    folder = born(store, "a-1", {"type": "ended", "time": 9.0, "state": "succeeded"})
+    raw = [
+        b"[rank 0] begin",
+        line(type="metrics", time=3.0, rank=0, step=1, values={"loss": 0.5}),
+        line(type="progress", time=4.0, rank=0, step=1, steps=2, loss=0.5),
+        line(type="checkpoint", time=4.0, rank=0, step=1),
+        b"[rank 0] end",
+    ]
+    _, lines = split_events(raw, 0)
+    stamped = b"".join(b"2026-11-21T02:04:34.447Z " + text + b"\n" for text in lines)
+    log_file(folder.path, 0).parent.mkdir(exist_ok=True)
+    log_file(folder.path, 0).write_bytes(stamped)
+    texts = [(found.rank, found.kind, found.text) for found in Run(folder).logs()]
+    assert texts == [
+        (0, "", "begin"),
+        (0, "metrics", "step 1  loss 0.5"),
+        (0, "progress", "step 1/2  loss 0.5"),
+        (0, "", "end"),
+    ]
+    assert [found.text for found in Run(folder).logs(metrics=False)] == ["begin", "end"]
+
+
+def test_a_program_cannot_print_a_line_of_metrics() -> None:
+    assert log_line(1.0, 0, "[rank 0] [rank 0 metrics] loss 0") == LogLine(1.0, 0, "rank 0", "[rank 0 metrics] loss 0")
+
+
+@pytest.mark.parametrize(
+    ("events", "doing"),
+    [
+        ([], "waiting for peers"),
+        ([{"type": "rank_started", "time": 3.0, "rank": 0}], ""),
+        ([{"type": "rank_started", "time": 3.0, "rank": 2, "node": 1}], "waiting for peers"),
+        ([{"type": "activity", "time": 3.0, "rank": 0, "activity": "saving"}], "saving"),
+        ([{"type": "activity", "time": 3.0, "rank": 1, "activity": "saving"}], "waiting for peers"),
+        ([{"type": "node_ended", "time": 3.0, "node": 0, "outcome": "stopped"}], ""),
+    ],
+    ids=["alone", "its rank is up", "another's rank is up", "rank 0 speaks", "rank 1 is not asked", "over"],
+)
+def test_what_a_run_is_doing(events: list[dict[str, Any]], doing: str) -> None:
+    waiting = {"type": "activity", "time": 2.0, "node": 0, "rank": -1, "activity": "waiting for peers"}
+    assert fold_json("x", [BORN, waiting, *events]).to_json()["activity"] == doing
+
+
+def test_the_time_that_is_left_follows_from_the_latest_steps() -> None:
+    steps = [{"type": "progress", "time": 100.0 + 2 * step, "step": step, "steps": 100} for step in range(1, 11)]
+    state = fold_json("x", [BORN, *steps])
+    assert (state.pace.seconds_per_step, state.eta_seconds(120.0), state.eta_seconds(130.0)) == (2.0, 180.0, 170.0)
+
+
+def test_the_pace_begins_anew_after_a_restart_and_when_steps_are_repeated() -> None:
+    pace = Pace()
+    for at, step in ((0.0, 10), (10.0, 20), (20.0, 15), (30.0, 16)):
+        pace.add(at, step)
+    assert pace.seconds_per_step == 10.0
+    state = fold_json("x", [BORN, {"type": "progress", "time": 1.0, "step": 5}])
+    state = fold_json("x", [{"type": "restarted", "time": 2.0, "node": 0, "attempt": 1}], state)
+    assert (state.pace.seconds_per_step, state.eta_seconds(3.0)) == (None, None)
+
+
+def test_a_script_that_only_reports_metrics_has_a_position() -> None:
+    state = fold_json("x", [BORN, {"type": "metrics", "time": START, "step": 7, "epoch": 2, "values": {"a": 1}}])
+    assert state.position == Progress(step=7, epoch=2)
