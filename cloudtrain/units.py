@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 _DURATIONS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -23,6 +24,19 @@ _MONEY = re.compile(r"\$\s*([0-9]+(?:\.[0-9]+)?)|([0-9]+(?:\.[0-9]+)?)\s*(usd|\$
 DURATION_FORMS = "90 s, 10 min, 6 h, 1 h 30 min, 2 d"
 SIZE_FORMS = "512 MiB, 200 GiB, 1 TB"
 MONEY_FORMS = "50 USD"
+
+
+def _any_case(words: Iterable[str]) -> str:
+    """A pattern of words in capitals or not, for JSON Schema, whose patterns have no flags; long words first."""
+    found = sorted(words, key=len, reverse=True)
+    return "|".join("".join(f"[{sign}{sign.upper()}]" for sign in word) for word in found)
+
+
+_NUMBER = r"[0-9]+(\.[0-9]+)?"
+DURATION_PATTERN = rf"^\s*({_NUMBER}\s*({_any_case(_DURATION_WORDS)})\s*)+$"
+SIZE_PATTERN = rf"^\s*{_NUMBER}\s*({_any_case(_SIZES)})\s*$"
+MONEY_PATTERN = rf"^\s*(\$\s*{_NUMBER}|{_NUMBER}\s*({_any_case(['usd'])}|\$))\s*$"
+"""What editors check while one types; what is read is decided below."""
 
 
 def parse_duration(text: str) -> int:

@@ -17,8 +17,12 @@ from cloudtrain.cli.options import json_option
 from cloudtrain.cli.output import command, print_json, print_message
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.files import storing
+from cloudtrain.spec.model import json_schema
 from cloudtrain.spec.sources import FILE, is_program, job_folder
 from cloudtrain.spec.written_arguments import written_arguments
+
+SCHEMA_FILE = "job.schema.json"
+"""Which the first line of the starter names, for editors."""
 
 
 @click.command("init", cls=JobCommand, epilog="Example:\n\n  cloudtrain init train.py --gpus 8 -- --epochs 3")
@@ -27,6 +31,8 @@ from cloudtrain.spec.written_arguments import written_arguments
 @json_option
 def init_command(folder: Path, as_json: bool, **options: Any) -> None:
     """Write a commented starter job.yaml, and a train.py, into DIR (default: here). Nothing is overwritten.
+
+    Beside them it puts job.schema.json, from which editors complete and check job.yaml.
 
     Of a SCRIPT: the job.yaml that says what `submit SCRIPT` with the same flags and arguments does.
     """
@@ -41,11 +47,13 @@ def init_command(folder: Path, as_json: bool, **options: Any) -> None:
         folder = Path(os.path.relpath(folder))
     else:
         texts = {FILE: job_text(resources, arguments), "train.py": _starter("train.py")}
+    if not os.path.exists(folder / SCHEMA_FILE):  # noqa: PTH110
+        texts[SCHEMA_FILE] = json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
     written = _write(folder, texts)
     if as_json:
         print_json({"written": written})
         return
-    print_message(f"wrote {' and '.join(written)}")
+    print_message(f"wrote {' and '.join((', '.join(written[:-1]), written[-1]) if written[1:] else written)}")
     print_message(f"  next     {command('submit', *(() if folder == Path() else (str(folder),)))}")
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, create_model
 
+from cloudtrain.catalog import gpu_names
 from cloudtrain.declaration import declaration_of, declarations, is_provider, provider_names
 from cloudtrain.spec import fields
 from cloudtrain.spec.dependencies import Dependencies, read_dependencies
@@ -23,6 +24,9 @@ from cloudtrain.spec.section import (
     Section,
     Size,
 )
+
+SCHEMA_ID = "urn:cloudtrain:job.schema.json"
+"""The `$id` of the JSON Schema: a name and no address, as a copy lies beside each job.yaml."""
 
 _TEXT = {"type": ["string", "number", "boolean"]}
 _TEXT_MAP = {"type": "object", "additionalProperties": _TEXT}
@@ -53,6 +57,11 @@ def _inputs_schema() -> dict[str, Any]:
     return {"type": "object", "additionalProperties": item}
 
 
+def _gpus_schema() -> dict[str, Any]:
+    names = {"enum": list(gpu_names())}
+    return {"oneOf": [{"type": "string", **names}, {"type": "array", "items": names, "minItems": 1}, {"type": "null"}]}
+
+
 class Resources(Section):
     """The machines: how many, with what."""
 
@@ -60,7 +69,7 @@ class Resources(Section):
     gpus: Annotated[int | None, WithJsonSchema({"type": ["integer", "null"], "minimum": 0, "maximum": 64})] = Field(
         None, ge=0, le=64, description="GPUs per node; 0 = CPU; default: all of the instance that is named, else 0"
     )
-    gpu: Annotated[tuple[str, ...], BeforeValidator(fields.read_gpus), WithJsonSchema(STRINGS_SCHEMA)] = Field(
+    gpu: Annotated[tuple[str, ...], BeforeValidator(fields.read_gpus), LazySchema(_gpus_schema)] = Field(
         (), description="GPU models in order of preference, resolved through the catalog"
     )
     instance: Annotated[
@@ -212,4 +221,5 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema of job.yaml, from which editors complete it."""
     schema = spec_model(section_models()).model_json_schema()
     del schema["title"], schema["required"]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "cloudtrain job", **schema}
+    about = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID, "title": "cloudtrain job"}
+    return {**about, **schema}

@@ -12,8 +12,11 @@ from cloudtrain.issues import Issue
 from cloudtrain.spec import fields
 from cloudtrain.units import (
     DURATION_FORMS,
+    DURATION_PATTERN,
     MONEY_FORMS,
+    MONEY_PATTERN,
     SIZE_FORMS,
+    SIZE_PATTERN,
     parse_duration,
     parse_money,
     parse_size,
@@ -52,28 +55,37 @@ def _reader(parse: Callable[[str], Any], what: str, forms: str) -> BeforeValidat
     return BeforeValidator(lambda value: value if value is None else fields.read_quantity(value, parse, what, forms))
 
 
-def _examples(forms: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": ["string", "null"], "examples": forms.split(", ")})
+def _written(forms: str, pattern: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": ["string", "null"], "pattern": pattern, "examples": forms.split(", ")})
 
 
-Duration = Annotated[int | None, _reader(parse_duration, "a duration", DURATION_FORMS), _examples(DURATION_FORMS)]
+Duration = Annotated[
+    int | None, _reader(parse_duration, "a duration", DURATION_FORMS), _written(DURATION_FORMS, DURATION_PATTERN)
+]
 """Seconds, or nothing."""
 Interval = Annotated[
     int,
     BeforeValidator(lambda v: fields.read_quantity(v, parse_duration, "a duration", DURATION_FORMS)),
-    WithJsonSchema({"type": "string", "examples": DURATION_FORMS.split(", ")}),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": DURATION_FORMS.split(", ")}),
 ]
 """Seconds."""
+_NEVER_OR_DURATION = {
+    "type": "string",
+    "pattern": f"{DURATION_PATTERN}|^0$",
+    "examples": DURATION_FORMS.split(", "),
+}
 IntervalOrNever = Annotated[
     int,
     BeforeValidator(
         lambda v: 0 if v in (0, "0") else fields.read_quantity(v, parse_duration, "a duration", DURATION_FORMS)
     ),
-    WithJsonSchema({"anyOf": [{"type": "string", "examples": DURATION_FORMS.split(", ")}, {"const": 0}]}),
+    WithJsonSchema({"anyOf": [_NEVER_OR_DURATION, {"const": 0}]}),
 ]
 """Seconds; 0: never."""
-Size = Annotated[int | None, _reader(parse_size, "a size", SIZE_FORMS), _examples(SIZE_FORMS)]
+Size = Annotated[int | None, _reader(parse_size, "a size", SIZE_FORMS), _written(SIZE_FORMS, SIZE_PATTERN)]
 """Bytes."""
-Money = Annotated[float | None, _reader(parse_money, "an amount of money", MONEY_FORMS), _examples(MONEY_FORMS)]
+Money = Annotated[
+    float | None, _reader(parse_money, "an amount of money", MONEY_FORMS), _written(MONEY_FORMS, MONEY_PATTERN)
+]
 """US dollars."""
 Strings = Annotated[tuple[str, ...], BeforeValidator(fields.read_strings), WithJsonSchema(STRINGS_SCHEMA)]

@@ -62,7 +62,8 @@ def job_yaml() -> str:
     top = {name: value for name, value in sections.items() if "properties" not in value}
     parts = [
         "Every field is optional. `cloudtrain schema` prints the JSON Schema, from which editors complete the file;"
-        " `cloudtrain init` writes a commented starter. Durations, sizes and money are written as people write them:"
+        " `cloudtrain init` writes a commented starter, and the schema with the line by which editors find it."
+        " Durations, sizes and money are written as people write them:"
         " `90 s`, `6 h`, `200 GiB`, `50 USD`. A field that a provider has no use for is named in its plan.\n",
         _fields(top),
     ]
@@ -90,7 +91,8 @@ def _type(value: Mapping[str, Any]) -> str:
     if kinds:
         return " or ".join(text for text in map(_type, kinds) if text)
     if "enum" in value or "const" in value:
-        return ", ".join(f"`{item}`" for item in value.get("enum", [value.get("const")]))
+        named = value.get("enum", [value.get("const")])
+        return "text" if len(named) > 8 else ", ".join(f"`{item}`" for item in named)
     names = value.get("type", "object")
     kind = " or ".join(name for name in ([names] if isinstance(names, str) else names) if name != "null")
     return (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,19 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 import cloudtrain
+from cloudtrain.catalog import gpu_names
 from cloudtrain.spec.load import spec_from_document
 from cloudtrain.spec.model import JobSpec, json_schema, section_models, spec_model
 from cloudtrain.spec.yaml_document import parse_document
+from cloudtrain.units import (
+    DURATION_PATTERN,
+    MONEY_PATTERN,
+    SIZE_PATTERN,
+    parse_duration,
+    parse_money,
+    parse_size,
+)
+from tests.support.in_process import call
 
 PACKAGE = Path(cloudtrain.__file__).parent
 EXAMPLES = [PACKAGE / "cli" / "starter" / "job.yaml", *sorted((PACKAGE.parent / "examples").rglob("job.yaml"))]
@@ -68,8 +81,46 @@ SECTIONS = {
 }
 
 
-def test_it_is_a_valid_schema() -> None:
+def test_it_is_a_valid_schema_with_a_name_of_its_own() -> None:
     Draft202012Validator.check_schema(json_schema())
+    assert json_schema()["$id"] == "urn:cloudtrain:job.schema.json"
+
+
+@pytest.mark.parametrize("gpu", gpu_names())
+def test_it_knows_every_gpu_of_the_catalog(gpu: str) -> None:
+    assert complaints(f"resources: {{gpus: 1, gpu: '{gpu}'}}") == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "parse", "texts"),
+    [
+        (DURATION_PATTERN, parse_duration, ["90 s", "1 h 30 min", "2D", "1.5 hours", "10MIN", "6", "6 hodr", "h", ""]),
+        (SIZE_PATTERN, parse_size, ["200 GiB", "1tb", "512 mib", "1.5 GB", "200", "3 pb", "1 GB 2 MB", "GiB"]),
+        (MONEY_PATTERN, parse_money, ["50 USD", "$50", "12.50 usd", "50$", "50", "50 EUR", "usd", "$"]),
+    ],
+    ids=["durations", "sizes", "money"],
+)
+def test_editors_take_a_quantity_where_the_reader_does(
+    pattern: str, parse: Callable[[str], float], texts: list[str]
+) -> None:
+    def is_read(text: str) -> bool:
+        try:
+            return parse(text) > 0
+        except ValueError:
+            return False
+
+    assert [re.search(pattern, text) is not None for text in texts] == list(map(is_read, texts))
+    assert {*map(is_read, texts)} == {True, False}
+
+
+def test_init_writes_the_schema_and_the_line_by_which_editors_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("init", "my-job").code == 0
+    first = (tmp_path / "my-job" / "job.yaml").read_text().splitlines()[0]
+    named = first.removeprefix("# yaml-language-server: $schema=")
+    assert json.loads((tmp_path / "my-job" / named).read_text()) == json_schema()
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
@@ -128,6 +179,12 @@ def test_an_unknown_key_is_refused(text: str) -> None:
         "env: [a]",
         "inputs: {a: 3}",
         "source: ''",
+        "resources: {gpus: 8, gpu: A100-80}",
+        "resources: {gpus: 8, gpu: [H100, a100]}",
+        "resources: {disk: 200 GiBi}",
+        "limits: {max_runtime: 6 hodr}",
+        "limits: {max_cost: 50 EUR}",
+        "checkpoints: {every: soon}",
     ],
 )
 def test_a_wrong_value_is_refused(text: str) -> None:
