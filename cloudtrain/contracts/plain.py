@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cloudtrain.contracts.launch import PACKAGES_DIR, JobDocument, Launch, dependencies_document, job_document
 from cloudtrain.planning.plan import Plan
-from cloudtrain.source import PAYLOAD_FOLDER
+from cloudtrain.source.tree import PAYLOAD_FOLDER
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

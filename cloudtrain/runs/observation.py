@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cloudtrain.runs.events import Event
+if TYPE_CHECKING:
+    from cloudtrain.runs.events import Event
 
 Positions = Mapping[str, Mapping[str, Any]]
 """How far each log of a job was read, by the log's name in its cloud."""

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cloudtrain.runs.folder import RunFolder
-
 if TYPE_CHECKING:
     from cloudtrain.planning.target import ProviderConfig
+    from cloudtrain.runs.folder import RunFolder
 
     Config = TypeVar("Config", bound=ProviderConfig)
 

@@ -8,10 +8,10 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cloudtrain.errors import RunExists, RunNotFound, StorageError
 from cloudtrain.issues import did_you_mean
-from cloudtrain.runs.events import Event
 from cloudtrain.runs.files import (
     DATA_DIR_HINT,
     FILE_MODE,
@@ -26,8 +26,8 @@ from cloudtrain.runs.files import (
 from cloudtrain.runs.folder import SUBMIT_LOCK, RunFolder
 from cloudtrain.runs.identity import ProcessIdentity
 
-_LETTERS = "23456789abcdefghjkmnpqrstvwxyz"
-"""Letters and digits that are not confused when read aloud or copied by hand."""
+if TYPE_CHECKING:
+    from cloudtrain.runs.events import Event
 
 CLEANUP_FOLDER = "leftovers"
 """A folder with one entry for each run that has left something outside of its own folder, still to be removed."""
@@ -39,13 +39,6 @@ class RunStore:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self.runs_dir = data_dir / "runs"
-
-    def new_id(self, name: str) -> str:
-        """An unused run id: the job's name and four random letters or digits, `digits-k2x9`."""
-        while True:
-            run_id = f"{name}-{''.join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(4))}"
-            if not (self.runs_dir / run_id).exists():
-                return run_id
 
     def create(
         self,

@@ -15,11 +15,12 @@ from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Progress, get_provider
 from cloudtrain.runs.files import storing
-from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.run_ids import new_run_id
 from cloudtrain.settings import Settings
-from cloudtrain.source import SourceTree, check_size, pack, scan
 from cloudtrain.source.git import git_state
 from cloudtrain.source.requirements import find_requirements, requested_by, requested_list
+from cloudtrain.source.scan import scan
+from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.submission.wheels import WheelSet, wheel_set
 
@@ -50,7 +51,7 @@ def read_context(
     own, requirements = tree.own, _requirements(spec, tree)
     git = git_state(folder)
     return PlanContext(
-        run_id=run_id or RunStore(data_dir).new_id(spec.name),
+        run_id=run_id or new_run_id(data_dir, spec.name),
         time=time.time(),
         folder=str(folder),
         data_dir=str(data_dir),
@@ -163,6 +164,8 @@ def _source_changed_error(tree: SourceTree, before: SourceTree | None) -> Source
 
 def pack_source(plan: Plan, progress: Progress | None) -> Path:
     """The archive of a plan's source. SourceError when the source is not what was planned."""
+    from cloudtrain.source.archive import pack  # a plan packs nothing
+
     before = _last_scan.get(plan.context.source.digest)
     root, data_dir = Path(plan.context.source.root), Path(plan.context.data_dir)
     wheels = wheel_set(plan.spec, root, data_dir, plan.host)

@@ -10,7 +10,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, make_plan
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import RunRecord
-from cloudtrain.runs.store import RunStore
+from cloudtrain.runs.run_ids import new_run_id
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.yaml_document import Document, parse_document
@@ -41,7 +41,7 @@ def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...],
     settings = load_settings(folder)
     data_dir = run.path.parents[1]
     new = PlanContext(
-        run_id=RunStore(data_dir).new_id(spec.name),
+        run_id=new_run_id(data_dir, spec.name),
         time=time.time(),
         folder=old.context.folder,
         data_dir=str(data_dir),

@@ -21,7 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from cloudtrain.source import SourceTree, pack, scan
+from cloudtrain.source.archive import pack
+from cloudtrain.source.scan import scan
+from cloudtrain.source.tree import SourceTree
 
 FILES = 10_000
 IGNORE = "__pycache__/\n*.egg-info/\nbuild/\n/dist\n*.log\n*.ckpt\n.env\n.mypy_cache/\noutputs/**/tmp\n!keep.log\n"

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.bundle import payload_files
-from cloudtrain.source import pack, scan
+from cloudtrain.source.archive import pack
+from cloudtrain.source.scan import scan
 from tests.entrypoints.sagemaker_containers import resources
 from tests.entrypoints.test_launcher import document
 

@@ -18,7 +18,7 @@ from cloudtrain.providers.emulation import namespace as enter
 from cloudtrain.providers.local import processes as children
 from cloudtrain.providers.local import supervisor_status as liveness
 from cloudtrain.runs import logs
-from cloudtrain.source import PAYLOAD_FOLDER
+from cloudtrain.source.tree import PAYLOAD_FOLDER
 from cloudtrain_launcher import events
 from cloudtrain_launcher.platforms import sagemaker as sagemaker_context
 from tests.house.tools import ROOT

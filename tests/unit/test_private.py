@@ -13,7 +13,9 @@ from cloudtrain.runs.files import restrict_permissions
 from cloudtrain.runs.history import History
 from cloudtrain.runs.index import index_run, summaries
 from cloudtrain.runs.store import RunStore
-from cloudtrain.source import pack, scan, unpack
+from cloudtrain.source.archive import pack
+from cloudtrain.source.scan import scan
+from cloudtrain.source.unpack import unpack
 from tests.support.samples import write
 
 

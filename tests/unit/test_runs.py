@@ -11,6 +11,7 @@ import pytest
 
 from cloudtrain.errors import RunExists, RunNotFound, StorageError
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.run_ids import new_run_id
 from cloudtrain.runs.store import RunStore
 from tests.support.events import as_json, event, events_of
 from tests.support.samples import BORN, born
@@ -71,7 +72,7 @@ def test_a_document_that_was_damaged_is_told(store: RunStore) -> None:
 
 
 def test_a_new_id_is_the_name_and_four_letters(store: RunStore) -> None:
-    name, _, letters = store.new_id("my-job").rpartition("-")
+    name, _, letters = new_run_id(store.data_dir, "my-job").rpartition("-")
     assert (name, len(letters)) == ("my-job", 4)
 
 

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import SourceError, StorageError
-from cloudtrain.source import SourceEntry, pack, scan, unpack
-from cloudtrain.source.archive import _header
+from cloudtrain.source.archive import _header, pack
+from cloudtrain.source.scan import scan
+from cloudtrain.source.tree import SourceEntry
+from cloudtrain.source.unpack import unpack
 from tests.support.samples import write
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.source import scan
 from cloudtrain.source.ignore import IgnoreFile, Patterns
+from cloudtrain.source.scan import scan
 from tests.support.samples import write
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

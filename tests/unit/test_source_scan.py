@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import SourceError
-from cloudtrain.source import SourceEntry, SourceTree, check_size, scan
+from cloudtrain.source.scan import scan
+from cloudtrain.source.tree import SourceEntry, SourceTree, check_size
 from tests.support.samples import write
 
 
@@ -45,7 +46,7 @@ def test_the_digest_is_of_paths_modes_and_contents_only(root: Path, tmp_path: Pa
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_the_file_that_our_own_output_is_redirected_to_stays_out(root: Path, stream: str) -> None:
     program = (
-        "import sys; from pathlib import Path; from cloudtrain.source import scan\n"
+        "import sys; from pathlib import Path; from cloudtrain.source.scan import scan\n"
         "for _ in range(2): print(scan(Path(sys.argv[1])).digest, flush=True); print('x', file=sys.stderr)"
     )
     before = scan(root, None, None).digest
@@ -384,7 +385,7 @@ def test_importing_and_a_warm_scan_load_no_pathspec_and_no_tarfile(root: Path, t
     program = """
 import json, sys
 from pathlib import Path
-from cloudtrain.source import scan
+from cloudtrain.source.scan import scan
 files = scan(Path(sys.argv[1]), None, Path(sys.argv[2])).files_count
 print(json.dumps([files, [m for m in ("pathspec", "tarfile", "gzip", "tempfile", "subprocess") if m in sys.modules]]))
 """

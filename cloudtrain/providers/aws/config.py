@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.providers.cloud.config import CloudConfig
-from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from cloudtrain.runs.folder import RunFolder
@@ -34,6 +33,8 @@ class AwsConfig(CloudConfig):
 
 def config_of(run: RunFolder) -> AwsConfig:
     """As it was when the run was planned."""
+    from cloudtrain.runs.record import RunRecord  # a plan needs none of it
+
     return RunRecord(run).config(AwsConfig)
 
 
@@ -45,6 +46,8 @@ def profile_of(config: AwsConfig) -> str:
 
 def request_of(run: RunFolder) -> dict[str, Any]:
     """The CreateTrainingJob body. StorageError where it lacks what later steps need."""
+    from cloudtrain.runs.record import RunRecord  # a plan needs none of it
+
     return RunRecord(run).request(_NEEDED)
 
 

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
-from cloudtrain.issues import Issue
 from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, Request
 from cloudtrain.providers.aws.config import config_of, profile_of, request_of
 from cloudtrain.providers.aws.declaration import DECLARATION
-from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import Observation, Record
-from cloudtrain.runs.state import RunState
-from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:
     from cloudtrain.images.reference import ResolvedImage
+    from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import Target
     from cloudtrain.providers.aws.client import AwsClient
+    from cloudtrain.runs.folder import RunFolder
+    from cloudtrain.runs.observation import Observation, Record
+    from cloudtrain.runs.state import RunState
+    from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
 
 

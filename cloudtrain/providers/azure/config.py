@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.providers.cloud.config import CloudConfig
-from cloudtrain.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from cloudtrain.runs.folder import RunFolder
@@ -32,9 +31,13 @@ class AzureConfig(CloudConfig):
 
 def config_of(run: RunFolder) -> AzureConfig:
     """As it was when the run was planned."""
+    from cloudtrain.runs.record import RunRecord  # a plan needs none of it
+
     return RunRecord(run).config(AzureConfig)
 
 
 def request_of(run: RunFolder) -> dict[str, Any]:
     """The command-job document. StorageError where it lacks what later steps need."""
+    from cloudtrain.runs.record import RunRecord  # a plan needs none of it
+
     return RunRecord(run).request({"name": str, "tags": dict, "outputs.output.path": str})

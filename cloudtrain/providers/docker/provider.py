@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.contracts.plain import CLOUD_FIELDS, Layout, launches, plain_job
-from cloudtrain.issues import Issue
-from cloudtrain.planning.plan import Plan
 from cloudtrain.planning.target import Target
 from cloudtrain.providers import Progress, Request
 from cloudtrain.providers.docker.config import DockerConfig
@@ -17,16 +15,18 @@ from cloudtrain.providers.docker.container_spec import Bind, ContainerLaunch, de
 from cloudtrain.providers.docker.declaration import DECLARATION
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import LocalBackend, resolve_path
-from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.observation import Observation, Record
-from cloudtrain.runs.state import RunState
-from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.contracts.launch import Launch
     from cloudtrain.images.reference import ResolvedImage
+    from cloudtrain.issues import Issue
+    from cloudtrain.planning.plan import Plan
     from cloudtrain.providers.emulation.base import Emulator
     from cloudtrain.providers.emulation.plan import EmulatedPlan
+    from cloudtrain.runs.folder import RunFolder
+    from cloudtrain.runs.observation import Observation, Record
+    from cloudtrain.runs.state import RunState
+    from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
 
 CONTAINER_ROOT = "/cloudtrain"

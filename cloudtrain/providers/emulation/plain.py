@@ -32,7 +32,7 @@ class PlainEmulator:
 
     def copy_source(self, archive: Path) -> None:
         """Copy the source for each node, and the checkpoints of the run that this one resumes."""
-        from cloudtrain.source import unpack
+        from cloudtrain.source.unpack import unpack
 
         if self.request["resume_from"]:
             _copy_checkpoints(Path(self.request["resume_from"]), self.paths.checkpoints)

@@ -30,10 +30,8 @@ from cloudtrain.providers.local.supervisor_status import (
 )
 from cloudtrain.runs.events import Ended, Event, Phase
 from cloudtrain.runs.files import private_opener, storing
-from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.observation import Observation, Record
-from cloudtrain.runs.state import RunState
 from cloudtrain.source.results import copy_results
 
 if TYPE_CHECKING:
@@ -41,6 +39,8 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
     from cloudtrain.providers.emulation.base import Emulator
     from cloudtrain.providers.emulation.plan import EmulatedPlan
+    from cloudtrain.runs.folder import RunFolder
+    from cloudtrain.runs.state import RunState
 
 ORPHAN_STOP_SECONDS = 10
 """How long nodes that lost their supervisor may take to save a checkpoint and end."""
