@@ -12,6 +12,7 @@ from cloudtrain.api.compare import compare
 from cloudtrain.api.run import Run
 from cloudtrain.cli import main
 from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.run_ids import new_run_id
 from cloudtrain.runs.series import metric_points, series_of
 from cloudtrain.runs.store import RunStore
 from tests.support.samples import BORN, write_events
@@ -89,7 +90,7 @@ def test_a_report_that_was_read_twice_counts_once(home: RunStore) -> None:
 
 def test_nan_is_never_the_best_value(home: RunStore) -> None:
     for losses in ([NAN, 0.5, 0.25], [0.5, NAN, 0.25], [0.5, 0.25, NAN]):
-        points = metric_points(a_run(home, home.new_id("n"), 0.1, losses).events())
+        points = metric_points(a_run(home, new_run_id(home.data_dir, "n"), 0.1, losses).events())
         assert series_of(points)["val_loss"].best == (0.25, losses.index(0.25) + 1)
 
 
