@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import botocore.session
 from boto3.exceptions import Boto3Error
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from botocore.loaders import Loader
+from botocore.loaders import Loader, create_loader
 from botocore.model import ServiceModel
 
 from cloudtrain import __version__
@@ -32,6 +33,7 @@ class AwsClient:
 
     def __init__(self, region: str, profile: str = "") -> None:
         self.region, self.profile = region, profile
+        self._session: boto3.session.Session | None = None
         self._clients: dict[str, Any] = {}
 
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
@@ -153,8 +155,8 @@ class AwsClient:
                 user_agent_extra=f"cloudtrain/{__version__}",
             )
             try:
-                session = boto3.session.Session(region_name=self.region, profile_name=self.profile or None)
-                self._clients[name] = session.client(service, config=config)
+                self._session = self._session or new_session(self.region, self.profile)
+                self._clients[name] = self._session.client(service, config=config)
             except (BotoCoreError, Boto3Error, ValueError) as error:
                 raise translated(error, f"a client for {service}", self.region) from error
         return self._clients[name]
@@ -167,6 +169,21 @@ def aws(region: str, profile: str = "") -> AwsClient:
     `profile`: of the AWS CLI; empty for what the variables say.
     """
     return AwsClient(region, profile)
+
+
+def new_session(region: str, profile: str = "") -> boto3.session.Session:
+    """A session whose service models are read once per process: reading them is most of what a client costs."""
+    core = botocore.session.Session(profile=profile or None)
+    loader = _loader(core.get_config_variable("data_path"))
+    core.register_component("data_loader", loader)
+    session = boto3.session.Session(region_name=region, botocore_session=core)
+    loader.search_paths[:] = dict.fromkeys(loader.search_paths)  # boto3 adds its own folder each time
+    return session
+
+
+@cache
+def _loader(data_path: str | None) -> Loader:
+    return create_loader(data_path)
 
 
 @cache
