@@ -110,7 +110,7 @@ def vendor(
 
 
 def render(plan: Plan) -> Request:
-    """The request that `submit` would send, in the provider's own words."""
+    """The request that `submit` would send: the platform's own document, plain JSON, and the job document."""
     return get_provider(plan.target.provider).render(plan)
 
 
@@ -122,7 +122,11 @@ def submit(
     sending: Progress | None = None,
     pushing: Progress | None = None,
 ) -> Run:
-    """Start a plan and return at once; `wait()` waits. The same plan is never started twice."""
+    """Start a plan and return its run at once; `wait()` waits for its end. The same plan is never started twice.
+
+    RefusedError or SpecError when a check refuses it, RunExists when its run id is taken; CloudError and StorageError
+    say in `outcome` whether the job was started.
+    """
     from cloudtrain.api.run import Run  # a plan alone needs nothing that starts runs, or looks after them
     from cloudtrain.submission.submit import submit as start
 

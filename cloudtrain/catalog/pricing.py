@@ -46,18 +46,18 @@ class CostEstimate:
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Of all machines together."""
+        """US dollars per hour of all machines together; None if the price is unknown."""
         return self.price.usd * self.nodes if self.price else None
 
     @property
     def worst_usd(self) -> float | None:
-        """The most that the machines can cost; what is billed while data is moved before and after comes on top."""
+        """The most that the machines can cost, without moving data, in US dollars; None if the price is unknown."""
         per_hour = self.usd_per_hour
         return None if per_hour is None else per_hour * (self.max_seconds + self.overhead_seconds) / HOUR
 
     @property
     def kept_usd(self) -> float | None:
-        """What keeping the machines may cost, which `worst_usd` holds too."""
+        """The part of `worst_usd` for machines that are kept after the end, in US dollars; None if that is unknown."""
         per_hour = self.usd_per_hour
         return None if per_hour is None else per_hour * self.kept_seconds / HOUR
 

@@ -135,7 +135,7 @@ class RunFolder:
                 os.close(file)
 
     def events(self) -> list[Event]:
-        """All events so far, in the order they were appended."""
+        """All events so far, in the order they were appended. StorageError when they cannot be read."""
         return list(self.each_event())
 
     def each_event(self) -> Iterator[Event]:

@@ -61,7 +61,10 @@ class History:
 
 
 def sync_logs(run: RunFolder, read: Callable[[Positions], Iterable[LogPart]]) -> bool:
-    """Append what `read` returns to the run's log files and events, part by part. False: another process does it."""
+    """Append what `read` returns to the run's log files and events, part by part. False: another process does it.
+
+    StorageError when the disk refuses.
+    """
     with log_reader_lock(run) as is_owner:
         if is_owner:
             files = LogSync(run)
@@ -87,7 +90,7 @@ class LogSync:
         self._sizes: dict[str, int] = dict((last and last.sizes) or {})
 
     def add(self, part: LogPart) -> None:
-        """Append lines of a node, and record how far their log was read."""
+        """Append lines of a node, and record how far their log was read. StorageError when the disk refuses."""
         events: list[Event] = []
         text = bytearray()
         for when, line in part.lines:

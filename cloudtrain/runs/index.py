@@ -52,7 +52,10 @@ DAMAGED = "damaged"
 
 
 def summaries(store: RunStore) -> list[dict[str, Any]]:
-    """A summary of every run, newest first. A run that has not ended is read from its own events."""
+    """A summary of every run, newest first. A run that has not ended is read from its own events.
+
+    StorageError when the folder of all runs cannot be read; a run that cannot be read is listed as damaged.
+    """
     ids = set(store.ids())
     known = {line["run"]: line for line in _read(store) if _is_valid(line) and line["run"] in ids}
     fresh = []
@@ -75,7 +78,7 @@ def summaries(store: RunStore) -> list[dict[str, Any]]:
 
 
 def index_run(folder: RunFolder, state: RunState) -> None:
-    """Add a run to the index when it has ended."""
+    """Add a run to the index when it has ended. An error of the disk is ignored: the index is a cache."""
     if state.has_ended:
         _append(RunStore(folder.path.parents[1]), [summary(state)])
 

@@ -71,7 +71,7 @@ def split_events(lines: Sequence[bytes], node: int) -> tuple[list[Event], list[b
 
 
 def log_file(run: Path, node: int) -> Path:
-    """The log file of a node."""
+    """The path of a node's log file, which may not exist yet."""
     return run / "logs" / f"node-{node}.log"
 
 

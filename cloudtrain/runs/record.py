@@ -47,7 +47,7 @@ class PlanRecord:
     """The part of a stored plan that a rerun is made from."""
 
     provider: str
-    """The provider that runs it."""
+    """The name of the provider that runs it. StorageError if the plan does not say."""
     target: str
     """The provider whose request it is."""
     is_rehearsal: bool
@@ -70,7 +70,7 @@ class RunRecord:
 
     @property
     def provider(self) -> str:
-        """The provider that runs it."""
+        """The name of the provider that runs it. StorageError if the plan does not say."""
         return self._read(PLAN, "provider", str)
 
     @property
@@ -86,7 +86,7 @@ class RunRecord:
         return self._read(PLAN, "target.grace_seconds", int)
 
     def config(self, kind: type[Config]) -> Config:
-        """The provider's own settings of the plan."""
+        """The provider's own settings of the plan. StorageError if the plan has none, or others."""
         settings: dict[str, Any] = self._read(PLAN, "target.facts", dict)
         try:
             return kind.from_json(settings)
@@ -98,7 +98,7 @@ class RunRecord:
         return self._folder.document(REQUEST, required)
 
     def plan(self) -> PlanRecord:
-        """The part of the plan that a rerun is made from."""
+        """The part of the plan that a rerun is made from. StorageError if something is missing."""
         uri = ((self._folder.document(PLAN).get("spec") or {}).get("checkpoints") or {}).get("uri")
         source: dict[str, Any] = self._read(PLAN, "facts.source", dict)
         git_dirty = self._folder.document(PLAN, {"facts.git_dirty": (bool, type(None))})["facts"]["git_dirty"]

@@ -100,7 +100,7 @@ class RunStore:
             raise StorageError(f"{self.runs_dir}: {error.strerror}", hint=DATA_DIR_HINT) from None
 
     def runs_to_clean_up(self) -> frozenset[str]:
-        """Ids of the runs that may have left something outside of their folders; the provider removes it when asked."""
+        """Ids of runs that may have left something outside of their folders for the provider to remove; often empty."""
         try:
             return frozenset(path.name for path in (self.data_dir / CLEANUP_FOLDER).iterdir())
         except OSError:

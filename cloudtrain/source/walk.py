@@ -55,7 +55,7 @@ class _Folder:
 
 
 def walk(root: str, patterns: Patterns) -> WalkResult:
-    """Every file and link below `root` that is to be archived. Problems are collected, nothing is raised."""
+    """Every file and link below `root` that is to be archived. What cannot be read is listed, without an error."""
     lead, git = _rules_above(root, patterns)
     walker = _Walker(root, lead, patterns)
     todo = [_Folder(path="", scope=_Scope.GIT, wanted=True, git=git, ours=())]

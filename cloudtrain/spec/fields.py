@@ -86,7 +86,7 @@ def read_quantity(value: Any, parse: Callable[[str], Any], what: str, forms: str
 
 
 def read_text(value: Any) -> str:
-    """A scalar as it was written: numbers and booleans are accepted where text is expected."""
+    """A scalar as text: numbers and booleans are accepted where text is expected. FieldError for anything else."""
     if value is None:
         raise FieldError("has no value", "write '' for an empty text")
     if isinstance(value, bool):
@@ -102,7 +102,7 @@ def read_text(value: Any) -> str:
 
 
 def read_name(value: Any) -> str:
-    """A job's name."""
+    """A job's name. FieldError if it is not valid on every platform."""
     if not NAME.fullmatch(read_text(value)):
         rule = "up to 50 letters, digits and single hyphens inside, the rule that SageMaker sets"
         raise FieldError(f"{read_text(value)!r} is not a valid job name", rule)
@@ -139,7 +139,7 @@ def _argument(value: Any) -> tuple[str, ...] | None:
 
 
 def read_env(value: Any) -> Mapping[str, str]:
-    """Environment variables; `CLOUDTRAIN_*` is the contract's own."""
+    """Environment variables. FieldErrors for invalid names and values, and for `CLOUDTRAIN_*`, which is reserved."""
     expect(value, dict, "a mapping (NAME: value)")
     found = _each(value, read_text, _variable)
     for name, text in found.items():
@@ -151,7 +151,7 @@ def read_env(value: Any) -> Mapping[str, str]:
 
 
 def read_secrets(value: Any) -> Mapping[str, Mapping[str, str]]:
-    """Where each secret is kept, per provider. A spec never holds the secret itself."""
+    """Variable -> provider -> where the secret is stored. FieldErrors for anything else, such as a secret itself."""
 
     # No message repeats a value: it may be the secret.
     def read(sources: Any) -> Mapping[str, str]:
@@ -176,7 +176,7 @@ def _secret_place(pair: tuple[str, Any]) -> str:
 
 
 def read_tags(value: Any) -> Mapping[str, str]:
-    """Labels: any text."""
+    """Tags by their names. FieldError if one is not text."""
     return _each(expect(value, dict, "a mapping (name: value)"), read_text)
 
 
@@ -224,7 +224,7 @@ def read_strings(value: Any) -> tuple[str, ...]:
 
 
 def read_inputs(value: Any) -> Mapping[str, Input]:
-    """The inputs, each with a name that makes a variable of its own."""
+    """Inputs by name. FieldErrors for invalid names and URIs, and for names that would share a variable."""
     inputs = _each(expect(value, dict, "a mapping (name: where it is)"), _input, _input_name)
     seen: dict[str, str] = {}
     for name in inputs:
@@ -287,7 +287,7 @@ def _image(value: Any) -> str:
 
 
 def read_image(value: Any) -> str | Mapping[str, str]:
-    """An image: `auto`, an address, one per provider, or the Dockerfile to build it from."""
+    """An image: `auto`, an address, one per provider, or the path of a Dockerfile. FieldError for anything else."""
     if isinstance(value, str) and value.strip():
         return value
     mapping = expect(value, dict, "auto, an image's address, or a mapping")

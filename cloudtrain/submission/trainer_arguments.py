@@ -18,7 +18,7 @@ from cloudtrain.spec.fields import Arguments, read_arguments
 
 
 def trainer_issues(plan: Plan) -> list[Issue]:
-    """What the trainer would refuse with this many ranks; nothing for a program of the user's own."""
+    """Errors about arguments that the trainer would refuse with this many ranks; empty for the user's own program."""
     if plan.spec.entrypoint is not None:
         return []
     ranks = {

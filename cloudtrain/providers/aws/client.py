@@ -37,11 +37,11 @@ class AwsClient:
         self._clients: dict[str, Any] = {}
 
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Call an operation of a service, with boto3's retries; returns its response."""
+        """Call an operation of a service, with boto3's retries; returns its response. CloudError if it fails."""
         return self._answer(self._client(service), operation, parameters)
 
     def call_once(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """The same without retries, for calls where the outcome of each attempt must be known."""
+        """Call an operation without retries, so that the outcome of each attempt is known. CloudError if it fails."""
         return self._answer(self._client(service, attempts=1), operation, parameters)
 
     @property
@@ -51,7 +51,7 @@ class AwsClient:
         return max(1, int(text)) if text.isdecimal() else 3
 
     def pages(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
-        """Call a paginated operation; yields its pages."""
+        """Call a paginated operation; yields its pages. CloudError if one fails."""
         try:
             yield from self._client(service).get_paginator(operation).paginate(**parameters)
         except (ClientError, BotoCoreError, Boto3Error) as error:
@@ -87,7 +87,7 @@ class AwsClient:
         return True
 
     def exists(self, bucket: str, key: str) -> bool:
-        """Whether an object exists."""
+        """Whether an object exists. CloudError if S3 does not say."""
         try:
             self._client("s3").head_object(Bucket=bucket, Key=key)
         except (ClientError, BotoCoreError) as error:

@@ -50,7 +50,7 @@ class SageMakerProvider(Provider):
         return model_issues(plan)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """The CreateTrainingJob body."""
+        """The body of CreateTrainingJob as plain JSON, and the job document."""
         from cloudtrain.providers.aws.request import body_of, job_of
 
         return Request(provider=self.name, document=body_of(plan, image), job=job_of(plan))

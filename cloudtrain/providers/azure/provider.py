@@ -50,7 +50,7 @@ class AzureMLProvider(Provider):
         return local_issues(plan)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
-        """The command-job document."""
+        """The command-job document as plain JSON, and the job document in it."""
         from cloudtrain.providers.azure.request import document_of, job_of
 
         return Request(provider=self.name, document=document_of(plan, image), job=job_of(plan))

@@ -54,5 +54,5 @@ def ended_event(state: RunState, final: FinalState, when: float, billing: Billin
 
 
 def with_billing(event: E, billing: Billing | None) -> E:
-    """An `ended` or `kept` event that tells what was billed, where that is known."""
+    """The event with what was billed; the event as it is if that is None, not known."""
     return event if billing is None else event.replace(billing=billing)

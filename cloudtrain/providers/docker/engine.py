@@ -79,7 +79,7 @@ class Engine:
         ]
 
     def images_in_use(self) -> set[str]:
-        """Ids of the images of all containers, running or not."""
+        """Ids of the images of all containers, running or not. CloudError if the engine does not answer."""
         with translating_errors("list its containers"):
             return {container["ImageID"] for container in self.api.containers(all=True)}
 

@@ -15,22 +15,22 @@ class RunPaths:
 
     @property
     def job_file(self) -> Path:
-        """The job document."""
+        """The path of the job document."""
         return self.run / "job.json"
 
     @property
     def output(self) -> Path:
-        """What the job writes besides the model."""
+        """The path of the folder with what the job writes besides the model."""
         return self.run / "output"
 
     @property
     def model(self) -> Path:
-        """The trained model."""
+        """The path of the folder with the trained model."""
         return self.run / "model"
 
     @property
     def checkpoints(self) -> Path:
-        """Checkpoints, found again after a restart."""
+        """The path of the folder with checkpoints, which a restarted job finds again."""
         return self.run / "checkpoints"
 
     @property
