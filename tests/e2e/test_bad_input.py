@@ -154,7 +154,7 @@ def test_with_json_the_same_mistakes_are_structured(place: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that opens and cannot be read")
-def test_an_unreadable_job_file_is_told(place: Path) -> None:
+def test_an_unreadable_job_file_is_reported(place: Path) -> None:
     # Permission bits stop nobody who is root; this file refuses everyone.
     assert_told(call("check", "/proc/self/mem"), 2, "/proc/self/mem: cannot be read: Input/output error")
 
@@ -190,7 +190,7 @@ def test_a_full_disk_is_told_and_nothing_is_started(place: Path, tiny_disk: Path
     assert not list(tiny_disk.glob("runs/*"))
 
 
-def test_a_disk_that_fills_up_in_mid_event_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_up_in_mid_event_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -245,7 +245,7 @@ def test_a_push_without_permission_is_reported_with_a_remedy(
     assert f"docker login {private}, or get permission to push there" in result.err
 
 
-def test_a_registry_that_is_not_there_is_told(cli: CommandLine, folder: Path) -> None:
+def test_a_registry_that_is_not_there_is_reported(cli: CommandLine, folder: Path) -> None:
     result = cli.run("image", "push", str(folder / "Dockerfile"), "--to", f"{DEAD}/own")
     assert result.code == 4
     assert f"error: the registry refused {DEAD}/own:" in result.err

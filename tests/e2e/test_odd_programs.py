@@ -105,7 +105,7 @@ def test_a_person_sees_nan(odd: tuple[CommandLine, CommandResult]) -> None:
     assert "loss nan  accuracy 0.5  huge nan" in odd[0].run("status", "odd-1").out
 
 
-def test_its_own_exception_hook_is_called_and_the_error_is_told(odd: tuple[CommandLine, CommandResult]) -> None:
+def test_its_own_exception_hook_is_called_and_the_error_is_reported(odd: tuple[CommandLine, CommandResult]) -> None:
     cli, _ = odd
     result = cli.run("submit", "--run-id", "odd-2", "--set", "args=[--fail]")
     assert result.code == 1

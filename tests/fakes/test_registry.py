@@ -128,7 +128,7 @@ def test_a_registry_that_only_the_cloud_may_reach_is_a_warning(plain: Registry) 
         (UsageError("containers and images need Docker's SDK, which is not installed"), "need Docker's SDK"),
     ],
 )
-def test_without_an_engine_an_image_is_not_looked_up_and_that_is_told(
+def test_without_an_engine_an_image_is_not_looked_up_and_that_is_reported(
     monkeypatch: pytest.MonkeyPatch, kept: Path, error: CloudtrainError, message: str
 ) -> None:
     def engine(_: float) -> None:

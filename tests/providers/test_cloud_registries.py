@@ -238,7 +238,7 @@ def test_who_is_not_logged_in_is_told_what_to_do(acr: Registry, azure_account: A
     assert acr.calls == []
 
 
-def test_a_registry_of_another_tenant_is_told(acr: Registry) -> None:
+def test_a_registry_of_another_tenant_is_reported(acr: Registry) -> None:
     acr.tenant = None
     with pytest.raises(CloudError, match=f"logging in to the registry {acr.host}: it answered 401") as refused:
         registry_login(acr.host)
@@ -246,7 +246,7 @@ def test_a_registry_of_another_tenant_is_told(acr: Registry) -> None:
     assert "AcrPush" in (refused.value.hint or "")
 
 
-def test_a_registry_that_is_not_there_is_told(azure_account: AzureCloud) -> None:
+def test_a_registry_that_is_not_there_is_reported(azure_account: AzureCloud) -> None:
     forget()
     with pytest.raises(CloudError, match="cannot be reached") as failed:
         registry_login("127.0.0.1:1")

@@ -134,7 +134,7 @@ PLANNING = [
 
 
 @pytest.mark.parametrize(("check", "old", "new", "words"), PLANNING, ids=[each[3] for each in PLANNING])
-def test_a_break_of_the_protocol_before_the_start_is_told(
+def test_a_break_of_the_protocol_before_the_start_is_reported(
     check: str, old: str, new: str, words: str, tmp_path: Path, ssh_site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finds = pytest.raises(pytest.fail.Exception, match=words)
@@ -164,7 +164,7 @@ RUNNING = [
 
 
 @pytest.mark.parametrize(("check", "old", "new", "words"), RUNNING, ids=[each[3] for each in RUNNING])
-def test_a_break_of_the_protocol_of_a_run_is_told(
+def test_a_break_of_the_protocol_of_a_run_is_reported(
     check: str, old: str, new: str, words: str, tmp_path: Path, ssh_site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = [(old, new), (">log", ">>log")] if "flock" in old else [(old, new)]

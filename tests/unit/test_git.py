@@ -214,7 +214,7 @@ def test_a_branch_without_a_commit_is_dirty_once_something_is_staged(tmp_path: P
     assert git_state(tmp_path) == GitState("", staged)
 
 
-def test_a_commit_named_by_sha256_is_told(tmp_path: Path) -> None:
+def test_a_commit_named_by_sha256_is_reported(tmp_path: Path) -> None:
     git = Git(tmp_path / "new")
     git("git init -q --object-format=sha256" + FILES)
     assert git_state(git.top) == GitState(git.commit, False)

@@ -75,7 +75,7 @@ def test_every_mistake_is_told_at_its_line(tmp_path: Path) -> None:
     assert "is the same expression as that of 'a'" in found[0]
 
 
-def test_a_name_that_is_written_twice_is_told(tmp_path: Path) -> None:
+def test_a_name_that_is_written_twice_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / "job.yaml").write_text("entrypoint: train.py\nmetrics:\n  a: '(x)'\n  a: '(y)'\n")
     with pytest.raises(SpecError, match=r"job\.yaml:4"):

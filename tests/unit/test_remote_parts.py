@@ -100,7 +100,7 @@ def test_models_that_a_cloud_does_not_have_are_passed_over() -> None:
     assert chosen("aws", 8, *wish) == ("ml.g6.48xlarge", "ml.p4de.24xlarge", "ml.p5.48xlarge")
 
 
-def test_when_a_cloud_has_none_of_the_models_each_is_told() -> None:
+def test_when_a_cloud_has_none_of_the_models_each_is_reported() -> None:
     types, _, problems = select_instances("azure", gpus=4, gpu=("L4", "H100"), named=(), default="none")
     assert types == ()
     assert [issue.path for issue in problems] == [("resources", "gpu", 0), ("resources", "gpu", 1)]

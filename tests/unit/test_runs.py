@@ -54,7 +54,7 @@ def test_a_file_among_the_runs_is_no_run(store: RunStore) -> None:
     assert store.ids() == ["a-1"]
 
 
-def test_a_data_folder_below_a_file_is_told(tmp_path: Path) -> None:
+def test_a_data_folder_below_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="Not a directory"):
         RunStore(tmp_path / "file").ids()
@@ -65,7 +65,7 @@ def test_a_document_with_half_a_character_is_kept(store: RunStore) -> None:
     assert folder.document("plan.json") == {"folder": "/data/\udcff"}
 
 
-def test_a_document_that_was_damaged_is_told(store: RunStore) -> None:
+def test_a_document_that_was_damaged_is_reported(store: RunStore) -> None:
     folder = store.create("a-1", {"plan.json": "{"})
     with pytest.raises(StorageError, match=r"run a-1: plan\.json cannot be read"):
         folder.document("plan.json")

@@ -179,7 +179,7 @@ def test_mistakes_of_all_places_are_told_at_once(home: Path, job: Path) -> None:
     ],
     ids=["a folder", "not UTF-8"],
 )
-def test_a_file_that_cannot_be_read_is_told(home: Path, job: Path, make: object, message: str) -> None:
+def test_a_file_that_cannot_be_read_is_reported(home: Path, job: Path, make: object, message: str) -> None:
     path = job / "cloudtrain.toml"
     make(path)  # type: ignore[operator]
     (found,) = mistakes(home, job)

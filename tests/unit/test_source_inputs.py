@@ -62,7 +62,7 @@ def test_the_name_is_of_content_and_paths_alone(tmp_path: Path) -> None:
     assert len(set(names)) == 3
 
 
-def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_is_reported(tmp_path: Path) -> None:
     write(tmp_path, {"data/a": "1"})
     files = list_input(str(tmp_path / "data")).files
     (tmp_path / "data" / "a").write_text("longer")

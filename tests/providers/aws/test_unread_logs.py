@@ -74,7 +74,7 @@ def test_an_unreadable_log_is_reported_once_and_its_recovery_once(cloud: Cloud) 
     assert notes == [True, False]
 
 
-def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_told(cloud: Cloud) -> None:
+def test_lines_that_are_here_are_shown_before_what_cannot_be_read_is_reported(cloud: Cloud) -> None:
     run = submitted("here-1")
     lines_of(cloud, run.id, 0, "[rank 0] hello")
     run.status()
