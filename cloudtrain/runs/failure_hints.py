@@ -106,8 +106,13 @@ _HINTS: tuple[tuple[str, str | Callable[[str], str]], ...] = (
         "(CLOUDTRAIN_IMAGE_ARGS=WITH_COMPILER=1) for our own image, or g++ in yours",
     ),
     (
-        r"ModuleNotFoundError|torch cannot be imported",
+        r"torch cannot be imported",
         "install it in the image, or locally in the Python that runs the job",
+    ),
+    (
+        r"ModuleNotFoundError",
+        "name it in requirements.txt beside the program, or under dependencies in job.yaml: it is installed before the "
+        "start; a module of your own must be in the source folder",
     ),
     (
         r"SIGABRT.*while leaving|died by .* while leaving",
