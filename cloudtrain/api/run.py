@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,15 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.id}: {self._monitor.state.state}>"
+
+    def _repr_html_(self) -> str:
+        """The run's card, as notebooks show it: as last seen, without asking a cloud."""
+        from cloudtrain.api.card import card
+
+        try:
+            return card(self.cached_status(), time.time())
+        except StorageError as error:
+            return escape(f"{self!r}: {error}")
 
     @property
     def damaged_lines(self) -> int:
@@ -132,12 +142,19 @@ class Run:
     def wait(self, timeout: float | None = None) -> RunState:
         """Wait for the end and return the state. TimeoutError after `timeout` seconds, while the run goes on.
 
+        In a notebook the cell shows the run's card meanwhile, with its curves.
+
         CloudError when the cloud cannot be asked, and asking again would not help.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not (state := self._monitor.refresh()).has_ended:
-            self._raise_if_over(deadline, timeout)
-            time.sleep(POLL_SECONDS)
+        from cloudtrain.api.card import live_card
+
+        with live_card() as show:
+            while not (state := self._monitor.refresh()).has_ended:
+                show(state)
+                self._raise_if_over(deadline, timeout)
+                time.sleep(POLL_SECONDS)
+            show(state)
         return state
 
     def result(self) -> RunState:

@@ -95,7 +95,8 @@ def _warned(state: RunState, event: events.Warned) -> None:
 def _metrics(state: RunState, event: events.Metrics) -> None:
     state.metrics |= event.values
     state.reported = event
-    state.pace.add(event.time, event.step)
+    if state.progress is None:  # else that counts the steps, and metrics may count something else
+        state.pace.add(event.time, event.step)
     for name, value in event.values.items():
         state.curves.setdefault(name, Curve()).add(value)
 

@@ -1,0 +1,131 @@
+"""A run as a card in a notebook: how it stands, its progress and its curves, as HTML without anything from outside."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from typing import Any
+
+from cloudtrain.runs.failure import explain
+from cloudtrain.runs.metric_lines import position_parts
+from cloudtrain.runs.state import RunState
+from cloudtrain.units import format_duration, format_number
+
+SECONDS_BETWEEN_DRAWINGS = 1.0
+MAX_CURVES = 6
+MAX_NAME = 40
+WIDTH, HEIGHT = 240, 56
+"""Of a curve, in pixels."""
+
+COLOURS = {"succeeded": "#2da44e", "failed": "#cf222e", "stopped": "#bf8700", "stopping": "#bf8700"}
+RUNNING = "#0969da"
+
+
+def card(state: RunState, now: float) -> str:
+    """The card as HTML; every text in it is escaped. `now`: a Unix timestamp."""
+    colour = COLOURS.get(state.state, RUNNING)
+    title = (
+        f'<b>{escape(state.run_id)}</b> <span style="color:{colour}">&#9679; {escape(state.state)}</span> '
+        f"{state.nodes} &times; {state.processes} ranks, {escape(state.provider)}, "
+        f"{format_duration(state.seconds(now))}"
+    )
+    parts = [f"<div>{title}</div>", *_progress(state, now, colour), *_reason(state), _curves(state)]
+    style = "border:1px solid #8884;border-radius:6px;padding:8px 12px;max-width:820px;font:13px system-ui,sans-serif"
+    return f'<div style="{style}">{"".join(parts)}</div>'
+
+
+def _progress(state: RunState, now: float, colour: str) -> Iterator[str]:
+    at = state.position
+    words = position_parts(at)
+    if not state.has_ended:
+        if state.activity:
+            words.append(state.activity.activity)
+        elif not words and state.phase:
+            words.append(state.phase)
+        eta = state.eta_seconds(now)
+        if eta is not None:
+            words.append(f"{format_duration(eta)} left")
+    if at.step is not None and at.steps:
+        share = 100 * max(0.0, min(1.0, at.step / at.steps))
+        bar = f"background:{colour};width:{share:.1f}%;height:4px;border-radius:2px"
+        yield f'<div style="background:#8883;border-radius:2px;margin:4px 0"><div style="{bar}"></div></div>'
+    if words:
+        yield f"<div>{escape(' · '.join(words))}</div>"
+
+
+def _reason(state: RunState) -> Iterator[str]:
+    if state.has_ended and state.state != "succeeded" and explain(state):
+        yield f"<div>{escape(explain(state))}</div>"
+
+
+def _curves(state: RunState) -> str:
+    curves = {f"running {name}": curve for name, curve in state.progress_curves.items()} | state.curves
+    drawn = [_curve(name, curve.values) for name, curve in list(curves.items())[:MAX_CURVES]]
+    if not drawn:
+        return ""
+    return f'<div style="display:flex;flex-wrap:wrap;gap:8px 16px;margin-top:6px">{"".join(drawn)}</div>'
+
+
+def _curve(name: str, values: Sequence[float]) -> str:
+    points = [(at, value) for at, value in enumerate(values) if value - value == 0]  # neither NaN nor infinite
+    name = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
+    last = format_number(values[-1]) if values else ""
+    label = f"<div>{escape(name)} <b>{escape(last)}</b></div>"
+    if len(points) < 2:
+        return f"<div>{label}</div>"
+    # Halves: the difference of the largest numbers is no number.
+    low, high = min(value for _, value in points) / 2, max(value for _, value in points) / 2
+    span, steps = (high - low) or 1.0, points[-1][0] or 1
+    line = " ".join(
+        f"{WIDTH * at / steps:.1f},{HEIGHT - 2 - (HEIGHT - 4) * ((value / 2 - low) / span):.1f}" for at, value in points
+    )
+    svg = (
+        f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
+        f'<polyline points="{line}" fill="none" stroke="{RUNNING}" stroke-width="1.5"/></svg>'
+    )
+    return f"<div>{label}{svg}</div>"
+
+
+@contextmanager
+def live_card() -> Iterator[Callable[[RunState], None]]:
+    """A function that draws a run's card anew in a notebook's cell, about once a second; elsewhere it does nothing.
+
+    What was drawn last stays in the notebook.
+    """
+    display = _display()
+    latest: list[RunState] = []
+    drawn_at = 0.0
+
+    def show(state: RunState) -> None:
+        nonlocal drawn_at
+        if display is None:
+            return
+        first = not latest
+        latest[:] = [state]
+        if time.monotonic() - drawn_at >= SECONDS_BETWEEN_DRAWINGS:
+            drawn_at = time.monotonic()
+            display(card(state, time.time()), update=not first)
+
+    try:
+        yield show
+    finally:
+        if display is not None and latest:
+            display(card(latest[0], time.time()), update=True)
+
+
+def _display() -> Callable[..., None] | None:
+    """Shows HTML in the notebook's cell that runs now; None where this is no notebook."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    display_id = f"cloudtrain-{time.monotonic_ns()}"
+
+    def display(html: str, *, update: bool) -> None:
+        data = {"text/html": html}
+        ipython.display.display(data, raw=True, display_id=display_id, update=update)
+
+    return display
