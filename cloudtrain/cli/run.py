@@ -73,7 +73,7 @@ def logs_command(
         raise click.exceptions.Exit(130) from None
     display.clear()
     if line is None:
-        chosen = any(value not in (None, True) for value in (since, *options.values()))
+        chosen = any(value is not None and value is not True for value in (since, *options.values()))
         print_message(
             f"no such lines; {command('logs', found.id)} shows all of them"
             if chosen
