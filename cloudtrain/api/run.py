@@ -30,8 +30,10 @@ from cloudtrain.runs.state import RunState
 if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
 
-POLL_SECONDS = 0.05
-"""Between two looks at the run folder while waiting; how often a cloud is asked is up to its provider."""
+POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 0.2
+"""Between two looks at the run folder while waiting, at first and after 40 s; how often a cloud is asked is up to its
+provider.
+"""
 RETRY_SECONDS = 1.0
 """Before a stop is tried again; doubled with each attempt."""
 MAX_LISTED = 20
@@ -106,7 +108,7 @@ class Run:
         `timeout` seconds, while the run goes on. CloudError when the cloud cannot be asked, and asking again would not
         help.
         """
-        reader, offset = LogReader(self.folder), 0
+        reader, offset, began = LogReader(self.folder), 0, time.monotonic()
         deadline = None if timeout is None else time.monotonic() + timeout
         self._monitor.refresh()
         if tail is not None:
@@ -132,7 +134,7 @@ class Run:
                 return
             self._raise_if_over(deadline, timeout)
             if not lines:
-                time.sleep(POLL_SECONDS)
+                _pause(began)
 
     def _raise_if_over(self, deadline: float | None, timeout: float | None) -> None:
         if deadline is not None and time.monotonic() > deadline:
@@ -146,14 +148,15 @@ class Run:
 
         CloudError when the cloud cannot be asked, and asking again would not help.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        began = time.monotonic()
+        deadline = None if timeout is None else began + timeout
         from cloudtrain.api.card import live_card
 
         with live_card() as show:
             while not (state := self._monitor.refresh()).has_ended:
                 show(state)
                 self._raise_if_over(deadline, timeout)
-                time.sleep(POLL_SECONDS)
+                _pause(began)
             show(state)
         return state
 
@@ -209,6 +212,7 @@ class Run:
             yield from reversed(latest)
         if failure is not None:  # what is here is shown all the same
             raise failure
+        began = time.monotonic()
         while follow:
             ended = self._monitor.refresh().has_ended
             self._monitor.raise_if_log_unread()
@@ -217,7 +221,7 @@ class Run:
                 return
             if waiting is not None:
                 waiting(self._monitor.state)
-            time.sleep(POLL_SECONDS)
+            _pause(began)
 
     def metrics(self) -> list[MetricPoint]:
         """Every report of metrics so far, as last seen. StorageError when the events cannot be read."""
@@ -352,3 +356,11 @@ class Run:
         from cloudtrain.submission.rerun import plan_again  # the one verb that needs spec and plan
 
         return plan_again(self.folder, provider, tuple(overrides), resume_from)
+
+
+def _pause(began: float) -> None:
+    """Sleep until the next look at a run folder: longer in a long run, in which it matters less and costs more.
+
+    `began`: when the waiting did, by `time.monotonic()`.
+    """
+    time.sleep(min(MAX_POLL_SECONDS, max(POLL_SECONDS, (time.monotonic() - began) / 200)))
