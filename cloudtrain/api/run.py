@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
 
 POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 0.2
-"""Between two looks at the run folder while waiting, at first and after 40 s; how often a cloud is asked is up to its
+"""Between two looks at the run folder while waiting, at first and after 10 s; how often a cloud is asked is up to its
 provider.
 """
 RETRY_SECONDS = 1.0
@@ -363,4 +363,4 @@ def _pause(began: float) -> None:
 
     `began`: when the waiting did, by `time.monotonic()`.
     """
-    time.sleep(min(MAX_POLL_SECONDS, max(POLL_SECONDS, (time.monotonic() - began) / 200)))
+    time.sleep(min(MAX_POLL_SECONDS, max(POLL_SECONDS, (time.monotonic() - began) / 50)))

@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.bench.pairs import Comparison, options, report
+from tests.bench.pairs import Comparison, options, quartiles, report
 from tests.bench.processes import BIN, Cost, workplace
 
 WINDOW_SECONDS = 20.0
@@ -62,6 +62,8 @@ def measure(events: Path, job: Path, env: Mapping[str, str], rounds: int) -> lis
             time.sleep(2)  # its start is not a part of watching
             window(watched, [launcher, attached.pid], ranks)
             attached.terminate()
+    for comparison in (alone, watched):
+        comparison.notes["overhead"] = f"{100 * quartiles(comparison.ratios('cpu'))[1]:.2f} %"
     return [alone, watched]
 
 
