@@ -26,7 +26,6 @@ def _providers(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout.")
 job_argument = click.argument("job", default="job.yaml", metavar="[JOB]", type=click.Path(path_type=Path))
-run_argument = click.argument("run", metavar="RUN", shell_complete=_run_ids)
 last_run_argument = click.argument("run", metavar="[RUN]", required=False, shell_complete=_run_ids)
 """For `chosen_run`: the last run when none is named."""
 runs_argument = click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, shell_complete=_run_ids)

@@ -140,6 +140,10 @@ def test_a_profile_gives_its_region_and_is_kept_for_later(folder: Path, monkeypa
     plan = cloudtrain.plan(cloudtrain.load("train.py"), "aws", preview=True)
     config = plan.target.config_as(AwsConfig)
     assert (config.profile, profile_of(config)) == ("work", "")
+    told = call("check", "train.py", "--provider", "aws", "--profile", "wrok").err
+    assert (
+        "environment AWS_PROFILE: aws.profile: there is no profile 'wrok' in ~/.aws/config (did you mean 'work'" in told
+    )
     for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
         monkeypatch.delenv(name)
     assert profile_of(config) == "work"

@@ -18,7 +18,9 @@ from cloudtrain.providers.cloud.account import (
     RequiredSetting,
     SettingsReader,
     configured_repository,
+    display_path,
     environment_value,
+    ini_sections,
     ini_value,
 )
 from cloudtrain.settings import Settings
@@ -49,6 +51,9 @@ def account(aws: AwsSection, settings: Settings, *, rehearsal: bool) -> tuple[Aw
         kms_key=reader.optional("kms_key"),
         placeholders=tuple(reader.placeholders),
     )
+    if config.profile and not rehearsal:
+        reader.origins["aws.profile"] = "environment AWS_PROFILE"
+        reader.problems += _profile_issues(config.profile)
     if config.region:  # prices and images depend on it; the other settings are checked by the rules
         reader.problems += format_issues("region", config.region)
     return config, reader
@@ -107,6 +112,17 @@ def configured_region(settings: Settings) -> str:
 def cli_profile(environ: Mapping[str, str] = os.environ) -> str:
     """The profile that the AWS CLI would use, by its variables; empty for the default one."""
     return environ.get("AWS_DEFAULT_PROFILE") or environ.get("AWS_PROFILE") or ""
+
+
+def _profile_issues(profile: str, environ: Mapping[str, str] = os.environ) -> list[Issue]:
+    """Whether the AWS CLI has such a profile; boto3 makes no client for one that is missing."""
+    config = Path(environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
+    credentials = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
+    known = {name.removeprefix("profile ") for name in ini_sections(config)} | set(ini_sections(credentials))
+    if profile in known or profile == "default":
+        return []
+    message = f"there is no profile {profile!r} in {display_path(config)}{did_you_mean(profile, known)}"
+    return [Issue(("aws", "profile"), message, f"aws configure --profile {profile}")]
 
 
 def _cli_defaults() -> dict[str, CliDefault]:

@@ -71,6 +71,8 @@ def notes(plan: Plan) -> list[str]:
         found.append(f"whether the machines of {config.compute} are low-priority is a setting of the cluster")
     if plan.target.cost_estimate and plan.target.cost_estimate.price is None and not config.location:
         found.append("azure.location is not set, and prices depend on it")
+    elif not plan.is_rehearsal and "azure.workspace" in config.placeholders and not config.location:
+        found.append(f"azure.location is not set: the price is that of {plan.target.where}")
     return found
 
 

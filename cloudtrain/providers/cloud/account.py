@@ -115,11 +115,24 @@ def ini_value(path: Path, section: str, key: str) -> CliDefault | None:
     current = ""
     for number, line in enumerate(lines, 1):
         if header := _SECTION.match(line):
-            current = re.sub(r"""["']""", "", header[1])  # [profile "my own"] is `profile my own`
+            current = _unquoted(header[1])
         elif current == section and (found := _VALUE.match(line)) and found[1] == key:
             value = re.split(r"\s[#;]", found[2])[0].strip()
             return (value, f"{display_path(path)}:{number}") if value else None
     return None
+
+
+def ini_sections(path: Path) -> list[str]:
+    """The names of the sections of an INI file; none if the file cannot be read."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [_unquoted(header[1]) for line in lines if (header := _SECTION.match(line))]
+
+
+def _unquoted(section: str) -> str:
+    return re.sub(r"""["']""", "", section)  # [profile "my own"] is `profile my own`
 
 
 def display_path(path: Path) -> str:
