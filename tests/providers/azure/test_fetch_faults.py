@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.api.fetched import fetched_files
 from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, StorageError
 from tests.fakes.azure.cloud import AzureCloud
@@ -53,7 +54,8 @@ def with_results(cloud: AzureCloud, run_id: str) -> Run:
 
 def whole(folder: Path) -> bool:
     """Whether all of it is there, and nothing else."""
-    found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    paths = map(Path, fetched_files(folder))
+    found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
     return found == {
         "model/weights": 1000,
         "model/deep/tokens.json": 2,
