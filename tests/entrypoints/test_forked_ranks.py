@@ -115,7 +115,7 @@ def test_when_the_process_that_forks_is_killed_its_ranks_are_restarted_as_new_pr
         ("if os.environ['OMP_NUM_THREADS'] == '1': pass", ""),
         ("os.environ['CUDA_VISIBLE_DEVICES'] = '0'", ""),
         ("os.environ['TORCH_NCCL_BLOCKING_WAIT'] = '1'", ""),
-        ("os.environ['TORCH_HOME'] = '/tmp'", ""),
+        ("os.environ['TORCH_HOME'] = 'cache'", ""),
         ("import jaxtyping", ""),
     ],
 )
