@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -68,8 +69,8 @@ def _settings(run: Run) -> dict[str, Any]:
     found = {"provider": plan.get("provider"), **_flat(_mapping(plan, "spec"))}
     found["source"] = source[:12] if isinstance(source, str) else None
     args = found.pop("args.argv", None)
-    if not any(name.startswith("args.values.") for name in found) and args is not None:
-        found["args"] = args
+    if isinstance(found.pop("args.values", None), list) and args:  # a list, else each has a name
+        found["args"] = shlex.join(map(str, args))
     return {name.replace("args.values.", "args."): value for name, value in found.items() if value is not None}
 
 

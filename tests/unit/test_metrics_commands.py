@@ -118,6 +118,16 @@ def test_compare_shows_what_differs_and_what_came_of_it(home: RunStore, capsys: 
     assert [each["metrics"]["val_loss"]["best"] for each in told["runs"]] == [0.25, 0.5]
 
 
+def test_arguments_without_names_are_one_setting(home: RunStore) -> None:
+    folders = [a_run(home, name, 0.1, [0.5]) for name in ("a-1", "b-2")]
+    argv = ["--data set", "3"]
+    plan = {"provider": "local", "spec": {"args": {"argv": argv, "values": argv}}}
+    (folders[1].path / "plan.json").write_text(json.dumps(plan))
+    settings = compare([Run(folder) for folder in folders]).settings
+    assert settings["args"] == [None, "'--data set' 3"]
+    assert "args.values" not in settings
+
+
 def test_a_run_whose_plan_cannot_be_read_is_compared_by_its_numbers(home: RunStore) -> None:
     good, bad = a_run(home, "a-1", 0.1, [0.5]), a_run(home, "b-2", 0.2, [0.25])
     (bad.path / "plan.json").write_text("{")
