@@ -157,7 +157,7 @@ class Group:
 
     def output(self) -> str:
         """The last part of each rank's log."""
-        return "\n".join(f"--- {log}\n{log.read_text()[-3000:]}" for log in self.logs if log.exists())
+        return "\n".join(f"--- {log}\n{log.read_text()[-30_000:]}" for log in self.logs if log.exists())
 
     def fingerprints(self) -> set[str]:
         """Of the weights, as the ranks have printed them."""
