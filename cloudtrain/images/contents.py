@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cloudtrain.bundle import bundled
-
-if TYPE_CHECKING:
-    from cloudtrain.images.selection import PlannedImage
 
 USUAL = (
     "torch torchvision torchaudio triton numpy pillow filelock fsspec jinja2 networkx sympy typing-extensions requests "
@@ -36,15 +32,8 @@ def usual_contents(torch: str, python: str, more: str) -> ImageContents:
     return ImageContents(frozenset(f"{USUAL} {more}".split()), torch, python)
 
 
-def contents_of(image: PlannedImage) -> ImageContents | None:
-    """What an image brings; None for one that is not known: somebody's own."""
-    if image.recipe is None:
-        return image.contents
-    return _ours(image.recipe.kind) if image.recipe.kind else None
-
-
-def _ours(kind: str) -> ImageContents:
-    """Our own image: what its lock files name."""
+def our_contents(kind: str) -> ImageContents:
+    """What our own image brings, `cuda` or `cpu`: what its lock files name."""
     folder = bundled("docker")
     text = "\n".join((folder / name).read_text(encoding="utf-8") for name in (f"torch-{kind}.txt", "requirements.txt"))
     locked = dict(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", text, re.MULTILINE))

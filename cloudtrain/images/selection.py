@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.errors import SourceError
-from cloudtrain.images.contents import ImageContents
+from cloudtrain.images.contents import ImageContents, our_contents
 from cloudtrain.images.recipe import Recipe, our_recipe, recipe_of
 from cloudtrain.issues import Issue, Keys
 
@@ -29,6 +29,13 @@ class PlannedImage:
     """How it is built, where we build it. Its address ends in a tag then: the digest is known when it was pushed."""
     contents: ImageContents | None = field(default=None, compare=False, repr=False)
     """What it brings, where its provider knows that of its own image."""
+
+
+def contents_of(image: PlannedImage) -> ImageContents | None:
+    """What an image brings; None for one that is not known: somebody's own."""
+    if image.recipe is None:
+        return image.contents
+    return our_contents(image.recipe.kind) if image.recipe.kind else None
 
 
 class ImageSelection(NamedTuple):

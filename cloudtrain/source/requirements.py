@@ -10,11 +10,12 @@ from cloudtrain.bundle import launcher_module
 from cloudtrain.errors import SourceError
 
 if TYPE_CHECKING:
-    from cloudtrain_launcher.packages import requirement_files
+    from cloudtrain_launcher.packages import requirement_files, source_files
     from cloudtrain_launcher.packages.requirement_files import Requested as Requested
     from cloudtrain_launcher.packages.requirement_files import Requirement as Requirement
 else:
     requirement_files = launcher_module("packages.requirement_files")
+    source_files = launcher_module("packages.source_files")
     Requested, Requirement = requirement_files.Requested, requirement_files.Requirement
 
 CONDA_FILES = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
@@ -24,7 +25,7 @@ CONDA_FILES = ("environment.yml", "environment.yaml", "conda.yml", "conda.yaml")
 def requested_by(root: Path, file: str) -> Requested:
     """What one file asks for. SourceError when it cannot be read."""
     try:
-        return requirement_files.read_requested(root, file)
+        return source_files.read_requested(root, file)
     except requirement_files.InvalidRequirements as error:
         hint = "dependencies: none in job.yaml installs nothing; dependencies: FILE names another file"
         raise SourceError(str(error), hint=hint) from None

@@ -10,7 +10,8 @@ from importlib import metadata
 from pathlib import Path
 
 from cloudtrain.contracts.launch import entrypoint_of
-from cloudtrain.images.contents import ImageContents, contents_of
+from cloudtrain.images.contents import ImageContents
+from cloudtrain.images.selection import contents_of
 from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.distributions import brought_along, distributions_of

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import SourceError, UsageError
-from cloudtrain.images.contents import contents_of
+from cloudtrain.images.selection import contents_of
 from cloudtrain.planning.plan import json_digest
 from cloudtrain.runs.files import make_private_folder
 from cloudtrain.source.requirements import Requested, automatic_file, hide_passwords, requested_by, requested_list

@@ -10,9 +10,9 @@ from cloudtrain_launcher.packages.lock_file import read_lock
 from cloudtrain_launcher.packages.requirement_files import (
     InvalidRequirements,
     Requested,
-    read_requested,
     requested_list,
 )
+from cloudtrain_launcher.packages.source_files import read_requested
 from tests.support.samples import write
 
 

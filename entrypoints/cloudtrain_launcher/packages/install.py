@@ -31,9 +31,9 @@ from cloudtrain_launcher.packages.requirement_files import (
     InvalidRequirements,
     Requested,
     Requirement,
-    read_requested,
     requested_list,
 )
+from cloudtrain_launcher.packages.source_files import read_requested
 
 
 @dataclass(frozen=True)

@@ -117,21 +117,6 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def read_requested(folder: Path, file: str) -> Requested:
-    """What a file of the source asks for, by its name. OSError, InvalidRequirements.
-
-    All of a uv.lock, whatever its markers say: only a node knows which of them hold there.
-    """
-    name = Path(file).name
-    if name == "uv.lock":
-        from .lock_file import read_lock
-
-        return read_lock(folder, file)
-    if name.endswith(".toml"):
-        return read_project(folder, file)
-    return _read_text(folder, file, ())
-
-
 def requested_list(texts: Iterable[str]) -> Requested:
     """What `dependencies:` itself lists: lines of a requirements file."""
     return _collect((line, number, "dependencies") for number, line in enumerate(texts, 1))
@@ -163,7 +148,7 @@ def read_project(folder: Path, file: str) -> Requested:
     return replace(_collect((text, 0, file) for text in listed), files=(file,))
 
 
-def _read_text(folder: Path, file: str, around: tuple[str, ...], constraint: bool = False) -> Requested:
+def read_requirements(folder: Path, file: str, around: tuple[str, ...] = (), constraint: bool = False) -> Requested:
     """A requirements file and those that it includes. `around`: the files that include it."""
     try:
         text = (folder / file).read_text(encoding="utf-8-sig")
@@ -182,7 +167,7 @@ def _read_text(folder: Path, file: str, around: tuple[str, ...], constraint: boo
                 raise InvalidRequirements(f"{file}:{number}: {name} includes itself")
             restricts = constraint or line.startswith(("-c", "--constraint"))
             try:
-                found = _read_text(folder, name, (file, *around), restricts)
+                found = read_requirements(folder, name, (file, *around), restricts)
             except OSError as error:
                 raise InvalidRequirements(f"{file}:{number}: {name} cannot be read: {error.strerror}") from None
         requirements += found.requirements
