@@ -15,7 +15,7 @@ from pathlib import Path
 from cloudtrain.errors import CloudtrainError, Outcome, RefusedError
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
-from cloudtrain.providers import Note, Progress, get_provider
+from cloudtrain.providers import Note, Progress, Request, get_provider
 from cloudtrain.runs.events import Ended, Image, Submitted, Submitting
 from cloudtrain.runs.files import as_text
 from cloudtrain.runs.folder import RunFolder
@@ -55,23 +55,9 @@ def submit(
     # A rehearsed request names the image of the cloud; the one that it is rehearsed in is another.
     request = get_provider(plan.target.provider).render(plan, None if plan.is_rehearsal else image)
     archive = archive or pack_source(plan, progress)
-    documents = {
-        "spec.yaml": plan.spec_text,
-        "plan.json": as_text(plan.to_json()),
-        "request.json": as_text(dict(request.document)),
-        "job.json": as_text(request.job.to_json()),
-    }
-    submitting = Submitting(
-        time=time.time(),
-        name=plan.spec.name,
-        provider=plan.provider,
-        contract=plan.target.contract,
-        nodes=plan.spec.resources.nodes,
-        processes=plan.processes,
-    )
     submit_lock: list[int] = []
     try:
-        folder = store.create(plan.run_id, documents, submitting, submit_lock)
+        folder = store.create(plan.run_id, _documents(plan, request), _submitting(plan), submit_lock)
         if image is not None:
             folder.append(Image(time=time.time(), **asdict(image)))
         try:
@@ -87,3 +73,24 @@ def submit(
         for file in submit_lock:
             os.close(file)
     return folder
+
+
+def _documents(plan: Plan, request: Request) -> dict[str, str]:
+    """The documents of the run folder, by their file names."""
+    return {
+        "spec.yaml": plan.spec_text,
+        "plan.json": as_text(plan.to_json()),
+        "request.json": as_text(dict(request.document)),
+        "job.json": as_text(request.job.to_json()),
+    }
+
+
+def _submitting(plan: Plan) -> Submitting:
+    return Submitting(
+        time=time.time(),
+        name=plan.spec.name,
+        provider=plan.provider,
+        contract=plan.target.contract,
+        nodes=plan.spec.resources.nodes,
+        processes=plan.processes,
+    )
