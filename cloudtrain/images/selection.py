@@ -30,12 +30,12 @@ class PlannedImage:
     contents: ImageContents | None = field(default=None, compare=False, repr=False)
     """What it brings, where its provider knows that of its own image."""
 
-
-def contents_of(image: PlannedImage) -> ImageContents | None:
-    """What an image brings; None for one that is not known: somebody's own."""
-    if image.recipe is None:
-        return image.contents
-    return our_contents(image.recipe.kind) if image.recipe.kind else None
+    @property
+    def known_contents(self) -> ImageContents | None:
+        """What it brings; None for an image that is not known: somebody's own."""
+        if self.recipe is None:
+            return self.contents
+        return our_contents(self.recipe.kind) if self.recipe.kind else None
 
 
 class ImageSelection(NamedTuple):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from cloudtrain.contracts.launch import entrypoint_of
 from cloudtrain.images.contents import ImageContents
-from cloudtrain.images.selection import contents_of
 from cloudtrain.issues import Issue, warning
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.distributions import brought_along, distributions_of
@@ -146,7 +145,7 @@ def _image_brings(plan: Plan) -> Callable[[str], bool] | None:
     """Whether the place where it runs brings a module; None where that is not known."""
     if plan.host.image is None:
         return _is_here if _runs_in_this_python(plan) and not plan.is_rehearsal else None
-    contents = contents_of(plan.host.image)
+    contents = plan.host.image.known_contents
     return (lambda module: _has(contents, module)) if contents else None
 
 
@@ -169,7 +168,7 @@ def _version_of(plan: Plan) -> Callable[[str], str]:
     """The version of a package where it runs; empty where that is not known."""
     image = plan.target.image
     if image is not None:
-        contents = contents_of(image)
+        contents = image.known_contents
         return lambda name: contents.torch if contents and name == "torch" else ""
     return _version_here if _runs_in_this_python(plan) else lambda _: ""
 

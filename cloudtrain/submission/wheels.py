@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import SourceError, UsageError
-from cloudtrain.images.selection import contents_of
 from cloudtrain.planning.plan import json_digest
 from cloudtrain.runs.files import make_private_folder
 from cloudtrain.source.requirements import Requested, automatic_file, hide_passwords, requested_by, requested_list
@@ -87,7 +86,7 @@ def _interpreter(spec: JobSpec, host: Target) -> tuple[str, str, str]:
     if host.image is None:
         python = str(getattr(host.config, "python", sys.executable))
         return python, "", _torch_here() if python == sys.executable else ""
-    contents = contents_of(host.image)
+    contents = host.image.known_contents
     version = spec.dependencies.python or (contents.python if contents else "")
     if not version:
         hint = "dependencies: {vendor: true, python: '3.12'}"
