@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import sys
 from pathlib import Path
@@ -45,7 +44,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, *words: str, columns: int = 80,
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    monkeypatch.setattr("shutil.get_terminal_size", lambda *_: os.terminal_size((columns, 24)))
+    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     (monkeypatch.delenv if colour else lambda name, **_: monkeypatch.setenv(name, "1"))("NO_COLOR", raising=False)
     with pytest.raises(SystemExit):
