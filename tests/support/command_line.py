@@ -83,7 +83,8 @@ class CommandLine:
     def events(self, run: str) -> list[dict[str, Any]]:
         """The events of a run so far."""
         path = self.run_folder(run) / "events.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []  # without one that is being written
+        return [json.loads(line) for line in lines]
 
     def wait_for_event(self, run: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait until a run has an event for which `wanted` is true."""
