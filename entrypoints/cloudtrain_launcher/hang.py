@@ -103,7 +103,7 @@ class HangWatch:
         )
         for victim in [pid] if pid else list(running.values())[:1]:
             with suppress(OSError):
-                os.kill(victim, signal.SIGKILL)
+                os.killpg(victim, signal.SIGKILL)  # with the processes that it has started: they may hang, too
 
 
 def _session_cpu_seconds(sessions: set[int]) -> Dict[int, float]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from cloudtrain_launcher.hang_verdict import Activity, Sample, activity, describe, verdict
 from tests.entrypoints.test_launcher import events, finish, start
+from tests.support.waiting import eventually
 
 LIMIT_SECONDS = 6
 
@@ -78,6 +80,24 @@ def test_the_rank_that_all_wait_for_is_the_cause(name: str, outputs: dict[str, s
     assert re.match(r"has given no sign of life for \d+ s: it ", error["message"])
     assert error["file"] == "train.py"
     assert f"[node 0] failed: rank 1 (node 0) {error['message']}" in text
+
+
+@pytest.mark.torchrun
+@pytest.mark.linux("stacks are read by a real-time signal and /proc")
+def test_no_process_is_left_of_a_rank_that_hung(
+    outputs: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert len(outputs) == len(HANGS) + 1
+    folder = tmp_path_factory.getbasetemp()
+
+    def left() -> list[str]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cwd"):
+            with suppress(OSError):
+                found += [str(path)] if str(path.readlink()).startswith(f"{folder}/hang-") else []
+        return found
+
+    assert eventually(lambda: not left()), left()
 
 
 @pytest.mark.torchrun
