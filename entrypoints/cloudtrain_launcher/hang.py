@@ -17,6 +17,7 @@ from typing import Callable, Dict, List, Optional
 from cloudtrain_launcher.contract import Job
 from cloudtrain_launcher.events import Error
 from cloudtrain_launcher.hang_verdict import Activity, Sample, activity, describe, duration, to_error, verdict
+from cloudtrain_launcher.processes import use_by_root
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.stacks import STACK_SIGNAL, next_stack
 
@@ -57,14 +58,14 @@ class HangWatch:
 
     def _sample(self, now: float) -> None:
         running = self._ranks.running()
-        cpu = _session_cpu_seconds(set(running.values()))
+        uses = use_by_root(running.values())
         for local_rank, pid in running.items():
             samples = self._samples.setdefault(local_rank, [])
             is_first = not samples
             stack = next_stack(self._scratch, local_rank, pid)
             if is_first:
                 stack = "(asked)"  # what an earlier silence has left; the answer comes with the next sample
-            samples.append(Sample(now, cpu.get(pid, 0.0), stack))
+            samples.append(Sample(now, uses[pid].cpu_seconds if pid in uses else 0.0, stack))
 
     def _judge(self, silent_seconds: float) -> None:
         """Say which rank the others wait for; end the job's attempt if the limit is over."""
@@ -104,16 +105,3 @@ class HangWatch:
         for victim in [pid] if pid else list(running.values())[:1]:
             with suppress(OSError):
                 os.killpg(victim, signal.SIGKILL)  # with the processes that it has started: they may hang, too
-
-
-def _session_cpu_seconds(sessions: set[int]) -> Dict[int, float]:
-    """The CPU time that the processes of each session have used: a rank leads a session, with those it has started."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    total: Dict[int, float] = dict.fromkeys(sessions, 0.0)
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError):
-            fields = path.read_text(errors="replace").rpartition(")")[2].split()
-            session = int(fields[3])
-            if session in total:
-                total[session] += (int(fields[11]) + int(fields[12])) / ticks
-    return total
