@@ -40,19 +40,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 OUTER = (
     *("CLOUDTRAIN_", "XDG_", "PET_", "TORCHELASTIC_", "GITHUB_"),
-    *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AZURE_CONFIG_DIR", "AZURE_DEFAULTS_"),
+    *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AZURE_CONFIG_DIR", "AZURE_DEFAULTS_", "AZUREML_"),
 )
 """Prefixes of the variables of a person, a job or a CI that tests must not see."""
 
 
 @pytest.fixture(autouse=True)
-def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A new home for each test; nothing of the person's own settings or runs is seen or touched."""
+def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A new home for each test; nothing of the person's own settings or runs is seen or touched, and what a test or
+    an SDK in it writes into the environment is gone after it.
+    """
     home = tmp_path_factory.mktemp("home")
+    before = dict(os.environ)
     for name in [name for name in os.environ if name.startswith(OUTER)]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(home))
-    return home
+        del os.environ[name]
+    os.environ["HOME"] = str(home)
+    yield home
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

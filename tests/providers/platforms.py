@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from cloudtrain.testing.conformance import GREETING, GREETING_FILE, SECRET, Platform
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import IMAGE, AzureCloud
@@ -27,11 +25,15 @@ def greeting(folder: Path) -> Path:
 
 @contextmanager
 def without(*prefixes: str) -> Iterator[None]:
-    """Inside, there are none of a person's own variables that begin so."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(prefixes)]:
-            patch.delenv(name)
+    """Inside, there are none of a person's own variables that begin so; after it, none that an SDK has written."""
+    before = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith(prefixes)]:
+        del os.environ[name]
+    try:
         yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextmanager
