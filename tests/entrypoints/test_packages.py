@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from uv import find_uv_bin
 
 from cloudtrain_launcher import worker
 from cloudtrain_launcher.packages import activate, image, installers, layered, packages_folder
@@ -81,6 +82,28 @@ def test_an_environment_goes_on_with_the_packages_below_and_keeps_their_torch(tm
     assert again["reused"]
     assert again["environment"] == result["environment"]
     assert "installing:" not in said
+
+
+def with_uv(**variables: str) -> dict[str, str]:
+    """The variables under which uv is found, and preferred to a machine's own pip.conf."""
+    path = f"{Path(find_uv_bin()).parent}{os.pathsep}{os.environ['PATH']}"
+    return {"UV_INDEX_STRATEGY": "first-index", "PATH": path, **variables}
+
+
+def test_uv_installs_what_pip_would(tmp_path: Path, wheels: Path) -> None:
+    env = with_uv(**offline(wheels))
+    result, said = run(tmp_path, task(tmp_path, "sees\nfilelock==99.0\ntorch==1.0\n"), env)
+    assert result["installed"] == {"sees": "1.0", "pure": "1.0", "filelock": "99.0"}, said
+    assert result["warnings"][0].startswith(f"requirements.txt:3 asks for torch==1.0, and this image has torch {TORCH}")
+    assert "installing: Resolved 3 packages" in said, "which uv says, and pip does not"
+    result, said = run(tmp_path, task(tmp_path, "pure\nno-such-package==3\n"), env)
+    assert result["error"].startswith("requirements.txt:2: no-such-package==3 cannot be installed for Python"), said
+
+
+def test_uv_asks_no_index_for_wheels_that_were_sent_with_the_job(tmp_path: Path, wheels: Path) -> None:
+    nowhere = with_uv(UV_DEFAULT_INDEX="http://127.0.0.1:1/simple", UV_HTTP_RETRIES="0")
+    result, said = run(tmp_path, task(tmp_path, "sees\n", wheels=str(wheels)), nowhere)
+    assert result.get("installed") == {"sees": "1.0", "pure": "1.0"}, said
 
 
 def test_an_installation_that_fails_names_the_requirement_and_leaves_nothing_behind(
@@ -241,7 +264,7 @@ def test_uv_is_told_what_pips_variables_say_unless_its_own_do() -> None:
         "UV_DEFAULT_INDEX": "https://b",
     }
     told = installers.uv_environ(given)
-    assert (told["UV_DEFAULT_INDEX"], told["UV_FIND_LINKS"], told["UV_NO_INDEX"]) == ("https://b", "/x,/y", "1")
+    assert (told["UV_DEFAULT_INDEX"], told["UV_FIND_LINKS"]) == ("https://b", "/x,/y")
 
 
 def test_settings_that_would_install_elsewhere_do_not_reach_pip() -> None:

@@ -178,7 +178,7 @@ class Installation:
         if not self.task.wheels:
             return {}
         wheels = Path(self.task.wheels).resolve().as_uri()  # without spaces, at which pip would part it
-        return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels, "UV_NO_INDEX": "1", "UV_FIND_LINKS": wheels}
+        return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels, "UV_FIND_LINKS": wheels}
 
     def _explained(self, error: InstallationError) -> InstallationError:
         """The error with the requirement that it is about, and what to do."""

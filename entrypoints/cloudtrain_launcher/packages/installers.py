@@ -25,7 +25,6 @@ _UV_NAMES = {
     "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
     "PIP_EXTRA_INDEX_URL": "UV_INDEX",
     "PIP_FIND_LINKS": "UV_FIND_LINKS",
-    "PIP_NO_INDEX": "UV_NO_INDEX",
     "PIP_CERT": "SSL_CERT_FILE",
 }
 """What pip's variables are called by uv, which does not read them."""
@@ -87,6 +86,11 @@ def uv_environ(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, **said, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
 
 
+def is_without_index(environ: Mapping[str, str]) -> bool:
+    """Whether pip's variable says that only links and local files are to be searched."""
+    return environ.get("PIP_NO_INDEX", "").lower() in {"1", "true", "yes", "on"}
+
+
 def pip_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables for pip."""
     kept = {name: value for name, value in environ.items() if name not in {f"PIP_{each}" for each in _ELSEWHERE}}
@@ -114,8 +118,14 @@ def install_by_uv(
     `lines`: the requirements in `files`. InstallationError.
     """
     env = uv_environ(environ)
+    install = [
+        uv,
+        "pip",
+        "install",
+        *(["--no-index"] if is_without_index(environ) else []),
+    ]  # it has no variable for it
     how = ["--require-hashes", "--no-deps"] if files.hashed else ["-c", str(files.constraints)]
-    below = [uv, "pip", "install", "--dry-run", "--break-system-packages", "--python", sys.executable, *how]
+    below = [*install, "--dry-run", "--break-system-packages", "--python", sys.executable, *how]
     missing = missing_packages(_run([*below, "-r", str(files.requirements)], env, lambda _: None, "uv"), lines)
     if not missing:
         return
@@ -123,7 +133,7 @@ def install_by_uv(
     exact = files.requirements.with_name("exact.txt")
     exact.write_text("\n".join([*options, *missing]) + "\n", encoding="utf-8")
     strict = ["--require-hashes"] if files.hashed else []
-    into = [uv, "pip", "install", "--no-deps", "--link-mode=copy", "--python", str(python), *strict, "-r", str(exact)]
+    into = [*install, "--no-deps", "--link-mode=copy", "--python", str(python), *strict, "-r", str(exact)]
     _run(into, env, show, "uv")
 
 
