@@ -15,10 +15,21 @@ from pathlib import Path
 from typing import Callable, Dict, List, Optional
 
 from cloudtrain_launcher.contract import Job
-from cloudtrain_launcher.events import Error
-from cloudtrain_launcher.hang_verdict import Activity, Sample, activity, describe, duration, to_error, verdict
+from cloudtrain_launcher.events import Activity, Error
+from cloudtrain_launcher.hang_verdict import (
+    RankActivity,
+    Sample,
+    activity,
+    describe,
+    describe_wait,
+    duration,
+    stack_lines,
+    to_error,
+    verdict,
+)
 from cloudtrain_launcher.processes import use_by_root
 from cloudtrain_launcher.rank_tracker import RankTracker
+from cloudtrain_launcher.reporting import emit
 from cloudtrain_launcher.stacks import STACK_SIGNAL, next_stack
 
 SAMPLES = 20
@@ -26,8 +37,6 @@ SAMPLES = 20
 _MIN_SAMPLES = 4
 _OTHER_NODE_SHARE = 0.25
 """By how much of the limit a node waits longer whose ranks all wait for another one: that one knows more."""
-_LOGGED_FRAMES = 12
-"""Of each rank's stack."""
 
 
 class HangWatch:
@@ -47,7 +56,7 @@ class HangWatch:
         now = time.monotonic()
         if not self._limit or now - last_output < self._limit / 4:
             self._samples.clear()
-            self._has_warned = False
+            self._take_back()
             return
         if now < self._next_sample:
             return
@@ -74,7 +83,7 @@ class HangWatch:
             return
         folder = Path.cwd()
         ranks = [activity(self._ranks.rank_of(local_rank), known[local_rank], folder) for local_rank in sorted(known)]
-        ranks += [Activity(rank, "ended") for rank in self._ranks.finished]
+        ranks += [RankActivity(rank, "ended") for rank in self._ranks.finished]
         found = verdict(ranks, self._job.nodes)
         if found is None:
             return
@@ -82,22 +91,24 @@ class HangWatch:
         message = describe(rank, waiting, silent_seconds, self._job.processes)
         limit = self._limit * (1 + _OTHER_NODE_SHARE) if rank in waiting else self._limit
         if silent_seconds >= limit:
-            self._log_stacks(ranks)
+            for line in (line for rank in ranks for line in stack_lines(rank)):
+                self._log(line)
             self._end(to_error(rank, message, time.time(), folder).replace(consequence=rank in waiting))
         elif not self._has_warned:
             self._has_warned = True
             self._log(f"rank {rank.rank} {message}; after {duration(limit)} the job ends (limits.hang)")
+            emit(Activity(activity=describe_wait(rank, waiting)))
 
-    def _log_stacks(self, ranks: List[Activity]) -> None:
-        for rank in ranks:
-            self._log(f"rank {rank.rank}: {rank.kind}" + (f" in {rank.call}" if rank.call else ""))
-            for line in rank.stack.splitlines()[-_LOGGED_FRAMES:]:
-                self._log(f"  {line.strip()}")
+    def _take_back(self) -> None:
+        if self._has_warned:
+            self._has_warned = False
+            emit(Activity(activity=""))
 
     def _end(self, error: Error) -> None:
         """Record the cause and kill one rank: torchrun then ends the others, and restarts them if it may."""
         self._ranks.add_error(error)
         self._samples.clear()
+        self._take_back()
         running = self._ranks.running()
         pid: Optional[int] = next(
             (pid for local_rank, pid in running.items() if self._ranks.rank_of(local_rank) == error.rank), None

@@ -10,11 +10,13 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 from cloudtrain_launcher.contract import PAYLOAD_DIR
 from cloudtrain_launcher.error_details import MAX_CODE_CHARS, MAX_TRACEBACK_CHARS, display_path, is_user_code
 from cloudtrain_launcher.events import Error
-from cloudtrain_launcher.stacks import StackFrame, main_thread
+from cloudtrain_launcher.stacks import StackFrame, main_thread, program_lines
 
 IDLE_CPU = 0.02
 """A rank that uses less of one core does nothing but wait."""
 
+_LOGGED_FRAMES = 12
+"""Of each rank's stack."""
 _DISTRIBUTED = "/torch/distributed/"
 _BACKWARD = ("_engine_run_backward", "backward")
 _CHILDREN = ("/multiprocessing/popen_", "/torch/multiprocessing/spawn.py", "/multiprocessing/connection.py")
@@ -31,7 +33,7 @@ class Sample(NamedTuple):
     """As faulthandler writes it; empty if the rank did not answer."""
 
 
-class Activity(NamedTuple):
+class RankActivity(NamedTuple):
     """What a rank has done for as long as nobody has heard of it."""
 
     rank: int
@@ -52,7 +54,7 @@ class Activity(NamedTuple):
         return f"{self.file}:{self.line}" if self.file else ""
 
 
-def activity(rank: int, samples: Sequence[Sample], folder: Path) -> Activity:
+def activity(rank: int, samples: Sequence[Sample], folder: Path) -> RankActivity:
     """What a rank does, by at least two samples. `folder`: the job's working folder."""
     stacks = [main_thread(sample.stack) for sample in samples]
     frames = stacks[-1]
@@ -68,7 +70,7 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> Activity:
     kind = "busy"
     if is_still and (is_idle or call):
         kind = "collective" if call else "blocked"
-    return Activity(
+    return RankActivity(
         rank,
         kind,
         call=call,
@@ -79,7 +81,7 @@ def activity(rank: int, samples: Sequence[Sample], folder: Path) -> Activity:
     )
 
 
-def verdict(ranks: Sequence[Activity], nodes: int) -> Optional[Tuple[Activity, List[Activity]]]:
+def verdict(ranks: Sequence[RankActivity], nodes: int) -> Optional[Tuple[RankActivity, List[RankActivity]]]:
     """The rank that the others wait for, and those; None if none waits, or if the ranks may be computing.
 
     If all of this node's ranks wait at the same place, the one that is missing is on another node: then the first of
@@ -101,14 +103,13 @@ def verdict(ranks: Sequence[Activity], nodes: int) -> Optional[Tuple[Activity, L
     return odd, [rank for rank in waiting if rank.place != odd.place or rank.call != odd.call]
 
 
-def describe(found: Activity, waiting: Sequence[Activity], silent_seconds: float, processes: int) -> str:
+def describe(found: RankActivity, waiting: Sequence[RankActivity], silent_seconds: float, processes: int) -> str:
     """The verdict as the rest of a sentence that begins with the rank."""
     silence = f"has given no sign of life for {duration(silent_seconds)}"
     where = f" at {found.place}" if found.place else ""
     if found in waiting:
         return f"{silence}: all ranks of its node wait in {found.call}{where} for another node"
-    does = {"blocked": "is blocked", "busy": "is busy", "collective": f"waits in {found.call}", "ended": "has ended"}
-    text = f"{silence}: it {does[found.kind]}{where}"
+    text = f"{silence}: it {_does(found)}{where}"
     peers = sorted({(peer.call, peer.place) for peer in waiting if peer.call})
     if peers:
         call, place = peers[0]
@@ -119,16 +120,34 @@ def describe(found: Activity, waiting: Sequence[Activity], silent_seconds: float
     return text
 
 
-def to_error(found: Activity, message: str, now: float, folder: Path) -> Error:
+def describe_wait(found: RankActivity, waiting: Sequence[RankActivity]) -> str:
+    """What the node is doing meanwhile, as an `activity` event says it."""
+    if found in waiting:
+        return "waiting for another node"
+    return f"waiting for rank {found.rank}, which {_does(found)}" + (f" at {found.place}" if found.place else "")
+
+
+def to_error(found: RankActivity, message: str, now: float, folder: Path) -> Error:
     """The verdict as an error of the rank. `now`: a Unix timestamp."""
     code = linecache.getline(str(folder / found.file), found.line).strip()[:MAX_CODE_CHARS] if found.file else ""
     error = Error(rank=found.rank, time=now, exception="Hang", message=message, stack=found.stack[:MAX_TRACEBACK_CHARS])
     return error.replace(file=found.file, line=found.line, code=code) if found.file else error
 
 
+def stack_lines(rank: RankActivity) -> List[str]:
+    """For the log: what the rank does, and its stack below."""
+    return [f"rank {rank.rank} {_does(rank)}:", *program_lines(rank.stack)[:_LOGGED_FRAMES]]
+
+
 def duration(seconds: float) -> str:
     """`30 min`, or `45 s`."""
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+
+
+def _does(rank: RankActivity) -> str:
+    return {"blocked": "is blocked", "collective": f"waits in {rank.call}", "ended": "has ended"}.get(
+        rank.kind, "is busy"
+    )
 
 
 def _collective(inner: Sequence[StackFrame]) -> str:

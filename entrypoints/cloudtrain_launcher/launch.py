@@ -72,6 +72,7 @@ class Launcher:
         self.usage = UsageSampler(emit, gpus=job.gpus > 0)
         self.stop = StopRequest(context.stop_file, job.stop_after_seconds, self._log, context.scheduled_events_url)
         self.storage_sync = StorageSync(context.synced_dirs, self._log, context.linked_dirs, scratch / JOURNAL_NAME)
+        self._activity = ""
 
     def run(self) -> int:
         """Prepare the node, run torchrun, save what is left to save; returns the launcher's exit code."""
@@ -89,7 +90,7 @@ class Launcher:
             ended = TorchrunExit(1)
         self.usage.stop()
         if self.context.synced_dirs:
-            emit(Activity(activity="saving"))
+            self._begin("saving")
         problem = self.storage_sync.finish()
         if problem:
             self.ranks.add_error(node_error(OSError(f"not all files of this node were saved to storage: {problem}")))
@@ -120,7 +121,7 @@ class Launcher:
         for folder in (context.output_dir, context.model_dir, context.checkpoint_dir):
             Path(folder).mkdir(parents=True, exist_ok=True)
         if self.job.dependencies:
-            emit(Activity(activity="installing"))
+            self._begin("installing")
             packages.start(os.environ)  # beside the restoring of checkpoints, which may take minutes, too
         # Checkpoints of an earlier attempt at this job are in its storage already, those of an earlier run are not.
         self._restore(context.synced_dirs.get(context.checkpoint_dir, ""), link_large_files=True)
@@ -130,18 +131,18 @@ class Launcher:
             self.storage_sync.mark_synced()  # the first node saves an earlier run's checkpoints for all
         self.storage_sync.start()
         if context.nodes > 1:
-            emit(Activity(activity="waiting for peers"))
+            self._begin("waiting for peers")
         # This node's own name too: its peers connect to it.
         for name in dict.fromkeys((context.master_addr, context.address or context.master_addr)):
             wait_for_dns(name, cancelled=self.stop.is_requested)
         if self.job.dependencies:
-            emit(Activity(activity="installing"))
+            self._begin("installing")
             self._finish(packages)
 
     def _finish(self, packages: Installation) -> None:
         """Wait for the packages; from then on this node's programs find them."""
         warnings = packages.finish(os.environ, self.stop.is_requested)
-        emit(Activity(activity="waiting for peers" if self.context.nodes > 1 else ""))
+        self._begin("waiting for peers" if self.context.nodes > 1 else "")
         if self.context.node_rank == 0:
             for text in warnings:
                 emit(Warned(message=text))
@@ -151,7 +152,7 @@ class Launcher:
 
     def _restore(self, saved: str, *, link_large_files: bool = False) -> None:
         if Path(saved or os.devnull).is_dir():
-            emit(Activity(activity="restoring"))
+            self._begin("restoring")
             folder, node = Path(self.context.checkpoint_dir), self.context.node_rank
             cancelled = self.stop.is_requested
             restore(Path(saved), folder, node, self._log, cancelled, link_large_files=link_large_files)
@@ -203,6 +204,11 @@ class Launcher:
             message = f"torchrun exited with code {code} and no rank gave a reason; see the log"
             cause = self.ranks.add_error(Error(rank=-1, time=time.time(), exception="exit", message=message))
         return "failed", cause
+
+    def _begin(self, activity: str) -> None:
+        if activity != self._activity:
+            self._activity = activity
+            emit(Activity(activity=activity))
 
     def _log(self, text: str) -> None:
         log(self.context.node_rank, text)

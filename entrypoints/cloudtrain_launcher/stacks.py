@@ -62,6 +62,15 @@ def main_thread(text: str) -> List[StackFrame]:
     return frames
 
 
+def program_lines(text: str) -> List[str]:
+    """The lines of the main thread's frames, most recent call first, without those in which the launcher began it."""
+    lines = text[max((found.start() for found in _THREAD.finditer(text)), default=0) :].splitlines()
+    frames = [line for line in lines if _FRAME.match(line)]
+    while frames and f'"{Path(__file__).parent}{os.sep}' in frames[-1]:
+        frames.pop()
+    return frames
+
+
 def _path(folder: Path, local_rank: int) -> Path:
     return folder / f"stack-{local_rank}"
 

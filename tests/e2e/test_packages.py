@@ -64,6 +64,9 @@ def check_runs(cli: CommandLine, runs: dict[str, CommandResult]) -> None:
     first, *later = logs.values()
     assert "installing: " in first
     assert "packages: compiled_part 1.0, pure_part 1.0, sees 1.0 (installed now)" in first.replace("-", "_")
+    for way in runs:
+        told = [event["activity"] for event in cli.events(f"run-{way}") if event["type"] == "activity"]
+        assert told[:2] == ["installing", ""], "once, however long the checkpoints take beside it"
     for text in later:
         assert "installing: " not in text
         assert "(installed before)" in text

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain_launcher.hang_verdict import Activity, Sample, activity, describe, verdict
+from cloudtrain_launcher.hang_verdict import RankActivity, Sample, activity, describe, verdict
 from tests.entrypoints.test_launcher import events, finish, start
 from tests.support.waiting import eventually
 
@@ -108,8 +108,14 @@ def test_the_line_is_named_and_every_stack_is_in_the_log(outputs: dict[str, str]
     assert error["code"] == "lock.acquire(); lock.acquire()"
     assert "it is blocked at train.py:" in error["message"]
     assert "and rank 0 waits for it in barrier at train.py:" in error["message"]
-    assert "[node 0] rank 0: collective in barrier" in text
-    assert "[node 0] rank 1: blocked" in text
+    assert "[node 0] rank 0 waits in barrier:" in text
+    assert "[node 0] rank 1 is blocked:" in text
+    frames = [line for line in text.splitlines() if line.startswith("[node 0]   File")]
+    assert any("train.py" in line for line in frames)
+    assert [line for line in frames if "cloudtrain_launcher" in line] == [], "those of the launcher say nothing"
+    doing = [event["activity"] for event in events(text) if event["type"] == "activity"]
+    assert re.fullmatch(r"waiting for rank 1, which is blocked at train\.py:\d+", doing[-2])
+    assert doing[-1] == ""
     assert "after 6 s the job ends (limits.hang)" in text
 
 
@@ -183,8 +189,8 @@ def test_what_a_rank_does_is_told_by_stack_and_cpu(
     assert found.place == f"train.py:{7 if still else 6}"
 
 
-def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> Activity:
-    return Activity(number, kind, call=call if kind == "collective" else "", file="train.py", line=line)
+def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> RankActivity:
+    return RankActivity(number, kind, call=call if kind == "collective" else "", file="train.py", line=line)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +220,7 @@ def rank(number: int, kind: str, line: int = 7, call: str = "all_reduce") -> Act
         "nobody runs",
     ],
 )
-def test_the_verdict_names(ranks: list[Activity], expected: int | None) -> None:
+def test_the_verdict_names(ranks: list[RankActivity], expected: int | None) -> None:
     found = verdict(ranks, nodes=1)
     assert (found and found[0].rank) == expected
 

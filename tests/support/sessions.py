@@ -1,4 +1,4 @@
-"""Recorded sessions: a healthy run of the trainer, one of an own script, and one that fails."""
+"""Recorded sessions: a healthy run of the trainer, one of an own script, one that fails, and one that hangs."""
 
 from __future__ import annotations
 
@@ -84,4 +84,31 @@ FAILURE: list[Step] = [
     (21.1, {"type": "ended", "state": "failed", "error": _CAUSE}),
 ]
 
-SESSIONS = {"trainer": TRAINER, "script": SCRIPT, "failure": FAILURE}
+_HANG = {
+    "rank": 1,
+    "node": 0,
+    "time": START + 1820,
+    "exception": "Hang",
+    "message": "has given no sign of life for 30 min: it is blocked at train.py:15, "
+    "and rank 0 waits for it in all_reduce at train.py:9",
+    "file": "train.py",
+    "line": 15,
+    "code": "lock.acquire()",
+}
+
+HANG: list[Step] = [
+    *_born("my-training", 1, 2),
+    _rank(0, 2.0),
+    _rank(1, 2.1),
+    (10.0, {"type": "metrics", "rank": 0, "step": 1, "values": {"loss": 0.5}}),
+    (20.0, {"type": "metrics", "rank": 0, "step": 2, "values": {"loss": 0.25}}),
+    (920.0, {"type": "activity", "activity": "waiting for rank 1, which is blocked at train.py:15"}),
+    (950.0, {"type": "usage", "cores": 2, "memory_gb": 4.1, "memory_total_gb": 25.3}),
+    (1820.0, "[node 0] rank 0 waits in all_reduce:"),
+    (1820.0, {"type": "error", **_HANG}),
+    (1820.1, "[rank 0] gloo: connection closed by peer"),
+    (1821.0, {"type": "node_ended", "outcome": "failed", "error": _HANG}),
+    (1821.1, {"type": "ended", "state": "failed", "error": _HANG}),
+]
+
+SESSIONS = {"trainer": TRAINER, "script": SCRIPT, "failure": FAILURE, "hang": HANG}
