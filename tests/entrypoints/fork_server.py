@@ -14,6 +14,7 @@ import signal
 import sys
 import traceback
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +27,8 @@ from tests.support.limits import CPU_SECONDS
 POLL_SECONDS = 0.02
 TRAINER = ("loop", "memory", "strategies.hybrid", "strategies.ddp", "tasks.digits", "tasks.gpt")
 IMPORTED = ("train", *(f"cloudtrain_trainer.{name}" for name in TRAINER), "torch._dynamo")
+TENSORBOARD = ("torch.utils.tensorboard",) if find_spec("tensorboard") else ()
+"""What rank 0 would import, in half a second."""
 
 
 def find(name: str) -> Any:
@@ -97,6 +100,6 @@ def serve() -> NoReturn:
 
 
 if __name__ == "__main__":
-    for name in (*IMPORTED, *sys.argv[1:]):
+    for name in (*IMPORTED, *TENSORBOARD, *sys.argv[1:]):
         import_module(name)
     serve()

@@ -20,7 +20,7 @@ from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.tasks import Task
 
-STEPS = 6
+STEPS = 3
 TOLERANCE = 5e-6
 """Relative, of a loss; the largest difference seen is 1.1e-7. A float32 sum in another order differs by as much, and
 AdamW, which divides each gradient by its own size, may carry that into weights whose gradient is near zero."""

@@ -1,15 +1,51 @@
-"""Functions that a test has called in each rank before it trains: limits of memory, and checks of what a rank does."""
+"""Functions that a test has called in each rank before it trains: signals, limits of memory, and checks."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import resource
+import signal
+import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 MICRO_BATCH_MB = 220
 """At least what 128 sequences of the tiny gpt need on a rank, forward and backward; 32 need a quarter."""
+
+
+KILL = "KILL"
+"""The variable that says when `kill_at_a_moment` kills which ranks: step, seconds after its start, ranks."""
+
+
+def kill_at_a_moment(rank: int) -> None:
+    """Kill this rank so many seconds after a step begins, in whatever it does then, if the variable names it."""
+    step, seconds, *ranks = os.environ[KILL].split()
+    if str(rank) in ranks:
+        killing = threading.Timer(float(seconds), os.kill, (os.getpid(), signal.SIGKILL))
+        before_step(int(step), killing.start)
+
+
+def terminate_rank_1_in_step_5(rank: int) -> None:
+    """Rank 1 alone gets SIGTERM, before all ranks exchange their flags again."""
+    if rank == 1:
+        before_step(5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+
+def before_step(number: int, act: Callable[[], None]) -> None:
+    """Call a function when this rank begins the step after so many."""
+    from cloudtrain_trainer.step import Step
+
+    train_step = Step.train_step
+
+    def act_and_train(step: Step, batches: Any, done: int, steps: int) -> None:
+        if done == number:
+            act()
+        train_step(step, batches, done, steps)
+
+    setattr(Step, "train_step", act_and_train)  # noqa: B010
 
 
 def return_freed_memory() -> None:

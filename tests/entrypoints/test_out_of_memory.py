@@ -89,7 +89,7 @@ def test_probing_runs_the_batch_through_all_stages(
     assert passed == [32]
 
 
-FLAGS = "--task gpt --epochs 1 --max-steps 6 --batch-size 256 --checkpoint-every-steps 2 --warm-up 0"
+FLAGS = "--task gpt --epochs 9 --eval-every 9 --max-steps 4 --batch-size 256 --checkpoint-every-steps 2 --warm-up 0"
 
 
 HOOKS = "tests.entrypoints.rank_hooks"
