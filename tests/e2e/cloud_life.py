@@ -45,6 +45,8 @@ limits: {max_runtime: 1 h}
 """
 POLL = {"CLOUDTRAIN_AWS_POLL": "0.5", "CLOUDTRAIN_AZURE_POLL": "0.5"}
 """Seconds between two looks: client and cloud share the cores with the training."""
+SDK = {"aws": "cloudtrain.providers.aws.client", "azure": "cloudtrain.providers.azure.client"}
+"""The modules with which the SDKs of the clouds are imported, by provider."""
 TOKEN = "hunter2-never-write-this-down"
 
 
@@ -83,6 +85,9 @@ class Life:
 
     def look_at_the_stopped(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
         """What else is to be seen of a run that was stopped."""
+
+    def look_at_the_interrupted(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
+        """What else is to be seen of a run on spot machines that was interrupted, resumed and stopped."""
 
     def test_packages_that_a_submit_sends_along_are_installed_before_the_start(self, cli: CommandLine) -> None:
         make_wheel(cli.folder / "index", "pure_part", "1.0", requires=["needed_part"])
@@ -128,7 +133,7 @@ class Life:
     def test_another_machine_imports_the_run_and_its_logs(
         self, cli: CommandLine, digits: CommandResult, cloud: Any, tmp_path: Path
     ) -> None:
-        other = CommandLine(tmp_path / "other", env=cloud.environment())
+        other = CommandLine(tmp_path / "other", env=cloud.environment(), modules=(SDK[self.provider],))
         other.write(job_yaml=DIGITS)
         assert "digits-1" in [run["run"] for run in other.json("list", "--provider", self.provider)]
         assert other.json("status", "digits-1")["metrics"] == cli.json("status", "digits-1")["metrics"]
@@ -188,3 +193,4 @@ class Life:
         assert resumed["step"] > 0
         assert cli.run("stop", "spot-1").code == 0
         assert watcher.wait(timeout=HANG_SECONDS) == 5
+        self.look_at_the_interrupted(cli, cloud, "spot-1")

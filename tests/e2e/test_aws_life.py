@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cloud_life import DIGITS, POLL, TOKEN, Life
+from tests.e2e.cloud_life import DIGITS, POLL, SDK, TOKEN, Life
 from tests.fakes.aws.cloud import Cloud
 from tests.support.command_line import CommandLine, CommandResult
 
@@ -24,7 +24,8 @@ def cloud() -> Iterator[Cloud]:
 
 @pytest.fixture(scope="module")
 def cli(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    made = CommandLine(tmp_path_factory.mktemp("aws") / "a folder with spaces", env=cloud.environment() | POLL)
+    folder = tmp_path_factory.mktemp("aws") / "a folder with spaces"
+    made = CommandLine(folder, env=cloud.environment() | POLL, modules=(SDK["aws"],))
     yield made
     made.close()
 
@@ -51,6 +52,11 @@ class TestSageMaker(Life):
         assert "the dog ate shard 3" in described["FailureReason"]
         return json.dumps(described, default=str)
 
+    def look_at_the_interrupted(self, cli: CommandLine, cloud: Any, run_id: str) -> None:
+        """Spot is billed at less."""
+        bill = cli.json("status", run_id)["billing"]
+        assert bill["billable_seconds"] < bill["training_seconds"]
+
 
 def test_the_model_is_where_sagemaker_puts_it(cli: CommandLine, digits: CommandResult) -> None:
     results = cli.json("status", "digits-1")["results"]
@@ -61,14 +67,6 @@ def test_what_the_trainer_writes_for_tensorboard_is_uploaded(cloud: Cloud, digit
     assert digits.code == 0
     pytest.importorskip("tensorboard")
     assert any("events.out.tfevents" in name for name in cloud.keys("cloudtrain/runs/digits-1/tensorboard/"))
-
-
-def test_spot_is_billed_at_less(cli: CommandLine) -> None:
-    cli.write(job_yaml="entrypoint: train.py\nlimits: {max_runtime: 1 h}\n", train_py="print('cheap')")
-    result = cli.run("submit", "--provider", "aws", "--run-id", "cheap-1", "--set", "resources.spot=true")
-    assert result.code == 0, result.err
-    bill = cli.json("status", "cheap-1")["billing"]
-    assert bill["billable_seconds"] < bill["training_seconds"]
 
 
 def test_a_quota_a_role_and_an_image_that_fail_are_answered_with_what_to_do(cli: CommandLine, cloud: Cloud) -> None:

@@ -8,11 +8,25 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cloud_life import DIGITS, LONG, POLL, TOKEN, Life
+from tests.e2e.cloud_life import DIGITS, POLL, SDK, TOKEN, Life
 from tests.fakes.azure.cloud import AzureCloud
 from tests.support.command_line import CommandLine, CommandResult
 
 pytestmark = [pytest.mark.torchrun]
+
+SAVES_ON_SIGTERM = """
+import os, signal
+from pathlib import Path
+from cloudtrain_job import emit
+def save(*_):
+    place = Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], "step-7")
+    place.write_text("of step 7")
+    emit("checkpoint", step=7, path=str(place))
+    raise SystemExit
+signal.signal(signal.SIGTERM, save)
+while True:
+    signal.pause()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +38,8 @@ def cloud() -> Iterator[AzureCloud]:
 
 @pytest.fixture(scope="module")
 def cli(cloud: AzureCloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    made = CommandLine(tmp_path_factory.mktemp("azure") / "a folder with spaces", env=cloud.environment() | POLL)
+    folder = tmp_path_factory.mktemp("azure") / "a folder with spaces"
+    made = CommandLine(folder, env=cloud.environment() | POLL, modules=(SDK["azure"],))
     yield made
     made.close()
 
@@ -81,16 +96,17 @@ def test_verbose_shows_it(cli: CommandLine, digits: CommandResult) -> None:
 
 
 def test_a_job_stops_with_a_checkpoint_before_its_time_limit(cli: CommandLine) -> None:
-    cli.write(job_yaml=DIGITS)
-    for seconds in (50, 250):  # a busy machine takes long until it trains
-        flags, run = (*LONG, "--set", f"limits.max_runtime={seconds} s"), f"late-{seconds}"
-        result = cli.run("submit", "--provider", "azure", "--run-id", run, *flags)
+    cli.write(job_yaml="entrypoint: train.py\n", train_py=SAVES_ON_SIGTERM)
+    for seconds in (25, 250):  # a busy machine takes long until it listens
+        run = f"late-{seconds}"
+        limit = f"limits.max_runtime={seconds} s"
+        result = cli.run("submit", "--provider", "azure", "--run-id", run, "--set", limit)
         assert result.code == 5, result.err
         status = cli.json("status", run)
         if status["checkpoint"]:
             break
     assert "the time limit is over" in status["reason"]
-    assert status["checkpoint"]["step"] > 0
+    assert status["checkpoint"]["step"] == 7
     assert "the time limit is near: stopping with a checkpoint" in cli.run("logs", run).out
 
 

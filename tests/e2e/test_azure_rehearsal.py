@@ -112,7 +112,8 @@ def test_a_script_finds_what_azure_promises_and_nothing_of_the_persons_shell(cli
 def test_a_failure_names_the_rank_and_the_reason(cli: CommandLine) -> None:
     cli.write(job_yaml=JOB, train_py=SCRIPT)
     more = '[a, b, c, "${inputs.train}", "${outputs.model}", fail]'
-    result = cli.run("submit", "--as", "azure", "--set", f"args={more}", MY_TOKEN=MY_TOKEN)
+    flags = ("--as", "azure", "--set", f"args={more}", "--set", "resources.nodes=1")
+    result = cli.run("submit", *flags, MY_TOKEN=MY_TOKEN)
     assert result.code == 1
     assert "raised ValueError: the dog ate shard 3" in result.err
     assert cli.processes() == []

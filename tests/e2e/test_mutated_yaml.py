@@ -66,6 +66,8 @@ WORDS = (
     "\ud800",
     "x" * 300,
 )
+STRIDE = 4
+"""Each word replaces every fourth of the job, another fourth than its neighbours: all are replaced by many."""
 WORD = re.compile(r"[^\s,:{}\[\]]+")
 Edit = Callable[[str], str]
 
@@ -151,7 +153,7 @@ def test_the_job_that_is_mutated_is_right_to_begin_with(job: Path) -> None:
     assert call("check").code == 0
 
 
-@settings(quick, max_examples=400)
+@settings(quick, max_examples=200)
 @given(edits=st.lists(EDITS, min_size=1, max_size=6))
 def test_a_job_with_random_edits_is_answered_with_a_message(job: Path, edits: list[Edit]) -> None:
     text = VALID
@@ -160,7 +162,7 @@ def test_a_job_with_random_edits_is_answered_with_a_message(job: Path, edits: li
     assert_answered_in_words(job, text)
 
 
-@settings(quick, max_examples=150)
+@settings(quick, max_examples=75)
 @given(text=st.text(st.characters(), max_size=200))
 def test_random_text_is_answered_with_a_message(job: Path, text: str) -> None:
     assert_answered_in_words(job, text)
@@ -168,5 +170,5 @@ def test_random_text_is_answered_with_a_message(job: Path, text: str) -> None:
 
 @pytest.mark.parametrize("new", WORDS, ids=lambda word: ascii(word[:12]))
 def test_a_replaced_word_is_answered_with_a_message(job: Path, new: str) -> None:
-    for number in range(len(WORD.findall(VALID))):
+    for number in range(WORDS.index(new) % STRIDE, len(WORD.findall(VALID)), STRIDE):
         assert_answered_in_words(job, replace_word(VALID, number, new))

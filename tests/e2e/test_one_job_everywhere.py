@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cloud_life import DIGITS, POLL
+from tests.e2e.cloud_life import DIGITS, POLL, SDK
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.azure.cloud import AzureCloud
 from tests.support.command_line import CommandLine
 
 pytestmark = [pytest.mark.torchrun]
 
-JOB = DIGITS.replace("processes: 2", "processes: 1") + 'env: {OMP_NUM_THREADS: "1"}\n'
+JOB = DIGITS.replace("nodes: 2", "nodes: 1") + 'env: {OMP_NUM_THREADS: "1"}\n'
 """The number of threads decides in which order sums are taken, and machines differ in their cores."""
 
 HERE = {
@@ -27,7 +27,8 @@ HERE = {
 def test_one_job_trains_the_same_parameters_wherever_it_runs(tmp_path: Path) -> None:
     """In the clouds it is started as the end of each rehearsal says."""
     with Cloud() as aws, AzureCloud() as azure:
-        cli = CommandLine(tmp_path / "workspace", env={**aws.environment(), **azure.environment(), **POLL})
+        env = {**aws.environment(), **azure.environment(), **POLL}
+        cli = CommandLine(tmp_path / "workspace", env=env, modules=(SDK["azure"],))
         try:
             cli.write(job_yaml=JOB)
             results = {way: cli.run("submit", *flags, "--run-id", way) for way, flags in HERE.items()}

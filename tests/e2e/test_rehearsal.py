@@ -114,7 +114,7 @@ def test_a_script_finds_what_sagemaker_promises(cli: CommandLine, namespaces: st
 
 def test_a_failure_names_the_rank_and_the_reason(cli: CommandLine) -> None:
     cli.write(job_yaml=JOB, train_py=SCRIPT)
-    result = cli.run("submit", "--as", "aws", "--set", "args=[fail]", MY_TOKEN=MY_TOKEN)
+    result = cli.run("submit", "--as", "aws", "--set", "args=[fail]", "--set", "resources.nodes=1", MY_TOKEN=MY_TOKEN)
     assert result.code == 1
     assert "raised ValueError: the dog ate shard 3" in result.err
     assert cli.processes() == []

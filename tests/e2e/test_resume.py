@@ -37,27 +37,23 @@ def test_a_run_whose_supervisor_was_killed_leaves_a_checkpoint_to_go_on_from(cli
     assert "resumed from the checkpoint of step" in again.err
 
 
-def test_a_rerun_of_a_success_starts_afresh(cli: CommandLine) -> None:
-    cli.write(job_yaml=JOB.replace("epochs: 6", "epochs: 1"))
-    assert cli.run("submit", "--run-id", "done-1").code == 0
-    again = cli.json("rerun", "done-1")
-    assert (again["state"], again["resumed"]) == ("succeeded", None)
-
-
-def test_a_rerun_leaves_the_checkpoints_of_the_run_before_as_they_are(cli: CommandLine) -> None:
+def test_a_rerun_goes_on_from_a_copy_of_the_checkpoints_and_that_of_a_success_starts_afresh(cli: CommandLine) -> None:
     cli.write(
-        job_yaml="name: mine\nentrypoint: train.py\n",
+        job_yaml="name: mine\nentrypoint: train.py\nargs: [1]\n",
         train_py="import os, sys\nfrom pathlib import Path\n"
         "folder = Path(os.environ['CLOUDTRAIN_CHECKPOINT_DIR'])\nfile = folder / 'latest.pt'\n"
         "print('found', file.read_text() if file.exists() else None)\n"
         "with file.open('w') as out:\n    out.write(os.environ['CLOUDTRAIN_RUN_ID'])\n"
         "if not (folder / 'link').is_symlink():\n    (folder / 'link').symlink_to('gone')\n"
-        "sys.exit(1)\n",
+        "sys.exit(int(sys.argv[1]))\n",
     )
     cli.run("submit", "--run-id", "mine-1")
-    again = cli.run("rerun", "mine-1")
+    again = cli.run("rerun", "mine-1", "--set", "args=[0]")
     assert "found mine-1" in again.err
     assert (cli.run_folder("mine-1") / "checkpoints" / "latest.pt").read_text() == "mine-1"
+    afresh = cli.run("rerun", "last")
+    assert (again.code, afresh.code) == (0, 0)
+    assert "found None" in afresh.err
     refused = cli.run("rerun", "mine-1", "--provider", "gcp")
     assert refused.code == 2
     assert "there is no provider 'gcp' here" in refused.err

@@ -1,4 +1,4 @@
-"""The real command line in a job folder and a home of its own; each command is a process."""
+"""The real command line in a job folder and a home of its own; each command is a process, forked if that is equal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.forked_command import ForkedCommand, command_server
 from tests.support.limits import HANG_SECONDS
+
+Command = subprocess.Popen[str] | ForkedCommand
 
 
 @dataclass
@@ -23,7 +26,9 @@ class CommandLine:
     folder: Path
     env: dict[str, str] = field(default_factory=dict)
     """Further environment variables of every command."""
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    modules: tuple[str, ...] = ()
+    """What commands here import that takes long, such as the SDK of a cloud: imported once for all of them."""
+    started: list[Command] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -47,9 +52,19 @@ class CommandLine:
         env = {key: value for key, value in os.environ.items() if not key.startswith(excluded)}
         return {**env, "HOME": str(self.folder / "home"), "NO_COLOR": "1", **self.env, **extra}
 
-    def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **env: str) -> Command:
         """Start a command in a session of its own."""
-        process = subprocess.Popen(
+        environment, server = self.environment(**env), command_server(*self.modules)
+        if server is not None and server.can_start(environment):
+            command: Command = server.start(arguments, self.folder / "job", environment)
+        else:
+            command = self._start_interpreter(*arguments, **env)
+        self.started.append(command)
+        return command
+
+    def _start_interpreter(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
+        """The same, as an interpreter of its own."""
+        return subprocess.Popen(
             [sys.executable, "-m", "cloudtrain", *arguments],
             cwd=self.folder / "job",
             env=self.environment(**env),
@@ -59,14 +74,12 @@ class CommandLine:
             text=True,
             start_new_session=True,
         )
-        self.started.append(process)
-        return process
 
     def run(self, *arguments: str, **env: str) -> CommandResult:
         """Run a command to its end."""
         process = self.start(*arguments, **env)
         out, err = process.communicate(timeout=HANG_SECONDS)
-        return CommandResult(process.returncode, out, err)
+        return CommandResult(process.wait(), out, err)
 
     def json(self, *arguments: str, **env: str) -> Any:
         """Run a command with --json and parse its output."""
@@ -90,12 +103,13 @@ class CommandLine:
         """Wait until a run has an event for which `wanted` is true."""
         deadline = time.monotonic() + HANG_SECONDS
         while time.monotonic() < deadline:
-            for event in self.events(run):
+            events = self.events(run)
+            for event in events:
                 if wanted(event):
                     return event
-            if any(event["type"] == "ended" for event in self.events(run)):
+            if any(event["type"] == "ended" for event in events):
                 break
-            time.sleep(0.02)  # the polling interval, not a guess at how long something takes
+            time.sleep(0.05)  # the polling interval, not a guess at how long something takes
         raise AssertionError(f"no such event; the run has {self.events(run)}")
 
     def processes(self) -> list[int]:

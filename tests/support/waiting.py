@@ -17,5 +17,5 @@ def eventually(condition: Callable[[], T], seconds: float = HANG_SECONDS) -> T:
     while not (found := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"the condition does not hold after {seconds} s")
-        time.sleep(0.01)
+        time.sleep(0.02)
     return found

@@ -1,0 +1,91 @@
+"""A program that forks commands: it has imported the client, and what it is told to, so that none has to again.
+
+Each message on its socket is a request, with the command's three standard streams and a pipe beside it. The command
+writes its process id into the pipe, and the server how it ended. It serves until the other end is closed.
+Standard library only: what is imported here, every command has imported.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, NoReturn
+
+MAX_MESSAGE_BYTES = 200_000
+"""Of a request; below Linux's default limit for one packet of a Unix socket."""
+IMPORTED = (
+    *("cloudtrain.api.lookup", "cloudtrain.submission.submit", "cloudtrain.providers.local.provider"),
+    *(f"cloudtrain.cli.{name}" for name in ("follow", "job", "metrics", "plan_view", "run", "status", "watch")),
+)
+"""What most commands import sooner or later: the client without any SDK."""
+
+
+def become_command(request: dict[str, Any], streams: list[int], report: int) -> NoReturn:
+    """Be what `python -m cloudtrain` is in a session of its own. Ends the process."""
+    try:
+        os.setsid()
+        for descriptor, stream in enumerate(streams):
+            os.dup2(stream, descriptor)
+            os.close(stream)
+        sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+        os.chdir(request["folder"])
+        os.environ.clear()
+        os.environ.update(request["env"])
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.path[0] = request["folder"]
+        sys.argv = ["cloudtrain", *request["arguments"]]  # runpy writes the file's name over the first
+        os.write(report, f"{os.getpid()}\n".encode())
+        os.close(report)
+        runpy.run_module("cloudtrain", run_name="__main__", alter_sys=True)
+    except BaseException:  # noqa: BLE001  (shown among the command's errors, whatever it is)
+        traceback.print_exc()
+    os._exit(1)
+
+
+def serve(connection: socket.socket) -> None:
+    """Answer requests until the other end of the connection is closed."""
+    running: dict[int, tuple[int, int]] = {}  # by the descriptor that tells of its end: process id and pipe
+    while True:
+        ready, _, _ = select.select([connection.fileno(), *running], [], [])
+        for end in running.keys() & set(ready):
+            pid, report = running.pop(end)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            with suppress(BrokenPipeError):  # nobody asks
+                os.write(report, f"{code}\n".encode())
+            os.close(report)
+            os.close(end)
+        if connection.fileno() not in ready:
+            continue
+        message, received, _, _ = socket.recv_fds(connection, MAX_MESSAGE_BYTES, 4)
+        if not message:
+            return
+        *streams, report = received
+        pid = os.fork()
+        if pid == 0:
+            connection.close()
+            for end, (_, other) in running.items():
+                os.close(end)
+                os.close(other)
+            become_command(json.loads(message), streams, report)
+        for stream in streams:
+            os.close(stream)
+        running[os.pidfd_open(pid)] = pid, report
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in (*IMPORTED, *sys.argv[2:]):
+        import_module(name)
+    gc.freeze()  # a collection in a command neither visits nor copies what is shared
+    serve(socket.socket(fileno=int(sys.argv[1])))
+    os._exit(0)  # the interpreter's own end would take longer

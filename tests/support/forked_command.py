@@ -1,0 +1,135 @@
+"""Commands that start in a few milliseconds: forks of one process per set of modules, which has imported them."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TextIO
+
+PROGRAM = Path(__file__).with_name("command_server.py")
+READ_AT_START = ("PYTHON", "COVERAGE_", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
+"""Prefixes of variables that an interpreter or its libraries read when they start: a fork would not heed them."""
+
+
+class ForkedCommand:
+    """A command that a server has forked: the part of `subprocess.Popen` that tests use, with text streams."""
+
+    def __init__(self, report: int, stdout: TextIO, stderr: TextIO) -> None:
+        """`report`: the pipe from which its process id and then its exit code are read, a line each."""
+        self._report = os.fdopen(report, "rb", buffering=0)
+        self.stdout, self.stderr, self.returncode = stdout, stderr, None
+        self._output: dict[TextIO, str] = {}
+        self._readers: list[threading.Thread] = []
+        self.pid = int(self._report.readline() or 0)
+        if not self.pid:
+            raise ChildProcessError(f"the command was not started: {stderr.read()}")
+
+    returncode: int | None
+    """How it ended, negative for a signal; None until `poll` or a wait has seen it."""
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._end(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end. `subprocess.TimeoutExpired` after `timeout` seconds."""
+        code = self._end(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(f"command {self.pid}", timeout or 0)
+        return code
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """The rest of what it and its children print, when all of them have closed their output and it has ended."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._readers:
+            for stream in (self.stdout, self.stderr):
+                self._readers.append(threading.Thread(target=self._read, args=(stream,), daemon=True))
+                self._readers[-1].start()
+        for reader in self._readers:
+            reader.join(_left(deadline))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(f"the output of command {self.pid}", timeout or 0)
+        self.wait(_left(deadline))
+        return self._output[self.stdout], self._output[self.stderr]
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+    def _read(self, stream: TextIO) -> None:
+        with stream:
+            self._output[stream] = stream.read()
+
+    def _end(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._report], [], [], timeout)[0]:
+            self.returncode = int(self._report.readline() or -signal.SIGKILL)  # no line: the server was killed
+            self._report.close()
+        return self.returncode
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+class CommandServer:
+    """A process that has imported the client and these modules, and forks commands until it is closed."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            argv = [sys.executable, str(PROGRAM), str(theirs.fileno()), *modules]
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._at_start = _read_at_start(os.environ)
+        atexit.register(self.close)
+
+    def can_start(self, env: Mapping[str, str]) -> bool:
+        """Whether a command with these variables is the same, forked or not."""
+        return _read_at_start(env) == self._at_start
+
+    def start(self, arguments: Sequence[str], folder: Path, env: Mapping[str, str]) -> ForkedCommand:
+        """Start `cloudtrain ARGUMENTS` in a session of its own, without any input."""
+        request = json.dumps({"arguments": arguments, "folder": str(folder), "env": dict(env)}).encode()
+        (out, out_end), (err, err_end), (report, report_end) = os.pipe(), os.pipe(), os.pipe()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        theirs = [nothing, out_end, err_end, report_end]
+        socket.send_fds(self._connection, [request], theirs)
+        for descriptor in theirs:
+            os.close(descriptor)
+        return ForkedCommand(report, os.fdopen(out, encoding="utf-8"), os.fdopen(err, encoding="utf-8"))
+
+    def close(self) -> None:
+        """End the server; commands that still run go on."""
+        self._connection.close()
+        self._process.wait()
+
+
+def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(READ_AT_START)}
+
+
+@cache
+def command_server(*modules: str) -> CommandServer | None:
+    """The one server of this process with these modules; None where the system has no way to watch its commands."""
+    return CommandServer(modules) if hasattr(os, "pidfd_open") else None
