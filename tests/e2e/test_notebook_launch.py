@@ -104,46 +104,46 @@ def test_every_rank_returns_what_it_has_found_and_sees_what_the_cell_sees(tmp_pa
     ], done.stderr
 
 
-def test_the_rank_that_failed_first_is_named_with_its_traceback_and_the_others_are_ended(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What is printed of two launches that fail, one after the other in one notebook."""
     done = run(
         """
-        def train():
+        def fail_beside_one_that_meets():
             os.write(1, f"pid {os.getpid()}\\n".encode())  # before they meet: both do, each in one piece
             dist = meet()
             if dist.get_rank() == 1:
                 raise ValueError("the dog ate shard 1")
             dist.all_reduce(torch.ones(1))
-        try:
-            cloudtrain.launch(train, processes=2)
-        except cloudtrain.JobFailed as error:
-            print(error)
-        """,
-        tmp_path,
-    )
-    lines = done.stdout.splitlines()
-    pids = [int(line.split()[1]) for line in lines if line.startswith("pid")]
-    assert "rank 1 (node 0) raised ValueError: the dog ate shard 1" in lines, done.stderr
-    assert 'raise ValueError("the dog ate shard 1")' in done.stdout
-    assert len(pids) == 2
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-
-
-def test_a_rank_that_waits_for_a_failed_one_is_ended_all_the_same(tmp_path: Path) -> None:
-    done = run(
-        """
-        def train():
+        def die_beside_one_that_waits():
             if os.environ["RANK"] == "0":
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 signal.pause()
             os.kill(os.getpid(), signal.SIGKILL)
-        try:
-            cloudtrain.launch(train, processes=2)
-        except cloudtrain.JobFailed as error:
-            print(error)
+        for function in (fail_beside_one_that_meets, die_beside_one_that_waits):
+            try:
+                cloudtrain.launch(function, processes=2)
+            except cloudtrain.JobFailed as error:
+                print(error, flush=True)
+            print("----", flush=True)
         """,
-        tmp_path,
+        tmp_path_factory.mktemp("failures"),
     )
-    assert done.stdout.strip() == "rank 1 (node 0) was killed by SIGKILL", done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("----\n")
+
+
+def test_the_rank_that_failed_first_is_named_with_its_traceback_and_the_others_are_ended(failures: list[str]) -> None:
+    lines = failures[0].splitlines()
+    pids = [int(line.split()[1]) for line in lines if line.startswith("pid")]
+    assert "rank 1 (node 0) raised ValueError: the dog ate shard 1" in lines
+    assert 'raise ValueError("the dog ate shard 1")' in failures[0]
+    assert len(pids) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_rank_that_waits_for_a_failed_one_is_ended_all_the_same(failures: list[str]) -> None:
+    assert failures[1].strip() == "rank 1 (node 0) was killed by SIGKILL"
 
 
 def test_an_interrupt_of_the_cell_ends_all_ranks(tmp_path: Path) -> None:
