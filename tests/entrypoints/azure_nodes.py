@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.entrypoints.test_launcher import ENTRYPOINTS, document
+from tests.entrypoints.test_launcher import ENTRYPOINTS, Launcher, document
+from tests.entrypoints.warm_launchers import ForkedLauncher
 
 MASTER = "127.0.0.101"
 
@@ -46,9 +47,17 @@ def folders(base: Path) -> dict[str, str]:
 
 
 def start_node(
-    base: Path, rank: int, nodes: int, port: int, programs: dict[str, str], job: dict[str, Any], **environ: str
-) -> subprocess.Popen[str]:
-    """Start one node as the service does: a shell in the node's own folder, replaced by the launcher."""
+    base: Path,
+    rank: int,
+    nodes: int,
+    port: int,
+    programs: dict[str, str],
+    job: dict[str, Any],
+    *,
+    new_process: bool = False,
+    **environ: str,
+) -> Launcher:
+    """Start one node in its own folder: as a fork, or as the service does, by a shell that the launcher replaces."""
     code = base / f"wd-{rank}" / f"node-{rank}"  # each node has a disk of its own
     shutil.copytree(ENTRYPOINTS, code / ".cloudtrain", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     for name, text in programs.items():
@@ -58,6 +67,8 @@ def start_node(
     env = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     env |= variables(rank, nodes, port, CLOUDTRAIN_JOB=json.dumps(document(**job)))
     env |= {"CLOUDTRAIN_NODE_ADDR": f"127.0.0.{101 + rank}"} | environ
+    if not new_process and sys.platform == "linux":
+        return ForkedLauncher(code / ".cloudtrain", code, env | folders(base))
     return subprocess.Popen(
         ["sh", "-c", f'export {exports} && exec "{sys.executable}" -u .cloudtrain'],
         cwd=code,

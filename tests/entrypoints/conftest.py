@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.entrypoints.groups import TRAIN, ForkServer, Group, StartGroup
+from tests.entrypoints.groups import TRAIN, TRAINER, ForkServer, Group, StartGroup
+from tests.entrypoints.warm_launchers import close_server
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.loop import Loop
@@ -23,9 +24,16 @@ REGION = "eu-west-1"
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[ForkServer]:
     """The process whose forks are the ranks of the trainer."""
-    server = ForkServer()
+    server = ForkServer(*TRAINER)
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_launchers() -> Iterator[None]:
+    """The process whose forks are launchers ends with the tests."""
+    yield
+    close_server()
 
 
 @pytest.fixture

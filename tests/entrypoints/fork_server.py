@@ -1,4 +1,4 @@
-"""A program that forks the ranks of a group. It has imported torch and the trainer, so a start takes 0.1 s.
+"""A program that forks the ranks of a group. It has imported the modules that it is given, so a start takes 0.1 s.
 
 Each line of its standard input is a request (groups.py). It answers with the process ids of the ranks, and later with
 the exit code of each. At the end of the input it kills the ranks that are left.
@@ -14,7 +14,6 @@ import signal
 import sys
 import traceback
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,10 +24,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.limits import CPU_SECONDS
 
 POLL_SECONDS = 0.02
-TRAINER = ("loop", "memory", "strategies.hybrid", "strategies.ddp", "tasks.digits", "tasks.gpt")
-IMPORTED = ("train", *(f"cloudtrain_trainer.{name}" for name in TRAINER), "torch._dynamo")
-TENSORBOARD = ("torch.utils.tensorboard",) if find_spec("tensorboard") else ()
-"""What rank 0 would import, in half a second."""
 
 
 def find(name: str) -> Any:
@@ -37,13 +32,14 @@ def find(name: str) -> Any:
     return getattr(import_module(module), function)
 
 
-def run_rank(request: dict[str, Any], rank: int) -> NoReturn:
+def run_rank(request: dict[str, Any], rank: int, log: int) -> NoReturn:
     """Become this rank of the group: its output goes to a file, its environment is the request's. Ends the process."""
     try:
-        log = os.open(request["logs"][rank], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        for descriptor in (1, 2):
-            os.dup2(log, descriptor)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for source, descriptor in ((null, 0), (log, 1), (log, 2)):
+            os.dup2(source, descriptor)
+        os.close(null)
+        os.close(log)
         os.setsid()  # as torchrun starts a rank
         os.chdir(request["folder"])
         os.environ.clear()
@@ -62,10 +58,12 @@ def run_rank(request: dict[str, Any], rank: int) -> NoReturn:
 def start(request: dict[str, Any]) -> list[int]:
     """Fork the ranks; returns their process ids."""
     pids = []
-    for rank in range(len(request["logs"])):
+    for rank, path in enumerate(request["logs"]):
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         pid = os.fork()
         if pid == 0:
-            run_rank(request, rank)
+            run_rank(request, rank, log)
+        os.close(log)
         pids.append(pid)
     return pids
 
@@ -100,6 +98,6 @@ def serve() -> NoReturn:
 
 
 if __name__ == "__main__":
-    for name in (*IMPORTED, *TENSORBOARD, *sys.argv[1:]):
+    for name in sys.argv[1:]:
         import_module(name)
     serve()

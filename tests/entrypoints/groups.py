@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,13 @@ from tests.support.waiting import eventually
 
 PROGRAM = Path(__file__).with_name("fork_server.py")
 TRAIN = "train:main"
+TRAINER = (
+    *("train", "cloudtrain_trainer.loop", "cloudtrain_trainer.memory"),
+    *(f"cloudtrain_trainer.{name}" for name in ("strategies.hybrid", "strategies.ddp", "tasks.digits", "tasks.gpt")),
+    "torch._dynamo",
+    *(["torch.utils.tensorboard"] if find_spec("tensorboard") else []),
+)
+"""What every rank of the trainer would import."""
 HANGING = -99
 """Stands for the exit code of a rank that had not ended at the deadline."""
 OUTER = ("CLOUDTRAIN_", "PET_", "TORCHELASTIC_")
@@ -26,7 +34,7 @@ OUTER = ("CLOUDTRAIN_", "PET_", "TORCHELASTIC_")
 
 
 class ForkServer:
-    """The process whose forks are ranks. `modules`: imported before it forks, besides the trainer's."""
+    """The process whose forks are ranks. `modules`: imported before it forks."""
 
     def __init__(self, *modules: str) -> None:
         self._process = subprocess.Popen(

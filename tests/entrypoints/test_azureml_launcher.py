@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from tests.entrypoints.azure_nodes import folders, start_node
 from tests.entrypoints.key_vaults import SECRET, TOKEN, serving
-from tests.entrypoints.test_launcher import events, finish, free_port
+from tests.entrypoints.test_launcher import Launcher, events, finish, free_port
 from tests.fakes.azure.metadata import metadata
 from tests.support.limits import HANG_SECONDS
 
@@ -104,7 +103,7 @@ def last_events(texts: list[str]) -> list[dict[str, Any]]:
     return [events(text)[-1] for text in texts]
 
 
-def read_until(process: subprocess.Popen[str], kind: str) -> str:
+def read_until(process: Launcher, kind: str) -> str:
     """The launcher's output up to the first event of this type."""
     assert process.stdout is not None
     output = ""
@@ -127,7 +126,8 @@ def test_two_nodes_of_two_ranks_are_one_world_with_inputs_checkpoints_and_secret
         vault.answers["/secrets/hf-token"] = [(200, {"value": SECRET})]
         job = {"nodes": 2, "processes": 2, "secrets": {"HF_TOKEN": vault.reference("hf-token")}}
         environ = vault.environ(no_proxy="*")
-        nodes = [start_node(tmp_path, rank, 2, port, {"train": ONE_WORLD}, job, **environ) for rank in range(2)]
+        program = {"train": ONE_WORLD}
+        nodes = [start_node(tmp_path, rank, 2, port, program, job, new_process=True, **environ) for rank in range(2)]
         texts = [finish(node) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], texts
     assert not [text for text in texts if SECRET in text or TOKEN in text]

@@ -24,7 +24,8 @@ NEW_PROCESSES = "[torchrun] each rank imports torch by itself: "
 def probe(folder: Path, *, warm: bool) -> dict[str, Any]:
     """What the ranks of a job find, and the job's output."""
     folder.mkdir(exist_ok=True)
-    process = start(folder, PROBE, processes=RANKS, warm=warm, argv=[str(folder.parent / "found"), "a b", ""])
+    argv = [str(folder.parent / "found"), "a b", ""]
+    process = start(folder, PROBE, new_process=True, processes=RANKS, warm=warm, argv=argv)
     (folder.parent / "found").mkdir(exist_ok=True)
     text = finish(process)
     assert process.returncode == 0, text
@@ -70,7 +71,9 @@ def test_only_the_forked_ranks_have_a_parent_that_is_not_torchrun(forked_and_new
 @pytest.mark.torchrun
 def test_variables_that_torch_reads_at_its_import_have_the_effect_that_the_program_wants(tmp_path: Path) -> None:
     script = "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads(), 'threads')"
-    text = finish(start(tmp_path, script, processes=2))  # by default each of two has half of the cores
+    text = finish(
+        start(tmp_path, script, new_process=True, processes=2)
+    )  # by default each of two has half of the cores
     assert "[rank 0] 2 threads" in text
     assert f"{NEW_PROCESSES}train.py:2 sets OMP_NUM_THREADS, which is read when torch is imported" in text
 
@@ -86,7 +89,7 @@ def test_when_the_process_that_forks_is_killed_its_ranks_are_restarted_as_new_pr
         "    time.sleep(600)\n"
         "print('again')\n"
     )
-    process = start(tmp_path, script, processes=2, restarts=1)
+    process = start(tmp_path, script, new_process=True, processes=2, restarts=1)
     text = finish(process)
     assert process.returncode == 0, text
     assert text.count("] again") == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.entrypoints.test_launcher import events, finish, start
 from tests.support.waiting import eventually
 
 LIMIT_SECONDS = 6
+OPTIONS: dict[str, Any] = {"processes": 2, "hang_seconds": LIMIT_SECONDS, "grace_seconds": 7}
 
 BEGIN = """
 import os, sys, threading, time
@@ -66,7 +68,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     started = {}
     for number, (name, program) in enumerate({**HANGS, "silent": SILENT}.items()):
         folder = tmp_path_factory.mktemp(f"hang-{number}")
-        started[name] = start(folder, BEGIN + program, processes=2, hang_seconds=LIMIT_SECONDS, grace_seconds=7)
+        # A fork would have its parent's functions in its stack.
+        started[name] = start(folder, BEGIN + program, new_process=True, **OPTIONS)
     return {name: finish(process) for name, process in started.items()}
 
 
@@ -133,7 +136,7 @@ def test_a_long_computation_in_silence_is_no_hang(outputs: dict[str, str]) -> No
 def test_a_hang_is_restarted_where_restarts_are_left(tmp_path: Path) -> None:
     first = "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
     first += "if attempt == '0' and rank == 1:\n    threading.Event().wait()\ndist.barrier()\n"
-    process = start(tmp_path, BEGIN + first, processes=2, hang_seconds=LIMIT_SECONDS, grace_seconds=7, restarts=1)
+    process = start(tmp_path, BEGIN + first, **OPTIONS, restarts=1)
     text = finish(process)
     assert process.returncode == 0, text
     (restarted,) = (event for event in events(text) if event["type"] == "restarted")

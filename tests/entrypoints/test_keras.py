@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.entrypoints.groups import ForkServer, Group
+from tests.entrypoints.groups import TRAINER, ForkServer, Group
 from tests.entrypoints.launching import exported
 
 pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="keras is not installed")
@@ -36,7 +36,7 @@ RUNS = {
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Group]:
     """Finished trainings of keras-mnist, by name."""
     folder, finished = tmp_path_factory.mktemp("keras"), {}
-    with closing(ForkServer(HOOKS)) as server:
+    with closing(ForkServer(*TRAINER, HOOKS)) as server:
         for name, (ranks, epochs, hook) in RUNS.items():
             flags = f"--task keras-mnist --data digits --batch-size 64 --epochs {epochs}"
             finished[name] = Group(server, folder / name, ranks, flags, before=f"{HOOKS}:{hook}")

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.entrypoints.warm_launchers import ForkedLauncher
 from tests.support.limits import HANG_SECONDS
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
+Launcher = subprocess.Popen[str] | ForkedLauncher
 
 
 def free_port() -> int:
@@ -43,7 +45,8 @@ def document(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def start(folder: Path, script: str, **changes: Any) -> subprocess.Popen[str]:
+def start(folder: Path, script: str, *, new_process: bool = False, **changes: Any) -> Launcher:
+    """Start a launcher: as a fork, which has imported torch, or as a new process."""
     (folder / "train.py").write_text(script)
     (folder / "job.json").write_text(json.dumps(document(**changes)))
     env = {key: value for key, value in os.environ.items() if not key.startswith(("CLOUDTRAIN_", "PET_"))}
@@ -59,6 +62,8 @@ def start(folder: Path, script: str, **changes: Any) -> subprocess.Popen[str]:
         "RANK": "17",
         "WORLD_SIZE": "99",
     }
+    if not new_process and sys.platform == "linux":
+        return ForkedLauncher(ENTRYPOINTS, folder, env)
     return subprocess.Popen(
         [sys.executable, str(ENTRYPOINTS)],
         cwd=folder,
@@ -77,7 +82,7 @@ def events(text: str) -> list[dict[str, Any]]:
     return [json.loads(line[len(marker) :]) for line in text.splitlines() if line.startswith(marker)]
 
 
-def finish(process: subprocess.Popen[str]) -> str:
+def finish(process: Launcher) -> str:
     try:
         return process.communicate(timeout=HANG_SECONDS)[0]
     except subprocess.TimeoutExpired:
@@ -115,7 +120,7 @@ def test_a_program_that_saves_and_exits_on_sigterm_counts_as_stopped(tmp_path: P
         "def leave(*_):\n    print('saved'); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, leave)\nemit('ready')\ntime.sleep(600)\n"
     )
-    process = start(tmp_path, script)
+    process = start(tmp_path, script, new_process=True)
     assert process.stdout is not None
     output = ""
     for line in process.stdout:
@@ -188,7 +193,7 @@ def test_without_torch_the_reason_is_reported(tmp_path: Path) -> None:
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(tmp_path)
     try:
-        process = start(tmp_path, "print('never')")
+        process = start(tmp_path, "print('never')", new_process=True)
     finally:
         if before is None:
             del os.environ["PYTHONPATH"]
