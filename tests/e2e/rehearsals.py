@@ -10,7 +10,7 @@ from tests.support.command_line import CommandLine, CommandResult
 TRAINING = """
 name: digits
 args: {task: digits, strategy: ddp, epochs: 1}
-resources: {nodes: 2, processes: 2}
+resources: {nodes: 2, processes: 1}
 checkpoints: {every: 1 s, keep: 2}
 limits: {max_runtime: 1 h}
 """
@@ -51,8 +51,7 @@ class Rehearsal:
 
     def test_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_on(self, cli: CommandLine) -> None:
         cli.write(job_yaml=self.job)
-        two_ranks = ("--set", "resources.processes=1", "--set", "args.epochs=3000")
-        cli.run("submit", "--as", self.cloud, "--run-id", "long-1", "--detach", *two_ranks)
+        cli.run("submit", "--as", self.cloud, "--run-id", "long-1", "--detach", "--set", "args.epochs=3000")
         cli.wait_for_event("long-1", lambda event: event["type"] == "progress" and event.get("epoch", 0) >= 2)
         stopped = cli.run("stop", "long-1")
         assert stopped.code == 0, stopped.err

@@ -139,7 +139,7 @@ def test_processes_that_never_meet_are_told_of_and_are_a_failure_where_that_is_a
 
 def test_stop_kills_a_program_that_ignores_it_and_its_detached_child(cli: CommandLine) -> None:
     cli.write(
-        job_yaml="name: mule\nentrypoint: train.py\nresources: {nodes: 2, processes: 1}\n",
+        job_yaml="name: mule\nentrypoint: train.py\n",
         train_py="import signal, subprocess, time\nfrom cloudtrain_job import emit\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"

@@ -33,7 +33,6 @@ class Training:
     def __init__(self, cli: CommandLine, first: str) -> None:
         self.cli, self.runs = cli, [first]
         cli.run("submit", "--run-id", first, "--detach")
-        self._ended: dict[str, list[dict[str, Any]]] = {}
         self.told: list[str] = []
         """What was struck, and at which step."""
 
@@ -43,15 +42,7 @@ class Training:
 
     def events(self, kind: str, *runs: str) -> list[dict[str, Any]]:
         """Those of one kind, of all runs or of some, in the order in which they came."""
-        return [event for run in runs or self.runs for event in self._all_events(run) if event["type"] == kind]
-
-    def _all_events(self, run: str) -> list[dict[str, Any]]:
-        """What a run that has ended told is read once."""
-        if run == self.run:
-            return self.cli.events(run)
-        if run not in self._ended:
-            self._ended[run] = self.cli.events(run)
-        return self._ended[run]
+        return [event for run in runs or self.runs for event in self.cli.events(run) if event["type"] == kind]
 
     def pid(self, rank: int) -> int:
         """The process that is this rank now; -1: the launcher."""

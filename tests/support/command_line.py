@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -29,6 +30,8 @@ class CommandLine:
     modules: tuple[str, ...] = ()
     """What commands here import that takes long, such as the SDK of a cloud: imported once for all of them."""
     started: list[Command] = field(default_factory=list)
+    events_read: dict[str, tuple[list[dict[str, Any]], int]] = field(default_factory=dict)
+    """By run: its events that were read, and where in the file the next ones begin."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -94,10 +97,14 @@ class CommandLine:
         return json.loads((self.run_folder(run) / name).read_text())
 
     def events(self, run: str) -> list[dict[str, Any]]:
-        """The events of a run so far."""
+        """The events of a run so far, without one that is being written; each is read from the file once."""
+        events, position = self.events_read.get(run, ([], 0))
         path = self.run_folder(run) / "events.jsonl"
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []  # without one that is being written
-        return [json.loads(line) for line in lines]
+        with path.open("rb") if path.exists() else io.BytesIO() as file:
+            file.seek(position)
+            *lines, rest = file.read().split(b"\n")
+            self.events_read[run] = [*events, *map(json.loads, lines)], file.tell() - len(rest)
+        return self.events_read[run][0]
 
     def wait_for_event(self, run: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait until a run has an event for which `wanted` is true."""
