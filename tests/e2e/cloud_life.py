@@ -61,6 +61,8 @@ while not ends:
             emit("checkpoint", step=step, path=str(place))
         for old in sorted(folder.glob("step-*"))[:-2]:
             shutil.rmtree(old, ignore_errors=True)
+while not asked:  # torchrun would wait for the other node, deaf to SIGTERM
+    time.sleep(0.05)
 dist.barrier()
 """
 """Saves as the trainer does, a part by each rank, keeps two, and goes on from there; most of its time it sleeps."""
