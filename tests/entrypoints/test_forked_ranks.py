@@ -71,9 +71,7 @@ def test_only_the_forked_ranks_have_a_parent_that_is_not_torchrun(forked_and_new
 @pytest.mark.torchrun
 def test_variables_that_torch_reads_at_its_import_have_the_effect_that_the_program_wants(tmp_path: Path) -> None:
     script = "import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads(), 'threads')"
-    text = finish(
-        start(tmp_path, script, new_process=True, processes=2)
-    )  # by default each of two has half of the cores
+    text = finish(start(tmp_path, script, processes=2))  # by default each of two has half of the cores
     assert "[rank 0] 2 threads" in text
     assert f"{NEW_PROCESSES}train.py:2 sets OMP_NUM_THREADS, which is read when torch is imported" in text
 
@@ -89,7 +87,7 @@ def test_when_the_process_that_forks_is_killed_its_ranks_are_restarted_as_new_pr
         "    time.sleep(600)\n"
         "print('again')\n"
     )
-    process = start(tmp_path, script, new_process=True, processes=2, restarts=1)
+    process = start(tmp_path, script, processes=2, restarts=1)
     text = finish(process)
     assert process.returncode == 0, text
     assert text.count("] again") == 2

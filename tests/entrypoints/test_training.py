@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.entrypoints.groups import StartGroup
-from tests.entrypoints.launching import TRAIN, Launch, exported, only, torchrun
+from tests.entrypoints.launching import TRAIN, exported, only, torchrun
 
 OUTPUT = Path("cloudtrain-output")
 
@@ -91,15 +91,11 @@ def test_collectives_and_checkpoints_of_three_ranks(group: StartGroup) -> None:
     assert output.count("is not complete (rank 2: FileNotFoundError") == 1
 
 
-def test_a_refusal_is_one_line_from_rank_0_and_exit_code_2(tmp_path: Path) -> None:
-    ranks = [
-        Launch(tmp_path, str(TRAIN), "--strategy", "single", env={"RANK": str(rank), "WORLD_SIZE": "2"})
-        for rank in (0, 1)
-    ]
-    for rank in ranks:
-        rank.finish()
-    assert [rank.process.returncode for rank in ranks] == [2, 2]
-    printed = [[line for line in rank.lines if not line.startswith("::cloudtrain:: ")] for rank in ranks]
+def test_a_refusal_is_one_line_from_rank_0_and_exit_code_2(group: StartGroup) -> None:
+    ranks = group(2, "--strategy single")
+    assert ranks.wait() == [2, 2]
+    logs = [log.read_text().splitlines() for log in ranks.logs]
+    printed = [[line for line in log if not line.startswith("::cloudtrain:: ")] for log in logs]
     assert len(printed[0]) == 1
     assert printed[0][0].startswith("train.py: error: --strategy single trains in one process; each of 2")
     assert "use --strategy ddp" in printed[0][0]
