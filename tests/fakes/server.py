@@ -25,6 +25,8 @@ class Server(ABC):
         self.calls: list[Call] = []
         self.sent: list[tuple[Call, dict[str, Any]]] = []
         """The bodies of the JSON calls among them."""
+        self.struck: list[tuple[FaultKind, Call]] = []
+        """The faults that have been injected so far, and into which call each."""
         self.gate = HeldRequests()
         self._unexpected_errors = unexpected_errors
         self._scheme = "http" if tls is None else "https"
@@ -114,6 +116,7 @@ class Server(ABC):
         with self._lock:
             self.calls.clear()
             self.sent.clear()
+            self.struck.clear()
             self._faults.clear()
         self.gate.release()
 
@@ -180,6 +183,7 @@ class Server(ABC):
             if body is not None:
                 self.sent.append((call, body))
             struck = [fault for fault in self._faults if fault.applies_to(call, index)]
+            self.struck += [(fault.kind, call) for fault in struck[:1]]
         return struck[0] if struck else None
 
     def _hang(self, connection: socket.socket) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.azure.clients import cheap_clients
 from tests.fakes.azure.cloud import AzureCloud
 from tests.providers.azure.jobs import forget
 
@@ -21,12 +22,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture(scope="module")
 def azure() -> Iterator[AzureCloud]:
     """A workspace in which every job stays in its first phase: nothing is ever run."""
-    with AzureCloud(phase_seconds=3600) as made:
-        yield made
     forget()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+    with AzureCloud(phase_seconds=3600) as made, cheap_clients():
+        yield made
+        forget()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
     assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
 
 
@@ -37,7 +39,6 @@ def cloud(azure_account: AzureCloud) -> AzureCloud:
 
 @pytest.fixture(autouse=True)
 def folder(cloud: AzureCloud, quick_retries: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    forget()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(f"print('never run', {str(tmp_path)!r})\n")  # new to the workspace
     cloud.endpoint.reset()

@@ -13,6 +13,7 @@ from tests.fakes.azure.jobs import LOG_CONTAINER
 from tests.fakes.azure.storage import Container
 from tests.fakes.faults import FaultKind
 from tests.support.command_line import CommandLine
+from tests.support.forked_command_line import ForkedCommandLine
 
 JOB: dict[str, Any] = {
     "name": "faulty",
@@ -62,8 +63,10 @@ def run_id_of(*words: object) -> str:
     return "-".join(str(word).lower().replace("_", "-") for word in words)
 
 
-def submitted(run_id: str, **more: Any) -> Run:
-    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load({**JOB, **more}), "azure", run_id=run_id))
+def submitted(run_id: str, data_dir: str | None = None, **more: Any) -> Run:
+    return cloudtrain.submit(
+        cloudtrain.plan(cloudtrain.load({**JOB, **more}), "azure", run_id=run_id, data_dir=data_dir)
+    )
 
 
 def exists(cloud: AzureCloud, run_id: str) -> bool:
@@ -71,12 +74,29 @@ def exists(cloud: AzureCloud, run_id: str) -> bool:
 
 
 def forget() -> None:
-    """Connections and tokens, as if another process went on."""
-    from cloudtrain.providers.azure.client import workspace
+    """What is known of the workspace, and the tokens, as if another process went on."""
     from cloudtrain.providers.azure.credentials import credential
 
-    workspace.cache_clear()
+    reconnect()
     credential.cache_clear()
+
+
+def reconnect() -> None:
+    """Forget what is known of the workspace, as if another process went on with the same tokens."""
+    from cloudtrain.providers.azure.client import workspace
+
+    workspace.cache_clear()
+
+
+def fault_each(cloud: AzureCloud, kind: FaultKind, calls: list[NthCall]) -> None:
+    """Let each of these calls go wrong once: where it is tried again, that is a call of the same name."""
+    for service, operation, nth in calls:
+        cloud.endpoint.fault(kind, service, operation, nth=nth if kind == "slow" else 2 * nth - 1, seconds=0.05)
+
+
+def assert_each_struck(cloud: AzureCloud, kind: FaultKind, calls: list[NthCall]) -> None:
+    """None of the faults of `fault_each` was left out."""
+    assert sorted(cloud.endpoint.struck) == sorted((kind, (service, operation)) for service, operation, _ in calls)
 
 
 def log_of(cloud: AzureCloud, run_id: str, node: int) -> tuple[Container, str]:
@@ -103,8 +123,8 @@ def append_outcome(cloud: AzureCloud, run_id: str, node: int, outcome: str, **mo
     append_log(cloud, run_id, node, f"::cloudtrain:: {json.dumps(event)}")
 
 
-def command_line_of(cloud: AzureCloud, tmp_path: Path) -> CommandLine:
+def command_line_of(cloud: AzureCloud, tmp_path: Path, kind: type[CommandLine] = ForkedCommandLine) -> CommandLine:
     """The real command line in the job's folder."""
-    cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
+    cli = kind(tmp_path / "workspace", env=cloud.environment())
     cli.write(job_yaml=json.dumps(JOB), train_py=f"print('never run', {str(tmp_path)!r})\n")
     return cli

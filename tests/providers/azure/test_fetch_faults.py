@@ -11,7 +11,17 @@ from cloudtrain.api.run import Run
 from cloudtrain.errors import CloudError, StorageError
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
-from tests.providers.azure.jobs import ALWAYS, PERMANENT, TRANSIENT, NthCall, forget, name_of, run_id_of, submitted
+from tests.providers.azure.jobs import (
+    ALWAYS,
+    PERMANENT,
+    TRANSIENT,
+    assert_each_struck,
+    fault_each,
+    name_of,
+    reconnect,
+    run_id_of,
+    submitted,
+)
 
 FETCHING = [
     ("history", "GetDiscovery", 1),
@@ -47,7 +57,7 @@ def with_results(cloud: AzureCloud, run_id: str) -> Run:
     artifacts = cloud.account.storage.create("azureml")
     for name in ("outputs/plot.png", "logs/azureml/executor.log", "user_logs/std_log.txt"):
         artifacts.write(f"ExperimentRun/dcid.{run.id}/{name}", b"p" * 10)
-    forget()
+    reconnect()
     cloud.endpoint.reset()
     return run
 
@@ -66,22 +76,37 @@ def whole(folder: Path) -> bool:
     }
 
 
-@pytest.mark.parametrize("call", FETCHING, ids=name_of)
-@pytest.mark.parametrize("kind", [*TRANSIENT, *PERMANENT])
-def test_a_fetch_copies_everything_or_leaves_nothing(
-    cloud: AzureCloud, tmp_path: Path, kind: FaultKind, call: NthCall
+@pytest.mark.parametrize("kind", TRANSIENT)
+def test_a_fetch_copies_everything_despite_a_transient_fault_in_each_of_its_calls(
+    cloud: AzureCloud, tmp_path: Path, kind: FaultKind
 ) -> None:
-    run = with_results(cloud, run_id_of("fetch", kind, name_of(call)))
-    cloud.endpoint.fault(kind, *call)
-    if kind in PERMANENT and call[0] != "history":  # a fetch needs not know how the job stands
-        with pytest.raises(CloudError) as failed:
-            run.fetch(tmp_path / "result", checkpoints=True)
-        assert failed.value.hint
-        assert not (tmp_path / "result").exists()
+    run = with_results(cloud, run_id_of("fetch", kind))
+    fault_each(cloud, kind, FETCHING)
     run.fetch(tmp_path / "result", checkpoints=True)
-    assert [each.operation for each in cloud.endpoint.calls].count(call[1]) >= call[2]
+    assert_each_struck(cloud, kind, FETCHING)
     assert whole(tmp_path / "result")
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
+
+
+@pytest.mark.parametrize("kind", PERMANENT)
+def test_a_fetch_that_is_refused_at_any_call_leaves_nothing_and_the_next_one_copies_everything(
+    cloud: AzureCloud, tmp_path: Path, kind: FaultKind
+) -> None:
+    run = with_results(cloud, run_id_of("refused", kind))
+    for call in FETCHING:
+        reconnect()
+        cloud.endpoint.reset()
+        cloud.endpoint.fault(kind, *call)
+        result = tmp_path / name_of(call)
+        if call[0] != "history":  # a fetch needs not know how the job stands
+            with pytest.raises(CloudError) as failed:
+                run.fetch(result, checkpoints=True)
+            assert failed.value.hint
+            assert not result.exists()
+        run.fetch(result, checkpoints=True)
+        assert cloud.endpoint.struck == [(kind, call[:2])]
+        assert whole(result)
+        assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
 
 
 @pytest.mark.parametrize("kind", [*TRANSIENT[:-1], *PERMANENT])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from tests.providers.azure.jobs import (
     append_log,
     command_line_of,
     exists,
-    forget,
+    reconnect,
     run_id_of,
     submitted,
 )
@@ -40,18 +41,17 @@ def submitted_with_log(cloud: AzureCloud, run_id: str) -> Run:
     """A run with a line in its log, before its first look."""
     run = submitted(run_id)
     append_log(cloud, run_id, 0, "[rank 0] hello")
-    forget()  # or the address of the run history would be known
+    reconnect()  # or the address of the run history would be known
     cloud.endpoint.reset()
     return run
 
 
-@pytest.mark.parametrize("call", OBSERVING, ids=lambda call: call[1])
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_waiting_continues_while_a_cloud_does_not_answer(
-    cloud: AzureCloud, kind: FaultKind, call: tuple[str, str]
-) -> None:
-    run = submitted_with_log(cloud, run_id_of("wait", kind, call[1]))
-    cloud.endpoint.fault(kind, *call, times=10 if kind != "slow" else 2)
+def test_waiting_continues_while_a_cloud_does_not_answer(cloud: AzureCloud, kind: FaultKind) -> None:
+    run = submitted_with_log(cloud, run_id_of("wait", kind))
+    times = 10 if kind != "slow" else 2
+    for call in OBSERVING:
+        cloud.endpoint.fault(kind, *call, times=times, seconds=0.05)
     unexpected_errors: set[str] = set()
     lines: list[LogLine] = []
     updates = run.watch()
@@ -62,6 +62,9 @@ def test_waiting_continues_while_a_cloud_does_not_answer(
         lines += update.lines
     assert [line.text for line in lines] == ["hello"]
     assert bool(unexpected_errors - {""}) is (kind != "slow")
+    struck = Counter(call for _, call in cloud.endpoint.struck)
+    assert set(struck) == set(OBSERVING)
+    assert kind == "slow" or min(struck.values()) == times
 
 
 @pytest.mark.parametrize("kind", PERMANENT)
@@ -175,11 +178,11 @@ def test_a_workspace_that_is_no_longer_visible_does_not_end_a_run(
     run = submitted(run_id_of("moved", field))
     with monkeypatch.context() as patch:
         patch.setattr(cloud.account, field, value)
-        forget()
+        reconnect()
         with pytest.raises(CloudError) as failed:
             run.status()
     assert f"azure.{field}" in str(failed.value.hint)
-    forget()
+    reconnect()
     assert run.status().state == "pending"
 
 

@@ -19,9 +19,11 @@ from tests.providers.azure.jobs import (
     REPEATED_SUBMIT_CALLS,
     TRANSIENT,
     NthCall,
+    assert_each_struck,
     exists,
-    forget,
+    fault_each,
     name_of,
+    reconnect,
     run_id_of,
     submitted,
 )
@@ -29,36 +31,38 @@ from tests.support.events import events_of
 
 
 def test_these_are_the_calls_of_a_submit(cloud: AzureCloud) -> None:
-    forget()
+    reconnect()
     submitted("calls-1")
     assert cloud.endpoint.calls == [call[:2] for call in FIRST_SUBMIT_CALLS]
-    forget()
+    reconnect()
     cloud.endpoint.reset()
     submitted("calls-2")
     assert cloud.endpoint.calls == [call[:2] for call in REPEATED_SUBMIT_CALLS]
 
 
-@pytest.mark.parametrize("call", FIRST_SUBMIT_CALLS, ids=name_of)
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_first_submit_survives_transient_faults(cloud: AzureCloud, kind: FaultKind, call: NthCall) -> None:
-    run_id = run_id_of("once", kind, name_of(call))
-    cloud.endpoint.fault(kind, *call)
+def test_a_first_submit_survives_a_transient_fault_in_each_of_its_calls(cloud: AzureCloud, kind: FaultKind) -> None:
+    run_id = run_id_of("once", kind)
+    reconnect()
+    fault_each(cloud, kind, FIRST_SUBMIT_CALLS)
     run = submitted(run_id)
+    assert_each_struck(cloud, kind, FIRST_SUBMIT_CALLS)
     assert exists(cloud, run_id)
     assert run.status().state == "pending"
     assert [event["type"] for event in events_of(run.folder)].count("submitted") == 1
 
 
-@pytest.mark.parametrize("call", REPEATED_SUBMIT_CALLS, ids=name_of)
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_submit_of_an_unchanged_source_survives_transient_faults(
-    cloud: AzureCloud, kind: FaultKind, call: NthCall
+def test_a_submit_of_an_unchanged_source_survives_a_transient_fault_in_each_of_its_calls(
+    cloud: AzureCloud, kind: FaultKind
 ) -> None:
-    run_id = run_id_of("again", kind, name_of(call))
+    run_id = run_id_of("again", kind)
     submitted(f"{run_id}-first")
     cloud.endpoint.reset()
-    cloud.endpoint.fault(kind, *call)
+    reconnect()
+    fault_each(cloud, kind, REPEATED_SUBMIT_CALLS)
     assert submitted(run_id).status().state == "pending"
+    assert_each_struck(cloud, kind, REPEATED_SUBMIT_CALLS)
     assert exists(cloud, run_id)
     assert ("blob", "PutBlob") not in cloud.endpoint.calls
 
@@ -69,6 +73,7 @@ def test_a_submit_that_fails_for_good_leaves_one_job_or_none_and_status_says_whi
     cloud: AzureCloud, kind: FaultKind, call: NthCall
 ) -> None:
     run_id = run_id_of("ever", kind, name_of(call))
+    reconnect()
     cloud.endpoint.fault(kind, *call, times=ALWAYS)
     if kind == "lost" and call[1] in ("PutCode", "PutJob"):  # the answer is lost for good, and yet it is found
         assert submitted(run_id).status().state == "pending"

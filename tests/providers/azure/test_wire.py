@@ -20,7 +20,7 @@ from cloudtrain.providers.azure.validate import rule_issues
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.samples import client
 from tests.fakes.azure.schema import OFFICIAL_FILE, official_schema, official_violations
-from tests.providers.azure.jobs import ALWAYS, JOB, REPEATED_SUBMIT_CALLS, append_log, forget, submitted
+from tests.providers.azure.jobs import ALWAYS, JOB, REPEATED_SUBMIT_CALLS, append_log, reconnect, submitted
 from tests.support.in_process import call as in_process
 
 STORE = "azureml://datastores/workspaceblobstore/paths"
@@ -50,7 +50,7 @@ def sent(cloud: AzureCloud, operation: str) -> list[dict[str, Any]]:
 
 def put(cloud: AzureCloud, **more: Any) -> tuple[Run, dict[str, Any]]:
     """The run of a submit, and the body that created its job."""
-    forget()
+    reconnect()
     cloud.endpoint.reset()
     run = cloudtrain.submit(cloudtrain.plan(cloudtrain.load({**FULL, **more}), "azure"))
     (body,) = sent(cloud, "PutJob")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.azure.cloud import AzureCloud
-from tests.providers.azure.jobs import ALWAYS, command_line_of
+from tests.providers.azure.jobs import ALWAYS, command_line_of, submitted
 from tests.support.command_line import CommandLine
 
 SUBMIT = ("submit", "--provider", "azure", "--detach")
@@ -102,8 +102,14 @@ def test_a_submit_says_what_is_wrong_and_what_to_do(
     without_noise(result.err)
 
 
-def test_a_successful_submit_prints_only_our_own_messages(cloud: AzureCloud, cli: CommandLine) -> None:
-    result = cli.run(*SUBMIT, "--run-id", "quiet-1")
+@pytest.fixture
+def own_process(cloud: AzureCloud, tmp_path: Path) -> CommandLine:
+    """Commands that import everything themselves."""
+    return command_line_of(cloud, tmp_path, CommandLine)
+
+
+def test_a_successful_submit_prints_only_our_own_messages(own_process: CommandLine) -> None:
+    result = own_process.run(*SUBMIT, "--run-id", "quiet-1")
     assert (result.code, result.out) == (0, "quiet-1\n")
     without_noise(result.err)
     begins = [line.split()[0] for line in result.err.splitlines()]
@@ -119,21 +125,24 @@ def without_sdk(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(tmp_path / "stub")}
 
 
-def test_without_the_sdk_one_is_told_how_to_install_it(cli: CommandLine, without_sdk: dict[str, str]) -> None:
-    result = cli.run(*SUBMIT, **without_sdk)
+def test_without_the_sdk_one_is_told_how_to_install_it(own_process: CommandLine, without_sdk: dict[str, str]) -> None:
+    result = own_process.run(*SUBMIT, **without_sdk)
     assert (result.code, result.out) == (3, "")
     assert "azure-ai-ml is not installed" in result.err
     assert 'pip install "cloudtrain[azure]"' in result.err
-    result = cli.run("list", "--provider", "azure", **without_sdk)
+    result = own_process.run("list", "--provider", "azure", **without_sdk)
     assert result.code == 2
     assert 'pip install "cloudtrain[azure]"' in result.err
 
 
-def test_without_the_sdk_one_can_plan_and_see_what_is_known(cli: CommandLine, without_sdk: dict[str, str]) -> None:
-    assert cli.run(*SUBMIT, "--run-id", "known-1").code == 0
-    assert cli.run("plan", "--provider", "azure", **without_sdk).code == 0
-    assert "known-1  pending" in cli.run("list", **without_sdk).out.replace("   ", "  ")
-    result = cli.run("status", "known-1", **without_sdk)
+def test_without_the_sdk_one_can_plan_and_see_what_is_known(
+    own_process: CommandLine, without_sdk: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(own_process.folder / "job")
+    submitted("known-1", data_dir=str(own_process.data))
+    assert own_process.run("plan", "--provider", "azure", **without_sdk).code == 0
+    assert "known-1  pending" in own_process.run("list", **without_sdk).out.replace("   ", "  ")
+    result = own_process.run("status", "known-1", **without_sdk)
     assert result.code == 2
     assert 'pip install "cloudtrain[azure]"' in result.err
     assert "Traceback" not in result.err
