@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import botocore.loaders
 import pytest
 
 from tests.fakes.aws.cloud import Cloud
@@ -17,6 +19,10 @@ def cloud() -> Iterator[Cloud]:
         yield made
 
 
+create_loader = cache(botocore.loaders.create_loader)
+"""Each new client of boto3 would read the models of its service again."""
+
+
 @pytest.fixture(autouse=True)
 def folder(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from cloudtrain.providers.aws.client import aws
@@ -24,6 +30,7 @@ def folder(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     aws.cache_clear()  # it holds connections to the cloud of another test
     for name, value in cloud.environment().items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr("botocore.loaders.create_loader", create_loader)
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print('never run')\n")

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import cloudtrain
 from cloudtrain.api.run import Run
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
+from tests.support.command_line import CommandLine
+from tests.support.forked_command_line import ForkedCommandLine
 
 JOB = {"name": "faulty", "entrypoint": "train.py", "resources": {"nodes": 2}, "limits": {"max_runtime": "1 h"}}
 TRANSIENT: tuple[FaultKind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
 PERMANENT: tuple[FaultKind, ...] = ("expired", "denied")
 SUBMIT_CALLS = range(3)
 CALLS = [("s3", "PutObject", 1), ("s3", "PutObject", 2), ("sagemaker", "CreateTrainingJob", 1)]
+
+
+def command_line_of(cloud: Cloud, tmp_path: Path) -> CommandLine:
+    """The real command line in the job's folder."""
+    cli = ForkedCommandLine(tmp_path / "workspace", env=cloud.environment())
+    cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
+    return cli
 
 
 def submitted(run_id: str) -> Run:

@@ -13,7 +13,8 @@ from cloudtrain.cli import main
 from cloudtrain.errors import CloudError, RunNotFound
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
-from tests.providers.aws.jobs import JOB, submitted
+from tests.providers.aws.jobs import JOB, TRANSIENT, submitted
+from tests.providers.faults import assert_each_struck, fault_each
 
 
 @pytest.fixture
@@ -130,15 +131,15 @@ def test_a_list_updates_a_run_of_this_machine_that_has_changed(cloud: Cloud, dat
     assert states[run.id] == "succeeded"
 
 
-@pytest.mark.parametrize("call", [("sts", "GetCallerIdentity"), ("sagemaker", "Search")], ids=["who", "search"])
-@pytest.mark.parametrize("kind", ["throttle", "error", "lost", "refused_lost", "slow"])
-def test_a_list_finds_new_jobs_despite_transient_faults(
-    cloud: Cloud, data_dir: str, kind: FaultKind, call: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", TRANSIENT)
+def test_a_list_finds_new_jobs_despite_a_transient_fault_in_each_of_its_calls(
+    cloud: Cloud, data_dir: str, kind: FaultKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = submitted_by_colleague(monkeypatch, f"through-{kind.replace('_', '-')}-{call[0]}")
-    cloud.endpoint.fault(kind, *call)
+    run = submitted_by_colleague(monkeypatch, f"through-{kind.replace('_', '-')}")
+    calls = [("sts", "GetCallerIdentity", 1), ("sagemaker", "Search", 1)]
+    fault_each(cloud.endpoint, kind, calls)
     assert run.id in import_remote_runs("aws", data_dir=data_dir)
-    assert call in cloud.endpoint.calls
+    assert_each_struck(cloud.endpoint, kind, calls)
 
 
 @pytest.mark.parametrize(

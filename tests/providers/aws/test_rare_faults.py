@@ -13,6 +13,7 @@ from cloudtrain.providers.aws.client import ONE_REQUEST_BYTES, AwsClient, aws
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
 from tests.providers.aws.jobs import PERMANENT, TRANSIENT, exists, submitted
+from tests.providers.faults import assert_each_struck, fault_each
 
 PARTS = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
 ALWAYS = 50
@@ -36,14 +37,14 @@ def open_uploads(cloud: Cloud, prefix: str) -> list[Any]:
     return [upload for upload in listed.get("Uploads", []) if upload["Key"].startswith(prefix)]
 
 
-@pytest.mark.parametrize("operation", PARTS)
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_multipart_upload_survives_transient_faults(
-    cloud: Cloud, region: AwsClient, large: Path, kind: FaultKind, operation: str
+def test_a_multipart_upload_survives_a_transient_fault_in_each_of_its_calls(
+    cloud: Cloud, region: AwsClient, large: Path, kind: FaultKind
 ) -> None:
-    key = f"passing/{kind}/{operation}"
-    cloud.endpoint.fault(kind, "s3", operation)
+    key, calls = f"passing/{kind}", [("s3", operation, 1) for operation in PARTS]
+    fault_each(cloud.endpoint, kind, calls)
     assert region.put_once(cloud.bucket, key, large, None, None)
+    assert_each_struck(cloud.endpoint, kind, calls)
     assert cloud.objects(key) == {key: large.read_bytes()}
 
 

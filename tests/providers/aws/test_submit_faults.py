@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from pathlib import Path
@@ -14,8 +13,8 @@ from cloudtrain.api.lookup import find_run
 from cloudtrain.errors import CloudError
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
-from tests.providers.aws.jobs import CALLS, JOB, PERMANENT, SUBMIT_CALLS, TRANSIENT, exists, submitted
-from tests.support.command_line import CommandLine
+from tests.providers.aws.jobs import CALLS, JOB, PERMANENT, SUBMIT_CALLS, TRANSIENT, command_line_of, exists, submitted
+from tests.providers.faults import assert_each_struck, fault_each
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 
@@ -27,12 +26,12 @@ def until_nothing_hangs(cloud: Cloud) -> None:
         time.sleep(0.01)  # the pause between two looks
 
 
-@pytest.mark.parametrize("index", SUBMIT_CALLS)
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_submit_survives_transient_faults(cloud: Cloud, kind: FaultKind, index: int) -> None:
-    run_id = f"once-{kind.replace('_', '-')}-{index}"
-    cloud.endpoint.fault_on_call(index, kind)
+def test_a_submit_survives_a_transient_fault_in_each_of_its_calls(cloud: Cloud, kind: FaultKind) -> None:
+    run_id = f"once-{kind.replace('_', '-')}"
+    fault_each(cloud.endpoint, kind, CALLS)
     run = submitted(run_id)
+    assert_each_struck(cloud.endpoint, kind, CALLS)
     assert exists(cloud, run_id)
     assert run.status().state == "pending"
     assert [event["type"] for event in events_of(run.folder)].count("submitted") == 1
@@ -109,8 +108,7 @@ WORDS = {
 
 @pytest.mark.parametrize("kind", WORDS)
 def test_the_command_line_prints_a_message_and_exits_with_four(cloud: Cloud, tmp_path: Path, kind: FaultKind) -> None:
-    cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
-    cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
+    cli = command_line_of(cloud, tmp_path)
     cloud.endpoint.fault(kind, "sagemaker", "CreateTrainingJob", times=50)
     result = cli.run("submit", "--provider", "aws", "--detach")
     assert result.code == 4
@@ -120,8 +118,7 @@ def test_the_command_line_prints_a_message_and_exits_with_four(cloud: Cloud, tmp
 
 
 def test_no_credentials_a_wrong_region_and_no_network_are_told_apart(cloud: Cloud, tmp_path: Path) -> None:
-    cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
-    cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
+    cli = command_line_of(cloud, tmp_path)
     submit = ("submit", "--provider", "aws", "--detach")
     nothing = cli.run(*submit, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
     assert (nothing.code, "no AWS credentials" in nothing.err, "aws configure" in nothing.err) == (4, True, True)
@@ -139,8 +136,7 @@ def test_no_credentials_a_wrong_region_and_no_network_are_told_apart(cloud: Clou
 def test_a_submit_that_is_killed_at_any_call_leaves_one_job_or_none(
     cloud: Cloud, tmp_path: Path, when: FaultKind, index: int
 ) -> None:
-    cli = CommandLine(tmp_path / "workspace", env=cloud.environment())
-    cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
+    cli = command_line_of(cloud, tmp_path)
     run_id = f"killed-{when.replace('_', '-')}-{index}"
     cloud.endpoint.fault_on_call(index, when)
     client = cli.start("submit", "--provider", "aws", "--detach", "--run-id", run_id)

@@ -12,6 +12,7 @@ from tests.fakes.azure.cloud import IMAGE, AzureCloud
 from tests.fakes.azure.jobs import LOG_CONTAINER
 from tests.fakes.azure.storage import Container
 from tests.fakes.faults import FaultKind
+from tests.providers.faults import NthCall
 from tests.support.command_line import CommandLine
 from tests.support.forked_command_line import ForkedCommandLine
 
@@ -49,8 +50,6 @@ FIRST_SUBMIT_CALLS = [*LOOKUP_CALLS, *UPLOAD_CALLS, *CREATE_CALLS]
 REPEATED_SUBMIT_CALLS = [*LOOKUP_CALLS, ("arm", "GetCode", 1), *CREATE_CALLS]
 """Those of the next one."""
 
-NthCall = tuple[str, str, int]
-
 
 def name_of(call: NthCall) -> str:
     """For the ids of tests."""
@@ -86,17 +85,6 @@ def reconnect() -> None:
     from cloudtrain.providers.azure.client import workspace
 
     workspace.cache_clear()
-
-
-def fault_each(cloud: AzureCloud, kind: FaultKind, calls: list[NthCall]) -> None:
-    """Let each of these calls go wrong once: where it is tried again, that is a call of the same name."""
-    for service, operation, nth in calls:
-        cloud.endpoint.fault(kind, service, operation, nth=nth if kind == "slow" else 2 * nth - 1, seconds=0.05)
-
-
-def assert_each_struck(cloud: AzureCloud, kind: FaultKind, calls: list[NthCall]) -> None:
-    """None of the faults of `fault_each` was left out."""
-    assert sorted(cloud.endpoint.struck) == sorted((kind, (service, operation)) for service, operation, _ in calls)
 
 
 def log_of(cloud: AzureCloud, run_id: str, node: int) -> tuple[Container, str]:

@@ -15,13 +15,12 @@ from tests.providers.azure.jobs import (
     ALWAYS,
     PERMANENT,
     TRANSIENT,
-    assert_each_struck,
-    fault_each,
     name_of,
     reconnect,
     run_id_of,
     submitted,
 )
+from tests.providers.faults import assert_each_struck, fault_each
 
 FETCHING = [
     ("history", "GetDiscovery", 1),
@@ -81,9 +80,9 @@ def test_a_fetch_copies_everything_despite_a_transient_fault_in_each_of_its_call
     cloud: AzureCloud, tmp_path: Path, kind: FaultKind
 ) -> None:
     run = with_results(cloud, run_id_of("fetch", kind))
-    fault_each(cloud, kind, FETCHING)
+    fault_each(cloud.endpoint, kind, FETCHING)
     run.fetch(tmp_path / "result", checkpoints=True)
-    assert_each_struck(cloud, kind, FETCHING)
+    assert_each_struck(cloud.endpoint, kind, FETCHING)
     assert whole(tmp_path / "result")
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
 

@@ -16,13 +16,12 @@ from tests.providers.azure.jobs import (
     ALWAYS,
     TRANSIENT,
     append_outcome,
-    assert_each_struck,
     command_line_of,
-    fault_each,
     reconnect,
     run_id_of,
     submitted,
 )
+from tests.providers.faults import assert_each_struck, fault_each
 from tests.support.limits import HANG_SECONDS
 from tests.support.waiting import eventually
 
@@ -59,10 +58,10 @@ def test_a_stop_reaches_the_job_despite_a_transient_fault_in_each_of_its_calls(
     cloud: AzureCloud, kind: FaultKind
 ) -> None:
     run = running(cloud, run_id_of("stop", kind))
-    fault_each(cloud, kind, STOPPING)
+    fault_each(cloud.endpoint, kind, STOPPING)
     state = run.stop()
     assert (state.state, state.reason) == ("stopped", "stop was asked")
-    assert_each_struck(cloud, kind, STOPPING)
+    assert_each_struck(cloud.endpoint, kind, STOPPING)
     assert [name for name in cloud.blobs(f"cloudtrain/runs/{run.id}/output/") if name.endswith(".cloudtrain-stop")]
 
 

@@ -18,15 +18,13 @@ from tests.providers.azure.jobs import (
     PERMANENT,
     REPEATED_SUBMIT_CALLS,
     TRANSIENT,
-    NthCall,
-    assert_each_struck,
     exists,
-    fault_each,
     name_of,
     reconnect,
     run_id_of,
     submitted,
 )
+from tests.providers.faults import NthCall, assert_each_struck, fault_each
 from tests.support.events import events_of
 
 
@@ -44,9 +42,9 @@ def test_these_are_the_calls_of_a_submit(cloud: AzureCloud) -> None:
 def test_a_first_submit_survives_a_transient_fault_in_each_of_its_calls(cloud: AzureCloud, kind: FaultKind) -> None:
     run_id = run_id_of("once", kind)
     reconnect()
-    fault_each(cloud, kind, FIRST_SUBMIT_CALLS)
+    fault_each(cloud.endpoint, kind, FIRST_SUBMIT_CALLS)
     run = submitted(run_id)
-    assert_each_struck(cloud, kind, FIRST_SUBMIT_CALLS)
+    assert_each_struck(cloud.endpoint, kind, FIRST_SUBMIT_CALLS)
     assert exists(cloud, run_id)
     assert run.status().state == "pending"
     assert [event["type"] for event in events_of(run.folder)].count("submitted") == 1
@@ -60,9 +58,9 @@ def test_a_submit_of_an_unchanged_source_survives_a_transient_fault_in_each_of_i
     submitted(f"{run_id}-first")
     cloud.endpoint.reset()
     reconnect()
-    fault_each(cloud, kind, REPEATED_SUBMIT_CALLS)
+    fault_each(cloud.endpoint, kind, REPEATED_SUBMIT_CALLS)
     assert submitted(run_id).status().state == "pending"
-    assert_each_struck(cloud, kind, REPEATED_SUBMIT_CALLS)
+    assert_each_struck(cloud.endpoint, kind, REPEATED_SUBMIT_CALLS)
     assert exists(cloud, run_id)
     assert ("blob", "PutBlob") not in cloud.endpoint.calls
 

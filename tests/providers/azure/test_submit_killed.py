@@ -10,7 +10,8 @@ import pytest
 
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
-from tests.providers.azure.jobs import FIRST_SUBMIT_CALLS, NthCall, command_line_of, exists, name_of, run_id_of
+from tests.providers.azure.jobs import FIRST_SUBMIT_CALLS, command_line_of, exists, name_of, run_id_of
+from tests.providers.faults import NthCall
 from tests.support.in_process import call as in_process
 from tests.support.waiting import eventually
 
