@@ -26,8 +26,8 @@ def command_line_of(cloud: Cloud, tmp_path: Path) -> CommandLine:
     return cli
 
 
-def submitted(run_id: str) -> Run:
-    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load(JOB), "aws", run_id=run_id))
+def submitted(run_id: str, data_dir: str | None = None) -> Run:
+    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load(JOB), "aws", run_id=run_id, data_dir=data_dir))
 
 
 def exists(cloud: Cloud, run_id: str) -> bool:

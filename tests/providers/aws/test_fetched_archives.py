@@ -8,10 +8,23 @@ from types import SimpleNamespace
 
 import pytest
 
+from cloudtrain.api.lookup import find_run
+from cloudtrain.api.run import Run
 from cloudtrain.errors import StorageError
 from tests.fakes.aws.cloud import Cloud
 from tests.providers.aws.archives import DAMAGED, HOSTILE, LEFT_BUT_THE_REST_ARRIVES, LINK, WHOLE, Kept, entry, packed
-from tests.providers.aws.jobs import submitted
+from tests.providers.aws.jobs import exists, submitted
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def run(cloud: Cloud, data_dir: str) -> Run:
+    """One run for all archives: a fetch leaves it as it is."""
+    return find_run("left-1", data_dir=data_dir) if exists(cloud, "left-1") else submitted("left-1", data_dir)
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -23,8 +36,9 @@ def content(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", LEFT_BUT_THE_REST_ARRIVES, ids=lambda case: case.name)
-def test_one_unusual_entry_does_not_keep_the_rest_from_being_fetched(cloud: Cloud, tmp_path: Path, case: Kept) -> None:
-    run = submitted("odd-" + case.name.lower().replace(" ", "-").replace(",", ""))
+def test_one_unusual_entry_does_not_keep_the_rest_from_being_fetched(
+    cloud: Cloud, run: Run, tmp_path: Path, case: Kept
+) -> None:
     archive = packed(entry("good", text="fine"), *case.entries, entry("last", text="too"))
     cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", archive)
     notes: list[str] = []
@@ -38,8 +52,9 @@ def test_one_unusual_entry_does_not_keep_the_rest_from_being_fetched(cloud: Clou
 
 
 @pytest.mark.parametrize("name", [*DAMAGED, *HOSTILE])
-def test_a_damaged_or_hostile_archive_is_refused_and_leaves_nothing(cloud: Cloud, tmp_path: Path, name: str) -> None:
-    run = submitted("bad-" + name.replace(" ", "-"))
+def test_a_damaged_or_hostile_archive_is_refused_and_leaves_nothing(
+    cloud: Cloud, run: Run, tmp_path: Path, name: str
+) -> None:
     cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", (DAMAGED | HOSTILE)[name])
     with pytest.raises(StorageError, match=r"the archive is damaged or hostile: .") as caught:
         run.fetch(tmp_path / "deep" / "result")
@@ -49,9 +64,8 @@ def test_a_damaged_or_hostile_archive_is_refused_and_leaves_nothing(cloud: Cloud
 
 
 def test_an_archive_that_the_disk_cannot_take_is_refused_before_it_is_full(
-    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cloud: Cloud, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = submitted("too-large")
     cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", WHOLE)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=8000))
     with pytest.raises(StorageError, match=r"more than the 8.0 kB free here") as caught:
@@ -60,8 +74,7 @@ def test_an_archive_that_the_disk_cannot_take_is_refused_before_it_is_full(
     assert list((tmp_path / "deep").iterdir()) == []
 
 
-def test_a_run_whose_files_all_were_left_out_says_which(cloud: Cloud, tmp_path: Path) -> None:
-    run = submitted("only-links")
+def test_a_run_whose_files_all_were_left_out_says_which(cloud: Cloud, run: Run, tmp_path: Path) -> None:
     cloud.put(f"cloudtrain/runs/{run.id}/output/model.tar.gz", packed(entry("best", LINK, "/opt/ml/checkpoints/7")))
     with pytest.raises(StorageError) as caught:
         run.fetch(tmp_path / "result")

@@ -16,8 +16,8 @@ from tests.providers.azure.jobs import TRANSIENT, append_log, log_of, run_id_of,
 from tests.support.events import events_of
 from tests.support.limits import HANG_SECONDS
 
-MANY = 9
-"""As many calls at least read three parts of the logs of two nodes."""
+READS, MANY = 9, 100
+"""How many calls at least read three parts of the logs of two nodes, and more than anybody makes for it."""
 
 
 def event_of(number: int) -> str:
@@ -36,7 +36,7 @@ def test_log_lines_and_events_are_read_once_although_every_call_goes_wrong_once(
 ) -> None:
     run = submitted(run_id_of("lines", kind))
     cloud.endpoint.reset()
-    for nth in range(1, 1 + 2 * MANY, 2):  # the call between two faults is the second try
+    for nth in range(1, MANY, 1 if kind == "slow" else 2):  # the call between two faults is the second try
         cloud.endpoint.fault(kind, nth=nth, seconds=0.05)
     updates = run.watch()
     printed: list[str] = []
@@ -51,8 +51,8 @@ def test_log_lines_and_events_are_read_once_although_every_call_goes_wrong_once(
     assert texts(run, 0) == ["zero 0", "loss 0", "zero 1", "loss 1", "zero 2", "loss 2"]
     assert texts(run, 1) == ["one 0", "one 1", "one 2"]
     struck = [call for _, call in cloud.endpoint.struck]
-    assert len(struck) >= len(cloud.endpoint.calls) // 2 >= MANY
-    assert set(struck) == {("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "GetBlob")}
+    assert len(struck) >= READS
+    assert set(struck) >= {("history", "GetRunDetails"), ("blob", "HeadBlob"), ("blob", "GetBlob")}
 
 
 def test_a_reader_killed_between_line_and_event_duplicates_nothing(cloud: AzureCloud) -> None:
