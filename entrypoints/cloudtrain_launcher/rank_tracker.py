@@ -61,6 +61,10 @@ class RankTracker:
         """The local ranks that have started and not ended well -> their process ids."""
         return {local: pid for local, pid in self._pids.items() if pid and self._ranks[local] not in self.finished}
 
+    def have_all_ended(self) -> bool:
+        """Whether all ranks of this node have ended with exit code 0."""
+        return len(self.finished) == self._job.processes
+
     def rank_of(self, local_rank: int) -> int:
         """The rank of a local rank; -1 if it has not started."""
         return self._ranks.get(local_rank, -1)

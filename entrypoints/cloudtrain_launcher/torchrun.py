@@ -22,6 +22,9 @@ from cloudtrain_launcher.streams import Streams
 JOIN_TIMEOUT_SECONDS = 900
 """How long nodes wait for each other at the rendezvous: they pull the image at different speeds."""
 
+_WAIT_FOR_PEERS_SECONDS = 2.0
+"""How long torchrun may go on after a stop when its ranks have ended well."""
+
 NOT_STARTED = 143
 """The exit code if a stop came before torchrun was started: what a process returns that SIGTERM ended."""
 
@@ -58,6 +61,7 @@ def run_torchrun(
     grace_seconds = job.grace_seconds - min(2, job.grace_seconds / 5)
     hang = HangWatch(job, ranks, scratch, lambda text: log(context.node_rank, text))
     terminated = killed = False
+    idle_since = 0.0
     while torchrun.poll() is None:
         if stop.is_requested() and not terminated:  # only once: a second SIGTERM would interrupt torchrun's own stop
             terminated = True
@@ -66,7 +70,11 @@ def run_torchrun(
         _report_failures(ranks, streams, stop)
         if not stop.reason:
             hang.check(streams.last_output)
-        if stop.reason and time.monotonic() > stop.requested_monotonic + grace_seconds:
+        # torchrun then waits for those of other nodes, which may be gone, where no SIGTERM interrupts it.
+        idle_since = (idle_since or time.monotonic()) if terminated and ranks.have_all_ended() else 0.0
+        if idle_since and time.monotonic() > idle_since + _WAIT_FOR_PEERS_SECONDS:
+            torchrun.kill()
+        elif stop.reason and time.monotonic() > stop.requested_monotonic + grace_seconds:
             killed = True
             torchrun.kill()  # its ranks end with it: see set_parent_death_signal
     streams.drain()
