@@ -137,6 +137,30 @@ def test_a_program_that_saves_and_exits_on_sigterm_counts_as_stopped(tmp_path: P
     assert "Traceback" not in output
 
 
+@pytest.mark.torchrun
+def test_a_node_whose_ranks_have_ended_stops_at_once_whatever_its_peers_do(tmp_path: Path) -> None:
+    script = "import os, time\nif os.environ['RANK'] == '1':\n    time.sleep(600)\n"
+    port = free_port()
+    first, second = (
+        start(tmp_path / str(node), script, node=node, port=port, nodes=2, grace_seconds=240) for node in (0, 1)
+    )
+    try:
+        assert first.stdout is not None
+        output = ""
+        for line in first.stdout:
+            output += line
+            if '"type":"rank_ended"' in line:
+                break
+        first.send_signal(signal.SIGTERM)
+        output += finish(first)
+    finally:
+        os.killpg(second.pid, signal.SIGKILL)
+        second.communicate(timeout=HANG_SECONDS)
+    end = events(output)[-1]
+    assert (end["outcome"], end["forced"]) == ("stopped", False), output
+    assert end["seconds"] < 120, "half of the grace period"
+
+
 def test_too_few_gpus_are_refused_before_torchrun_starts(tmp_path: Path) -> None:
     process = start(tmp_path, "print('never')", gpus=64)
     text = finish(process)
