@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -45,20 +46,17 @@ def document(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def start(
-    folder: Path, script: str, *, new_process: bool = False, node: int = 0, port: int = 0, **changes: Any
-) -> Launcher:
-    """Start the launcher of a node: as a fork, which has imported torch, or as a new process."""
-    folder.mkdir(exist_ok=True)
+def start(folder: Path, script: str, *, new_process: bool = False, **changes: Any) -> Launcher:
+    """Start a launcher: as a fork, which has imported torch, or as a new process."""
     (folder / "train.py").write_text(script)
     (folder / "job.json").write_text(json.dumps(document(**changes)))
     env = {key: value for key, value in os.environ.items() if not key.startswith(("CLOUDTRAIN_", "PET_"))}
     env |= {
         "CLOUDTRAIN_JOB_FILE": str(folder / "job.json"),
-        "CLOUDTRAIN_NODE_RANK": str(node),
+        "CLOUDTRAIN_NODE_RANK": "0",
         "CLOUDTRAIN_NODES": str(changes.get("nodes", 1)),
         "CLOUDTRAIN_MASTER_ADDR": "127.0.0.1",
-        "CLOUDTRAIN_MASTER_PORT": str(port or free_port()),
+        "CLOUDTRAIN_MASTER_PORT": str(free_port()),
         "CLOUDTRAIN_OUTPUT_DIR": str(folder / "output"),
         "CLOUDTRAIN_MODEL_DIR": str(folder / "model"),
         "CLOUDTRAIN_CHECKPOINT_DIR": str(folder / "checkpoints"),
@@ -137,28 +135,42 @@ def test_a_program_that_saves_and_exits_on_sigterm_counts_as_stopped(tmp_path: P
     assert "Traceback" not in output
 
 
-@pytest.mark.torchrun
-def test_a_node_whose_ranks_have_ended_stops_at_once_whatever_its_peers_do(tmp_path: Path) -> None:
-    script = "import os, time\nif os.environ['RANK'] == '1':\n    time.sleep(600)\n"
-    port = free_port()
-    first, second = (
-        start(tmp_path / str(node), script, node=node, port=port, nodes=2, grace_seconds=240) for node in (0, 1)
-    )
-    try:
-        assert first.stdout is not None
-        output = ""
-        for line in first.stdout:
-            output += line
-            if '"type":"rank_ended"' in line:
-                break
-        first.send_signal(signal.SIGTERM)
-        output += finish(first)
-    finally:
-        os.killpg(second.pid, signal.SIGKILL)
-        second.communicate(timeout=HANG_SECONDS)
+BARRIER = """
+import os, signal, sys, time
+from pathlib import Path
+entrypoints = Path(__file__).parents[1]
+sys.path[:0] = [str(entrypoints), str(entrypoints / "job")]
+from cloudtrain_job import emit_event, set_output
+from cloudtrain_launcher.events import RankEnded, RankStarted
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+set_output(1, os.environ["CLOUDTRAIN_STREAM_KEY"])
+emit_event(RankStarted(rank=0, local_rank=0, attempt=0, pid=os.getpid()))
+emit_event(RankEnded(rank=0, exitcode=0))
+time.sleep(600)
+"""
+"""In torchrun's place: its ranks have ended, and it waits for those of another node, where no SIGTERM arrives."""
+
+
+def test_a_stopped_node_whose_ranks_have_ended_does_not_wait_for_its_peers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "entrypoints"
+    shutil.copytree(ENTRYPOINTS, copy)
+    (copy / "cloudtrain_launcher" / "agent.py").write_text(BARRIER)
+    monkeypatch.setattr("tests.entrypoints.test_launcher.ENTRYPOINTS", copy)
+    process = start(tmp_path, "", new_process=True, grace_seconds=600)
+    assert process.stdout is not None
+    output = ""
+    for line in process.stdout:
+        output += line
+        if '"type":"rank_ended"' in line:
+            break
+    process.send_signal(signal.SIGTERM)
+    output += finish(process)
     end = events(output)[-1]
-    assert (end["outcome"], end["forced"]) == ("stopped", False), output
-    assert end["seconds"] < 120, "half of the grace period"
+    assert (end["type"], end["outcome"], end["forced"]) == ("node_ended", "stopped", False), output
+    assert end["seconds"] < 300, "half of the grace period"
 
 
 def test_too_few_gpus_are_refused_before_torchrun_starts(tmp_path: Path) -> None:
