@@ -56,6 +56,16 @@ class ForkedProcess:
             self.returncode = _ask(wait=self.pid)
         return self.returncode
 
+    def wait(self, timeout: float = HANG_SECONDS) -> int:
+        """Wait for its end; its exit code."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                self.send_signal(signal.SIGKILL)
+                raise TimeoutError(f"process {self.pid} has not ended after {timeout} s")
+            time.sleep(0.01)  # the polling interval
+        return code
+
     def send_signal(self, number: int) -> None:
         """Unless it has ended."""
         if self.poll() is None:
@@ -63,12 +73,7 @@ class ForkedProcess:
 
     def communicate(self, timeout: float = HANG_SECONDS) -> tuple[str, str]:
         """Wait for its end; what it has printed to both streams."""
-        deadline = time.monotonic() + timeout
-        while self.poll() is None:
-            if time.monotonic() > deadline:
-                self.send_signal(signal.SIGKILL)
-                raise TimeoutError(f"process {self.pid} has not ended after {timeout} s")
-            time.sleep(0.01)  # the polling interval
+        self.wait(timeout)
         out, err = (path.read_text() for path in self._streams)
         return out, err
 
