@@ -28,7 +28,10 @@ class CommandLine:
     env: dict[str, str] = field(default_factory=dict)
     """Further environment variables of every command."""
     modules: tuple[str, ...] = ()
-    """What commands here import that takes long, such as the SDK of a cloud: imported once for all of them."""
+    """What commands here import that takes long, such as the SDK of a cloud: imported once for all of them.
+
+    A module of `tests/support` is named without its folder.
+    """
     started: list[Command] = field(default_factory=list)
     events_read: dict[str, tuple[list[dict[str, Any]], int]] = field(default_factory=dict)
     """By run: its events that were read, and where in the file the next ones begin."""

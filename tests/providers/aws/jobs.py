@@ -10,7 +10,6 @@ from cloudtrain.api.run import Run
 from tests.fakes.aws.cloud import Cloud
 from tests.fakes.faults import FaultKind
 from tests.support.command_line import CommandLine
-from tests.support.forked_command_line import ForkedCommandLine
 
 JOB = {"name": "faulty", "entrypoint": "train.py", "resources": {"nodes": 2}, "limits": {"max_runtime": "1 h"}}
 TRANSIENT: tuple[FaultKind, ...] = ("throttle", "error", "lost", "refused_lost", "slow")
@@ -21,7 +20,7 @@ CALLS = [("s3", "PutObject", 1), ("s3", "PutObject", 2), ("sagemaker", "CreateTr
 
 def command_line_of(cloud: Cloud, tmp_path: Path) -> CommandLine:
     """The real command line in the job's folder."""
-    cli = ForkedCommandLine(tmp_path / "workspace", env=cloud.environment())
+    cli = CommandLine(tmp_path / "workspace", env=cloud.environment(), modules=("warm_sdks",))
     cli.write(job_yaml=json.dumps(JOB), train_py="print('never run')\n")
     return cli
 

@@ -14,7 +14,6 @@ from tests.fakes.azure.storage import Container
 from tests.fakes.faults import FaultKind
 from tests.providers.faults import NthCall
 from tests.support.command_line import CommandLine
-from tests.support.forked_command_line import ForkedCommandLine
 
 JOB: dict[str, Any] = {
     "name": "faulty",
@@ -111,8 +110,8 @@ def append_outcome(cloud: AzureCloud, run_id: str, node: int, outcome: str, **mo
     append_log(cloud, run_id, node, f"::cloudtrain:: {json.dumps(event)}")
 
 
-def command_line_of(cloud: AzureCloud, tmp_path: Path, kind: type[CommandLine] = ForkedCommandLine) -> CommandLine:
+def command_line_of(cloud: AzureCloud, tmp_path: Path, modules: tuple[str, ...] = ("warm_sdks",)) -> CommandLine:
     """The real command line in the job's folder."""
-    cli = kind(tmp_path / "workspace", env=cloud.environment())
+    cli = CommandLine(tmp_path / "workspace", env=cloud.environment(), modules=modules)
     cli.write(job_yaml=json.dumps(JOB), train_py=f"print('never run', {str(tmp_path)!r})\n")
     return cli

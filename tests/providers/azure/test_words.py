@@ -105,7 +105,7 @@ def test_a_submit_says_what_is_wrong_and_what_to_do(
 @pytest.fixture
 def own_process(cloud: AzureCloud, tmp_path: Path) -> CommandLine:
     """Commands that import everything themselves."""
-    return command_line_of(cloud, tmp_path, CommandLine)
+    return command_line_of(cloud, tmp_path, modules=())
 
 
 def test_a_successful_submit_prints_only_our_own_messages(own_process: CommandLine) -> None:
