@@ -17,10 +17,10 @@ def dlc_image(version: str, region: str, gpu: bool) -> str | None:
     """The address of a version (`2.10` or `2.10.0`) in a region, for GPU or CPU machines; None when there is none."""
     for row in _table("dlc"):
         if version in (row["version"], row["version"].rpartition(".")[0]):
-            place = next((place for place in _table("dlc_accounts") if place["region"] == region), None)
-            if place is None or region in row["without"].split():
+            account = next((account for account in _table("dlc_accounts") if account["region"] == region), None)
+            if account is None or region in row["without"].split():
                 return None
-            registry = f"{place['account']}.dkr.ecr.{region}.{place['domain']}"
+            registry = f"{account['account']}.dkr.ecr.{region}.{account['domain']}"
             return f"{registry}/pytorch-training:{row['version']}-{'gpu' if gpu else 'cpu'}-{row['python']}"
     return None
 

@@ -158,21 +158,21 @@ def read_secrets(value: Any) -> Mapping[str, Mapping[str, str]]:
         if not isinstance(sources, dict):
             raise FieldError("expected a mapping from provider to where the secret is kept", _NO_SECRETS)
         pairs = {provider: (provider, place) for provider, place in sources.items()}
-        return _each(pairs, _secret_place)
+        return _each(pairs, _secret_address)
 
     if not isinstance(value, dict):
         raise FieldError("expected a mapping (NAME: where it is kept)", _NO_SECRETS)
     return _each(value, read, _variable)
 
 
-def _secret_place(pair: tuple[str, Any]) -> str:
-    provider, place = _provider(pair[0]), pair[1]
-    store, _, name = place.partition(":") if isinstance(place, str) else ("", "", "")
+def _secret_address(pair: tuple[str, Any]) -> str:
+    provider, address = _provider(pair[0]), pair[1]
+    store, _, name = address.partition(":") if isinstance(address, str) else ("", "", "")
     stores = declaration_of(provider).secret_stores
     if store not in stores or not name.strip() or "\0" in name:
         forms = " or ".join(f"'{store}:{form}'" for store, form in stores.items())
         raise FieldError(f"expected {forms}", _NO_SECRETS)
-    return str(place)
+    return str(address)
 
 
 def read_tags(value: Any) -> Mapping[str, str]:
@@ -238,7 +238,7 @@ def read_inputs(value: Any) -> Mapping[str, Input]:
 
 def _input(value: Any) -> Input:
     if isinstance(value, (str, Input)):
-        return value if isinstance(value, Input) else Input({"*": _place(value)})
+        return value if isinstance(value, Input) else Input({"*": _uri(value)})
     rest = dict(expect(value, dict, "a URI, a path, or a mapping"))
     mode = rest.pop("mode", "copy")
     if mode not in ("copy", "stream"):
@@ -250,26 +250,24 @@ def _input(value: Any) -> Input:
         raise FieldError(f"expected one of {', '.join(INPUT_TYPES)}, got {kind_of(kind)}{near}", at=("type",))
     if not rest:
         raise FieldError("has no URI", "write uri: …, or one URI per provider")
-    places = _each(rest, _place, lambda k: k if k == "uri" else _provider(k))
-    slashed = next((place for place in places.values() if place.endswith("/")), None)
+    uris = _each(rest, _uri, lambda k: k if k == "uri" else _provider(k))
+    slashed = next((uri for uri in uris.values() if uri.endswith("/")), None)
     if kind == "file" and slashed:
         raise FieldError(f"{slashed} ends in a slash, as no file does", "type: folder", at=("type",))
-    return Input({"*" if key == "uri" else key: place for key, place in places.items()}, mode, kind)
+    return Input({"*" if key == "uri" else key: uri for key, uri in uris.items()}, mode, kind)
 
 
-def _place(value: Any) -> str:
-    place = read_text(expect(value, str, "a URI or a path"))
-    if not place.strip():
+def _uri(value: Any) -> str:
+    uri = read_text(expect(value, str, "a URI or a path"))
+    if not uri.strip():
         raise FieldError("has no URI", "an address such as s3://bucket/data/, or a folder such as ./data")
-    if "://" not in place:
-        _refuse_long(place)
+    if "://" not in uri:
+        _refuse_long(uri)
     try:
-        Path(place).expanduser()
+        Path(uri).expanduser()
     except RuntimeError:
-        raise FieldError(
-            f"there is no such user: {kind_of(place)}", "write ./~name for a folder of that name"
-        ) from None
-    return place
+        raise FieldError(f"there is no such user: {kind_of(uri)}", "write ./~name for a folder of that name") from None
+    return uri
 
 
 def _refuse_long(path: str) -> None:

@@ -53,7 +53,7 @@ def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     """
     spec, config = plan.spec, plan.target.config_as(AwsConfig)
     aws, limits, bucket = section_of(plan), spec.limits, config.bucket
-    place, address = run_uri(bucket, plan.run_id), image.address if image else plan.target.image_address
+    base, address = run_uri(bucket, plan.run_id), image.address if image else plan.target.image_address
     body: dict[str, Any] = {
         "TrainingJobName": plan.run_id,
         "RoleArn": config.role,
@@ -64,14 +64,14 @@ def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
             "ContainerArguments": [f"input/data/{SOURCE}/{ARCHIVE}", "code"],
             **_metrics(plan),
         },
-        "InputDataConfig": _channels(plan, place),
+        "InputDataConfig": _channels(plan, base),
         "OutputDataConfig": {
             "S3OutputPath": f"s3://{bucket}/{PREFIX}/runs",
             **({"KmsKeyId": config.kms_key} if config.kms_key else {}),
         },
         "ResourceConfig": _resources(plan),
         "StoppingCondition": _stopping(plan),
-        "CheckpointConfig": {"S3Uri": _checkpoints(plan, place), "LocalPath": f"{ROOT}/checkpoints"},
+        "CheckpointConfig": {"S3Uri": _checkpoints(plan, base), "LocalPath": f"{ROOT}/checkpoints"},
         "Environment": {**spec.env, "CLOUDTRAIN_PLATFORM": "sagemaker"},
         "Tags": [{"Key": key, "Value": value} for key, value in tags(plan, address).items()],
     }
@@ -88,7 +88,7 @@ def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
     if aws.tensorboard:
         body["TensorBoardOutputConfig"] = {
             "LocalPath": f"{ROOT}/output/data/tensorboard",  # CLOUDTRAIN_TENSORBOARD_DIR in the job
-            "S3OutputPath": f"{place}/tensorboard",
+            "S3OutputPath": f"{base}/tensorboard",
         }
     if aws.remote_debug:
         body["RemoteDebugConfig"] = {"EnableRemoteDebug": True}
@@ -137,11 +137,11 @@ def _of_first_rank(pattern: str) -> str:
     return r"\[rank 0\] " + (pattern[1:] if pattern.startswith("^") else f".*?{pattern}")
 
 
-def _channels(plan: Plan, place: str) -> list[dict[str, Any]]:
+def _channels(plan: Plan, base: str) -> list[dict[str, Any]]:
     bucket = plan.target.config_as(AwsConfig).bucket
     ours = {
         SOURCE: source_uri(bucket, plan.context.source.digest),
-        JOB: f"{place}/job/{json_digest(job_of(plan).to_json())[:16]}/",
+        JOB: f"{base}/job/{json_digest(job_of(plan).to_json())[:16]}/",
     }
     found = [_channel(name, uri, "File") for name, uri in ours.items()]
     for name, item in plan.spec.inputs.items():
@@ -149,14 +149,14 @@ def _channels(plan: Plan, place: str) -> list[dict[str, Any]]:
     earlier = plan.context.resume_from
     if earlier and plan.is_rehearsal:  # in S3 it would be beside this run's own
         earlier = f"{run_uri(bucket, plan.context.resume_run)}/checkpoints"
-    if earlier and as_folder(earlier) != _checkpoints(plan, place):
+    if earlier and as_folder(earlier) != _checkpoints(plan, base):
         found.append(_channel(RESUME, as_folder(earlier), "File"))
     return found
 
 
-def _checkpoints(plan: Plan, place: str) -> str:
+def _checkpoints(plan: Plan, base: str) -> str:
     # The slash at the end keeps run-1 from restoring what run-10 has saved.
-    return as_folder(plan.spec.checkpoints.uri or f"{place}/checkpoints")
+    return as_folder(plan.spec.checkpoints.uri or f"{base}/checkpoints")
 
 
 _MODES = {"copy": "File", "stream": "FastFile"}
@@ -174,13 +174,13 @@ def _channel(name: str, uri: str, mode: str) -> dict[str, Any]:
 
 def input_uri(item: Input, provider: str) -> str:
     """The S3 URI of an input. A folder's ends in a slash: S3 would match longer names with the same prefix too."""
-    place = item.on(provider) or ""
-    return place if single_file(item, place) else as_folder(place)
+    uri = item.on(provider) or ""
+    return uri if single_file(item, uri) else as_folder(uri)
 
 
-def single_file(item: Input, place: str) -> dict[str, str]:
+def single_file(item: Input, uri: str) -> dict[str, str]:
     """`{"file": NAME}` if an input is a single object, empty if it is a folder."""
-    name = input_file(item, uri_parts(place)[1])
+    name = input_file(item, uri_parts(uri)[1])
     return {"file": name} if name else {}
 
 

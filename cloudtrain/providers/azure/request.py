@@ -170,10 +170,10 @@ def _command(inputs: list[str]) -> str:
 def _inputs(plan: Plan) -> dict[str, Any]:
     found = {}
     for name, item in plan.spec.inputs.items():
-        place = input_uri(item, plan)
-        single = input_file(item, place) if is_address(place) else name in plan.context.local_files
+        uri = input_uri(item, plan)
+        single = input_file(item, uri) if is_address(uri) else name in plan.context.local_files
         kind = _TYPES[item.type or ("file" if single else "folder")]
-        found[input_name(name)] = {"type": kind, "path": place, "mode": _MODES[item.mode]}
+        found[input_name(name)] = {"type": kind, "path": uri, "mode": _MODES[item.mode]}
     earlier = plan.context.resume_from
     if earlier and plan.is_rehearsal:  # in a datastore it would be beside this run's own
         earlier = f"{run_uri(plan.target.config_as(AzureConfig).datastore, plan.context.resume_run)}/checkpoints"
@@ -183,14 +183,14 @@ def _inputs(plan: Plan) -> dict[str, Any]:
 
 
 def _outputs(plan: Plan) -> dict[str, Any]:
-    place = run_uri(plan.target.config_as(AzureConfig).datastore, plan.run_id)
-    paths = {name: f"{place}/{name}/" for name in OUTPUTS} | {"checkpoints": _checkpoints(plan)}
+    uri = run_uri(plan.target.config_as(AzureConfig).datastore, plan.run_id)
+    paths = {name: f"{uri}/{name}/" for name in OUTPUTS} | {"checkpoints": _checkpoints(plan)}
     return {name: {"type": "uri_folder", "path": path, "mode": "rw_mount"} for name, path in paths.items()}
 
 
 def _checkpoints(plan: Plan) -> str:
-    place = run_uri(plan.target.config_as(AzureConfig).datastore, plan.run_id)
-    return as_folder(plan.spec.checkpoints.uri or f"{place}/checkpoints")
+    uri = run_uri(plan.target.config_as(AzureConfig).datastore, plan.run_id)
+    return as_folder(plan.spec.checkpoints.uri or f"{uri}/checkpoints")
 
 
 def _properties(plan: Plan) -> dict[str, str]:
