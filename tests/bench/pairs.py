@@ -19,8 +19,8 @@ class Comparison:
 
     what: str
     reference: str
-    bars: Mapping[str, float]
-    """The bar for the ratio, by `wall` and `cpu`; what has no bar is only shown."""
+    bars: Mapping[str, float | None]
+    """The bar for the ratio, by `wall` and `cpu`; None where it is only shown."""
     ours: list[Cost] = field(default_factory=list)
     theirs: list[Cost] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
@@ -39,8 +39,8 @@ class Comparison:
                 "quartiles": [low, high],
                 "ours_seconds": statistics.median(getattr(cost, kind) for cost in self.ours),
                 "reference_seconds": statistics.median(getattr(cost, kind) for cost in self.theirs),
-                "bar": self.bars.get(kind),
-                "met": middle <= self.bars[kind],
+                "bar": self.bars[kind],
+                "met": self._is_met(kind, middle),
             }
         return {**figures, **self.notes}
 
@@ -55,11 +55,14 @@ class Comparison:
                 continue
             low, middle, high = quartiles(self.ratios(kind))
             ours, theirs = (statistics.median(getattr(c, kind) for c in costs) for costs in (self.ours, self.theirs))
-            verdict = "met" if middle <= self.bars[kind] else "missed"
-            cells.append(
-                f"{middle:.2f} [{low:.2f}-{high:.2f}], bar {self.bars[kind]:.2f} {verdict} ({ours:.3f}/{theirs:.3f} s)"
-            )
+            bar, verdict = self.bars[kind], "met" if self._is_met(kind, middle) else "missed"
+            shown = "" if bar is None else f", bar {bar:.2f} {verdict}"
+            cells.append(f"{middle:.2f} [{low:.2f}-{high:.2f}]{shown} ({ours:.3f}/{theirs:.3f} s)")
         return f"| {self.what} | {self.reference} | {cells[0]} | {cells[1]} | {self._notes()} |"
+
+    def _is_met(self, kind: str, ratio: float) -> bool | None:
+        bar = self.bars[kind]
+        return None if bar is None else ratio <= bar
 
     def _notes(self) -> str:
         return ", ".join([f"{len(self.ours)} rounds", *(f"{key} {value}" for key, value in self.notes.items())])
