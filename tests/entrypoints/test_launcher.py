@@ -83,6 +83,17 @@ def events(text: str) -> list[dict[str, Any]]:
     return [json.loads(line[len(marker) :]) for line in text.splitlines() if line.startswith(marker)]
 
 
+def output_until(process: Launcher, text: str) -> str:
+    """The output up to the first line with the text, or all of it."""
+    assert process.stdout is not None
+    output = ""
+    for line in process.stdout:
+        output += line
+        if text in line:
+            break
+    return output
+
+
 def finish(process: Launcher) -> str:
     try:
         return process.communicate(timeout=HANG_SECONDS)[0]
@@ -122,12 +133,7 @@ def test_a_program_that_saves_and_exits_on_sigterm_counts_as_stopped(tmp_path: P
         "signal.signal(signal.SIGTERM, leave)\nemit('ready')\ntime.sleep(600)\n"
     )
     process = start(tmp_path, script, new_process=True)
-    assert process.stdout is not None
-    output = ""
-    for line in process.stdout:
-        output += line
-        if '"type":"ready"' in line:
-            break
+    output = output_until(process, '"type":"ready"')
     process.send_signal(signal.SIGTERM)
     output += finish(process)
     assert process.returncode == 5
@@ -160,12 +166,7 @@ def test_a_stopped_node_whose_ranks_have_ended_does_not_wait_for_its_peers(
     (copy / "cloudtrain_launcher" / "agent.py").write_text(BARRIER)
     monkeypatch.setattr("tests.entrypoints.test_launcher.ENTRYPOINTS", copy)
     process = start(tmp_path, "", new_process=True, grace_seconds=600)
-    assert process.stdout is not None
-    output = ""
-    for line in process.stdout:
-        output += line
-        if '"type":"rank_ended"' in line:
-            break
+    output = output_until(process, '"type":"rank_ended"')
     process.send_signal(signal.SIGTERM)
     output += finish(process)
     end = events(output)[-1]
