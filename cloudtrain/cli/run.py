@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from cloudtrain.api.fetched import fetched_files
-from cloudtrain.api.run import MAX_LISTED
+from cloudtrain.api.run import MAX_LISTED, Run
 from cloudtrain.cli.chosen_run import chosen_run
 from cloudtrain.cli.follow import ProgressDisplay, follow
 from cloudtrain.cli.options import (
@@ -155,16 +155,24 @@ def stop_command(folder: str | None, /, run: str | None, as_json: bool, release:
     try:
         state = found.stop()
     except KeyboardInterrupt:
-        if found.cached_status().stop_requested and not found.cached_status().has_ended:
-            print_message(f"{found.id} was told to stop: it saves, and ends by itself; nobody waits for it any more")
-            print_message(
-                f"cloudtrain stop {found.id} waits again, and sees to it that it ends; cloudtrain status {found.id}"
-            )
+        _say_whether_told(found)
         raise
     if release:
         found.release()
         print_message(f"{found.id}: its machines are given back")
     report_and_exit(found, state, as_json, wanted="stopped")
+
+
+def _say_whether_told(found: Run) -> None:
+    """What an interrupted `stop` leaves behind: a run that ends by itself, or one that may not know of it yet."""
+    state = found.cached_status()
+    if state.has_ended:
+        return
+    if state.stop_requested:
+        print_message(f"{found.id} was told to stop: it saves, and ends by itself; nobody waits for it any more")
+    else:
+        print_message(f"whether {found.id} was told to stop is not known: this was interrupted before the answer")
+    print_message(f"cloudtrain stop {found.id} waits again, and sees to it that it ends; cloudtrain status {found.id}")
 
 
 @click.command("fetch", epilog="Example:\n\n  cloudtrain fetch ../result --checkpoints")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.api.run import Run
+from cloudtrain.cli import main
 from cloudtrain.errors import CloudError
 from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.faults import FaultKind
@@ -23,7 +24,6 @@ from tests.providers.azure.jobs import (
 )
 from tests.providers.faults import assert_each_struck, fault_each
 from tests.support.limits import HANG_SECONDS
-from tests.support.waiting import eventually
 
 
 def running(cloud: AzureCloud, run_id: str) -> Run:
@@ -194,13 +194,32 @@ def test_a_completed_job_with_a_node_that_was_stopped_by_its_platform_has_not_su
     assert state.reason.startswith("node 0 stopped before it was done: its ")
 
 
+def test_an_interrupt_before_the_stop_file_is_confirmed_says_that_nobody_knows(
+    cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = submitted("hasty-2")
+    cloud.service.jobs[run.id].enter("Running")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cloudtrain.providers.azure.stop._write_stop_file_if_running", interrupted)
+    with pytest.raises(SystemExit) as left:
+        main(["stop", run.id])
+    assert left.value.code == 130
+    said = capsys.readouterr().err
+    assert "whether hasty-2 was told to stop is not known" in said
+    assert "cloudtrain stop hasty-2 waits again" in said
+
+
 def test_an_interrupt_while_a_stop_waits_leaves_the_job_to_save_and_says_so(cloud: AzureCloud, tmp_path: Path) -> None:
     cli = command_line_of(cloud, tmp_path)
     assert cli.run("submit", "--provider", "azure", "--detach", "--run-id", "hasty-1").code == 0
     job = cloud.service.jobs["hasty-1"]
     job.enter("Running")
     client = cli.start("stop", "hasty-1")
-    eventually(lambda: cloud.blobs("cloudtrain/runs/hasty-1/output/.cloudtrain-stop"))
+    cli.wait_for_event("hasty-1", lambda event: event["type"] == "stop_requested")
+    assert cloud.blobs("cloudtrain/runs/hasty-1/output/.cloudtrain-stop")
     client.send_signal(signal.SIGINT)
     _, err = client.communicate(timeout=HANG_SECONDS)
     assert client.returncode == 130
