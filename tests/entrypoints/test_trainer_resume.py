@@ -121,7 +121,7 @@ def test_a_killed_run_resumes_bit_identically(group: StartGroup, ranks: int, fla
             [(2, "--strategy fsdp"), (2, "--strategy ddp"), (2, "--strategy tp"), (1, "--strategy single")],
         ),
         ((4, "--strategy hybrid --tensor 2"), [(2, "--strategy pipeline")]),
-        ((4, "--strategy hybrid --stages 2"), [(2, "--strategy fsdp")]),
+        ((4, "--strategy hybrid --stages 2"), [(2, "--strategy fsdp"), (6, "--strategy hybrid --stages 3")]),
     ],
     ids=["fsdp", "data x tensor", "data x pipeline"],
 )

@@ -39,6 +39,18 @@ def test_two_ranks_train_digits_and_end_with_equal_parameters(tmp_path: Path) ->
     assert numbers["val_accuracy"] == metrics[-1]["values"]["val_accuracy"]
 
 
+@pytest.mark.torchrun
+def test_a_sigterm_to_torchrun_without_a_launcher_leaves_a_checkpoint_too(tmp_path: Path) -> None:
+    launch = torchrun(tmp_path, 2, TRAIN, "--epochs", "500")
+    next(event for event in launch.events() if event["type"] == "progress")
+    launch.process.terminate()
+    events = launch.finish()
+    (checkpoint,) = only(events, "checkpoint")
+    (result,) = only(events, "result")
+    assert (result["outcome"], result["step"]) == ("stopped", checkpoint["step"]), "".join(launch.lines)
+    assert (tmp_path / checkpoint["path"] / "manifest.json").exists()
+
+
 def test_no_resume_continues_a_run_that_its_platform_restarts(group: StartGroup) -> None:
     """A managed restart is a new container with the same flags: only the id of the run tells it from a new run."""
 
