@@ -88,6 +88,7 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
             "stores",
             f"a checkpoint every {format_duration(spec.checkpoints.every)}, {spec.checkpoints.keep} kept",
         ),
+        *([("keeps", f"{', '.join(spec.keep)} of the working folder, with the output")] if spec.keep else []),
         ("limits", _limits(plan)),
         *(("" if number else "cost", text) for number, text in enumerate(cost(plan))),
         ("request", f"{_kind(plan)}{len(api.render(plan).document)} fields{_request_hint(plan)}"),

@@ -73,6 +73,7 @@ class JobDocument:
     secrets: Mapping[str, str] | None = None
     dependencies: Mapping[str, Any] | None = None
     metrics: Mapping[str, str] | None = None
+    keep: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, with the version of the format."""
@@ -107,6 +108,7 @@ def job_document(plan: Plan) -> JobDocument:
         warm=spec.launch.warm,
         dependencies=dependencies_document(plan) or None,
         metrics=dict(spec.metrics) or None,
+        keep=spec.keep,
     )
 
 

@@ -37,6 +37,8 @@ class SourceSummary:
     """What it asks for, a requirement each, for people."""
     wheels: int = 0
     """How many wheels are sent along."""
+    kept: tuple[tuple[str, str], ...] = ()
+    """Patterns of `keep` that match files of the source, each with the first of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

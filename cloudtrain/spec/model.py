@@ -13,6 +13,7 @@ from cloudtrain.declaration import declaration_of, declarations, is_provider, pr
 from cloudtrain.spec import fields
 from cloudtrain.spec.dependencies import Dependencies, read_dependencies
 from cloudtrain.spec.fields import Arguments, Input
+from cloudtrain.spec.kept_files import read_keep
 from cloudtrain.spec.metric_patterns import read_metrics
 from cloudtrain.spec.section import (
     STRINGS_SCHEMA,
@@ -170,6 +171,9 @@ class JobSpec(Section):
         BeforeValidator(read_metrics),
         WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
     ] = Field({}, description="numbers that the first rank prints: a name, and a regular expression with one group")
+    keep: Annotated[tuple[str, ...], BeforeValidator(read_keep), WithJsonSchema(STRINGS_SCHEMA)] = Field(
+        (), description="what the program leaves in its working folder and is kept with the output, such as out-*/"
+    )
     env: Annotated[Mapping[str, str], BeforeValidator(fields.read_env), WithJsonSchema(_TEXT_MAP)] = Field(
         {}, description="environment variables of the job"
     )

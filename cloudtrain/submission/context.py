@@ -22,6 +22,7 @@ from cloudtrain.source.requirements import find_requirements, requested_by, requ
 from cloudtrain.source.scan import scan
 from cloudtrain.source.tree import SourceTree, check_size
 from cloudtrain.spec.model import JobSpec
+from cloudtrain.submission.kept_files import kept_of_source
 from cloudtrain.submission.wheels import WheelSet, wheel_set
 
 MAX_CHANGED = 5
@@ -65,6 +66,7 @@ def read_context(
             requirements=requirements,
             packages=_packages(spec, tree, requirements),
             wheels=len(wheels.files) if wheels else 0,
+            kept=kept_of_source(spec.keep, (entry.path for entry in own)),
         ),
         local_files=local_files(spec, folder),
         git_commit=git.commit,

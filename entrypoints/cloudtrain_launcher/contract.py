@@ -61,6 +61,8 @@ class Job:
     """Whether it is a failure, not only a warning, if the processes never join one torch.distributed group."""
     hang_seconds: int = 1800
     """After how long without a sign of life ranks that wait for each other are ended; 0: never."""
+    keep: list[str] = field(default_factory=list)
+    """Patterns of files in the working folder that are kept with the output: see `KeepPattern`."""
     warm: bool = True
     """Whether the ranks may be forks of a process that has imported torch; if not, each imports it itself."""
 

@@ -30,6 +30,7 @@ from cloudtrain_launcher.storage_sync import JOURNAL_NAME, StorageSync
 from cloudtrain_launcher.stored_secrets import look_up
 from cloudtrain_launcher.torchrun import TorchrunExit, run_torchrun
 from cloudtrain_launcher.usage import UsageSampler
+from cloudtrain_launcher.working_folder import Kept, WorkingFolder, format_size
 
 Outcome = Literal["succeeded", "failed", "stopped"]
 _RESULTS: tuple[Outcome, ...] = ("succeeded", "stopped")
@@ -72,6 +73,8 @@ class Launcher:
         self.usage = UsageSampler(emit, gpus=job.gpus > 0)
         self.stop = StopRequest(context.stop_file, job.stop_after_seconds, self._log, context.scheduled_events_url)
         self.storage_sync = StorageSync(context.synced_dirs, self._log, context.linked_dirs, scratch / JOURNAL_NAME)
+        uploaded = [Path(folder).name for folder in context.linked_dirs]
+        self.working_folder = WorkingFolder(Path.cwd(), job.keep, uploaded, time.time_ns())
         self._activity = ""
 
     def run(self) -> int:
@@ -89,8 +92,12 @@ class Launcher:
             self.ranks.add_error(node_error(error))
             ended = TorchrunExit(1)
         self.usage.stop()
-        if self.context.synced_dirs:
+        if self.context.synced_dirs or self.job.keep:
             self._begin("saving")
+        problem = self._keep_results(succeeded=ended.code == 0)
+        if problem:
+            self.ranks.add_error(node_error(OSError(f"not all files that `keep` means were kept: {problem}")))
+            ended = ended._replace(code=ended.code or 1)
         problem = self.storage_sync.finish()
         if problem:
             self.ranks.add_error(node_error(OSError(f"not all files of this node were saved to storage: {problem}")))
@@ -145,8 +152,7 @@ class Launcher:
         self._begin("waiting for peers" if self.context.nodes > 1 else "")
         if self.context.node_rank == 0:
             for text in warnings:
-                emit(Warned(message=text))
-                self._log(f"warning: {text}")
+                self._warn(text)
             if packages.installed:
                 self._log(packages.summary())
 
@@ -163,12 +169,34 @@ class Launcher:
         if isinstance(event, Checkpoint):
             self.storage_sync.sync_soon()
 
+    def _keep_results(self, *, succeeded: bool) -> str:
+        """Keep what the program has left in its working folder, as far as the job asks for it, and tell the rest.
+
+        Returns what could not be kept and why, or ''. The files of the first node keep their paths.
+        """
+        node, kept, program = self.context.node_rank, Kept(), _program(self.job)
+        if self.job.keep:
+            kept = self.working_folder.keep(Path(self.context.output_dir, *([f"node-{node}"] if node else [])))
+            if kept.files:
+                files = "1 file" if kept.files == 1 else f"{kept.files} files"
+                self._log(f"kept {files} ({format_size(kept.bytes)}) of the working folder with the output")
+            for text in kept.left_out:
+                self._log(f"not kept: {text}")
+            if succeeded and kept.unmatched and node == 0:
+                self._warn(f"keep: {program} left nothing in its working folder that matches {kept.unmatched[0]}")
+        if left := self.working_folder.warning(program):
+            self._warn(left)
+        return kept.errors[0] if kept.errors else ""
+
+    def _warn(self, text: str) -> None:
+        emit(Warned(message=text))
+        self._log(f"warning: {text}")
+
     def _conclude(self, code: int, seconds: float, *, killed: bool = False) -> int:
         """Emit how the node ended; returns the launcher's exit code. `code`: torchrun's."""
         outcome, error = self._outcome(code)
         if outcome == "succeeded" and self.ranks.trained_separately():
-            emit(Warned(message=_TRAINED_SEPARATELY))
-            self._log(f"warning: {_TRAINED_SEPARATELY}")
+            self._warn(_TRAINED_SEPARATELY)
         end = NodeEnded(outcome=outcome, seconds=round(seconds, 3), error=brief_cause(error), forced=killed)
         if outcome == "stopped" and self.stop.reason:
             end = end.replace(why=self.stop.reason, stop_asked=self.stop.requested_at)
@@ -212,6 +240,11 @@ class Launcher:
 
     def _log(self, text: str) -> None:
         log(self.context.node_rank, text)
+
+
+def _program(job: Job) -> str:
+    """The job's program as its user knows it."""
+    return {"module": f"-m {job.target}", "trainer": "the trainer"}.get(job.kind, job.target)
 
 
 def _read_result(path: Path) -> Outcome | None:

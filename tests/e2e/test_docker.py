@@ -47,6 +47,8 @@ emit("seen", **seen)
 print(f"hello from {rank}", flush=True)
 out = Path(os.environ["CLOUDTRAIN_OUTPUT_DIR"], f"notes-{rank}")
 out.write_text("notes")
+Path("left").mkdir()
+Path("left", "here.txt").write_text(f"by rank {rank}")
 Path(os.environ["CLOUDTRAIN_MODEL_DIR"], f"model-{rank}").write_text("weights")
 dist.barrier()
 dist.destroy_process_group()
@@ -63,6 +65,7 @@ inputs:
 env: {GREETING: "007"}
 secrets: {TOKEN: {local: "env:MY_TOKEN", aws: "secretsmanager:token", azure: "keyvault:my-vault/token"}}
 limits: {max_runtime: 1 h}
+keep: [left/]
 """
 WAYS = {
     "local": ("--provider", "local"),
@@ -132,7 +135,9 @@ def test_what_both_nodes_wrote_is_where_people_look_and_belongs_to_them(
 ) -> None:
     folder = cli.run_folder(f"run-{way}")
     for name, file in (("model", "model"), ("output", "notes")):
-        assert sorted(path.name for path in (folder / name).iterdir()) == [f"{file}-0", f"{file}-1"]
+        assert sorted(path.name for path in (folder / name).glob(f"{file}-*")) == [f"{file}-0", f"{file}-1"]
+    kept = {path.parent.relative_to(folder).as_posix(): path.read_text() for path in folder.glob("output/**/here.txt")}
+    assert kept == {"output/left": "by rank 0", "output/node-1/left": "by rank 1"}
     assert {path.stat().st_uid for path in folder.rglob("*")} == {os.getuid()}
 
 

@@ -290,3 +290,26 @@ def test_an_input_is_of_a_known_type(folder: Path) -> None:
         f"job.yaml:1:24: inputs.a.type: expected one of {known}, got 'fil' (did you mean 'file'?)",
         "job.yaml:1:56: inputs.b.type: s3://b/x/ ends in a slash, as no file does\n  hint: type: folder",
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("[out-*/, 'a/**/b?.pt']", ("out-*/", "a/**/b?.pt")),
+        ("snapshot.pt", ("snapshot.pt",)),
+        ("null", ()),
+    ],
+)
+def test_what_is_kept_is_a_pattern_or_a_list_of_them(folder: Path, written: str, expected: tuple[str, ...]) -> None:
+    assert spec(folder, f"keep: {written}\n").keep == expected
+
+
+def test_what_is_kept_lies_in_the_working_folder_and_is_not_all_of_it(folder: Path) -> None:
+    said = mistakes(folder, "keep: [/tmp/x, ~/x, out/../../x, ./, $CLOUDTRAIN_OUTPUT_DIR/x, out/]\n")
+    assert [line.partition("\n")[0] for line in said] == [
+        "job.yaml:1:8: keep[0]: '/tmp/x' is an absolute path",
+        "job.yaml:1:16: keep[1]: '~/x' is an absolute path",
+        "job.yaml:1:21: keep[2]: 'out/../../x' leads out of the working folder",
+        "job.yaml:1:34: keep[3]: './' is the whole working folder, the source with it",
+        "job.yaml:1:38: keep[4]: '$CLOUDTRAIN_OUTPUT_DIR/x' names a variable, and none is put in here",
+    ]

@@ -1,0 +1,40 @@
+"""Compares the patterns of `keep` with the source: what is sent with a job need not come back with its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from cloudtrain.bundle import launcher_module
+from cloudtrain.issues import Issue, warning
+from cloudtrain.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from cloudtrain_launcher.keep_patterns import KeepPattern
+
+
+def kept_of_source(patterns: Sequence[str], paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """The patterns that match files of the source, each with the first of those. `paths`: relative to the source."""
+    if not patterns:
+        return ()
+    names = sorted(paths)
+    found = []
+    for text in patterns:
+        pattern: KeepPattern = launcher_module("keep_patterns").KeepPattern(text)
+        if first := next((name for name in names if pattern.covers(name)), None):
+            found.append((text, first))
+    return tuple(found)
+
+
+def keep_issues(plan: Plan) -> list[Issue]:
+    """Warnings about patterns of `keep` that match files of the source."""
+    return [
+        plan.located(
+            warning(
+                f"{pattern!r} matches {path} of the source, which every run would keep again with its output",
+                f"a pattern that means new files only, or {path} in .cloudtrainignore if the job does not need it",
+                path=("keep", plan.spec.keep.index(pattern)) if pattern in plan.spec.keep else ("keep",),
+            )
+        )
+        for pattern, path in plan.context.source.kept
+    ]

@@ -1,0 +1,36 @@
+"""The patterns of `keep:` in job.yaml: which files of a working folder they mean. Standard library only.
+
+The client imports this file too, to compare the patterns with the source.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Sequence
+
+
+class KeepPattern:
+    """A pattern relative to the working folder: `snapshot.pt`, `out-*/`, `runs/*/best.pt`, `**/*.ckpt`.
+
+    `*`, `?` and `[…]` stay within one name; `**` stands for any number of folders. A folder that matches is meant with
+    all that is in it; a pattern that ends with a slash means folders only.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._parts = [part for part in text.split("/") if part not in ("", ".")]
+        self._folders_only = text.endswith("/")
+
+    def covers(self, path: str) -> bool:
+        """Whether a file is meant. `path`: relative, with `/` between its parts."""
+        parts = path.split("/")
+        depths = range(1, len(parts) + (0 if self._folders_only else 1))
+        return any(_matches(self._parts, parts[:depth]) for depth in depths)
+
+
+def _matches(pattern: Sequence[str], parts: Sequence[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_matches(pattern[1:], parts[start:]) for start in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(pattern[1:], parts[1:])
