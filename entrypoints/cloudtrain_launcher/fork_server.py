@@ -18,7 +18,7 @@ import time
 import traceback
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence
+from typing import Any, Dict, Mapping, NoReturn, Optional, Sequence
 
 from cloudtrain_launcher import shutdown, worker
 from cloudtrain_launcher.fork_rules import reason_in_process
@@ -30,8 +30,14 @@ ANSWER_SECONDS = 120
 """After this time without an answer the server is given up; it may still be importing."""
 POLL_SECONDS = 0.02
 
-_IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Sent to the agent's process group, they are torchrun's to pass on; the server ends with the agent."""
+_TORCHRUN_SIGNALS: Mapping[signal.Signals, Any] = {
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGQUIT: signal.SIG_DFL,
+}
+"""Signals that torchrun passes on, so that the server ignores them, and how a rank begins with each: as torchrun
+handles them, the programs that it starts have their defaults, even where its parent ignores them (nohup)."""
 
 
 class ForkServerError(Exception):
@@ -120,19 +126,13 @@ class ForkedProcess:
             time.sleep(POLL_SECONDS)
 
 
-class _Inherited(NamedTuple):
-    """What the server had from the agent before it changed it."""
-
-    handlers: Mapping[int, Any]
-    environ: Mapping[str, str]
-
-
 def _serve(connection: socket.socket, agent: int, modules: Sequence[str], program_dirs: Sequence[Path]) -> NoReturn:
     """Import the modules and answer requests until the agent is gone. In a rank it runs the program instead."""
     try:
         set_parent_death_signal(agent)
-        handlers: Dict[int, Any] = {signum: signal.signal(signum, signal.SIG_IGN) for signum in _IGNORED_SIGNALS}
-        inherited = _Inherited(handlers, dict(os.environ))
+        for signum in _TORCHRUN_SIGNALS:
+            signal.signal(signum, signal.SIG_IGN)
+        environ = dict(os.environ)
         for name in modules:
             import_module(name)
         reason = reason_in_process(program_dirs)
@@ -149,7 +149,7 @@ def _serve(connection: socket.socket, agent: int, modules: Sequence[str], progra
             if reason:
                 answer["error"] = reason
             elif "changed" in request:
-                answer.update(_fork_rank(connection, request, inherited, ranks))
+                answer.update(_fork_rank(connection, request, environ, ranks))
             else:
                 answer["ended"] = _ended(ranks)
             connection.send(json.dumps(answer).encode())
@@ -159,9 +159,12 @@ def _serve(connection: socket.socket, agent: int, modules: Sequence[str], progra
 
 
 def _fork_rank(
-    connection: socket.socket, request: Mapping[str, Any], inherited: _Inherited, ranks: Dict[int, Optional[int]]
+    connection: socket.socket, request: Mapping[str, Any], environ: Mapping[str, str], ranks: Dict[int, Optional[int]]
 ) -> Dict[str, Any]:
-    """Fork one rank; the answer to the request. It is sent when the rank leads a session that can be signalled."""
+    """Fork one rank; the answer to the request. It is sent when the rank leads a session that can be signalled.
+
+    `environ`: the agent's variables, as they were before the imports.
+    """
     server = os.getpid()
     ready, began = os.pipe()
     try:
@@ -176,7 +179,7 @@ def _fork_rank(
             os.close(ready)
             os.setsid()  # as torchrun starts a rank
             os.close(began)
-            _become_rank(request, inherited)
+            _become_rank(request, environ)
             worker.main(server)
         except BaseException:  # noqa: BLE001  (whatever it is, it must not run the server's loop)
             traceback.print_exc()
@@ -188,13 +191,13 @@ def _fork_rank(
     return {"pid": pid}
 
 
-def _become_rank(request: Mapping[str, Any], inherited: _Inherited) -> None:
+def _become_rank(request: Mapping[str, Any], environ: Mapping[str, str]) -> None:
     """What a new process has and a fork shares with its parent: signals, variables, arguments, random state, a key."""
-    for signum, handler in inherited.handlers.items():
+    for signum, handler in _TORCHRUN_SIGNALS.items():
         signal.signal(signum, handler)
-    environ = {name: value for name, value in inherited.environ.items() if name not in request["removed"]}
+    kept = {name: value for name, value in environ.items() if name not in request["removed"]}
     os.environ.clear()  # imports may have set some
-    os.environ.update({**environ, **request["changed"]})
+    os.environ.update({**kept, **request["changed"]})
     sys.orig_argv = [sys.executable, "-u", worker.__file__]
     set_native_id = getattr(threading.current_thread(), "_set_native_id", None)
     if set_native_id is not None:  # which Python 3.11 leaves as it was

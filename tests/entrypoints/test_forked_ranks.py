@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,10 +36,14 @@ def probe(folder: Path, *, warm: bool) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def forked_and_new(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """The same program in the same folder, its ranks forked and as new processes."""
+    """The same program in the same folder, its ranks forked and as new processes; SIGHUP is ignored by their parent."""
     folder = tmp_path_factory.mktemp("probe")
-    forked = probe(folder / "job", warm=True)
-    return forked, probe(folder / "job", warm=False)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        forked = probe(folder / "job", warm=True)
+        return forked, probe(folder / "job", warm=False)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.torchrun
