@@ -167,6 +167,7 @@ def _add_duration(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--eval-every", type=_positive_int, default=1, metavar="N", help="epochs between evaluations [1]"
     )
+    group.add_argument("--eval-every-steps", type=_positive_int, metavar="N", help="evaluate also after every N steps")
     group.add_argument(
         "--patience", type=_positive_int, metavar="N", help="end after N evaluations without a lower val_loss"
     )

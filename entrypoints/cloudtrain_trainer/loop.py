@@ -67,8 +67,8 @@ class Loop:
 
     def run(self) -> str:
         """Train to the end or until SIGTERM; returns "succeeded" or "stopped". Raises `NotFinite`."""
-        while not (self.position.samples == 0 and self._is_finished()):  # a resumed run may be finished already
-            if not self._train_epoch() or not self._finish_epoch():
+        while not self._is_finished():  # a resumed run may be finished already
+            if not self._train_epoch() or not (self._is_finished() or self._finish_epoch()):
                 self.checkpointer.save(last=True)
                 return "stopped"
             if self.position.step >= self.steps:
@@ -77,16 +77,24 @@ class Loop:
         return "succeeded"
 
     def _is_finished(self) -> bool:
-        """Whether the target accuracy is reached, or the loss has not improved for `--patience` evaluations."""
+        """Whether the evaluation just made reached the target accuracy, or was one too many without a lower loss."""
+        if self.position.samples and self.checkpointer.best.evaluated_at != self.position.step:
+            return False
         reached = self.metrics.get("val_accuracy", 0.0) >= (self.options.target_accuracy or math.inf)
         return reached or self.checkpointer.best.evaluations_since >= (self.options.patience or math.inf)
 
     def _train_epoch(self) -> bool:
-        """Train the rest of this epoch; False if a stop was requested."""
+        """Train to the end of this epoch, or of training if an evaluation ends it; False if a stop was requested."""
         self.step.wrapped.train()
         batch_size = self.batches.batch_size
         batches = self.batches.load(self.position.epoch, skip=self.position.samples)
         while self.position.samples < self.batches.samples_per_epoch and self.position.step < self.steps:
+            if self._is_evaluation_due():
+                if not self._evaluate_and_report(self.position.epoch + 1):
+                    return False
+                if self._is_finished():
+                    return True
+                self.step.wrapped.train()
             wait = self.flags.start(self.position.step, self._local_flags)
             self.step.train_step(batches, self.position.step, self.steps)
             self.position = Position(self.position.step + 1, self.position.epoch, self.position.samples + batch_size)
@@ -130,18 +138,36 @@ class Loop:
             why = f"step {self.position.step}: the weights are not finite"
         raise NotFinite(why)
 
+    def _is_evaluation_due(self) -> bool:
+        """Whether `--eval-every-steps` asks for an evaluation here, within an epoch, that was not made yet."""
+        every, step = self.options.eval_every_steps, self.position.step
+        within = every is not None and self.position.samples > 0 and step % every == 0
+        return within and self.checkpointer.best.evaluated_at != step
+
     def _finish_epoch(self) -> bool:
         """Evaluate, report, and begin the next epoch; False if a stop was requested meanwhile."""
         complete = self.position.samples == self.batches.samples_per_epoch
         last = self.position.step >= self.steps
         epoch = self.position.epoch + (1 if self.position.samples else 0)
+        if not self._evaluate_and_report(epoch, evaluate=epoch % self.options.eval_every == 0 or last):
+            return False
+        if complete:
+            self.position, self.step.loss = Position(self.position.step, epoch, 0), self.step.new_loss_mean()
+            self.progress.restart()
+        return True
+
+    def _evaluate_and_report(self, epoch: int, evaluate: bool = True) -> bool:
+        """Report the mean loss of the epoch so far, and an evaluation; False if a stop was requested meanwhile.
+
+        `epoch`: the one that is reported, from 1.
+        """
         self.check_finite()
         total, samples = self.ranks.all_reduce_sum(*self.step.loss.state())
         values = {"loss": total / samples} if samples else {}
         skipped_steps = self.progress.report_skipped()
         if skipped_steps:
             values["skipped_steps"] = skipped_steps
-        if epoch % self.options.eval_every == 0 or last:
+        if evaluate:
             with self.meter.pause(), activity("evaluating"):
                 evaluation = self._evaluate()
             if evaluation is None:
@@ -151,9 +177,6 @@ class Loop:
         if self.trackers is not None:
             self.trackers.log(self.position.step, values)
         self.metrics.update(values)
-        if complete:
-            self.position, self.step.loss = Position(self.position.step, epoch, 0), self.step.new_loss_mean()
-            self.progress.restart()
         return True
 
     def _evaluate(self) -> dict[str, float] | None:

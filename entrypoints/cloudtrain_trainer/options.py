@@ -56,6 +56,8 @@ class Options:
     max_steps: int | None
     eval_every: int
     """Epochs between evaluations."""
+    eval_every_steps: int | None
+    """Steps between further evaluations within an epoch."""
     target_accuracy: float | None
     patience: int | None
     """Evaluations without a lower val_loss after which training ends."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,26 @@ from cloudtrain_trainer.rules import Refused
 
 def fingerprint(loop: Loop) -> str:
     return state.fingerprint(loop.step.model.state_dict())
+
+
+class Reports:
+    """In the trackers' place: what a run reports at the end of epochs and evaluations, by step."""
+
+    def __init__(self) -> None:
+        self.values: dict[int, dict[str, float]] = {}
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        if "loss" in values:
+            assert step not in self.values, "reported once"
+            self.values[step] = dict(values)
+
+
+def reports_of(loop: Loop) -> dict[int, dict[str, float]]:
+    """Train to the end; what was reported, by step."""
+    reports = Reports()
+    loop.trackers = reports  # type: ignore[assignment]
+    assert loop.run() == "succeeded"
+    return reports.values
 
 
 def test_an_interrupted_run_resumes_within_its_epoch(make_loop: Callable[..., Loop]) -> None:
@@ -50,6 +71,54 @@ def test_a_stop_during_an_evaluation_repeats_only_the_evaluation(
     assert again.position == Position(step=44, epoch=0, samples=44 * 32)
     assert again.run() == "succeeded"
     assert again.position.epoch == 1
+
+
+def test_evaluations_within_an_epoch_come_beside_those_at_its_end(make_loop: Callable[..., Loop]) -> None:
+    """An epoch has 44 steps; the loss is the mean of the epoch so far."""
+    found = reports_of(make_loop("--max-steps", "66", "--eval-every-steps", "22", "--patience", "9"))
+    assert list(found) == [22, 44, 66]
+    assert all({"loss", "val_loss"} <= values.keys() for values in found.values())
+    plain = reports_of(make_loop("--max-steps", "66"))
+    assert (found[44]["loss"], found[66]["loss"]) == (plain[44]["loss"], plain[66]["loss"])
+
+
+def test_a_run_that_is_resumed_where_an_evaluation_is_due_makes_it_once(make_loop: Callable[..., Loop]) -> None:
+    flags = ("--max-steps", "44", "--eval-every-steps", "11", "--lr-schedule", "constant", "--warm-up", "0")
+    whole = make_loop(*flags)
+    expected = reports_of(whole)
+    assert list(expected) == [11, 22, 33, 44]
+    shutil.rmtree(whole.checkpointer.checkpoints.folder)
+    make_loop(*flags, "--max-steps", "22").run()  # it evaluates at its end, and then saves
+    resumed = make_loop(*flags)
+    resumed.resume()
+    assert list(reports_of(resumed)) == [33, 44]
+    assert fingerprint(resumed) == fingerprint(whole)
+
+
+def test_a_stop_during_an_evaluation_within_an_epoch_repeats_it(make_loop: Callable[..., Loop]) -> None:
+    flags = ("--max-steps", "33", "--eval-every-steps", "22")
+    loop = make_loop(*flags)
+
+    def stop_in_evaluation() -> bool:
+        loop.stop.requested = True
+        return True
+
+    loop._stop_in_evaluation = stop_in_evaluation  # type: ignore[method-assign]
+    assert loop.run() == "stopped"
+    assert loop.position.step == 22
+    again = make_loop(*flags)
+    again.resume()
+    assert list(reports_of(again)) == [22, 33]
+
+
+def test_an_evaluation_within_an_epoch_may_end_the_run(make_loop: Callable[..., Loop]) -> None:
+    flags = ("--target-accuracy", "0.2", "--eval-every-steps", "20")
+    loop = make_loop(*flags)
+    assert list(reports_of(loop)) == [20]
+    again = make_loop(*flags)
+    again.resume()
+    assert reports_of(again) == {}
+    assert again.position == loop.position == Position(step=20, epoch=0, samples=20 * 32)
 
 
 def test_a_target_accuracy_ends_the_run_early(make_loop: Callable[..., Loop]) -> None:
