@@ -60,7 +60,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
             emit_event(Checkpoint(step=saved.step, path=str(saved.folder)).replace(**times))
 
     task = tasks.from_options(options)
-    rules.check(options, ranks.size, ranks.local_size, tasks.capabilities(task) if options.model else None)
+    rules.check(options, ranks.size, ranks.local_size, tasks.capabilities(task) if rules.is_own(options) else None)
     run = os.environ.get("CLOUDTRAIN_RUN_ID", "")
     checkpoints = CheckpointStore(folders.checkpoints, options.keep, ranks, strategy.shard_group_size, report, run)
     trackers = Trackers(folders.output, vars(options), active=ranks.rank == 0)

@@ -25,6 +25,9 @@ def parse(argv: list[str]) -> Options:
     Raises `Refused` for invalid options, and for options that cannot work on so many ranks.
     """
     given = vars(build_parser().parse_args(argv))
+    given["data"] = _own_data(given)
+    if given["data"] and not (given["task"] or given["model"]):
+        raise Refused("--data needs what is trained on it: add --model with your model, or --task")
     given["task"] = given["task"] or (rules.USER_TASK if given["model"] else "digits")
     given["task_options"] = _task_options(given["task"], given)
     options = Options(**given)
@@ -36,6 +39,16 @@ def parse(argv: list[str]) -> Options:
 def option_names() -> list[str]:
     """Every option of the command line, `--epochs` among them."""
     return [name for action in build_parser()._actions for name in action.option_strings]
+
+
+def _own_data(given: dict[str, Any]) -> str | None:
+    """The value of `--data` if it names a function, as `module:factory`; else it is an option of the task."""
+    name = task_option_dest("data")
+    if ":" not in (given[name] or ""):
+        return None
+    own: str = given[name]
+    given[name] = None
+    return own
 
 
 def _task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -6,9 +6,9 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from cloudtrain_trainer.rules import Refused
@@ -59,7 +59,7 @@ class Batches:
         """The count over all ranks, a multiple of the batch size. Other samples are left out in each epoch."""
         return len(self.data) // self.batch_size * self.batch_size
 
-    def load(self, epoch: int, skip: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def load(self, epoch: int, skip: int) -> Iterator[tuple[Any, Any]]:
         """This rank's micro-batches of an epoch: inputs (batch, ...) and targets (batch, ...), on the CPU.
 
         `skip`: the count of samples over all ranks that were trained on before, a multiple of the batch size.
@@ -67,8 +67,12 @@ class Batches:
         self._loader.sampler[:] = self.draws(epoch, skip)  # type: ignore[index]
         return iter(self._loader)
 
+    def trial(self, samples: int) -> tuple[Any, Any]:
+        """A micro-batch of so many samples, for a trial: the first ones, repeated if there are fewer."""
+        return self.data[Draw(0, [index % len(self.data) for index in range(samples)])]
+
     @cached_property
-    def _loader(self) -> DataLoader[tuple[Tensor, Tensor]]:
+    def _loader(self) -> DataLoader[tuple[Any, Any]]:
         """One loader for all epochs, so that its processes persist; its sampler is a list that `load` fills."""
         return loader(self.data, [], self.workers, self.pin_memory, persistent=True)
 
@@ -88,7 +92,7 @@ class Batches:
 
 def loader(
     data: Data, draws: list[Draw], workers: int, pin_memory: bool, persistent: bool = False
-) -> DataLoader[tuple[Tensor, Tensor]]:
+) -> DataLoader[tuple[Any, Any]]:
     """A data loader that yields inputs (batch, ...) and targets (batch, ...) of each draw, in order.
 
     `workers`: the count of its processes; 0 loads in this process. `persistent`: they continue after an epoch.

@@ -16,6 +16,7 @@ from cloudtrain_job import activity
 from cloudtrain_trainer import finite, sharded, state
 from cloudtrain_trainer.checkpoint import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.streams import StreamBatches
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.loop import Loop
@@ -75,6 +76,8 @@ class Checkpointer:
                 "buffers": state.buffers(step.model, step.task.statistics(step.model)),
                 "loss": step.loss.state(),
             }
+            if isinstance(loop.batches, StreamBatches):
+                own["stream"] = loop.batches.state()
             loop.strategy.sync_buffers(step.model)  # the weights must not depend on the rank that writes them
             loop.strategy.average_statistics(step.task.statistics(step.model))
             shared = {
@@ -140,6 +143,8 @@ class Checkpointer:
             state.restore_buffers(step.model, own["buffers"], step.task.statistics(step.model))
             state.restore_generators(own["generators"], loop.strategy.devices)
             step.loss.restore(own["loss"])
+            if isinstance(loop.batches, StreamBatches) and "stream" in own:
+                loop.batches.resume(own["stream"])
         self._saved_step = loop.position.step
 
     def record_evaluation(self, val_loss: float) -> None:
@@ -169,6 +174,8 @@ class Checkpointer:
         identity = {"task": options.task, "seed": options.seed, "batch_size": self.loop.batches.batch_size}
         if options.model:
             identity["model"] = options.model
+        if options.data:
+            identity["data"] = options.data
         return {**identity, **dict(sorted(options.task_options.items()))}
 
 

@@ -82,11 +82,16 @@ def is_first_rank() -> bool:
 def _add_what(parser: Parser) -> None:
     distributed = int(os.environ.get("WORLD_SIZE", "1")) > 1
     group = parser.add_argument_group("what")
-    group.add_argument("--task", choices=sorted(OPTIONS), help="default: digits")
+    group.add_argument(
+        "--task",
+        type=_task,
+        metavar="{" + ",".join(sorted(OPTIONS)) + "}|MODULE:FACTORY",
+        help="default: digits; a function of yours returns a whole Task",
+    )
     group.add_argument(
         "--model",
         metavar="MODULE:FACTORY",
-        help="your function: returns a model for the data of --task, or a whole Task without --task",
+        help="your function or class: returns a model for --data or for the data of --task, or a whole Task",
     )
     group.add_argument(
         "--strategy",
@@ -107,6 +112,8 @@ def _add_task_options(parser: Parser) -> None:
     group = parser.add_argument_group("options of some tasks")
     for name in sorted({name for options in OPTIONS.values() for name in options}):
         meaning = "; ".join(f"{task}: {options[name].help}" for task, options in OPTIONS.items() if name in options)
+        own = "MODULE:FACTORY: your function, returns training data, or training and validation data; "
+        meaning = own + meaning if name == "data" else meaning
         group.add_argument(f"--{name}", dest=task_option_dest(name), metavar="X", help=meaning)
 
 
@@ -197,6 +204,15 @@ def _add_checkpoints(parser: Parser) -> None:
         dest="resume",
         action="store_false",
         help="start from scratch: earlier checkpoints are moved, not deleted (a run restarted by its platform resumes)",
+    )
+
+
+def _task(text: str) -> str:
+    if text in OPTIONS or ":" in text:
+        return text
+    names = ", ".join(map(repr, sorted(OPTIONS)))
+    raise argparse.ArgumentTypeError(
+        f"invalid choice: {text!r} (choose from {names}), or name your own: module:factory"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.step import Step
 from cloudtrain_trainer.strategies import Strategy
+from cloudtrain_trainer.streams import Stream, StreamBatches
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.trackers import Trackers
 
@@ -52,6 +53,8 @@ class Loop:
     ) -> None:
         self.task, self.strategy, self.options, self.stop = task, strategy, options, stop
         self.ranks, self.device, self.trackers = strategy.ranks, strategy.ranks.device, trackers
+        if task.validation is None and (options.patience or options.target_accuracy):
+            raise Refused("--patience and --target-accuracy need validation data, which this task does not have")
         batch_size = options.batch_size or task.batch_size
         self.workers = loader_processes(options.workers, task.workers, available_cores(), self.ranks.local_size)
         self.step = Step(task, strategy, options, batch_size)
@@ -142,7 +145,7 @@ class Loop:
         """Whether `--eval-every-steps` asks for an evaluation here, within an epoch, that was not made yet."""
         every, step = self.options.eval_every_steps, self.position.step
         within = every is not None and self.position.samples > 0 and step % every == 0
-        return within and self.checkpointer.best.evaluated_at != step
+        return within and self.task.validation is not None and self.checkpointer.best.evaluated_at != step
 
     def _finish_epoch(self) -> bool:
         """Evaluate, report, and begin the next epoch; False if a stop was requested meanwhile."""
@@ -167,7 +170,7 @@ class Loop:
         skipped_steps = self.progress.report_skipped()
         if skipped_steps:
             values["skipped_steps"] = skipped_steps
-        if evaluate:
+        if evaluate and self.task.validation is not None:
             with self.meter.pause(), activity("evaluating"):
                 evaluation = self._evaluate()
             if evaluation is None:
@@ -187,6 +190,8 @@ class Loop:
             return None
         if not self.step.skips_bad_steps and not math.isfinite(values["val_loss"]):  # the same value on all ranks
             raise NotFinite(f"the evaluation after step {self.position.step}: val_loss is {values['val_loss']:g}")
+        if self.options.target_accuracy is not None and "val_accuracy" not in values:
+            raise Refused("--target-accuracy needs a metric named accuracy, which this task does not have")
         self.checkpointer.record_evaluation(values["val_loss"])
         return values
 
@@ -238,16 +243,21 @@ class Loop:
         state.seed_generators((self.options.seed + 1) * 1_000_003 + self.strategy.data_rank, self.strategy.devices)
 
     def _make_batches(self) -> None:
-        self.batches = Batches(
-            data=self.task.train,
-            seed=self.options.seed,
-            batch_size=self.step.batch_size,
-            accumulation_steps=self.step.accumulation_steps,
-            rank=self.strategy.data_rank,
-            ranks=self.strategy.data_ranks,
-            workers=self.workers,
-            pin_memory=self.device.type == "cuda",
-        )
+        arguments: dict[str, Any] = {
+            "data": self.task.train,
+            "seed": self.options.seed,
+            "batch_size": self.step.batch_size,
+            "accumulation_steps": self.step.accumulation_steps,
+            "rank": self.strategy.data_rank,
+            "ranks": self.strategy.data_ranks,
+            "workers": self.workers,
+            "pin_memory": self.device.type == "cuda",
+        }
+        self.batches: Batches | StreamBatches
+        if isinstance(self.task.train, Stream):
+            self.batches = StreamBatches(**arguments, max_steps=self.options.max_steps)
+        else:
+            self.batches = Batches(**arguments)
         count = self.step.accumulation_steps * self.strategy.n_microbatches
         if self.strategy.n_microbatches > 1 and self.batches.batch_size % (self.strategy.data_ranks * count):
             raise Refused(

@@ -19,7 +19,6 @@ from cloudtrain_job import emit_event
 from cloudtrain_launcher.events import Memory
 from cloudtrain_trainer import state
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.tasks import Draw
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.loop import Loop
@@ -145,8 +144,7 @@ def _fits(loop: Loop) -> bool:
 
 def _try(loop: Loop) -> None:
     step = loop.step
-    indices = [i % len(loop.batches.data) for i in range(loop.micro_batch)]
-    inputs, targets = step.to_device(*loop.batches.data[Draw(0, indices)])
+    inputs, targets = step.to_device(*loop.batches.trial(loop.micro_batch))
     # AdamW's first step allocates two values per parameter.
     moments = [torch.empty_like(p) for p in step.model.parameters() for _ in range(2) if not step.optimizer.state]
     reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=loop.device)

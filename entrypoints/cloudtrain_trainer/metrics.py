@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from cloudtrain_trainer.batches import evaluation_draws, loader
+from cloudtrain_trainer.streams import Stream, evaluation_batches
+from cloudtrain_trainer.tasks import Task
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.step import Step
@@ -108,26 +110,48 @@ class LossMean:
 
 @torch.no_grad()
 def evaluate(step: Step, batch_size: int, workers: int, stop_requested: Callable[[], bool]) -> dict[str, float] | None:
-    """`val_loss` and `val_accuracy` (0 to 1) over all ranks; None if any rank's `stop_requested()` became true.
+    """`val_loss` and metrics such as `val_accuracy` over all ranks; None if any rank's `stop_requested()` became true.
 
     `batch_size`: samples per rank and forward pass. Called by all ranks.
     """
-    data, strategy, ranks = step.task.validation, step.strategy, step.strategy.ranks
+    strategy, ranks = step.strategy, step.strategy.ranks
     strategy.sync_buffers(step.model)
     strategy.average_statistics(step.task.statistics(step.model))
     step.wrapped.eval()
-    loss, correct = LossMean(step.device), torch.zeros((), dtype=torch.float64, device=step.device)
-    plan = list(evaluation_draws(len(data), strategy.data_rank, strategy.data_ranks, batch_size))
-    batches = iter(loader(data, [draw for draw, _ in plan], workers, step.device.type == "cuda"))
-    for (inputs, targets), (_, count) in zip(batches, plan, strict=True):
+    loss, sums = LossMean(step.device), dict[str, Tensor]()
+    for (inputs, targets), count in _evaluation_batches(step, batch_size, workers):
         wait = ranks.all_reduce_max(stop_requested())
         inputs, targets = step.to_device(inputs, targets)
         outputs = strategy.outputs(step, inputs)
+        if outputs is not None and strategy.reports_metrics:
+            for name, value in _measures(step.task, outputs, targets).items():
+                value = value.double() if count else torch.zeros((), dtype=torch.float64, device=value.device)
+                sums[name] = sums[name] + value if name in sums else value
         if count and outputs is not None and strategy.reports_metrics:
             with step.precision():
                 loss.add(step.task.loss(outputs, targets), count)
-            correct += step.task.correct(outputs, targets)
         if wait()[0]:
             return None
-    total, samples, right = ranks.all_reduce_sum(*loss.state(), float(correct))
-    return {"val_loss": total / samples, "val_accuracy": right / samples}
+    names = sorted(set().union(*ranks.all_gather(sorted(sums))))
+    total, samples, *values = ranks.all_reduce_sum(*loss.state(), *(float(sums.get(name, 0.0)) for name in names))
+    found = {f"val_{name}": value / samples for name, value in zip(names, values, strict=True)}
+    return {"val_loss": total / samples, **found}
+
+
+def _evaluation_batches(step: Step, batch_size: int, workers: int) -> Iterator[tuple[tuple[Any, Any], int]]:
+    """((inputs, targets), how many of its samples count) of this rank, equally many on all ranks."""
+    data, strategy = step.task.validation, step.strategy
+    if isinstance(data, Stream):
+        yield from evaluation_batches(data, strategy.data_rank, strategy.data_ranks, batch_size)
+        return
+    plan = list(evaluation_draws(len(data), strategy.data_rank, strategy.data_ranks, batch_size))
+    batches = iter(loader(data, [draw for draw, _ in plan], workers, step.device.type == "cuda"))
+    for batch, (_, count) in zip(batches, plan, strict=True):
+        yield batch, count
+
+
+def _measures(task: Task, outputs: Any, targets: Any) -> Mapping[str, Tensor]:
+    """Per metric its sum over the samples."""
+    if task.measures is not None:
+        return task.measures(outputs, targets)
+    return {} if task.correct is None else {"accuracy": task.correct(outputs, targets)}

@@ -13,10 +13,13 @@ class Options:
     """The decoded command line. None means the task's own default."""
 
     task: str
+    """A built-in task, or `package.module:factory` of a user's whole task; "model" if `--model` is given alone."""
     task_options: dict[str, Any]
     """Options that only this task has, as keyword arguments of its `build`."""
     model: str | None
-    """`package.module:factory` of a user's model or whole task; None: a built-in task with its own model."""
+    """`package.module:factory` of a user's model or whole task; None: the task's own model."""
+    data: str | None
+    """`package.module:factory` of a user's data; None: the task's own data."""
     strategy: str
     backend: str
     """auto, nccl, gloo or mpi; auto is nccl on GPUs and gloo on CPUs."""

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from cloudtrain_trainer.options import Options
 
 USER_TASK = "model"
-"""The value of `Options.task` where `--model` returns a whole task, so that no built-in task is used."""
+"""The value of `Options.task` where `--model` is given without `--task`, so that no built-in task is used."""
 
 ONE_PROCESS = {
     "single": "trains in one process",
@@ -58,6 +58,11 @@ def capabilities(task: str, options: dict[str, Any]) -> Capabilities:
     return sizes[size]
 
 
+def is_own(options: Options) -> bool:
+    """Whether the task, its model or its data is the user's."""
+    return bool(options.model or options.data) or options.task not in TASKS
+
+
 def microbatches_per_step(requested: int | None, accumulate: int, stages: int) -> int:
     """The count of micro-batches per optimizer step and pipeline; accumulation multiplies them.
 
@@ -71,10 +76,11 @@ def check(options: Options, ranks: int, per_node: int, supported: Capabilities |
 
     `supported`: the capabilities of a task that is not in `TASKS`.
     """
-    if supported is None and options.model:
-        if options.task == USER_TASK:
+    if supported is None and is_own(options):
+        if options.task not in TASKS:
             return  # the capabilities are known only once the user's task is built: it is checked again then
-        supported = Capabilities(capabilities(options.task, options.task_options).batch_size)
+        if options.model:
+            supported = Capabilities(capabilities(options.task, options.task_options).batch_size)
     supported = supported or capabilities(options.task, options.task_options)
     _check_flags(options)
     _check_strategy(options, supported, ranks, per_node)

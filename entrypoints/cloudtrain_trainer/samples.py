@@ -1,6 +1,6 @@
-"""Adapts an ordinary `torch.utils.data.Dataset`, which returns one sample at a time, to the `Data` of a task.
+"""Adapts ordinary data, which has one sample at a time, to the `Data` of a task: a data set, a list or an iterable.
 
-A user's task (`--model module:factory`) may contain such data sets as they are; `adapt` is called for them.
+`adapt` is called for the data of a user's task or of `--data`; iterables become a `Stream` (streams.py).
 """
 
 from __future__ import annotations
@@ -10,21 +10,29 @@ import random
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Number
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from cloudtrain_trainer.factories import describe, place
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.tasks import Data, Draw
+from cloudtrain_trainer.tasks import Draw
+from cloudtrain_trainer.trees import tensors
+
+
+def stack(samples: list[Any]) -> Any:
+    """A batch of samples: torch's default collate, where the lists of numbers in dicts are tensors, too."""
+    return default_collate([_with_tensors(sample) for sample in samples])
 
 
 class Samples:
-    """Batches of a data set whose items are (input, target) pairs.
+    """Batches of a data set. Items that are pairs become inputs and targets; of others the whole batch is the input.
 
-    `collate` turns a list of samples into inputs (batch, ...) and targets (batch, ...); torch's default stacks them.
+    `collate` turns a list of samples into a batch (batch, ...); the default stacks them. `whole`: keep pairs together.
     While a sample is created, torch's, numpy's and Python's generators are seeded with (seed, epoch, index): random
     crops differ between epochs, and are the same on any number of ranks and loader processes, and after a resume.
     """
@@ -33,79 +41,76 @@ class Samples:
         self,
         dataset: Dataset[Any] | Sequence[Any],
         seed: int = 0,
-        collate: Callable[[list[Any]], Any] = default_collate,
+        collate: Callable[[list[Any]], Any] = stack,
+        whole: bool = False,
     ) -> None:
-        self.dataset, self.seed, self.collate = dataset, seed, collate
+        self.dataset, self.seed, self.collate, self.whole = dataset, seed, collate, whole
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]  # checked in `adapt`
 
-    def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
-        """Inputs (batch, ...) and targets (batch, ...) of the draw's samples, as `collate` returns them."""
-        with _restored_generators():
-            inputs, targets = self.collate([self._sample(draw.epoch, index) for index in draw.indices])
-        return inputs, targets
+    def __getitem__(self, draw: Draw) -> tuple[Any, Any]:
+        """Inputs (batch, ...) and targets (batch, ...) of the draw's samples, or the whole batch and None."""
+        with restored_generators():
+            batch = self.collate([self._sample(draw.epoch, index) for index in draw.indices])
+        return split_pair(batch, self.whole)
 
     def _sample(self, epoch: int, index: int) -> Any:
-        number = zlib.crc32(f"{self.seed} {epoch} {index}".encode())
-        torch.default_generator.manual_seed(number)
-        np.random.seed(number)
-        random.seed(number)
+        seed_sample(self.seed, epoch, index)
         return self.dataset[index]
 
 
-def adapt(data: Any, seed: int, what: str) -> Data:
-    """The data as a task needs it: unchanged if it accepts a `Draw`, else as `Samples`.
+def adapt(
+    data: Any,
+    seed: int,
+    name: str,
+    collate: Callable[[list[Any]], Any] | None = None,
+    whole: bool = False,
+    pairs: bool = False,
+) -> Any:
+    """The data as a task needs it: unchanged if it accepts a `Draw`, else as `Samples` or a `Stream`.
 
-    `what`: its name in messages. Raises `Refused` if it has no length, is empty, or its samples are not pairs.
+    `name`: of the data in messages. `whole`: keep pairs together, for a task with a step. `pairs`: refuse others.
+    Raises `Refused` if the data is of no known kind, is empty, or its samples cannot become a batch.
     """
-    if isinstance(data, IterableDataset):
-        raise Refused(
-            f"{what} is an IterableDataset, whose samples have no index: return a data set with __getitem__ and "
-            "__len__, so that each batch can be split over the ranks and a resume can skip what was seen"
-        )
-    if not isinstance(data, (Dataset, list, tuple)) or _takes_draws(data):
-        return data  # type: ignore[no-any-return]
+    from cloudtrain_trainer.streams import Stream
+
+    _refuse_wrong_kind(data, name)
+    if isinstance(data, (Samples, Stream)) or takes_draws(data):
+        return data
+    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
+        stream = Stream(data, seed, collate or stack, whole, name)
+        _check_sample(stream.first(), data, stream.collate, name, whole, pairs)
+        return stream
     try:
-        empty = not len(data)  # type: ignore[arg-type]
+        empty = not len(data)
     except TypeError:
-        raise Refused(f"{what}: a {type(data).__name__} has no __len__: an epoch needs to know its size") from None
+        raise Refused(f"{name}: a {type(data).__name__} has no __len__: an epoch needs to know its size") from None
     if empty:
-        raise Refused(f"{what}: the {type(data).__name__} is empty")
-    samples = Samples(data, seed)
-    with _restored_generators():
+        raise Refused(f"{name}: the {type(data).__name__} is empty")
+    samples = Samples(data, seed, collate or stack, whole)
+    with restored_generators():
         sample = samples._sample(0, 0)
-    if not _is_pair(sample):
-        raise Refused(
-            f"{what}: a sample of the {type(data).__name__} is {_describe(sample)}, not an (input, target) pair of "
-            "tensors, arrays or numbers: return such a pair, or Samples(dataset, seed, collate=...) from "
-            "cloudtrain_trainer.samples"
-        )
+        _check_sample(sample, data, samples.collate, name, whole, pairs)
     return samples
 
 
-def _is_pair(sample: Any) -> bool:
-    """Whether torch's default collate makes two tensors of it."""
-    try:
-        found = default_collate([sample])
-    except (TypeError, RuntimeError):
-        return False
-    return isinstance(found, (list, tuple)) and len(found) == 2 and all(isinstance(part, Tensor) for part in found)
+def split_pair(batch: Any, whole: bool) -> tuple[Any, Any]:
+    """(inputs, targets) of a batch that is a pair, else (the batch, None)."""
+    is_pair = isinstance(batch, (list, tuple)) and len(batch) == 2 and not whole
+    return (batch[0], batch[1]) if is_pair else (batch, None)
 
 
-def _takes_draws(data: Any) -> bool:
-    """Whether the data is written for this trainer: its `__getitem__` has an argument named `draw` or annotated
-    `Draw`.
-    """
-    try:
-        first = next(iter(inspect.signature(data.__getitem__).parameters.values()))
-    except (StopIteration, TypeError, ValueError):  # some written in C have no signature
-        return False
-    return first.name == "draw" or "Draw" in str(first.annotation)
+def seed_sample(seed: int, epoch: int, index: int) -> None:
+    """Seed torch's, numpy's and Python's generators for what is random in a sample."""
+    number = zlib.crc32(f"{seed} {epoch} {index}".encode())
+    torch.default_generator.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
 
 
 @contextmanager
-def _restored_generators() -> Iterator[None]:
+def restored_generators() -> Iterator[None]:
     """A context after which the generators are as before: samples do not change the noise of training."""
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
@@ -116,9 +121,62 @@ def _restored_generators() -> Iterator[None]:
         random.setstate(before[2])
 
 
-def _describe(sample: Any) -> str:
-    kind = type(sample).__name__
-    if not isinstance(sample, (dict, list, tuple)):
-        return f"a {kind}"
-    parts = sample.values() if isinstance(sample, dict) else sample
-    return f"a {kind} of {', '.join(type(part).__name__ for part in parts) or 'nothing'}"
+def takes_draws(data: Any) -> bool:
+    """Whether the data is written for this trainer: its `__getitem__` has an argument named `draw` or annotated
+    `Draw`.
+    """
+    try:
+        first = next(iter(inspect.signature(data.__getitem__).parameters.values()))
+    except (AttributeError, StopIteration, TypeError, ValueError):  # some written in C have no signature
+        return False
+    return first.name == "draw" or "Draw" in str(first.annotation)
+
+
+def _refuse_wrong_kind(data: Any, name: str) -> None:
+    hint = ""
+    if isinstance(data, DataLoader):
+        hint = "return its data set: the trainer makes the batches itself (--batch-size is that of all ranks together)"
+    elif isinstance(data, (Tensor, np.ndarray)):
+        hint = "return torch.utils.data.TensorDataset(inputs, targets)"
+    elif inspect.isgenerator(data) or (hasattr(data, "__next__") and hasattr(data, "__iter__")):
+        hint = "it can be read only once; return an object whose __iter__ begins anew, for epochs and a resume"
+    elif isinstance(data, (str, bytes)) or not (hasattr(data, "__getitem__") or hasattr(data, "__iter__")):
+        hint = "return a data set with __getitem__ and __len__, or an iterable of samples"
+    if hint:
+        raise Refused(f"{name} is {describe(data)}: {hint}")
+
+
+def _check_sample(
+    sample: Any, data: Any, collate: Callable[[list[Any]], Any], name: str, whole: bool, pairs: bool
+) -> None:
+    """Raise `Refused` if no batch can be made of a sample, or none of the needed form."""
+    about = f"{name}: a sample of the {type(data).__name__} ({place(data)}) is {describe(sample)}"
+    if collate is not stack:
+        return
+    try:
+        batch = stack([sample])
+    except (TypeError, RuntimeError) as error:
+        raise Refused(
+            f"{about}, which cannot be stacked ({str(error).splitlines()[0][:120]}): give a collate"
+        ) from None
+    if next(tensors(batch), None) is None:
+        raise Refused(f"{about}, without a tensor, array or number: return an (input, target) pair or a dict")
+    is_pair = split_pair(batch, whole)[1] is not None
+    if pairs and not is_pair:
+        raise Refused(f"{about}: this task needs an (input, target) pair")
+    if isinstance(batch, (list, tuple)) and not is_pair and not whole:
+        raise Refused(
+            f"{about}: return an (input, target) pair, whose input may be a tuple or a dict, or a dict; or give "
+            "the task a step"
+        )
+
+
+def _with_tensors(sample: Any) -> Any:
+    if not isinstance(sample, dict):
+        return sample
+    return {name: torch.tensor(value) if _is_numbers(value) else value for name, value in sample.items()}
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether it is a list of numbers, or of such lists: Hugging Face's data sets return those instead of tensors."""
+    return isinstance(value, list) and bool(value) and all(isinstance(one, Number) or _is_numbers(one) for one in value)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cloudtrain_trainer import finite, hardware, state
+from cloudtrain_trainer import finite, hardware, state, trees
 from cloudtrain_trainer.finite import FiniteWatch
 from cloudtrain_trainer.metrics import LossMean
 from cloudtrain_trainer.options import Options
@@ -66,7 +66,7 @@ class Step:
         """An empty mean of the training loss, for a new epoch."""
         return LossMean(self.device, finite=self.skips_bad_steps)
 
-    def train_step(self, batches: Iterator[tuple[Tensor, Tensor]], step: int, steps: int) -> None:
+    def train_step(self, batches: Iterator[tuple[Any, Any]], step: int, steps: int) -> None:
         """Train on the next micro-batches: one step with the gradient of the mean loss over the global batch.
 
         `batches`: this rank's (inputs, targets) per micro-batch. `step`, of `steps` in the run, counts from 0.
@@ -127,7 +127,7 @@ class Step:
         """Whether the step is bad: on any rank if bad steps are skipped, which all must do alike; else on this one."""
         return self.strategy.ranks.any_on_device(bad) if self.skips_bad_steps else bad
 
-    def forward_backward(self, inputs: Tensor, targets: Tensor) -> None:
+    def forward_backward(self, inputs: Any, targets: Any) -> None:
         """Forward and backward pass of one micro-batch: inputs (batch, ...) and targets (batch, ...), on any device."""
         self.strategy.forward_backward(self, *self.to_device(inputs, targets))
 
@@ -157,10 +157,13 @@ class Step:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=DTYPES[self.amp])
 
-    def to_device(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The tensors on this rank's device, same shapes and dtypes; images channels-last where that is faster."""
-        on_device = inputs.to(self.device, non_blocking=True, **self._image_format)
-        return on_device, targets.to(self.device, non_blocking=True)
+    def to_device(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        """The tensors on this rank's device, same shapes and dtypes; images channels-last where that is faster.
+
+        Without targets they are the inputs: a batch that is not a pair.
+        """
+        on_device = trees.to_device(inputs, self.device, self._image_format)
+        return on_device, on_device if targets is None else trees.to_device(targets, self.device)
 
     def _clip(self) -> Tensor:
         """Scale the gradients down to `--clip-norm`, by their norm over all ranks.

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from cloudtrain_trainer import state, tasks
 from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.batches import Batches
 from cloudtrain_trainer.checkpoint import CheckpointStore
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.loop import Loop
@@ -85,6 +86,7 @@ def check_accumulation(strategy: DistributedData, folder: Path, task: Task) -> N
 
 
 def _first_step(one: Loop) -> list[int]:
+    assert isinstance(one.batches, Batches)
     draws = one.batches.draws(epoch=0, skip=0)
     return [i for _ in range(one.options.accumulate) for i in next(draws).indices]
 
@@ -111,6 +113,7 @@ def loss_of_bad_sample(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tens
 def check_steps_that_are_not_finite(strategy: DistributedData, folder: Path, task: Task) -> None:
     """A loss that is NaN on one rank stops all ranks at the same step, or is skipped by all of them."""
     probe = loop(strategy, folder / "probe", task, "--batch-size", "33")
+    assert isinstance(probe.batches, Batches)
     draws = [draw.indices for draw in probe.batches.draws(epoch=0, skip=0)]
     sample = strategy.ranks.all_gather(draws[4][0])[1]  # of rank 1, in the fifth step
     bad_task = replace(task, model=plain_model, loss=loss_of_bad_sample, train=DataWithBadSample(task.train, sample))
@@ -132,7 +135,7 @@ def check_evaluation(strategy: DistributedData, folder: Path, task: Task) -> Non
     one = loop(strategy, folder, task)
     for samples in (len(task.validation), 7, 1):
         part = tasks.build("digits", seed=0).validation
-        part.images, part.labels = part.images[:samples], part.labels[:samples]  # type: ignore[attr-defined]
+        part.images, part.labels = part.images[:samples], part.labels[:samples]
         one.step.task = replace(task, validation=part)
         values = evaluate(one.step, 256, 0, lambda: False)
         assert values is not None

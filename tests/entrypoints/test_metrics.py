@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cloudtrain_trainer import tasks
+from cloudtrain_trainer.batches import Batches
 from cloudtrain_trainer.loop import Loop
 from cloudtrain_trainer.metrics import LossMean, Meter
 from cloudtrain_trainer.tasks import Draw
@@ -71,6 +72,7 @@ def test_the_rate_after_an_evaluation_does_not_include_its_time(
     loop = make_loop("--epochs", "2")
     loop.meter = Meter(clock=lambda: now[0])
     train, validation = TimedData(loop.task.train, now, 1.0), TimedData(loop.task.validation, now, 60.0)
+    assert isinstance(loop.batches, Batches)
     loop.batches = replace(loop.batches, data=train)
     loop.step.task = replace(loop.task, validation=validation)
     loop.run()

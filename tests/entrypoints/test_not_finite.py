@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from cloudtrain_job import MAX_LINE_BYTES, log_metrics
 from cloudtrain_trainer import finite, state
 from cloudtrain_trainer import step as step_module
+from cloudtrain_trainer.batches import Batches
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.loop import Loop
 from cloudtrain_trainer.rules import Refused
@@ -82,6 +83,7 @@ def train_loop(make_loop: Callable[..., Loop]) -> Callable[..., Loop]:
 
 def bad_step(loop: Loop) -> int:
     """The step (from 1) of the first epoch whose batch has the bad sample."""
+    assert isinstance(loop.batches, Batches)
     draws = loop.batches.draws(0, 0)
     return next(number for number, draw in enumerate(draws, 1) if BAD in draw.indices)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -14,14 +15,15 @@ import pytest
 import torch
 import yaml
 from torch import Tensor, nn
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from cloudtrain_trainer import tasks
+from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.batches import Batches, loader
 from cloudtrain_trainer.models import partition
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.samples import Samples, adapt
-from cloudtrain_trainer.tasks import Draw, from_factory
+from cloudtrain_trainer.tasks import Draw, Task
 from tests.entrypoints.groups import StartGroup
 from tests.entrypoints.launching import exported
 
@@ -30,81 +32,140 @@ def parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.fixture
-def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module `own_model` and others in the current folder."""
-    (tmp_path / "own_model.py").write_text(
+FILES = {
+    "own_model": (
         "from dataclasses import replace\n"
         "from torch import nn\n"
         "from cloudtrain_trainer import tasks\n"
         "def net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
         "def whole(seed): return replace(tasks.build('digits', seed), batch_size=7 + seed)\n"
         "def nothing(): pass\n"
+        "def frozen(): return net().requires_grad_(False)\n"
+        "def sized(hidden): pass\n"
         "number = 3\n"
-    )
-    (tmp_path / "broken_model.py").write_text("import not_installed_anywhere\n")
+    ),
+    "broken_model": "import not_installed_anywhere\n",
+    "unfinished": "x = 1\ndef net(:\n",
+    "own_data": (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "x, y = torch.randn(40, 64), torch.arange(40) % 10\n"
+        "def train(): return TensorDataset(x, y)\n"
+        "def both(): return train(), train()\n"
+        "def named(): return {'train': train(), 'val': train()}\n"
+        "def tensors(): return x, y\n"
+        "def three(): return train(), train(), train()\n"
+        "def nothing(): pass\n"
+        "def loader(): return DataLoader(train())\n"
+        "def generator(): return (sample for sample in train())\n"
+    ),
+}
+
+
+@pytest.fixture
+def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The modules of `FILES` in the current folder, and packages that are called like the trainer's."""
+    for name, text in FILES.items():
+        (tmp_path / f"{name}.py").write_text(text)
     for name in ("models", "tasks"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "net.py").write_text("from own_model import net\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
-    for name in ("own_model", "broken_model", "models.net", "models", "tasks.net", "tasks"):
+    for name in (*FILES, "models.net", "models", "tasks.net", "tasks"):
         sys.modules.pop(name, None)
 
 
+def build(*argv: str) -> Task:
+    return tasks.from_options(parse(list(argv)))
+
+
 def test_a_user_model_uses_the_data_and_loss_of_a_task(user_code: Path) -> None:
-    base = tasks.build("digits", 0)
-    task = from_factory.build("own_model:net", 0, base)
-    assert (task.train, task.loss, task.batch_size) == (base.train, base.loss, base.batch_size)
+    base, task = tasks.build("digits", 0), build("--model", "own_model:net", "--task", "digits")
+    assert (task.loss, task.batch_size, len(task.train)) == (base.loss, base.batch_size, len(base.train))
     model, (inputs, targets) = task.model(), task.train[Draw(0, [1, 2])]
     assert parameters(model) == 650
     assert task.loss(task.call(model, inputs, True), targets) > 0
     assert (task.layers, task.stages, task.tensor_plan, task.flops) == (None, None, None, 0.0)
 
 
-def test_a_user_task_gets_the_seed(user_code: Path) -> None:
-    assert from_factory.build("own_model:whole", 5, None).batch_size == 12
+@pytest.mark.parametrize("option", ["--model", "--task"])
+def test_a_user_task_gets_the_seed(user_code: Path, option: str) -> None:
+    assert build(option, "own_model:whole", "--seed", "5").batch_size == 12
+
+
+def test_a_task_may_have_the_users_data(user_code: Path) -> None:
+    task = build("--task", "digits", "--data", "own_data:both")
+    assert (len(task.train), len(task.validation), task.lr) == (40, 40, tasks.build("digits", 0).lr)
 
 
 @pytest.mark.parametrize("package", ["models", "tasks"])
 def test_user_packages_may_have_the_names_of_the_trainers_modules(user_code: Path, package: str) -> None:
-    assert parameters(from_factory.build(f"{package}.net:net", 0, tasks.build("digits", 0)).model()) == 650
+    assert parameters(build("--model", f"{package}.net:net", "--task", "digits").model()) == 650
+
+
+MODEL_MISTAKES = {
+    "own_model": "--model own_model: expected package.module:factory",
+    "own-model:net": "expected package.module:factory",
+    "no_model:net": "there is no module no_model in ",
+    "own_model.part:net": "there is no module own_model.part",
+    "own_model:nope": r"own_model\.py has nothing named nope",
+    "own_model:number": r"own_model\.py has no function named number",
+    "own_model:nothing": "own_model.py:6: --model own_model:nothing returned nothing: return a Task",
+    "own_model:net": "own_model.py:4: --model own_model:net returned a Sequential: add --data with your data, or",
+    "own_model:sized": "own_model.py:8: .* needs 'hidden', and the trainer only passes seed: give",
+    "unfinished:net": r"unfinished.py:2: --model unfinished:net: .*def net\(:",
+}
+
+
+@pytest.mark.parametrize(("spec", "message"), MODEL_MISTAKES.items(), ids=list(MODEL_MISTAKES))
+def test_a_mistake_in_a_factory_is_told_with_its_place(user_code: Path, spec: str, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        build("--model", spec)
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("name", "message"),
     [
-        ("own_model", "expected package.module:factory"),
-        ("own-model:net", "expected package.module:factory"),
-        ("no_model:net", "there is no module no_model in "),
-        ("own_model.part:net", "there is no module own_model.part"),
-        ("own_model:nope", r"own_model\.py has nothing named nope"),
-        ("own_model:number", r"own_model\.py has no function named number"),
-        ("own_model:nothing", "it returned nothing; add the --task"),
-        ("own_model:net", "it returned a Sequential; add the --task"),
+        ("whole", "a Task: leave out --data and the built-in --task"),
+        ("nothing", "own_model.py:6: .* nothing: return an nn.Module"),
+        ("frozen", "own_model.py:7: .* the Sequential has no parameter with requires_grad to train"),
     ],
 )
-def test_a_factory_that_does_not_return_a_task_is_refused(user_code: Path, spec: str, message: str) -> None:
+def test_a_factory_that_does_not_return_a_model_is_refused(user_code: Path, name: str, message: str) -> None:
     with pytest.raises(Refused, match=message):
-        from_factory.build(spec, 0, None)
+        build("--model", f"own_model:{name}", "--task", "digits").model()
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("whole", "a Task; leave out --task"), ("nothing", "return an nn.Module")]
+    ("name", "message"),
+    [
+        ("nothing", "own_data.py:9: --data own_data:nothing returned nothing: return the training data, or"),
+        ("tensors", "own_data.py:7: .* a tuple of Tensor, Tensor: return torch.utils.data.TensorDataset"),
+        ("three", "own_data.py:8: .*: return the training data, or .training, validation."),
+        ("named", "own_data.py:6: .* a dict with train, val: its keys are train, validation and collate"),
+        ("loader", "a DataLoader: return its data set: the trainer makes the batches itself"),
+        ("generator", "a generator: it can be read only once"),
+    ],
 )
-def test_a_factory_that_does_not_return_a_model_is_refused(user_code: Path, name: str, message: str) -> None:
-    task = from_factory.build(f"own_model:{name}", 0, tasks.build("digits", 0))
+def test_a_mistake_in_a_data_factory_is_told_with_its_place(user_code: Path, name: str, message: str) -> None:
     with pytest.raises(Refused, match=message):
-        task.model()
+        build("--model", "own_model:net", "--data", f"own_data:{name}")
+
+
+def test_data_alone_is_refused_before_anything_is_imported() -> None:
+    with pytest.raises(Refused, match="--data needs what is trained on it: add --model"):
+        parse(["--data", "own_data:train"])
 
 
 def test_a_failed_import_in_user_code_keeps_its_own_error(user_code: Path) -> None:
     with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
-        from_factory.build("broken_model:net", 0, None)
+        build("--model", "broken_model:net")
 
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own-dataset"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "own-dataset"
 
 
 class NoisyData(Dataset[tuple[Tensor, int]]):
@@ -129,11 +190,6 @@ class ConstantData(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self.sample
-
-
-class StreamedData(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
 
 
 class DataWithoutLength(Dataset[int]):
@@ -192,15 +248,15 @@ def test_creating_samples_does_not_change_the_random_generators_of_training() ->
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (StreamedData(), "train is an IterableDataset"),
         (DataWithoutLength(), "a DataWithoutLength has no __len__"),
         ([], "the list is empty"),
-        (ConstantData({"pixels": torch.ones(2), "label": 1}), "a dict of Tensor, int, not an .input, target. pair"),
-        (ConstantData(torch.ones(2)), "a sample of the ConstantData is a Tensor"),
-        (ConstantData((object(), 1)), "a tuple of object, int"),
-        (ConstantData((1, 2, 3)), "a tuple of int, int, int"),
+        (torch.ones(2, 3), "train is a Tensor: return torch.utils.data.TensorDataset"),
+        (7, "train is an int: return a data set with __getitem__ and __len__, or an iterable"),
+        (ConstantData("text"), "test_user_tasks.py:.* is a str, without a tensor, array or number"),
+        (ConstantData((object(), 1)), "a tuple of object, int, which cannot be stacked .*: give a collate"),
+        (ConstantData((1, 2, 3)), "a tuple of int, int, int: return an .input, target. pair"),
     ],
-    ids=["iterable", "no-length", "empty", "dict", "no-pair", "no-tensor", "triple"],
+    ids=["no-length", "empty", "tensor", "number", "text", "no-tensor", "triple"],
 )
 def test_unsupported_data_sets_are_refused_with_a_reason(data: Any, message: str) -> None:
     with pytest.raises(Refused, match=message):
@@ -247,3 +303,68 @@ def test_blocks_that_share_a_parameter_are_not_separate_units() -> None:
     assert list(partition.repeated_blocks(model)) == list(model.layers)[1:]
     one = Block()
     assert partition.repeated_blocks(nn.ModuleList([one, one])) == [], "a module that is used twice is not a unit"
+
+
+OWN = """
+from collections import Counter
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.head, self.forgotten = nn.Linear(4, 2), nn.Linear(4, 4)
+    def forward(self, measures):
+        for block in self.blocks:
+            measures = measures + block(measures).relu()
+        return self.head(measures)
+def whole():
+    model = Net()
+    model.forgotten.requires_grad_(False)
+    return model
+class Rows:
+    def __len__(self): return 60
+    def __iter__(self):
+        for row in torch.randn(60, 4, generator=torch.Generator().manual_seed(0)):
+            yield {"measures": row.tolist(), "label": int(row.sum() > 0), "name": "a row"}
+def data(): return Rows(), Rows()
+"""
+
+
+def test_a_model_and_an_iterable_of_dicts_train_alike_on_one_rank_and_on_two(tmp_path: Path, group: StartGroup) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    common = "--model=own:whole --data=own:data --epochs=2 --batch-size=12 --lr=0.01 --lr-schedule=constant --warm-up=0"
+    ranks = group(2, f"{common} --strategy=fsdp --max-steps=7")
+    ranks.succeed()
+    ranks = group(2, f"{common} --strategy=ddp")
+    ranks.succeed()
+    assert [event["step"] for event in ranks.events("resumed")] == [7]
+    two = ranks.events("metrics")[-1]["values"]
+    ranks = group(1, f"{common} --no-resume")
+    ranks.succeed()
+    one = ranks.events("metrics")[-1]["values"]
+    assert one["val_accuracy"] == pytest.approx(two["val_accuracy"], abs=0.02)
+    assert one["val_loss"] == pytest.approx(two["val_loss"], rel=1e-4)
+
+
+def test_a_parameter_without_gradient_is_named_under_ddp(tmp_path: Path, group: StartGroup) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    ranks = group(2, "--model=own:Net --data=own:data --batch-size=12")
+    assert ranks.wait() == [2, 2]
+    assert "forgotten.weight, forgotten.bias. Freeze them" in ranks.output()
+
+
+def test_the_program_of_the_guide_learns(tmp_path: Path, group: StartGroup) -> None:
+    example, guide = ROOT / "examples" / "tabular", (ROOT / "docs/guides/your-model.md").read_text()
+    program = (example / "net.py").read_text()
+    assert f"```python\n{program}```" in guide
+    assert len([line for line in program.splitlines() if line]) <= 20
+    own = next(block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "def task(" in block)
+    (tmp_path / "own.py").write_text(own)
+    (tmp_path / "net.py").write_text(program)
+    args = yaml.safe_load((example / "job.yaml").read_text())["args"]
+    for flags in ({**args, "epochs": 10}, {"task": "own:task", "epochs": 10}):
+        ranks = group(1, " ".join(f"--{name}={value}" for name, value in flags.items()) + " --no-resume")
+        ranks.succeed()
+        values = ranks.events("metrics")[-1]["values"]
+        assert values.get("val_accuracy", values.get("val_recall")) >= 0.9

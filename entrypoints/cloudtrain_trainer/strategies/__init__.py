@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.trees import sample_count
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.step import Step
@@ -72,20 +73,20 @@ class Strategy:
             hardware.compile_whole(module)
         return module
 
-    def forward_backward(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+    def forward_backward(self, step: Step, inputs: Any, targets: Any) -> None:
         """Forward and backward pass of one micro-batch: inputs (batch, ...) and targets (batch, ...) on the device."""
         self._run(step, step.wrapped, inputs, targets)
 
-    def forward_backward_alone(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+    def forward_backward_alone(self, step: Step, inputs: Any, targets: Any) -> None:
         """The same on this rank only, without its peers. Not possible if `communicates_in_forward`."""
         self.forward_backward(step, inputs, targets)
 
-    def _run(self, step: Step, module: nn.Module, inputs: Tensor, targets: Tensor) -> None:
+    def _run(self, step: Step, module: nn.Module, inputs: Any, targets: Any) -> None:
         with step.precision():
             loss = module(inputs, targets)
-        step.backward(loss, len(targets))
+        step.backward(loss, sample_count(targets))
 
-    def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
+    def outputs(self, step: Step, inputs: Any) -> Any:
         """The model's outputs (batch, ...) for evaluation; None on a rank that does not compute them."""
         with step.precision():
             return step.task.call(step.model, inputs, False)
@@ -133,7 +134,7 @@ class ModelWithLoss(nn.Module):
         self.model = model
         self._call, self._loss = task.call, task.loss
 
-    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def forward(self, inputs: Any, targets: Any) -> Tensor:
         """The mean loss over the samples, shape (). `inputs`, `targets`: (batch, ...)."""
         return self._loss(self._call(self.model, inputs, True), targets)
 
@@ -150,10 +151,9 @@ class AutocastModule(nn.Module):
         self.part = part
         self._precision = step.precision
 
-    def forward(self, inputs: Tensor, **named: Any) -> Tensor:
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         with self._precision():
-            outputs: Tensor = self.part(inputs, **named)
-        return outputs
+            return self.part(*inputs, **named)
 
 
 def full_tensor(value: Tensor) -> Tensor:

@@ -12,9 +12,10 @@ torch/nn/parallel/distributed.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies import Strategy
 
 if TYPE_CHECKING:
@@ -40,7 +42,22 @@ class DistributedData(Strategy):
         devices = [self.ranks.local_rank] if self.ranks.device.type == "cuda" else None
         return model, DistributedDataParallel(with_loss, device_ids=devices, gradient_as_bucket_view=True)
 
-    def forward_backward_alone(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+    def forward_backward(self, step: Step, inputs: Any, targets: Any) -> None:
+        """Raises `Refused` with the names of parameters that the last step did not use: their gradients are missing."""
+        try:
+            super().forward_backward(step, inputs, targets)
+        except RuntimeError as error:
+            indices = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
+            if indices is None:
+                raise
+            names = [name for name, parameter in step.model.named_parameters() if parameter.requires_grad]
+            unused = ", ".join(names[int(index)] for index in indices[1].split()[:5])
+            raise Refused(
+                f"the loss does not depend on these parameters, so ranks would wait for their gradients: {unused}. "
+                "Freeze them (requires_grad_(False)), or use --strategy fsdp"
+            ) from None
+
+    def forward_backward_alone(self, step: Step, inputs: Any, targets: Any) -> None:
         """Without the DDP wrapper, which would wait for the peers, and without the compiler.
 
         A graph compiled outside of the wrapper would be reused inside, where torch splits graphs at DDP's buckets so

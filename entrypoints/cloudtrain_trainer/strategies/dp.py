@@ -13,15 +13,16 @@ DDP tutorial.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cloudtrain_trainer.hardware import all_devices
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import AutocastModule, Strategy
+from cloudtrain_trainer.trees import sample_count
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.step import Step
@@ -38,11 +39,11 @@ class DataParallel(Strategy):
         model = model.to(self.ranks.device)
         return model, nn.DataParallel(AutocastModule(model, step))
 
-    def forward_backward(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
+    def forward_backward(self, step: Step, inputs: Any, targets: Any) -> None:
         """The outputs (batch, ...) are gathered on the first GPU, where the loss over all of them is computed."""
         with step.precision():
             loss = step.task.loss(step.task.call(step.wrapped, inputs, True), targets)
-        step.backward(loss, len(targets))
+        step.backward(loss, sample_count(targets))
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:

@@ -7,11 +7,12 @@ that only it has, and an entry in TASKS of rules.py with its capabilities. Its f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from cloudtrain_trainer.rules import USER_TASK, Capabilities
+from cloudtrain_trainer import rules
+from cloudtrain_trainer.rules import Capabilities
 
 if TYPE_CHECKING:  # the command line imports options.py, without torch
     from torch import Tensor, nn
@@ -35,36 +36,52 @@ class Data(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
-        """Inputs (batch, ...) and targets (batch, ...) on the CPU."""
+    def __getitem__(self, draw: Draw) -> tuple[Any, Any]:
+        """Inputs (batch, ...) and targets (batch, ...) on the CPU; a whole batch and None if it has no such parts."""
         ...
 
 
-def call(model: nn.Module, inputs: Tensor, training: bool) -> Tensor:  # noqa: ARG001
+def call(model: nn.Module, inputs: Any, training: bool) -> Any:  # noqa: ARG001
     """Outputs (batch, ...) of a model that follows torch's `train()` and `eval()`, so that `training` is not needed."""
-    outputs: Tensor = model(inputs)
-    return outputs
+    return model(inputs)
 
 
-@dataclass(frozen=True)
+def default_loss(outputs: Any, targets: Any) -> Tensor:
+    """The loss of a task that names none: the model's own, or by the type of the targets. Raises `Refused`."""
+    from cloudtrain_trainer import own_task
+
+    return own_task.default_loss(outputs, targets)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Task:
-    """All that the training loop needs. The numbers are defaults that the command line may override."""
+    """What is trained. A user's task needs a model and training data; the loop needs all that the built-in tasks say.
+
+    Numbers are defaults that the command line may override. own_task.py completes a user's task.
+    """
 
     model: Callable[[], nn.Module]
     """Creates the model on the current default device, with initial weights from torch's generator."""
-    loss: Callable[[Tensor, Tensor], Tensor]
-    """(outputs, targets) -> the MEAN over the samples."""
-    correct: Callable[[Tensor, Tensor], Tensor]
+    loss: Callable[[Any, Any], Tensor] = default_loss
+    """(outputs, targets) -> the MEAN over the samples, shape (). If samples are dicts, `targets` is the whole batch."""
+    correct: Callable[[Any, Any], Tensor] | None = None
     """(outputs, targets) -> a scalar, the sum over the samples of their share of correct answers (0 to 1 each)."""
-    train: Data
-    """In a user's task this may also be a `torch.utils.data.Dataset` of (input, target) pairs (samples.py)."""
-    validation: Data
-    epochs: int
-    batch_size: int
+    metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    """Per name, (outputs, targets) -> a number per sample, shape (batch,), or their mean; reported as `val_<name>`."""
+    step: Callable[[nn.Module, Any], Any] | None = None
+    """(model, batch) -> the mean loss, or a dict with `loss` and metrics; instead of calling the model and a loss."""
+    collate: Callable[[list[Any]], Any] | None = None
+    """A list of samples -> a batch; None: torch's default, which stacks them."""
+    train: Any
+    """`Data`; in a user's task a data set or an iterable of samples (samples.py, streams.py)."""
+    validation: Any = None
+    """The same; None: no evaluation."""
+    epochs: int = 1
+    batch_size: int = 32
     """Samples per step over all ranks."""
-    lr: float
+    lr: float = 1e-3
     """Peak learning rate."""
-    weight_decay: float
+    weight_decay: float = 1e-2
     workers: int | None = 0
     """Data loader processes per rank; 0 if samples are in memory; None: by the machine's cores."""
     unit: str = "samples"
@@ -75,7 +92,7 @@ class Task:
     """Floating-point operations per sample, forward and backward; 0: unknown. The numerator of MFU."""
     channels_last: bool = False
     """Whether the inputs are images (batch, channels, height, width): GPUs convolve them faster with channels last."""
-    call: Callable[[nn.Module, Tensor, bool], Tensor] = call
+    call: Callable[[nn.Module, Any, bool], Any] = call
     """(model, inputs, training) -> outputs."""
     statistics: Callable[[nn.Module], Sequence[Tensor]] = lambda model: ()  # noqa: ARG005
     """Tensors that depend on the data and that neither gradients nor buffers make equal: they are averaged over
@@ -95,6 +112,8 @@ class Task:
     """
     max_stages: int = 1
     """The largest number of stages."""
+    measures: Callable[[Any, Any], Mapping[str, Tensor]] | None = None
+    """(outputs, targets) -> per metric the sum over the samples, shape (); None: `correct` as accuracy."""
 
 
 def build(name: str, seed: int, **options: Any) -> Task:
@@ -107,16 +126,13 @@ def build(name: str, seed: int, **options: Any) -> Task:
 
 
 def from_options(options: Options) -> Task:
-    """The task of the command line: a built-in one, a user's model on the data of one, or a user's task.
+    """The task of the command line: a built-in one or a user's, with a user's model or data if they are given.
 
     Raises `Refused` if it cannot be built.
     """
-    base = build(options.task, options.seed, **options.task_options) if options.task != USER_TASK else None
-    if options.model is None:
-        assert base is not None  # noqa: S101  (only --model goes without a task)
-        return base
-    from_factory = import_module(f"{__name__}.from_factory")
-    task: Task = from_factory.build(options.model, options.seed, base)
+    if not rules.is_own(options):
+        return build(options.task, options.seed, **options.task_options)
+    task: Task = import_module("cloudtrain_trainer.own_task").from_options(options)
     return task
 
 

@@ -1,0 +1,110 @@
+"""Finds and calls the functions that a user names as `package.module:factory`, and says where they are."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from cloudtrain_trainer.rules import Refused
+
+
+class Factory:
+    """A user's function or class, of one option: `--data net:data`. Raises `Refused` if it cannot be found."""
+
+    def __init__(self, option: str, spec: str) -> None:
+        self.option, self.spec = option, spec
+        self._function = _find(f"{option} {spec}", spec)
+
+    def __str__(self) -> str:
+        """Its name in messages: `net.py:12: --data net:data`."""
+        return f"{place(self._function)}: {self.option} {self.spec}"
+
+    def __call__(self, given: Mapping[str, Any]) -> Any:
+        """What the function returns. It gets those values that it has parameters for, by name.
+
+        Raises `Refused` if it needs others. An error in the function's own code is not caught: its traceback says more.
+        """
+        parameters = _parameters(self._function)
+        missing = [
+            name
+            for name, parameter in parameters.items()
+            if parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            and (name not in given or parameter.kind is parameter.POSITIONAL_ONLY)
+        ]
+        if missing:
+            raise Refused(
+                f"{self} needs {' and '.join(map(repr, missing))}, and the trainer only passes {' and '.join(given)}: "
+                "give the parameter a default, or name a function without it"
+            )
+        return self._function(**{name: value for name, value in given.items() if name in parameters})
+
+
+def place(value: Any) -> str:
+    """Where a function, a class, or the class of an object is defined: `net.py:12`; its module if there is no file."""
+    while isinstance(value, partial):
+        value = value.func
+    value = inspect.unwrap(value) if callable(value) else value
+    code = getattr(value, "__code__", None) or getattr(getattr(value, "__func__", None), "__code__", None)
+    try:
+        if code is not None:
+            return f"{_short(code.co_filename)}:{code.co_firstlineno}"
+        kind = value if inspect.isclass(value) else type(value)
+        return f"{_short(inspect.getsourcefile(kind) or kind.__module__)}:{inspect.getsourcelines(kind)[1]}"
+    except (TypeError, OSError):  # written in C, or without a file
+        return str(getattr(value, "__module__", None) or type(value).__module__)
+
+
+def describe(value: Any) -> str:
+    """`a dict of Tensor, int`, `nothing`: what a user's code returned."""
+    kind = type(value).__name__
+    if value is None:
+        return "nothing"
+    article = "an" if kind[0] in "AEIOUaeiou" else "a"
+    if not isinstance(value, (dict, list, tuple)):
+        return f"{article} {kind}"
+    parts = list(value.values() if isinstance(value, dict) else value)
+    more = ", ..." if len(parts) > 5 else ""
+    return f"{article} {kind} of {', '.join(type(part).__name__ for part in parts[:5]) or 'nothing'}{more}"
+
+
+def _short(path: str) -> str:
+    """Relative to the current folder, where the user's code usually is."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+
+
+def _find(named: str, spec: str) -> Callable[..., Any]:
+    """Modules in the current folder come first."""
+    module_name, colon, name = spec.partition(":")
+    if not colon or not name or not all(part.isidentifier() for part in module_name.split(".")):
+        raise Refused(f"{named}: expected package.module:factory")
+    here = str(Path.cwd())
+    if sys.path[0] != here:
+        sys.path.insert(0, here)
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not f"{module_name}.".startswith(f"{missing.name}."):
+            raise  # the module exists, but one that it imports does not
+        raise Refused(f"{named}: there is no module {missing.name} in {here} or on Python's path") from None
+    except SyntaxError as error:
+        at = f"{_short(error.filename or module_name)}:{error.lineno}"
+        raise Refused(f"{at}: {named}: {error.msg}: {(error.text or '').strip()}") from None
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        what = "nothing" if factory is None else "no function"
+        raise Refused(f"{named}: {_short(module.__file__ or module_name)} has {what} named {name}")
+    return factory  # type: ignore[no-any-return]
+
+
+def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # some callables written in C have none
+        return {}

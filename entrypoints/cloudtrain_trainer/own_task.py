@@ -1,0 +1,206 @@
+"""A user's model, data and task: `--model`, `--data` and `--task` name functions as `package.module:factory`.
+
+`--model` returns an nn.Module (or is its class), `--data` the training data, or training and validation data, and
+`--task` a whole `Task`. What a Task leaves out is completed here: how the model is called, its loss, its metrics.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from cloudtrain_trainer import own_losses, rules, state, tasks
+from cloudtrain_trainer.factories import Factory, describe, place
+from cloudtrain_trainer.options import Options
+from cloudtrain_trainer.own_losses import default_loss
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.samples import adapt
+from cloudtrain_trainer.tasks import Task
+from cloudtrain_trainer.trees import sample_count, tensors
+
+__all__ = ["DATA_FIELDS", "OwnModel", "complete", "default_loss", "from_options"]
+
+DATA_FIELDS = (
+    "loss", "correct", "train", "validation", "epochs", "batch_size", "lr", "weight_decay", "workers", "unit", "tokens",
+    "channels_last",
+)  # fmt: skip
+"""The fields of a built-in task that are valid for any model of its data."""
+PARTS = ("train", "validation", "collate")
+"""The keys of the dict that a data factory may return; `test` is ignored, which Hugging Face's data sets have."""
+
+
+def from_options(options: Options) -> Task:
+    """The task of `--task`, `--model` and `--data`, one of which is a user's. Raises `Refused` if it cannot be built.
+
+    An error in the user's own code is not caught, since its traceback says more.
+    """
+    state.seed_generators(options.seed)  # what a factory draws must be the same on all ranks
+    given = {"seed": options.seed}
+    model = Factory("--model", options.model) if options.model else None
+    data = _data(Factory("--data", options.data), given) if options.data else {}
+    if options.task not in (rules.USER_TASK, *rules.TASKS):
+        return _own(Factory("--task", options.task), given, model, data)
+    if options.task in rules.TASKS:
+        base = tasks.build(options.task, options.seed, **options.task_options)
+        return _with_built_in(base, options.seed, given, model, data)
+    assert model is not None  # noqa: S101  (arguments.py has refused --data alone)
+    if not data:
+        return _own(model, given, None, {})
+    name = str(model)
+    return complete(Task(model=OwnModel(lambda: model(given), name), **data), options.seed, options.data or name)
+
+
+def complete(task: Task, seed: int, name: str) -> Task:
+    """The task with its data, calls, loss and metrics as the loop needs them. Raises `Refused`, with `name`."""
+    model = task.model if isinstance(task.model, OwnModel) else OwnModel(task.model, name)
+    whole = task.step is not None
+    changes: dict[str, Any] = {
+        part: adapt(data, seed, f"{name}: {part}", task.collate, whole)
+        for part in ("train", "validation")
+        if (data := getattr(task, part)) is not None
+    }
+    if task.step is not None:
+        changes.update(_step_functions(task.step))
+    else:
+        own = task.loss is not tasks.default_loss
+        changes["loss"] = own_losses.checked(task.loss) if own else default_loss
+        if task.call is tasks.call:
+            changes["call"] = model.call
+        if task.metrics:
+            changes["measures"] = own_losses.own_measures(task.metrics)
+        elif task.correct is None:
+            changes["measures"] = own_losses.default_measures
+    return replace(task, model=model, **changes)
+
+
+class OwnModel:
+    """Creates the user's model, and calls it as its `forward` takes its inputs."""
+
+    def __init__(self, create: Any, name: str) -> None:
+        self._create, self._name = create, name
+        self._names: frozenset[str] | None = None
+        """The parameters of the model's forward; None: it takes any."""
+        self._required: frozenset[str] = frozenset()
+        self._forward = name
+
+    def __call__(self) -> nn.Module:
+        """A new model. Raises `Refused` if it is not an nn.Module with something to train."""
+        model = self._create if isinstance(self._create, nn.Module) else self._create()
+        if not isinstance(model, nn.Module):
+            hint = "leave out --data and the built-in --task" if isinstance(model, Task) else "return an nn.Module"
+            raise Refused(f"{self._name} returned {describe(model)}: {hint}")
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise Refused(f"{self._name}: the {type(model).__name__} has no parameter with requires_grad to train")
+        self._read_signature(model)
+        return model
+
+    def call(self, model: nn.Module, inputs: Any, training: bool) -> Any:  # noqa: ARG002
+        """Outputs: a dict is passed by the names of forward's parameters, a tuple or list in order."""
+        if isinstance(inputs, Mapping):
+            return model(**self._select(inputs))
+        return model(*inputs) if isinstance(inputs, (list, tuple)) else model(inputs)
+
+    def _select(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        if self._names is None:
+            return {name: value for name, value in inputs.items() if next(tensors(value), None) is not None}
+        missing = self._required - inputs.keys()
+        if missing:
+            raise Refused(
+                f"{self._forward}: forward needs {' and '.join(map(repr, sorted(missing)))}, and the batch has "
+                f"{', '.join(map(repr, inputs))}: give them the same names"
+            )
+        return {name: value for name, value in inputs.items() if name in self._names}
+
+    def _read_signature(self, model: nn.Module) -> None:
+        parameters = inspect.signature(model.forward).parameters.values()
+        self._forward = place(model.forward)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+            self._names = frozenset(p.name for p in named)
+            self._required = frozenset(p.name for p in named if p.default is p.empty)
+
+
+def _own(factory: Factory, given: Mapping[str, Any], model: Factory | None, data: dict[str, Any]) -> Task:
+    """The task that a user's function returns, with another model or data if they are given."""
+    task = factory(given)
+    if not isinstance(task, Task):
+        hint = "return a Task"
+        if isinstance(task, nn.Module):
+            hint = "add --data with your data, or --task with a built-in task's data and loss"
+        raise Refused(f"{factory} returned {describe(task)}: {hint}")
+    if model is not None:
+        task = replace(task, model=OwnModel(lambda: model(given), str(model)))
+    return complete(replace(task, **data), given["seed"], str(factory))
+
+
+def _with_built_in(
+    base: Task, seed: int, given: Mapping[str, Any], model: Factory | None, data: dict[str, Any]
+) -> Task:
+    """A built-in task with a user's model, or with a user's (input, target) pairs, or both."""
+    if model is not None:
+        # The other fields depend on the model (how it is split and called), and keep their defaults.
+        fields: dict[str, Any] = {name: getattr(base, name) for name in DATA_FIELDS}
+        base = Task(model=OwnModel(lambda: model(given), str(model)), **fields)
+    if data:
+        base = replace(
+            base,
+            train=adapt(data["train"], seed, "--data: train", data.get("collate"), pairs=True),
+            validation=None,
+        )
+        if data.get("validation") is not None:
+            validation = adapt(data["validation"], seed, "--data: validation", data.get("collate"), pairs=True)
+            base = replace(base, validation=validation)
+    return base
+
+
+def _data(factory: Factory, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a task that a data factory returns. Raises `Refused`."""
+    found = factory(given)
+    if isinstance(found, list) and found and all(isinstance(part, Dataset) for part in found):
+        found = tuple(found)  # as random_split returns them
+    if isinstance(found, Mapping):
+        unknown = [str(key) for key in found if key not in (*PARTS, "test")]
+        if "train" not in found or unknown:
+            keys = ", ".join(map(str, found)) or "no keys"
+            raise Refused(f"{factory} returned a dict with {keys}: its keys are train, validation and collate")
+        return {part: found[part] for part in PARTS if part in found}
+    if isinstance(found, tuple):
+        if any(isinstance(part, Tensor) or type(part).__module__ == "numpy" for part in found):
+            raise Refused(
+                f"{factory} returned {describe(found)}: return torch.utils.data.TensorDataset(inputs, targets)"
+            )
+        if len(found) != 2:
+            raise Refused(f"{factory} returned {describe(found)}: return the training data, or (training, validation)")
+        return {"train": found[0], "validation": found[1]}
+    if found is None:
+        raise Refused(f"{factory} returned nothing: return the training data, or (training, validation)")
+    return {"train": found}
+
+
+def _step_functions(step: Callable[[nn.Module, Any], Any]) -> dict[str, Any]:
+    """The functions of a task whose step returns the loss, and perhaps metrics, of a whole batch."""
+
+    def call(model: nn.Module, batch: Any, training: bool) -> Any:  # noqa: ARG001
+        return step(model, batch)
+
+    def loss(outputs: Any, batch: Any) -> Tensor:  # noqa: ARG001
+        found = own_losses.loss_in(outputs)
+        if found is None:
+            raise Refused(
+                f"{place(step)}: the step returned {describe(outputs)}: return the mean loss, or a dict with it"
+            )
+        return own_losses.scalar(found, f"{place(step)}: the loss")
+
+    def measures(outputs: Any, batch: Any) -> dict[str, Tensor]:
+        if not isinstance(outputs, Mapping):
+            return {}
+        count = sample_count(batch)
+        others = {name: value for name, value in outputs.items() if name != "loss"}
+        return {name: own_losses.total(value, count, place(step), name) for name, value in others.items()}
+
+    return {"call": call, "loss": loss, "measures": measures}

@@ -1,0 +1,236 @@
+"""Iterables as training data: each global batch is read in order and split over the ranks; a resume is exact.
+
+What an iterable may have besides `__iter__`, by the names that torch, torchdata and Hugging Face's datasets use:
+`__len__` (samples per epoch; without, `--max-steps` says where training ends), `state_dict` and `load_state_dict` (the
+position, of the iterable or its iterator; without, a resume reads again what was seen), `set_epoch(epoch)`, and
+`shard(num_shards, index)`: the part that one rank reads; without, every rank reads all and takes its share.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from cloudtrain_trainer.batches import MAX_EVALUATION_BATCH, split_evenly
+from cloudtrain_trainer.factories import describe, place
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.samples import restored_generators, seed_sample, split_pair
+from cloudtrain_trainer.trees import map_tensors
+
+PLAIN = (int, float, str, bytes, bool, type(None), torch.Tensor)
+"""What a state may contain, in lists, tuples and dicts: a checkpoint is read without running code."""
+
+
+class Stream:
+    """An iterable of samples. `name`: its name in messages. Otherwise as `Samples`."""
+
+    def __init__(self, source: Any, seed: int, collate: Callable[[list[Any]], Any], whole: bool, name: str) -> None:
+        self.source, self.seed, self.collate, self.whole, self.name = source, seed, collate, whole, name
+        self.start_state = source.state_dict() if hasattr(source, "state_dict") else None
+
+    @property
+    def length(self) -> int | None:
+        """The count of samples per epoch; None if the iterable does not say."""
+        try:
+            return len(self.source)
+        except (TypeError, NotImplementedError):
+            return None
+
+    @property
+    def can_shard(self) -> bool:
+        """Whether each rank can read a part of its own."""
+        try:
+            return {"num_shards", "index"} <= inspect.signature(self.source.shard).parameters.keys()
+        except (AttributeError, TypeError, ValueError):
+            return False
+
+    def shard(self, ranks: int, rank: int) -> Stream:
+        """One rank's part. Raises `Refused` if the iterable has too few shards for so many ranks."""
+        shards = getattr(self.source, "num_shards", None)
+        if isinstance(shards, int) and shards < ranks:
+            raise Refused(
+                f"{self.name}: {shards} shards cannot be shared out over {ranks} ranks: write more, smaller ones"
+            )
+        part = self.source.shard(num_shards=ranks, index=rank)
+        return Stream(part, self.seed, self.collate, self.whole, self.name)
+
+    def first(self) -> Any:
+        """The first sample. Raises `Refused` if there is none."""
+        with restored_generators():
+            for sample in self.read(0):
+                return sample
+        raise Refused(f"{self.name}: the {type(self.source).__name__} ({place(self.source)}) yields no sample")
+
+    def read(self, epoch: int, state: Any = None) -> Iterator[Any]:
+        """An iterator from the beginning of an epoch, or from a state of the same epoch."""
+        self.reset(epoch, state)
+        iterator: Any = iter(self.source)
+        if state is not None and not hasattr(self.source, "load_state_dict"):
+            iterator.load_state_dict(state)
+        found: Iterator[Any] = iterator
+        return found
+
+    def reset(self, epoch: int, state: Any) -> None:
+        """Bring the iterable, which may remember its position, to the beginning or to a state."""
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(epoch)
+        wanted = self.start_state if state is None else state
+        if wanted is not None and hasattr(self.source, "load_state_dict"):
+            self.source.load_state_dict(wanted)
+
+    def state(self, iterator: Any) -> Any:
+        """The position of an iterator, to continue from; None if neither it nor the iterable has a `state_dict`."""
+        holder = next((each for each in (iterator, self.source) if hasattr(each, "state_dict")), None)
+        if holder is None:
+            return None
+        found = holder.state_dict()
+        wrong = next(_not_plain(found), None)
+        if wrong is not None:
+            raise Refused(
+                f"{place(holder.state_dict)}: state_dict contains {describe(wrong)}: use numbers, text, tensors, lists "
+                "and dicts"
+            )
+        return found
+
+    def batch(self, samples: list[Any]) -> tuple[Any, Any]:
+        """(inputs, targets) of some samples, or (the whole batch, None)."""
+        return split_pair(self.collate(samples), self.whole)
+
+
+class StreamBatches:
+    """One rank's training data from an iterable; has what `Batches` has. `max_steps`: of the run.
+
+    Raises `Refused` if an epoch has no end, or has less than one batch.
+    """
+
+    def __init__(
+        self,
+        data: Stream,
+        seed: int,
+        batch_size: int,
+        accumulation_steps: int,
+        rank: int,
+        ranks: int,
+        workers: int,
+        pin_memory: bool,
+        max_steps: int | None = None,
+    ) -> None:
+        self.data, self.seed, self.batch_size, self.accumulation_steps = data, seed, batch_size, accumulation_steps
+        self.rank, self.ranks, self.pin_memory = rank, ranks, pin_memory
+        self.sharded = data.can_shard and ranks > 1
+        self._part = data.shard(ranks, rank) if self.sharded else data
+        self._length = None if data.can_shard else data.length  # parts differ in size: they are repeated instead
+        self._iterator: Iterator[Any] = iter(())
+        self._pass, self._read = 0, 0
+        self._resumed: dict[str, Any] | None = None
+        if workers:
+            raise Refused(f"{data.name} is an iterable, which each rank reads itself: leave out --workers")
+        if batch_size < ranks * accumulation_steps:
+            raise Refused(f"--batch-size {batch_size} is too small: use at least {ranks * accumulation_steps}")
+        if self._length is None and max_steps is None:
+            raise Refused(
+                f"{data.name}: the {type(data.source).__name__} ({place(data.source)}) does not say how many samples "
+                "an epoch has: give it __len__, or say where training ends with --max-steps"
+            )
+        if self._length is not None and self._length < batch_size:
+            raise Refused(f"--batch-size {batch_size} is more than the {self._length} training samples: use less")
+        self.samples_per_epoch = (max_steps or 0) * batch_size
+        if self._length is not None:
+            self.samples_per_epoch = self._length // batch_size * batch_size
+
+    def load(self, epoch: int, skip: int) -> Iterator[tuple[Any, Any]]:
+        """This rank's micro-batches of an epoch, on the CPU. `skip`: samples over all ranks that were trained on."""
+        resumed, self._resumed = self._resumed, None
+        if skip and resumed is not None and resumed["state"] is not None:
+            self._pass, self._read = resumed["pass"], resumed["read"]
+            with restored_generators():
+                self._iterator = self._part.read(self._pass, resumed["state"])
+        else:
+            self._pass, self._read = epoch, 0
+            with restored_generators():
+                self._iterator = self._part.read(epoch)
+            for first in range(0, skip, self.batch_size):
+                self._next_batch(first)
+        return self._micro_batches(skip)
+
+    def state(self) -> dict[str, Any]:
+        """The position after the micro-batches that were taken, for `resume`."""
+        return {"pass": self._pass, "read": self._read, "state": self._part.state(self._iterator)}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Let the next `load` continue from a `state` of this rank."""
+        self._resumed = state
+
+    def trial(self, samples: int) -> tuple[Any, Any]:
+        """A micro-batch of so many samples for a trial, all of them the first one."""
+        return self.data.batch([self.data.first()] * samples)
+
+    def _micro_batches(self, first: int) -> Iterator[tuple[Any, Any]]:
+        for at in range(first, self.samples_per_epoch, self.batch_size):
+            samples = self._next_batch(at)
+            for part in range(self.accumulation_steps):
+                inputs, targets = self.data.batch(split_evenly(samples, self.accumulation_steps, part))
+                yield self._pinned(inputs), self._pinned(targets)
+
+    def _next_batch(self, first: int) -> list[Any]:
+        """This rank's samples of the next global batch."""
+        mine = split_evenly(list(range(self.batch_size)), self.ranks, self.rank)
+        with restored_generators():
+            seed_sample(self.seed, self._pass, first)
+            if self.sharded:
+                return self._take(len(mine))
+            return self._take(self.batch_size)[mine[0] : mine[-1] + 1]
+
+    def _take(self, count: int) -> list[Any]:
+        taken = list(itertools.islice(self._iterator, count))
+        self._read += len(taken)
+        while len(taken) < count:
+            if self._length is not None:
+                raise Refused(
+                    f"{place(self.data.source)}: {self.data.name} says that it has {self._length} samples and ends "
+                    f"after {self._read}: correct its __len__"
+                )
+            if not self._read:
+                raise Refused(f"{self.data.name}: rank {self.rank} of {self.ranks} has no sample: write more shards")
+            self._pass, self._read = self._pass + 1, 0
+            self._iterator = self._part.read(self._pass)
+            more = list(itertools.islice(self._iterator, count - len(taken)))
+            self._read += len(more)
+            taken += more
+        return taken
+
+    def _pinned(self, batch: Any) -> Any:
+        return map_tensors(torch.Tensor.pin_memory, batch) if self.pin_memory else batch
+
+
+def evaluation_batches(
+    data: Stream, rank: int, ranks: int, batch_size: int = MAX_EVALUATION_BATCH
+) -> Iterator[tuple[tuple[Any, Any], int]]:
+    """((inputs, targets), how many of its samples count), as `evaluation_draws`: every rank reads all samples."""
+    with restored_generators():
+        seed_sample(data.seed, 0, 0)
+        iterator = data.read(0)
+    while True:
+        with restored_generators():
+            samples = list(itertools.islice(iterator, batch_size * ranks))
+            if not samples:
+                return
+            mine = split_evenly(samples, ranks, rank)
+            batch = data.batch(mine or samples[:1])
+        yield batch, len(mine)
+
+
+def _not_plain(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _not_plain(key)
+            yield from _not_plain(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _not_plain(each)
+    elif not isinstance(value, PLAIN):
+        yield value

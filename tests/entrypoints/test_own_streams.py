@@ -1,0 +1,196 @@
+"""Iterables as data: every sample once on any number of ranks, and a resume at the very sample."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import IterableDataset
+
+from cloudtrain_trainer.loop import Loop
+from cloudtrain_trainer.own_task import complete
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.samples import adapt
+from cloudtrain_trainer.streams import StreamBatches, evaluation_batches
+from cloudtrain_trainer.tasks import Task
+
+SAMPLES = 23
+
+
+class Numbers(IterableDataset[Any]):
+    """Each sample is its number and noise, and a target. `reads`: how many samples were read, over all copies."""
+
+    reads = 0
+
+    def __init__(self, samples: int = SAMPLES) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(self.samples):
+            type(self).reads += 1
+            yield torch.tensor([float(number), random.random()]), torch.tensor([number / SAMPLES])
+
+
+class Sized(Numbers):
+    def __len__(self) -> int:
+        return SAMPLES
+
+
+class Stateful(Sized):
+    """Remembers its position, as torchdata's protocol asks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < SAMPLES:
+            type(self).reads += 1
+            self.at += 1
+            yield torch.tensor([float(self.at - 1), random.random()]), torch.tensor([self.at / SAMPLES])
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class Shards(Numbers):
+    """Each rank reads every `of`-th number."""
+
+    num_shards = 4
+
+    def __init__(self, of: int = 1, index: int = 0) -> None:
+        super().__init__()
+        self.of, self.index = of, index
+
+    def shard(self, num_shards: int, index: int) -> Shards:
+        return Shards(num_shards, index)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (sample for sample in super().__iter__() if int(sample[0][0]) % self.of == self.index)
+
+
+def batches(data: Any, rank: int = 0, ranks: int = 1, accumulate: int = 1, **options: Any) -> StreamBatches:
+    stream = adapt(data, 0, "train")
+    return StreamBatches(stream, 0, 4, accumulate, rank, ranks, workers=0, pin_memory=False, **options)
+
+
+def numbers(loaded: Iterator[Any]) -> list[int]:
+    return [int(row[0]) for inputs, _ in loaded for row in inputs]
+
+
+@pytest.mark.parametrize("kind", [Sized, Stateful])
+@pytest.mark.parametrize(("ranks", "accumulate"), [(1, 1), (2, 1), (3, 1), (2, 2)])
+def test_each_sample_is_used_once_in_an_epoch(kind: type[Numbers], ranks: int, accumulate: int) -> None:
+    of_ranks = [batches(kind(), rank, ranks, accumulate) for rank in range(ranks)]
+    for epoch in (0, 1):
+        assert sorted(n for each in of_ranks for n in numbers(each.load(epoch, 0))) == list(range(20))
+
+
+def test_noise_is_the_same_on_any_number_of_ranks() -> None:
+    def noise(ranks: int) -> set[float]:
+        loaded = [batches(Sized(), rank, ranks).load(1, 0) for rank in range(ranks)]
+        return {float(row[1]) for each in loaded for inputs, _ in each for row in inputs}
+
+    assert noise(1) == noise(2)
+    assert len(noise(2)) == 20
+
+
+@pytest.mark.parametrize(("kind", "reads"), [(Sized, 20), (Stateful, 12)])
+def test_a_resume_continues_at_the_very_sample(kind: type[Numbers], reads: int) -> None:
+    interrupted = batches(kind())
+    loaded = interrupted.load(0, 0)
+    first = [next(loaded), next(loaded)]
+    state = interrupted.state()
+    resumed = batches(kind())
+    resumed.resume(state)
+    kind.reads = 0
+    assert numbers(iter(first)) + numbers(resumed.load(0, 8)) == list(range(20))
+    assert kind.reads == reads, "what was seen is read again only without a state_dict"
+    assert numbers(resumed.load(1, 0)) == list(range(20))
+
+
+def test_a_stream_that_shards_itself_is_read_once_by_all_ranks_together() -> None:
+    Shards.reads = 0
+    of_ranks = [batches(Shards(), rank, 2, max_steps=6) for rank in range(2)]
+    found = [numbers(each.load(0, 0)) for each in of_ranks]
+    assert [len(each) for each in found] == [12, 12]
+    assert sorted({*found[0], *found[1]}) == list(range(SAMPLES))
+    assert found[0] == [n for n in range(SAMPLES) if n % 2 == 0]
+    assert found[1] == [*(n for n in range(SAMPLES) if n % 2), 1], "a part that has ended begins anew"
+
+
+def test_a_resume_of_a_part_that_began_anew_is_exact() -> None:
+    whole = numbers(batches(Shards(), 1, 2, max_steps=9).load(0, 0))
+    resumed = batches(Shards(), 1, 2, max_steps=9)
+    assert numbers(resumed.load(0, 28)) == whole[14:]
+
+
+@pytest.mark.parametrize(("samples", "ranks"), [(SAMPLES, 1), (SAMPLES, 2), (5, 3)])
+def test_an_evaluation_counts_each_sample_once(samples: int, ranks: int) -> None:
+    plans = [list(evaluation_batches(adapt(Numbers(samples), 0, "val"), rank, ranks, 4)) for rank in range(ranks)]
+    counted = [int(row[0]) for plan in plans for (inputs, _), count in plan for row in inputs[:count]]
+    assert sorted(counted) == list(range(samples))
+    assert len({len(plan) for plan in plans}) == 1, "all ranks call the model equally often"
+
+
+class TooLong(Sized):
+    def __iter__(self) -> Iterator[Any]:
+        yield from list(super().__iter__())[:10]
+
+
+class Short(Numbers):
+    def __len__(self) -> int:
+        return 3
+
+
+class BadState(Stateful):
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": object()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = 0
+
+
+def test_mistakes_are_told_with_their_place() -> None:
+    with pytest.raises(Refused, match=r"Numbers \(.*test_own_streams.py:\d+\) does not say .* with --max-steps"):
+        batches(Numbers())
+    with pytest.raises(Refused, match=r"test_own_streams.py:\d+: train says that it has 23 samples and ends after 10"):
+        list(batches(TooLong()).load(0, 0))
+    with pytest.raises(Refused, match=r"test_own_streams.py:\d+: state_dict contains an object: use numbers"):
+        batches(BadState()).state()
+    with pytest.raises(Refused, match="4 shards cannot be shared out over 8 ranks"):
+        batches(Shards(), 0, 8, max_steps=1)
+    with pytest.raises(Refused, match="yields no sample"):
+        batches(Numbers(0))
+    with pytest.raises(Refused, match="--batch-size 4 is more than the 3 training samples"):
+        batches(Short())
+
+
+@pytest.mark.parametrize("kind", [Sized, Stateful])
+def test_a_run_on_a_stream_resumes_to_the_bit(
+    kind: type[Numbers], make_loop: Callable[..., Loop], tmp_path: Path
+) -> None:
+    def trained(*steps: str) -> dict[str, Tensor]:
+        for count in steps:
+            task = Task(model=lambda: nn.Linear(2, 1), train=kind(), validation=Numbers(7), batch_size=4)
+            options = ("--epochs", "3", "--max-steps", count, "--lr-schedule", "constant", "--warm-up", "0")
+            loop = make_loop(*options, task=complete(task, 0, "task"))
+            loop.resume()
+            assert loop.run() == "succeeded"
+        assert loop.metrics["val_loss"] > 0
+        return {name: value.clone() for name, value in loop.step.model.state_dict().items()}
+
+    interrupted = trained("3", "8", "13")
+    for folder in tmp_path.glob("step-*"):
+        folder.rename(folder.with_name(f"before-{folder.name}"))
+    whole = trained("13")
+    assert all(torch.equal(interrupted[name], whole[name]) for name in whole)

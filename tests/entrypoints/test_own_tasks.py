@@ -1,0 +1,226 @@
+"""What a user's task leaves out: how its model is called, its loss and its metrics; and its own step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cloudtrain_trainer.loop import Loop
+from cloudtrain_trainer.own_losses import default_loss, default_measures
+from cloudtrain_trainer.own_task import complete
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.samples import Samples
+from cloudtrain_trainer.tasks import Draw, Task
+
+INPUTS, CLASSES = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3
+
+
+def net() -> nn.Module:
+    return nn.Linear(4, 3)
+
+
+class Named(nn.Module):
+    """Takes its inputs by name, and returns a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, measures: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+        return {"logits": scale * self.layer(measures)}
+
+
+class WithLoss(Named):
+    """Returns its own loss, as Hugging Face's models do."""
+
+    def forward(self, measures: Tensor, labels: Tensor) -> Any:  # type: ignore[override]
+        logits = self.layer(measures)
+        return SimpleNamespace(loss=F.cross_entropy(logits, labels), logits=logits)
+
+
+PAIRS = [(INPUTS[i], int(CLASSES[i])) for i in range(20)]
+DICTS = [{"measures": INPUTS[i].tolist(), "labels": int(CLASSES[i]), "text": "kept out"} for i in range(20)]
+
+
+def first_loss(task: Task) -> float:
+    """Of all samples, with the task's model."""
+    torch.manual_seed(0)
+    inputs, targets = task.train[Draw(0, list(range(20)))]
+    return task.loss(task.call(task.model(), inputs, True), inputs if targets is None else targets).item()
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Task(model=net, train=PAIRS),
+        Task(model=net, train=PAIRS, loss=F.cross_entropy),
+        Task(model=Named, train=DICTS),
+        Task(model=Named, train=DICTS, loss=lambda outputs, batch: F.cross_entropy(outputs["logits"], batch["labels"])),
+        Task(model=WithLoss, train=DICTS),
+        Task(model=Named, train=[({"measures": inputs}, label) for inputs, label in PAIRS]),
+        Task(model=Named, train=[((inputs,), label) for inputs, label in PAIRS]),
+        Task(model=net, train=PAIRS, step=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])),
+        Task(model=net, train=PAIRS, step=lambda model, batch: {"loss": F.cross_entropy(model(batch[0]), batch[1])}),
+        Task(model=net, train=DICTS, collate=lambda batch: (INPUTS[: len(batch)], CLASSES[: len(batch)])),
+    ],
+    ids=["pairs", "own loss", "dicts", "dicts, own loss", "model's loss", "dict inputs", "tuple inputs", "step",
+         "step with dict", "collate"],
+)  # fmt: skip
+def test_a_batch_of_any_form_has_the_same_loss(task: Task) -> None:
+    torch.manual_seed(0)
+    expected = F.cross_entropy(net()(INPUTS), CLASSES).item()
+    assert first_loss(complete(task, 0, "task")) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "expected"),
+    [
+        ((6, 5), (6,), "classes last"),
+        ((6, 7, 5), (6, 7), "classes last"),
+        ((6, 5, 4, 3), (6, 4, 3), "classes second"),
+    ],
+    ids=["classes", "tokens", "pixels"],
+)
+def test_whole_numbers_are_classes(outputs: tuple[int, ...], targets: tuple[int, ...], expected: str) -> None:
+    logits, classes = torch.randn(outputs), torch.randint(0, 5, targets)
+    moved = logits if expected == "classes second" else logits.movedim(-1, 1)
+    assert default_loss(logits, classes) == F.cross_entropy(moved, classes)
+
+
+def test_other_numbers_are_values_and_are_not_compared_with_each_other() -> None:
+    outputs, targets = torch.randn(6, 1), torch.randn(6)
+    assert default_loss(outputs, targets) == F.mse_loss(outputs[:, 0], targets)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "message"),
+    [
+        (torch.ones(6, 2), torch.ones(6), r"mean squared error, does not fit outputs \(6, 2\) and targets \(6,\)"),
+        (torch.ones(6), torch.ones(6).long(), r"cross-entropy, does not fit .*: return outputs \(batch, classes\)"),
+        ((torch.ones(6), None), torch.ones(6), "a model that returns a tuple of Tensor, NoneType: return"),
+        ({"logits": torch.ones(6)}, {"answer": torch.ones(6)}, "a batch without labels, label, targets, target or y"),
+        (SimpleNamespace(loss=torch.ones(6)), torch.ones(6), r"the model's loss is a tensor of shape \(6,\)"),
+    ],
+)
+def test_what_has_no_default_loss_is_refused_with_the_shapes(outputs: Any, targets: Any, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        default_loss(outputs, targets)
+
+
+def everything(outputs: Any, targets: Any) -> Any:
+    return outputs if isinstance(outputs, Tensor) else None
+
+
+def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def test_mistakes_of_a_loss_a_metric_and_a_step_are_told_with_their_place() -> None:
+    task = complete(Task(model=net, train=PAIRS, loss=per_sample, metrics={"wrong": everything}), 0, "task")
+    with pytest.raises(
+        Refused, match=r"test_own_tasks.py:\d+: the loss is a tensor of shape \(20,\): it must be the mean"
+    ):
+        first_loss(task)
+    assert task.measures is not None
+    with pytest.raises(Refused, match=r"test_own_tasks.py:\d+: the metric wrong returned a tensor of shape \(20, 4\)"):
+        task.measures(INPUTS, CLASSES)
+    task = complete(Task(model=net, train=PAIRS, step=everything), 0, "task")
+    with pytest.raises(Refused, match=r"test_own_tasks.py:\d+: the step returned nothing"):
+        first_loss(task)
+    task = complete(Task(model=Named, train=[{"pixels": 1.0, "labels": 1}]), 0, "task")
+    with pytest.raises(Refused, match=r"test_own_tasks.py:\d+: forward needs 'measures', and the batch has 'pixels'"):
+        task.call(task.model(), task.train[Draw(0, [0])][0], True)
+
+
+def test_accuracy_is_measured_where_targets_are_classes() -> None:
+    assert default_measures(torch.eye(3), torch.tensor([0, 1, 0]))["accuracy"] == 2
+    assert default_measures(torch.randn(3), torch.randn(3)) == {}
+    assert default_measures({"logits": torch.eye(3)}, {"labels": torch.tensor([0, 1, 2])})["accuracy"] == 3
+
+
+def error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Per sample."""
+    return (outputs.argmax(1) != targets).float()
+
+
+@pytest.mark.parametrize(
+    ("task", "names"),
+    [
+        (Task(model=net, train=PAIRS, validation=PAIRS, batch_size=8), {"val_accuracy"}),
+        (Task(model=Named, train=DICTS, validation=DICTS, batch_size=8), {"val_accuracy"}),
+        (
+            Task(model=net, train=PAIRS, validation=PAIRS, batch_size=8,
+                 metrics={"error": error, "worst": lambda o, t: error(o, t).max()}),
+            {"val_error", "val_worst"},
+        ),
+        (
+            Task(model=net, train=PAIRS, validation=PAIRS, batch_size=8,
+                 step=lambda m, b: {"loss": F.cross_entropy(m(b[0]), b[1]), "error": error(m(b[0]), b[1])}),
+            {"val_error"},
+        ),
+    ],
+    ids=["pairs", "dicts", "own metrics", "step"],
+)  # fmt: skip
+def test_the_loop_trains_it_and_reports_its_metrics(
+    make_loop: Callable[..., Loop], task: Task, names: set[str]
+) -> None:
+    loop = make_loop("--epochs", "2", task=complete(task, 0, "task"))
+    assert loop.run() == "succeeded"
+    assert {name for name in loop.metrics if name.startswith("val_")} == {"val_loss", *names}
+    model, wanted = loop.step.model.eval(), CLASSES
+    with torch.no_grad():
+        found = model(INPUTS)
+    outputs = found["logits"] if isinstance(found, dict) else found
+    share = float(error(outputs, wanted).mean())
+    assert loop.metrics.get("val_error", 1 - loop.metrics.get("val_accuracy", 0.0)) == pytest.approx(share)
+
+
+def test_without_validation_data_nothing_is_evaluated(make_loop: Callable[..., Loop]) -> None:
+    task = complete(Task(model=net, train=PAIRS, batch_size=8), 0, "task")
+    loop = make_loop("--epochs", "2", task=task)
+    assert loop.run() == "succeeded"
+    assert loop.metrics.keys() == {"loss"}
+    for option in ("--patience", "--target-accuracy"):
+        with pytest.raises(Refused, match="need validation data"):
+            make_loop(option, "1", task=task)
+
+
+def test_a_target_accuracy_needs_a_metric_of_that_name(make_loop: Callable[..., Loop]) -> None:
+    task = complete(Task(model=net, train=PAIRS, validation=PAIRS, metrics={"error": error}, batch_size=8), 0, "task")
+    with pytest.raises(Refused, match="--target-accuracy needs a metric named accuracy"):
+        make_loop("--target-accuracy", "0.5", "--epochs", "1", task=task).run()
+
+
+def test_a_run_resumes_at_the_very_sample(make_loop: Callable[..., Loop], tmp_path: Path) -> None:
+    class Noisy(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            return INPUTS[index] + torch.from_numpy(np.random.normal(size=4)).float(), int(CLASSES[index])
+
+    def trained(*steps: str) -> dict[str, Tensor]:
+        task = complete(Task(model=net, train=Noisy(PAIRS), batch_size=3), 0, "task")
+        for count in steps:
+            loop = make_loop(
+                "--epochs", "3", "--max-steps", count, "--lr-schedule", "constant", "--warm-up", "0", task=task
+            )
+            loop.resume()
+            loop.run()
+        return {name: value.clone() for name, value in loop.step.model.state_dict().items()}
+
+    interrupted = trained("4", "9", "16")
+    for folder in tmp_path.glob("step-*"):
+        folder.rename(folder.with_name(f"before-{folder.name}"))
+    whole = trained("16")
+    assert all(torch.equal(interrupted[name], whole[name]) for name in whole)
+
+
+def test_samples_made_by_hand_are_kept() -> None:
+    own = Samples(DICTS, collate=lambda samples: (INPUTS[: len(samples)], CLASSES[: len(samples)]))
+    assert complete(Task(model=net, train=own), 0, "task").train is own
