@@ -30,6 +30,8 @@ def parse(argv: list[str]) -> Options:
         raise Refused("--data needs what is trained on it: add --model with your model, or --task")
     given["task"] = given["task"] or (rules.USER_TASK if given["model"] else "digits")
     given["task_options"] = _task_options(given["task"], given)
+    if given["partial_weights"] and given["weights"] is None:
+        raise Refused("--partial-weights is about --weights: add it, or leave both out")
     options = Options(**given)
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rules.check(options, size, int(os.environ.get("LOCAL_WORLD_SIZE", str(size))))

@@ -94,6 +94,15 @@ def _add_what(parser: Parser) -> None:
         help="your function or class: returns a model for --data or for the data of --task, or a whole Task",
     )
     group.add_argument(
+        "--weights",
+        type=Path,
+        metavar="PATH",
+        help="start from these: .safetensors, .pt, or a folder in Hugging Face's format [the model's own]",
+    )
+    group.add_argument(
+        "--partial-weights", action="store_true", help="take from --weights what fits: a new head keeps its own"
+    )
+    group.add_argument(
         "--strategy",
         choices=strategy_names(),
         default="ddp" if distributed else "single",

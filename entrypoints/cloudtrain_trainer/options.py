@@ -20,6 +20,10 @@ class Options:
     """`package.module:factory` of a user's model or whole task; None: the task's own model."""
     data: str | None
     """`package.module:factory` of a user's data; None: the task's own data."""
+    weights: Path | None
+    """File or folder of the weights that training starts from; None: the model's own."""
+    partial_weights: bool
+    """Whether `weights` may have other tensors than the model."""
     strategy: str
     backend: str
     """auto, nccl, gloo or mpi; auto is nccl on GPUs and gloo on CPUs."""

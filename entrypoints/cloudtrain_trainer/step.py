@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cloudtrain_trainer import finite, hardware, state, trees
+from cloudtrain_trainer import finite, hardware, starting_weights, state, trees
 from cloudtrain_trainer.finite import FiniteWatch
 from cloudtrain_trainer.metrics import LossMean
 from cloudtrain_trainer.options import Options
@@ -44,6 +44,8 @@ class Step:
 
         state.seed_generators(options.seed)  # all ranks start with the same weights
         model = task.model()
+        if options.weights is not None:
+            strategy.ranks.log(starting_weights.load(model, options.weights, options.partial_weights))
         self._image_format: dict[str, Any] = {}
         if task.channels_last and self.device.type in FUSED_ON:
             self._image_format = {"memory_format": torch.channels_last}
