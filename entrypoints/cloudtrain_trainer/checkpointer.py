@@ -15,7 +15,7 @@ from torch import Tensor
 from cloudtrain_job import activity
 from cloudtrain_trainer import finite, sharded, state
 from cloudtrain_trainer.checkpoint import CheckpointStore, FoundCheckpoint
-from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.rules import STAGES_PER_RANK, Refused
 from cloudtrain_trainer.streams import StreamBatches
 
 if TYPE_CHECKING:
@@ -165,6 +165,8 @@ class Checkpointer:
         options = self.loop.options
         shard = self.loop.strategy.shard_group_size if options.strategy == "hsdp" else None
         layout = {"strategy": options.strategy, "shard": shard, "tensor": options.tensor, "stages": options.stages}
+        if options.schedule in STAGES_PER_RANK:
+            layout["schedule"] = options.schedule
         devices = len(self.loop.strategy.devices)
         return {**layout, "devices": devices} if devices > 1 else layout
 

@@ -133,7 +133,8 @@ def _add_distribution(parser: Parser) -> None:
     group.add_argument("--shard", type=_positive_int, metavar="N", help="hsdp: ranks per shard group [those of a node]")
     group.add_argument("--tensor", type=_positive_int, metavar="N", help="hybrid: ranks per tensor-parallel group")
     group.add_argument("--stages", type=_positive_int, metavar="N", help="hybrid, model-parallel: pipeline stages")
-    group.add_argument("--schedule", choices=["gpipe", "1f1b"], default="1f1b", help="of a pipeline [1f1b]")
+    schedules = ["gpipe", "1f1b", "interleaved", "zero-bubble"]
+    group.add_argument("--schedule", choices=schedules, default="1f1b", help="of a pipeline [1f1b]")
     group.add_argument("--microbatches", type=_positive_int, metavar="N", help="of a pipeline [2 x its stages]")
     group.add_argument("--backend", choices=["auto", "nccl", "gloo", "mpi"], default="auto", help="[auto]")
 

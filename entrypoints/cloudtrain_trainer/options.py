@@ -34,7 +34,7 @@ class Options:
     stages: int | None
     """Pipeline stages, for hybrid and model-parallel."""
     schedule: str
-    """gpipe or 1f1b, for pipelines."""
+    """gpipe, 1f1b, interleaved or zero-bubble, for pipelines."""
     microbatches: int | None
     """Micro-batches per accumulation step, for pipelines."""
     epochs: int | None

@@ -18,6 +18,14 @@ ONE_PROCESS = {
 """Strategies that run in a single process, and what that process does."""
 
 
+STAGES_PER_RANK = {"interleaved": 2}
+"""How many stages of a pipeline each of its ranks holds, by `--schedule`, where it is not one."""
+
+
+ROUNDS = ("interleaved", "zero-bubble")
+"""Schedules that take micro-batches in equal rounds of about as many as there are stages (torch's schedules.py)."""
+
+
 class Refused(Exception):
     """The options cannot work here. The message says why and what to do instead; the process exits with code 2."""
 
@@ -101,6 +109,8 @@ def _check_flags(options: Options) -> None:
     piped = options.strategy == "pipeline" or (options.strategy == "hybrid" and options.stages)
     if options.microbatches and not piped:
         raise Refused("--microbatches is for pipelines: use --stages with it, or leave it out")
+    if options.schedule in ROUNDS and not piped:
+        raise Refused(f"--schedule {options.schedule} is for pipelines: use --strategy pipeline, or leave it out")
     if options.amp == "fp16" and options.strategy not in ("single", "dp", "ddp"):
         raise Refused(f"--amp fp16 scales the loss, which --strategy {options.strategy} does not: use --amp bf16")
     if options.compile and (piped or options.strategy in ("dp", "tp", "model-parallel", "hybrid")):
@@ -164,10 +174,12 @@ def _check_stages(options: Options, supported: Capabilities, size: int, ranks: i
     name = f"--task {options.task}"
     if supported.max_stages < 2:
         raise Refused(f"{name} cannot be split into stages with these options: use --strategy ddp or fsdp")
-    if size > supported.max_stages:
+    pieces = STAGES_PER_RANK.get(options.schedule, 1)
+    if size * pieces > supported.max_stages:
+        count = f"{pieces} x {size} (--schedule {options.schedule})" if pieces > 1 else str(size)
         raise Refused(
-            f"{name} can be split into at most {supported.max_stages} stages, not {size}: use --strategy hybrid "
-            f"--stages {supported.max_stages} or less, or as many processes"
+            f"{name} can be split into at most {supported.max_stages} stages, not {count}: use --strategy hybrid "
+            f"--stages {supported.max_stages // pieces} or less, or as many processes"
         )
     if ranks is None:
         return
@@ -184,10 +196,15 @@ def _check_batch(options: Options, supported: Capabilities, ranks: int) -> None:
     if stages < 2:
         return
     count, pipelines = microbatches_per_step(options.microbatches, options.accumulate, stages), ranks // stages
-    if options.schedule == "1f1b" and count < stages:
+    if options.schedule != "gpipe" and count < stages:
         raise Refused(
-            f"{count} micro-batches do not fill {stages} stages under --schedule 1f1b: use --microbatches {stages} "
-            "or more, or --schedule gpipe"
+            f"{count} micro-batches do not fill {stages} stages under --schedule {options.schedule}: use "
+            f"--microbatches {stages} or more, or --schedule gpipe"
+        )
+    if options.schedule in ROUNDS and count % max(1, count // stages):
+        raise Refused(
+            f"{count} micro-batches cannot be divided into {count // stages} rounds under --schedule "
+            f"{options.schedule}: use a multiple of {stages}"
         )
     if batch % (count * pipelines):
         multiple = count * pipelines

@@ -41,6 +41,17 @@ def parse_on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: i
         (2, "--task keras-mnist --strategy fsdp", "FSDP cannot shard the parameters .*: use --strategy ddp"),
         (2, "--strategy pipeline --batch-size 30", "a batch of 30 cannot .* 4 micro-batches .* use --batch-size 28"),
         (2, "--strategy pipeline --microbatches 1", "1 micro-batches do not fill 2 stages .* --schedule gpipe"),
+        (
+            4,
+            "--strategy pipeline --schedule interleaved",
+            "4 stages, not 2 x 4 .* --stages 2 or less",
+        ),
+        (
+            2,
+            "--strategy pipeline --schedule zero-bubble --microbatches 5",
+            "5 micro-batches .* use a multiple of 2",
+        ),
+        (2, "--schedule interleaved", "--schedule interleaved is for pipelines: use --strategy pipeline"),
         (4, "--strategy hybrid --stages 2 --batch-size 4", "2 pipelines x 4 micro-batches .* use --batch-size 8"),
         (2, "--tensor 2", "--tensor is for --strategy hybrid, not ddp: leave it out"),
         (2, "--strategy fsdp --microbatches 4", "--microbatches is for --strategy pipeline or hybrid, not fsdp"),
@@ -62,6 +73,7 @@ def test_invalid_combinations_are_refused_with_a_hint(
     [
         (1, "--strategy model-parallel --stages 4"),
         (2, "--strategy pipeline --schedule gpipe --microbatches 1"),
+        (2, "--strategy pipeline --schedule interleaved"),
         (4, "--strategy hybrid --tensor 2"),
         (8, "--task gpt --strategy hybrid --stages 4"),
         (8, "--task gpt --size gpt2-124m --tied no --strategy hybrid --tensor 4"),

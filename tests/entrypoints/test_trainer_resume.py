@@ -92,7 +92,7 @@ def test_three_ranks_resume_bit_identically_and_two_continue_from_them(tmp_path:
         (2, "--strategy tp"),
         (2, "--strategy pipeline --microbatches 4"),
         (4, "--strategy hybrid --tensor 2"),
-        (4, "--strategy hybrid --stages 2 --microbatches 4"),
+        (4, "--strategy hybrid --stages 2 --microbatches 4 --schedule interleaved"),
     ],
     ids=["ddp", "fsdp", "tp", "pipeline", "data x tensor", "data x pipeline"],
 )
@@ -121,7 +121,10 @@ def test_a_killed_run_resumes_bit_identically(group: StartGroup, ranks: int, fla
             [(2, "--strategy fsdp"), (2, "--strategy ddp"), (2, "--strategy tp"), (1, "--strategy single")],
         ),
         ((4, "--strategy hybrid --tensor 2"), [(2, "--strategy pipeline")]),
-        ((4, "--strategy hybrid --stages 2"), [(2, "--strategy fsdp"), (6, "--strategy hybrid --stages 3")]),
+        (
+            (4, "--strategy hybrid --stages 2 --schedule interleaved"),
+            [(2, "--strategy fsdp"), (6, "--strategy hybrid --stages 3")],
+        ),
     ],
     ids=["fsdp", "data x tensor", "data x pipeline"],
 )

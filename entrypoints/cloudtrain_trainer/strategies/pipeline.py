@@ -6,12 +6,18 @@ micro-batches with `--schedule gpipe`, of at most as many as there are stages wi
 micro-batch one tensor to the next stage and one gradient back. Idle time: (stages - 1) / (stages - 1 + micro-batches),
 so use many micro-batches; accumulation (`--accumulate`) multiplies them. Batch norm sees one micro-batch at a time.
 
+Two schedules idle less. `interleaved` gives each rank two stages that are not neighbours: half the idle time, twice the
+messages. `zero-bubble` computes the gradients of weights apart, in the time in which a rank would wait: it keeps what
+they need until then.
+
 Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream", SOSP 2019, and "Efficient Large-Scale
-Language Model Training on GPU Clusters", SC 2021 (1F1B); torch/distributed/pipelining.
+Language Model Training on GPU Clusters", SC 2021 (1F1B, interleaved); Qi et al., "Zero Bubble Pipeline Parallelism",
+ICLR 2024 (ZB-H1); torch/distributed/pipelining.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +25,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from cloudtrain_trainer import rules, state
+from cloudtrain_trainer.models.partition import joined
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import AutocastModule, Strategy
@@ -30,7 +43,13 @@ from cloudtrain_trainer.strategies import AutocastModule, Strategy
 if TYPE_CHECKING:
     from cloudtrain_trainer.step import Step
 
-SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+SCHEDULES: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+"""Of one stage per rank."""
+MULTI_SCHEDULES: dict[str, Any] = {
+    "interleaved": ScheduleInterleaved1F1B,
+    "zero-bubble": ScheduleInterleavedZeroBubble,
+}
+"""Of a list of stages per rank."""
 
 
 class Pipeline(Strategy):
@@ -44,6 +63,9 @@ class Pipeline(Strategy):
         self.data_rank, self.data_ranks = ranks.rank // stages, ranks.size // stages
         self.reports_metrics = self.stage == stages - 1
         self.shard_group_size = stages
+        self.pieces = rules.STAGES_PER_RANK.get(options.schedule, 1)
+        self._parts: list[nn.Module] = []
+        """This rank's stages, the first one first."""
         self._is_warm = False
         self.n_microbatches = rules.microbatches_per_step(options.microbatches, options.accumulate, stages)
 
@@ -54,12 +76,16 @@ class Pipeline(Strategy):
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         assert step.task.stages is not None  # noqa: S101  (rules.py has refused the others)
-        part = step.task.stages(model, self.stages)[self.stage].to(self.ranks.device)
-        wrapped: nn.Module = AutocastModule(part, step)
-        if self.data_ranks > 1 and any(p.requires_grad for p in part.parameters()):
-            wrapped = DistributedDataParallel(wrapped, process_group=self.mesh.get_group("data"))
+        count = self.stages * self.pieces
+        numbers = range(self.stage, count, self.stages)
+        whole = step.task.stages(model, count)
+        self._parts = [whole[number].to(self.ranks.device) for number in numbers]
+        modules = [self._replicated(AutocastModule(part, step)) for part in self._parts]
         group = self.mesh.get_group("pipeline")
-        stage = PipelineStage(wrapped, self.stage, self.stages, self.ranks.device, group=group)
+        stages = [
+            PipelineStage(module, number, count, self.ranks.device, group=group)
+            for number, module in zip(numbers, modules, strict=True)
+        ]
 
         def loss(outputs: Tensor, targets: Tensor) -> Tensor:
             """Of one micro-batch, shape (). Not added to the metrics here: torch calls it once more for its shape."""
@@ -67,16 +93,37 @@ class Pipeline(Strategy):
                 return step.task.loss(outputs, targets) * step.loss_weight(len(targets))
 
         # The weights of the micro-batches add up to one, so torch must not scale the gradients.
-        schedule = SCHEDULES[self.options.schedule]
-        self.schedule = schedule(stage, n_microbatches=self.n_microbatches, loss_fn=loss, scale_grads=False)
-        return part, wrapped
+        self.schedule = _schedule(self.options.schedule, stages, self.n_microbatches, loss)
+        if len(modules) == 1:
+            return self._parts[0], modules[0]
+        return joined(self._parts), nn.ModuleList(modules)
+
+    def _replicated(self, part: nn.Module) -> nn.Module:
+        """A part whose gradients are averaged over all pipelines, if the schedule can call it so."""
+        has_gradients = any(p.requires_grad for p in part.parameters())
+        if self.data_ranks > 1 and has_gradients and self.options.schedule in SCHEDULES:
+            return DistributedDataParallel(part, process_group=self.mesh.get_group("data"))
+        return part
 
     def forward_backward(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
         if not self._is_warm:
             self._warm_up(step, inputs, targets)
         losses = self._pass(inputs, targets)
+        if self.data_ranks > 1 and self.options.schedule in MULTI_SCHEDULES:
+            self._average_gradients(step.model)
         if self.reports_metrics:
             step.add_loss(torch.stack(losses).sum() / step.loss_weight(len(targets)), len(targets))
+
+    def _average_gradients(self, model: nn.Module) -> None:
+        """Over all pipelines. In torch 2.13 these schedules end DDP with an internal error (reducer.cpp: "rebuilt
+        parameter indices"): they have it reduce once in the last backward pass and once more on its own.
+        """
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        torch._foreach_div_(gradients, self.data_ranks)
+        group = self.mesh.get_group("data")
+        sent = [dist.all_reduce(gradient, group=group, async_op=True) for gradient in gradients]
+        for work in sent:
+            work.wait()
 
     def _warm_up(self, step: Step, inputs: Tensor, targets: Tensor) -> None:
         """One pass without lasting effects: in its first pass torch runs each stage on uninitialised memory to learn
@@ -104,14 +151,16 @@ class Pipeline(Strategy):
 
     def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
         """A batch of any size through all stages, without micro-batches: (batch, ...) on the last one, else None."""
-        before, after = self.ranks.rank - 1, self.ranks.rank + 1
-        if self.stage > 0:
-            inputs = _receive(before, self.ranks.device)
-        with step.precision():
-            outputs: Tensor = step.model(inputs)
-        if self.reports_metrics:
-            return outputs
-        _send(outputs, after, self.ranks.device)
+        first = self.ranks.rank - self.stage
+        before, after = (first + (self.stage + hop) % self.stages for hop in (-1, 1))
+        for number, part in enumerate(self._parts):
+            if number or self.stage:
+                inputs = _receive(before, self.ranks.device)
+            with step.precision():
+                outputs: Tensor = part(inputs)
+            if self.reports_metrics and number == self.pieces - 1:
+                return outputs
+            _send(outputs, after, self.ranks.device)
         return None
 
     def sync_buffers(self, model: nn.Module) -> None:
@@ -143,6 +192,13 @@ class Pipeline(Strategy):
     def _gloo_group(self) -> Any:
         """All ranks in a gloo group, for tensors in host memory; all of them create it together."""
         return self.ranks.new_gloo_group([list(range(self.ranks.size))])
+
+
+def _schedule(name: str, stages: list[PipelineStage], n_microbatches: int, loss: Callable[..., Tensor]) -> Any:
+    """The schedule of that name, for this rank's stages."""
+    if name in SCHEDULES:
+        return SCHEDULES[name](stages[0], n_microbatches, loss_fn=loss, scale_grads=False)
+    return MULTI_SCHEDULES[name](stages, n_microbatches, loss_fn=loss, scale_grads=False)
 
 
 def _send(tensor: Tensor, rank: int, device: torch.device) -> None:
