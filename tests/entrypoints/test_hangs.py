@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
 
 from cloudtrain_launcher.hang_verdict import RankActivity, Sample, activity, describe, verdict
-from tests.entrypoints.test_launcher import events, finish, start
+from tests.entrypoints.test_launcher import Launcher, events, finish, start
 from tests.support.waiting import eventually
 
-LIMIT_SECONDS = 6
+LIMIT_SECONDS = 4
 OPTIONS: dict[str, Any] = {"processes": 2, "hang_seconds": LIMIT_SECONDS, "grace_seconds": 7}
 
 BEGIN = """
@@ -31,6 +32,7 @@ def spin(seconds):
     while time.monotonic() < end:
         total = sum(number * number for number in range(1000))
 
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 dist.all_reduce(torch.ones(1))
@@ -60,44 +62,74 @@ dist.barrier()
 """,
 }
 SILENT = f"spin({LIMIT_SECONDS * 1.5})\ndist.barrier()\n"
+ENDING_WELL = [*list(HANGS)[:2], "silence"]
+"""What a job does in each of its attempts: it hangs twice, and then computes for longer than the limit."""
+FAILING = list(HANGS)[2:]
+"""The same of a job that has no restart left at its second hang."""
+
+
+def start_job(folder: Path, attempts: list[str]) -> Launcher:
+    """A job of two ranks that are restarted for each further attempt."""
+    programs = {**HANGS, "silence": SILENT}
+    blocks = [f"if attempt == {n}:\n" + indent(programs[name].strip(), "    ") for n, name in enumerate(attempts)]
+    # A fork would have its parent's functions in its stack.
+    return start(folder, BEGIN + "\n".join(blocks), new_process=True, restarts=len(attempts) - 1, **OPTIONS)
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What jobs of two ranks print that hang in different ways, all at once, and one that does not."""
-    started = {}
-    for number, (name, program) in enumerate({**HANGS, "silent": SILENT}.items()):
-        folder = tmp_path_factory.mktemp(f"hang-{number}")
-        # A fork would have its parent's functions in its stack.
-        started[name] = start(folder, BEGIN + program, new_process=True, **OPTIONS)
-    return {name: finish(process) for name, process in started.items()}
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """What the two jobs print: the one that ends well, and the one that fails."""
+    jobs = [start_job(tmp_path_factory.mktemp("hang"), attempts) for attempts in (ENDING_WELL, FAILING)]
+    well, failed = (finish(job) for job in jobs)
+    return well, failed
+
+
+def errors(text: str) -> list[dict[str, Any]]:
+    """The errors that are hangs."""
+    return [event for event in events(text) if event["type"] == "error" and event["exception"] == "Hang"]
 
 
 @pytest.mark.torchrun
 @pytest.mark.linux("stacks are read by a real-time signal and /proc")
 @pytest.mark.parametrize("name", HANGS)
-def test_the_rank_that_all_wait_for_is_the_cause(name: str, outputs: dict[str, str]) -> None:
-    text = outputs[name]
-    error = events(text)[-1]["error"]
-    assert (error["rank"], error["exception"], error["consequence"]) == (1, "Hang", False), text
+def test_the_rank_that_all_wait_for_is_the_cause(name: str, outputs: tuple[str, str]) -> None:
+    attempts, text = (ENDING_WELL, outputs[0]) if name in ENDING_WELL else (FAILING, outputs[1])
+    (error,) = (error for error in errors(text) if error["attempt"] == attempts.index(name))
+    assert (error["rank"], error["consequence"], error["file"]) == (1, False, "train.py"), text
     assert re.match(r"has given no sign of life for \d+ s: it ", error["message"])
-    assert error["file"] == "train.py"
-    assert f"[node 0] failed: rank 1 (node 0) {error['message']}" in text
+
+
+@pytest.mark.torchrun
+@pytest.mark.linux("stacks are read by a real-time signal and /proc")
+def test_a_hang_ends_the_job_where_no_restarts_are_left(outputs: tuple[str, str]) -> None:
+    text, end = outputs[1], events(outputs[1])[-1]
+    assert end["outcome"] == "failed"
+    assert end["error"].items() <= errors(text)[-1].items()
+    assert f"[node 0] failed: rank 1 (node 0) {end['error']['message']}" in text
+
+
+@pytest.mark.torchrun
+@pytest.mark.linux("stacks are read by a real-time signal and /proc")
+def test_a_hang_is_restarted_where_restarts_are_left(outputs: tuple[str, str]) -> None:
+    for text, attempts in zip(outputs, (ENDING_WELL, FAILING), strict=True):
+        restarts = [event["why"] for event in events(text) if event["type"] == "restarted"]
+        assert len(restarts) == len(attempts) - 1
+        assert all("rank 1 (node 0) has given no sign of life" in why for why in restarts)
 
 
 @pytest.mark.torchrun
 @pytest.mark.linux("stacks are read by a real-time signal and /proc")
 def test_no_process_is_left_of_a_rank_that_hung(
-    outputs: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    outputs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    assert len(outputs) == len(HANGS) + 1
+    assert all(outputs)
     folder = tmp_path_factory.getbasetemp()
 
     def left() -> list[str]:
         found = []
         for path in Path("/proc").glob("[0-9]*/cwd"):
             with suppress(OSError):
-                found += [str(path)] if str(path.readlink()).startswith(f"{folder}/hang-") else []
+                found += [str(path)] if str(path.readlink()).startswith(f"{folder}/hang") else []
         return found
 
     assert eventually(lambda: not left()), left()
@@ -105,9 +137,9 @@ def test_no_process_is_left_of_a_rank_that_hung(
 
 @pytest.mark.torchrun
 @pytest.mark.linux("stacks are read by a real-time signal and /proc")
-def test_the_line_is_named_and_every_stack_is_in_the_log(outputs: dict[str, str]) -> None:
-    text = outputs["a lock that is never released"]
-    error = events(text)[-1]["error"]
+def test_the_line_is_named_and_every_stack_is_in_the_log(outputs: tuple[str, str]) -> None:
+    text = outputs[0]
+    error = errors(text)[ENDING_WELL.index("a lock that is never released")]
     assert error["code"] == "lock.acquire(); lock.acquire()"
     assert "it is blocked at train.py:" in error["message"]
     assert "and rank 0 waits for it in barrier at train.py:" in error["message"]
@@ -117,30 +149,20 @@ def test_the_line_is_named_and_every_stack_is_in_the_log(outputs: dict[str, str]
     assert any("train.py" in line for line in frames)
     assert [line for line in frames if "cloudtrain_launcher" in line] == [], "those of the launcher say nothing"
     doing = [event["activity"] for event in events(text) if event["type"] == "activity"]
-    assert re.fullmatch(r"waiting for rank 1, which is blocked at train\.py:\d+", doing[-2])
-    assert doing[-1] == ""
-    assert "after 6 s the job ends (limits.hang)" in text
+    told = [number for number, text in enumerate(doing) if text.startswith("waiting for rank 1, which is blocked at")]
+    assert re.fullmatch(r"waiting for rank 1, which is blocked at train\.py:\d+", doing[told[0]])
+    assert doing[told[0] + 1] == ""
+    assert f"after {LIMIT_SECONDS} s the job ends (limits.hang)" in text
 
 
 @pytest.mark.torchrun
 @pytest.mark.linux("stacks are read by a real-time signal and /proc")
-def test_a_long_computation_in_silence_is_no_hang(outputs: dict[str, str]) -> None:
-    end = events(outputs["silent"])[-1]
-    assert end["outcome"] == "succeeded"
-    assert end["seconds"] > LIMIT_SECONDS
-    assert "limits.hang" not in outputs["silent"]
-
-
-@pytest.mark.torchrun
-@pytest.mark.linux("stacks are read by a real-time signal and /proc")
-def test_a_hang_is_restarted_where_restarts_are_left(tmp_path: Path) -> None:
-    first = "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
-    first += "if attempt == '0' and rank == 1:\n    threading.Event().wait()\ndist.barrier()\n"
-    process = start(tmp_path, BEGIN + first, **OPTIONS, restarts=1)
-    text = finish(process)
-    assert process.returncode == 0, text
-    (restarted,) = (event for event in events(text) if event["type"] == "restarted")
-    assert "rank 1 (node 0) has given no sign of life" in restarted["why"]
+def test_a_long_computation_in_silence_is_no_hang(outputs: tuple[str, str]) -> None:
+    told = events(outputs[0])
+    (began,) = (e["time"] for e in told if e["type"] == "restarted" and e["attempt"] == ENDING_WELL.index("silence"))
+    assert told[-1]["outcome"] == "succeeded", outputs[0]
+    assert told[-1]["time"] - began > LIMIT_SECONDS
+    assert len(errors(outputs[0])) == outputs[0].count("(limits.hang)") == len(ENDING_WELL) - 1
 
 
 def stack(*frames: tuple[str, int, str]) -> str:
