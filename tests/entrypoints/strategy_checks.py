@@ -62,19 +62,15 @@ CURVES = {
         ("digits", "hybrid", "--tensor 2 --clip-norm 0.5"),
         ("digits", "hybrid", "--stages 2 --clip-norm 0.5"),
         ("gpt", "hsdp", "--shard 2"),
-        ("gpt", "tp", ""),
         ("gpt", "pipeline", ""),
         ("gpt", "hybrid", "--tensor 2 --clip-norm 0.5"),
         ("gpt", "hybrid", "--stages 2 --schedule interleaved --clip-norm 0.5"),
         ("digits", "hybrid", "--stages 2 --schedule zero-bubble --clip-norm 0.5"),
-        ("mnist", "hsdp", "--shard 2"),
-        ("mnist", "hybrid", "--tensor 2"),
-        ("mnist", "hybrid", "--stages 2"),
-        ("resnet50", "hsdp", "--shard 2"),
         ("resnet50", "hybrid", "--stages 2"),
     ],
 }
-"""Number of ranks -> task, strategy, further flags."""
+"""Number of ranks -> task, strategy, further flags. Every task is split in each way that it allows, on two ranks; what
+four ranks add, groups of ranks and stages in the middle, does not depend on the layers."""
 
 _curves: dict[str, Curve] = {}
 
@@ -133,7 +129,7 @@ def check_batch_norm_in_pipeline(ranks: Ranks, schedule: str) -> None:
 
 def check_fused_optimizer(ranks: Ranks) -> None:
     """Channels last and the fused optimizer, as on GPUs, change nothing for models that are split."""
-    for name, strategy in (("digits", "fsdp"), ("digits", "tp"), ("resnet50", "fsdp")):
+    for name, strategy in (("digits", "fsdp"), ("digits", "tp")):
         expected = curve_of_one_process(name, ranks)
         with fused_on("cuda", "cpu"):
             found = train(begin(small_task(name), [*task_flags(name), "--strategy", strategy], ranks))

@@ -70,9 +70,11 @@ dist.destroy_process_group()
 """As most programs do it: rank 0 saves and deletes, all ranks load."""
 
 BARE_TORCHRUN = """
-import subprocess, sys
-sys.exit(subprocess.run([sys.executable, "-m", "torch.distributed.run", "inner.py"]).returncode)
+from torch.distributed.run import main
+
+main(["inner.py"])
 """
+"""In the process of the rank, which has imported torch: the variables are all that torchrun goes by."""
 INNER = """
 import torch
 import torch.distributed as dist
