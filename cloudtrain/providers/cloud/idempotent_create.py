@@ -14,6 +14,9 @@ from cloudtrain.runs.folder import RunFolder
 CREATE_TIMEOUT_SECONDS = 60
 """If a request was sent and no job exists after this long, none will be created."""
 
+BACKOFF_SECONDS = 1.0
+"""At most this long before the second attempt, and twice as long before each further one."""
+
 FindJob = Callable[[], dict[str, Any] | None]
 """Looks for our job and returns its reference; None if no job has its name. RunExists if another job has it."""
 
@@ -31,7 +34,7 @@ def create(
     is_unknown = False
     for attempt in range(attempts):
         if attempt:
-            time.sleep(random.random() * 2**attempt / 2)
+            time.sleep(random.random() * BACKOFF_SECONDS * 2 ** (attempt - 1))
         try:
             return send()
         except CloudError as error:

@@ -24,7 +24,7 @@ create_loader = cache(botocore.loaders.create_loader)
 
 
 @pytest.fixture(autouse=True)
-def folder(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(cloud: Cloud, quick_attempts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from cloudtrain.providers.aws.client import aws
 
     aws.cache_clear()  # it holds connections to the cloud of another test

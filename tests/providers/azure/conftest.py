@@ -38,7 +38,9 @@ def cloud(azure_account: AzureCloud) -> AzureCloud:
 
 
 @pytest.fixture(autouse=True)
-def folder(cloud: AzureCloud, quick_retries: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(
+    cloud: AzureCloud, quick_retries: None, quick_attempts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(f"print('never run', {str(tmp_path)!r})\n")  # new to the workspace
     cloud.endpoint.reset()

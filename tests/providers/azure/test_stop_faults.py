@@ -110,7 +110,11 @@ def test_a_stop_is_sent_although_nothing_can_be_read(
     assert cloud.service.jobs[run.id].cancel_asked.is_set()
 
 
-def test_a_refused_cancel_is_reported_when_the_job_s_status_is_unknown(cloud: AzureCloud) -> None:
+def test_a_refused_cancel_is_reported_when_the_job_s_status_is_unknown(
+    cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtrain.providers.azure.stop.NOTICE_SECONDS", 0)
+    monkeypatch.setattr("cloudtrain.providers.azure.stop._grace_seconds", lambda _: 0.2)
     run = running(cloud, "refused-1")
     cloud.endpoint.fault("denied", "arm", "CancelJob", times=ALWAYS)
     cloud.endpoint.fault("expired", "history", "GetRunDetails", times=ALWAYS)
