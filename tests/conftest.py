@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +27,27 @@ SLOW_FIRST = ("e2e", "docker", "entrypoints", "providers", "fakes")
 """Folders whose files take longest: begun first, they do not keep everybody waiting at the end."""
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> None:
+    """Called for a parameter without a written id; of bytes and paths pytest makes ids that may differ between two
+    collections, as gzip's bytes hold a time. Every worker must collect the same tests, and pytest-xdist compares them.
+    """
+    if isinstance(val, bytes | bytearray | Path):
+        raise pytest.UsageError(f"write ids for the parameter {argname}: {val!r}")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Only the order in which files are begun: within one it stays."""
+    """Only the order in which files are begun: within one it stays. An id may not name a folder of this machine."""
     here = Path(__file__).parent
-    items.sort(key=lambda item: next((n for n, name in enumerate(SLOW_FIRST) if here / name in item.path.parents), 9))
+
+    @cache
+    def position(path: Path) -> int:
+        folder = path.relative_to(here).parts[0] if path.is_relative_to(here) else ""
+        return SLOW_FIRST.index(folder) if folder in SLOW_FIRST else len(SLOW_FIRST)
+
+    for item in items:
+        if tempfile.gettempdir() in item.nodeid or str(here.parent) in item.nodeid:
+            raise pytest.UsageError(f"write ids for the parameters of this test: {item.nodeid}")
+    items.sort(key=lambda item: position(item.path))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

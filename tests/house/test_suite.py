@@ -1,41 +1,25 @@
-"""The suite itself: every worker collects the same tests, and a test that hangs or loops fails alone, by its name."""
+"""The suite itself: ids of tests are the same everywhere, and a test that hangs or loops fails alone, by its name."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
-from tests.house.collected import UNWRITTEN
+import pytest
+
+from tests.conftest import pytest_make_parametrize_id
 from tests.house.tools import ROOT
 from tests.support.limits import HANG_SECONDS
 
 
-def collect(folder: Path, hash_seed: int) -> list[str]:
-    """The ids that one worker of that hash seed would collect."""
-    folder.mkdir()
-    argv = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "tests.house.collected"]
-    argv += ["-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), str(ROOT / "tests")]
-    env = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
-    errors = [line for line in done.stdout.splitlines() if ".py: " not in line]
-    assert done.returncode == 0, "\n".join(errors) + done.stderr
-    ids: list[str] = json.loads((folder / "collected.json").read_text())
-    return ids
-
-
-def test_all_workers_collect_the_same_tests_and_every_id_is_written(tmp_path: Path) -> None:
-    began = time.time()
-    first = collect(tmp_path / "first", hash_seed=1)
-    assert time.time() - began > 1, "the second collection must begin in another second of the clock"
-    second = collect(tmp_path / "second", hash_seed=2)
-    assert first == second
-    assert [name for name in first if UNWRITTEN in name or tempfile.gettempdir() in name or str(ROOT) in name] == []
-    assert len(first) == len(set(first)) > 1000
+@pytest.mark.parametrize("value", [b"\x1f\x8b", bytearray(2), Path("folder")], ids=["bytes", "bytearray", "path"])
+def test_a_parameter_whose_own_id_may_differ_between_workers_is_refused(value: object) -> None:
+    """pytest-xdist then finds in every run that all workers, each with a hash seed of its own, collect the same."""
+    with pytest.raises(pytest.UsageError, match="write ids for the parameter content"):
+        pytest_make_parametrize_id(value, "content")
+    pytest_make_parametrize_id("a text", "content")
 
 
 TESTS = """
