@@ -12,9 +12,12 @@ TESTS ?=
 # What to build, as cloudtrain image build takes it: make image IMAGE=cpu
 IMAGE ?= cuda
 
+# What third-party programs need; torch and what the tests need are .venv's.
+PROGRAMS := .programs
+
 PYTEST_ARGS := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 
-.PHONY: help demo test quick check coverage lint types imports image bench docs clean
+.PHONY: help demo test quick check coverage programs lint types imports image bench docs clean
 
 help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
@@ -22,6 +25,7 @@ help:
 	@echo "make quick   what to run after a change: lint, types, imports, unit and golden tests (under a minute)"
 	@echo "make check   what CI runs: lint, types, imports, every test"
 	@echo "make coverage   run the tests and tell which lines none of them reached, in subprocesses too"
+	@echo "make programs   run programs of Lightning, Accelerate and others (installs those into .programs first)"
 	@echo "make image   build the image for GPUs; make image IMAGE=cpu the one for CPUs"
 	@echo "make bench   measure the speed bars (some minutes)"
 	@echo "make docs    write anew what pages show of the code: reference, outputs, picture"
@@ -43,6 +47,9 @@ coverage: $(VENV)/.dev
 	$(BIN)/coverage erase
 	@failed=0; $(BIN)/coverage run $(PYTEST_ARGS) $(TESTS) || failed=$$?; \
 	  $(BIN)/coverage combine --quiet && $(BIN)/coverage report && exit $$failed
+
+programs: $(PROGRAMS)/.installed
+	CLOUDTRAIN_TEST_PROGRAMS=$(PROGRAMS)/bin/python $(BIN)/python $(PYTEST_ARGS) --dist load tests/programs
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -66,7 +73,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/make/make_picture.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* dist
+	rm -rf $(VENV) $(PROGRAMS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* dist
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -84,4 +91,14 @@ $(VENV)/.train: $(VENV)/.venv pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.train
 	@echo "installing what the tests need ..."
 	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+# It sees the packages of .venv, so that torch is there once.
+$(PROGRAMS)/.installed: $(VENV)/.dev tests/programs/requirements.txt
+	@echo "installing into $(PROGRAMS) ..."
+	@$(BIN)/python -m venv --clear $(PROGRAMS)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  >"$$($(PROGRAMS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"
+	@PIP_CONSTRAINT=constraints.txt $(PROGRAMS)/bin/python -m pip --quiet --disable-pip-version-check install \
+	  --requirement tests/programs/requirements.txt
 	@touch $@
