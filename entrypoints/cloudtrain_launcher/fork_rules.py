@@ -115,9 +115,13 @@ def _fork_and_exit() -> None:
 
 
 def _shadowed_module(program_dir: Path) -> str:
-    """A file or package of the folder that a rank would not get, since another module of that name is loaded."""
+    """A file or package of the folder that a rank would not get, since another module of that name is loaded.
+
+    `__main__.py` is none: in a rank, the module of that name is the program.
+    """
     for path in sorted(program_dir.iterdir()) if program_dir.is_dir() else ():
         is_module = path.suffix in (".py", ".so", ".pyc") or (path / "__init__.py").exists()
+        is_module = is_module and path.stem != "__main__"
         loaded = sys.modules.get(path.name.partition(".")[0]) if is_module else None
         file = getattr(loaded, "__file__", None)
         if loaded is not None and not (file and Path(file).resolve().parent in (program_dir.resolve(), path.resolve())):

@@ -35,6 +35,7 @@ def test_a_run_whose_supervisor_was_killed_leaves_a_checkpoint_to_go_on_from(cli
     again = cli.run("rerun", "kill-1")
     assert again.code == 0, again.err
     assert "resumed from the checkpoint of step" in again.err
+    assert "imports torch by itself" not in cli.run("logs", "kill-1").out, "the trainer's ranks are forks"
 
 
 def test_a_rerun_goes_on_from_a_copy_of_the_checkpoints_and_that_of_a_success_starts_afresh(cli: CommandLine) -> None:

@@ -86,9 +86,10 @@ def rank(training: Training, chance: random.Random) -> int:
 
 
 def agent(training: Training, chance: random.Random) -> int:
-    """torchrun itself, the parent of the ranks."""
-    stat = Path(f"/proc/{training.pid(0)}/stat").read_text()
-    return int(stat.rpartition(")")[2].split()[1])
+    """torchrun itself: the child of the launcher, and the parent of the process that forks the ranks."""
+    launcher = training.pid(-1)
+    (child,) = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    return int(child)
 
 
 def launcher(training: Training, chance: random.Random) -> int:

@@ -6,11 +6,13 @@ import json
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloudtrain_launcher import forked_ranks
 from cloudtrain_launcher.fork_rules import read_source, reason_in_source, uses_dynamo
 from tests.entrypoints.test_launcher import ENTRYPOINTS, events, finish, start
 
@@ -167,6 +169,10 @@ def test_an_optimizer_is_recognised(text: str, expected: bool) -> None:
     assert uses_dynamo({Path("train.py"): text.encode()}) == expected
 
 
+def test_what_is_imported_for_the_ranks_of_the_trainer_is_there() -> None:
+    assert [name for name in forked_ranks._TRAINER if find_spec(name) is None] == []
+
+
 @pytest.mark.parametrize(
     ("before", "reason"),
     [
@@ -179,8 +185,17 @@ def test_an_optimizer_is_recognised(text: str, expected: bool) -> None:
         ("open('json.py', 'w').close(); import json.decoder", "json.py has the name of a module"),
         ("open('mine.py', 'w').close(); sys.path.insert(0, '.'); import mine", ""),
         ("open('json.txt', 'w').close(); import os; os.mkdir('json'); import json", ""),
+        ("open('__main__.py', 'w').close()", ""),
     ],
-    ids=["nothing", "a thread", "CUDA", "a module of the same name", "a module of the program", "no modules"],
+    ids=[
+        "nothing",
+        "a thread",
+        "CUDA",
+        "a module of the same name",
+        "a module of the program",
+        "no modules",
+        "a program",
+    ],
 )
 def test_a_process_that_must_not_be_forked_is_recognised(before: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "libcuda.so.1").write_bytes(b"driver")
