@@ -53,7 +53,7 @@ JOB = "name: odd\nentrypoint: train.py\nenv: {MASTER_KEY: abc}\n"
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommandLine, CommandResult]]:
-    cli = CommandLine(tmp_path_factory.mktemp("odd") / "workspace")
+    cli = CommandLine(tmp_path_factory.mktemp("odd") / "workspace", modules=("warm_jobs",))
     cli.write(job_yaml=JOB, train_py=SCRIPT, contract_py=MODULE, failure_py=MODULE, notebook_py=MODULE)
     yield cli, cli.run("submit", "--run-id", "odd-1")
     cli.close()

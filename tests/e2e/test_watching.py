@@ -29,7 +29,7 @@ print("end", flush=True)
 
 @pytest.fixture
 def cloudtrain(tmp_path: Path) -> CommandLine:
-    line = CommandLine(tmp_path)
+    line = CommandLine(tmp_path, modules=("warm_jobs",))
     line.write(job_yaml=JOB, train_py=TRAIN)
     return line
 

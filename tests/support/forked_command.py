@@ -21,6 +21,9 @@ PROGRAM = Path(__file__).with_name("command_server.py")
 READ_AT_START = ("PYTHON", "COVERAGE_", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
 """Prefixes of variables that an interpreter or its libraries read when they start: a fork would not heed them."""
 
+ROOM = "room=" + 16_000 * "."
+"""Arguments and variables so long that a fork can write its own over them, where /proc shows them (warm_jobs.py)."""
+
 
 class ForkedCommand:
     """A command that a server has forked: the part of `subprocess.Popen` that tests use, with text streams."""
@@ -93,9 +96,10 @@ class CommandServer:
     def __init__(self, modules: Sequence[str]) -> None:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            argv = [sys.executable, str(PROGRAM), str(theirs.fileno()), *modules]
+            argv = [sys.executable, "-X", ROOM, str(PROGRAM), str(theirs.fileno()), *modules]
             self._process = subprocess.Popen(
                 argv,
+                env={**os.environ, "ROOM": ROOM},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

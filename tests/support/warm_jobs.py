@@ -1,0 +1,167 @@
+"""For `CommandLine.modules`: supervisor, launcher and torchrun's agent are forks of a process that has imported torch.
+
+They are the processes of every local run, with the same parents, sessions, variables, streams and signals; only no
+interpreter starts in them and nothing is imported, which is most of what a small job costs. That they start as new
+processes too is shown by every `CommandLine` without this module. Ranks start as they always do: from the agent.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import inspect
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import types
+import weakref
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+MODULES = ("torch._dynamo", "torch.distributed.run", "torch.distributed.elastic.agent.server")
+"""What agents, and ranks of the shared trainer, import and what takes long."""
+READ_AT_START = ("PYTHON", "COVERAGE_", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "TORCH", "PYTORCH_", "MKL_")
+"""Prefixes of variables that an interpreter or torch reads when it starts: with others, a new process it is."""
+HEEDED = ("PYTHONPATH", "OMP_NUM_THREADS", "TORCHELASTIC_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+"""Those of them that a fork heeds, or that are read later."""
+AGENT, LAUNCHER, CLIENT = "/cloudtrain_launcher/agent.py", "/.cloudtrain", "from cloudtrain.providers."
+
+_fork_exec: Any = getattr(subprocess, "_fork_exec")  # noqa: B009  (private: what Popen calls to start a process)
+_paths = [path for path in sys.path[1:] if path not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+
+
+def fork_or_exec(argv: Sequence[str], *options: Any) -> int:
+    """Start a process of a local run as a fork of this one, and any other as `subprocess` does; its process id."""
+    variables = _variables(options[4])
+    if not _is_of_a_run(list(map(os.fsdecode, argv))) or _read_at_start(variables) != _at_start:
+        pid: int = _fork_exec(argv, *options)
+        return pid
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        _become(list(map(os.fsdecode, argv)), variables, options)
+    return pid
+
+
+def _is_of_a_run(argv: Sequence[str]) -> bool:
+    if argv[0] != sys.executable:
+        return False
+    program = argv[2] if len(argv) > 2 else ""
+    return (argv[1] == "-c" and CLIENT in program) or (argv[1] == "-u" and program.endswith((AGENT, LAUNCHER)))
+
+
+def _variables(entries: Sequence[bytes] | None) -> dict[str, str]:
+    if entries is None:
+        return dict(os.environ)
+    parts = (os.fsdecode(entry).partition("=") for entry in entries)
+    return {name: value for name, _, value in parts}
+
+
+def _read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in variables.items() if k.startswith(READ_AT_START) and not k.startswith(HEEDED)}
+
+
+def _become(argv: Sequence[str], variables: Mapping[str, str], options: Sequence[Any]) -> NoReturn:
+    """In the fork: be what an interpreter with these arguments is, and end."""
+    code = 1
+    try:
+        _, _, cwd, _, stdin, _, _, stdout, _, stderr, *_ = options[1:]
+        new_session, umask = options[14], options[-3]
+        if cwd is not None:
+            os.chdir(cwd)
+        for descriptor, number in ((stdin, 0), (stdout, 1), (stderr, 2)):
+            if descriptor != -1:
+                os.dup2(descriptor, number)
+        os.closerange(3, 4096)
+        if umask >= 0:
+            os.umask(umask)
+        if new_session:
+            os.setsid()
+        _forget_the_parent(variables)
+        show_in_proc(argv, variables)
+        code = _run(argv, variables)
+    except BaseException:  # noqa: BLE001  (shown where the process writes its errors, whatever it is)
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _forget_the_parent(variables: Mapping[str, str]) -> None:
+    """Handlers of signals and of the end, streams and variables are a new process's."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    atexit._clear()
+    getattr(weakref.finalize, "_registry").clear()  # noqa: B009  (else a parent's scratch folder ends with its child)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(variables)
+    tempfile.tempdir = None
+    frame: types.FrameType | None = sys._getframe()
+    while frame:  # torchrun asks for its stack at each rendezvous; without this, inspect seeks these in all modules
+        getattr(inspect, "modulesbyfile")[inspect.getabsfile(frame)] = ""  # noqa: B009
+        frame = frame.f_back
+
+
+def _run(argv: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run the program to its end; its exit code."""
+    option, program = argv[1:3]
+    sys.orig_argv = list(argv)
+    search = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if option == "-u":
+        for name in [name for name in sys.modules if name.partition(".")[0].startswith("cloudtrain")]:
+            del sys.modules[name]  # those of the job are in its own folder
+    if program.endswith(AGENT):
+        setattr(subprocess, "_fork_exec", _fork_exec)  # noqa: B010  (ranks, and what they start, are new processes)
+    try:
+        if option == "-c":
+            sys.path[:], sys.argv = ["", *search, *_paths], ["-c", *argv[3:]]
+            main = sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(program, main.__dict__)  # noqa: S102
+        else:
+            sys.path[:], sys.argv = [*search, *_paths], list(argv[2:])
+            if program.endswith(AGENT):
+                sys.path.insert(0, str(Path(program).parent))
+            runpy.run_path(program, run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    getattr(threading, "_shutdown")()  # noqa: B009  (waits for threads, as the end of an interpreter does)
+    atexit._run_exitfuncs()
+    return code
+
+
+def show_in_proc(argv: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Write these over the arguments and variables that /proc shows of this process: there its run is looked for.
+
+    MemoryError where there is no room: a command server is started with some.
+    """
+    places = list(map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:49]))
+    texts = (argv, [f"{name}={value}" for name, value in variables.items()])
+    for begin, end, lines in zip(places[::2], places[1::2], texts, strict=True):
+        text = b"".join(os.fsencode(line) + b"\0" for line in lines)
+        if len(text) > end - begin:
+            raise MemoryError(f"{len(text)} bytes do not fit into {end - begin}")
+        ctypes.memset(begin, 0, end - begin)
+        ctypes.memmove(begin, text, len(text))
+
+
+_at_start = _read_at_start(os.environ)  # before torch sets some
+os.environ["OMP_NUM_THREADS"] = "1"  # the library starts no threads, and none may be there at a fork
+for name in MODULES:
+    import_module(name)
+del os.environ["OMP_NUM_THREADS"]
+setattr(subprocess, "_fork_exec", fork_or_exec)  # noqa: B010
