@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,28 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.docker, pytest.mark.torchrun]
 
 SCRIPT = """
-import hashlib, os, socket, sys
+import hashlib, os, signal, socket, sys, time
 from pathlib import Path
+from cloudtrain_job import emit
+
+kept = Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], "step")
+if kept.exists():
+    emit("resumed", step=int(kept.read_text()), epoch=0)
+elif "UNTIL_STOPPED" in os.environ:
+    step, stop = 0, []
+    signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+    print("begins", flush=True)
+    while not stop:
+        step += 1
+        time.sleep(0.05)
+    if os.environ["RANK"] == "0":
+        kept.write_text(str(step))
+        emit("checkpoint", step=step, path=str(kept))
+    sys.exit()
+
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from cloudtrain_job import emit
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -68,7 +85,6 @@ limits: {max_runtime: 1 h}
 keep: [left/]
 """
 WAYS = {
-    "local": ("--provider", "local"),
     "plain": ("--provider", "docker"),
     "sagemaker": ("--provider", "docker", "--as", "aws"),
     "azureml": ("--provider", "docker", "--as", "azure"),
@@ -78,7 +94,7 @@ INSIDE = ("plain", "sagemaker", "azureml")
 
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    made = CommandLine(tmp_path_factory.mktemp("docker") / "a folder, with spaces")
+    made = CommandLine(tmp_path_factory.mktemp("docker") / "a folder, with spaces", modules=("warm_jobs",))
     (made.folder / "data").mkdir()
     (made.folder / "data" / "x.txt").write_text("input data")
     (made.folder / "data" / "t.csv").write_text("a,b")
@@ -86,23 +102,81 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
     made.close()
 
 
+@dataclass(frozen=True)
+class Job:
+    """One way's job: a run that was stopped as soon as its lines came, and its rerun to the end."""
+
+    submitted: CommandResult
+    lines: set[str]
+    """What was read of the first run while it ran."""
+    nodes: set[int]
+    """Those whose containers ran then."""
+    stopped: CommandResult
+    left: list[str]
+    """The containers and networks after the stop."""
+    step: int
+    """Of the checkpoint at the stop."""
+    run: str
+    """The rerun."""
+    ended: CommandResult
+    """What was said at its end."""
+
+
 @pytest.fixture(scope="module")
-def runs(cli: CommandLine, docker_with_image: tuple[DockerClient, str]) -> dict[str, CommandResult]:
-    """The same job, everywhere on this machine."""
-    cli.write(job_yaml=JOB % docker_with_image[1], train_py=SCRIPT)
-    return {way: cli.run("submit", *WAYS[way], "--run-id", f"run-{way}", MY_TOKEN=MY_TOKEN) for way in WAYS}
+def runs(cli: CommandLine, docker_with_image: tuple[DockerClient, str]) -> dict[str, Job]:
+    """The same job under each contract, in containers."""
+    docker, image = docker_with_image
+    cli.write(job_yaml=JOB % image, train_py=SCRIPT)
+    return {way: stop_and_go_on(cli, docker, way) for way in INSIDE}
 
 
-def seen(cli: CommandLine, way: str) -> dict[int, dict[str, Any]]:
-    return {event["rank"]: event for event in cli.events(f"run-{way}") if event["type"] == "seen"}
+def stop_and_go_on(cli: CommandLine, docker: DockerClient, way: str) -> Job:
+    """Submit, follow, stop, rerun and wait. The first run has a second node under one contract only."""
+    run, nodes = f"live-{way}", 2 if way == "plain" else 1
+    words = ("--detach", "--set", "env.UNTIL_STOPPED=yes", "--set", f"resources.nodes={nodes}")
+    submitted = cli.run("submit", *WAYS[way], "--run-id", run, *words, MY_TOKEN=MY_TOKEN)
+    assert submitted.code == 0, submitted.err
+    follower = cli.start("logs", run, "-f", "--grep", "begins")
+    assert follower.stdout is not None
+    lines, containers = {follower.stdout.readline() for _ in range(nodes)}, set(running(docker, cli.data, run))
+    stopped = cli.run("stop", run)
+    left, step = left_of(docker, cli.data), cli.json("status", run)["checkpoint"]["step"]
+    again = cli.run("rerun", run, "--detach", "--set", "resources.nodes=2", MY_TOKEN=MY_TOKEN)
+    ended = cli.run("wait", again.out.strip())
+    return Job(submitted, lines, containers, stopped, left, step, again.out.strip(), ended)
+
+
+@pytest.fixture(scope="module")
+def local(cli: CommandLine, runs: dict[str, Job]) -> dict[str, Any]:
+    """What the first rank of the same job says that runs in no container."""
+    result = cli.run("submit", "--provider", "local", "--run-id", "run-local", MY_TOKEN=MY_TOKEN)
+    assert result.code == 0, result.err
+    return seen(cli, "run-local")[0]
+
+
+def seen(cli: CommandLine, run: str) -> dict[int, dict[str, Any]]:
+    return {event["rank"]: event for event in cli.events(run) if event["type"] == "seen"}
+
+
+@pytest.mark.parametrize("way", INSIDE)
+def test_lines_are_live_and_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_on(
+    cli: CommandLine, runs: dict[str, Job], way: str
+) -> None:
+    job = runs[way]
+    assert job.lines == {f"[rank {node}] begins\n" for node in job.nodes}
+    assert job.nodes == ({0, 1} if way == "plain" else {0})
+    assert (job.stopped.code, "by force" in job.stopped.err) == (0, False), job.stopped.err
+    assert job.left == []
+    assert {event["step"] for event in cli.events(job.run) if event["type"] == "resumed"} == {job.step}
+    assert Path(cli.json("status", job.run)["results"]["checkpoints"], "step").exists()
 
 
 @pytest.mark.parametrize("way", INSIDE)
 def test_two_containers_form_one_process_group_and_the_script_finds_the_whole_contract(
-    cli: CommandLine, runs: dict[str, CommandResult], way: str
+    cli: CommandLine, runs: dict[str, Job], way: str
 ) -> None:
-    assert runs[way].code == 0, runs[way].err
-    ranks = seen(cli, way)
+    assert runs[way].ended.code == 0, runs[way].ended.err
+    ranks = seen(cli, runs[way].run)
     assert {rank: event["place"] for rank, event in ranks.items()} == {0: "0", 1: "1"}
     for rank in ranks.values():
         assert (rank["world"], rank["platform"], rank["greeting"]) == (2, way, "007")
@@ -113,27 +187,29 @@ def test_two_containers_form_one_process_group_and_the_script_finds_the_whole_co
         assert str(cli.folder) not in str(rank)
 
 
-def test_each_contract_gives_its_own_host_names_and_folders(cli: CommandLine, runs: dict[str, CommandResult]) -> None:
-    hosts = {way: [event["host"] for _, event in sorted(seen(cli, way).items())] for way in INSIDE}
+def test_each_contract_gives_its_own_host_names_and_folders(cli: CommandLine, runs: dict[str, Job]) -> None:
+    hosts = {way: [event["host"] for _, event in sorted(seen(cli, runs[way].run).items())] for way in INSIDE}
     own = ["node-00", "node-01"]
     assert hosts == {"plain": own, "sagemaker": ["algo-1", "algo-2"], "azureml": own}
-    folders = {way: seen(cli, way)[1]["cwd"] for way in INSIDE}
+    folders = {way: seen(cli, runs[way].run)[1]["cwd"] for way in INSIDE}
     assert folders == {"plain": "/cloudtrain/source", "sagemaker": "/opt/ml/code", "azureml": "/mnt/azureml/wd/code"}
 
 
 @pytest.mark.parametrize("way", INSIDE)
-def test_the_parameters_are_those_of_the_local_run(cli: CommandLine, runs: dict[str, CommandResult], way: str) -> None:
-    here, there = seen(cli, "local")[0], seen(cli, way)
-    if here["torch"] != there[0]["torch"]:
-        pytest.skip(f"torch is {here['torch']} here and {there[0]['torch']} in the image")
-    assert {event["digest"] for event in there.values()} == {here["digest"]}
+def test_the_parameters_are_those_of_the_local_run(
+    cli: CommandLine, runs: dict[str, Job], local: dict[str, Any], way: str
+) -> None:
+    there = seen(cli, runs[way].run)
+    if local["torch"] != there[0]["torch"]:
+        pytest.skip(f"torch is {local['torch']} here and {there[0]['torch']} in the image")
+    assert {event["digest"] for event in there.values()} == {local["digest"]}
 
 
 @pytest.mark.parametrize("way", INSIDE)
 def test_what_both_nodes_wrote_is_where_people_look_and_belongs_to_them(
-    cli: CommandLine, runs: dict[str, CommandResult], way: str
+    cli: CommandLine, runs: dict[str, Job], way: str
 ) -> None:
-    folder = cli.run_folder(f"run-{way}")
+    folder = cli.run_folder(runs[way].run)
     for name, file in (("model", "model"), ("output", "notes")):
         assert sorted(path.name for path in (folder / name).glob(f"{file}-*")) == [f"{file}-0", f"{file}-1"]
     kept = {path.parent.relative_to(folder).as_posix(): path.read_text() for path in folder.glob("output/**/here.txt")}
@@ -143,74 +219,30 @@ def test_what_both_nodes_wrote_is_where_people_look_and_belongs_to_them(
 
 @pytest.mark.parametrize("way", INSIDE)
 def test_nothing_of_it_is_left_and_no_file_holds_the_secret(
-    cli: CommandLine, runs: dict[str, CommandResult], docker: DockerClient, way: str
+    cli: CommandLine, runs: dict[str, Job], docker: DockerClient, way: str
 ) -> None:
     assert left_of(docker, cli.data) == []
     assert cli.processes() == []
-    leaves_no_secret(cli, f"run-{way}")
-    assert MY_TOKEN not in runs[way].out + runs[way].err
+    leaves_no_secret(cli, runs[way].run)
+    results = (runs[way].submitted, runs[way].stopped, runs[way].ended)
+    assert not [result for result in results if MY_TOKEN in result.out + result.err]
 
 
-def test_logs_of_both_nodes_are_kept_apart(cli: CommandLine, runs: dict[str, CommandResult]) -> None:
+def test_logs_of_both_nodes_are_kept_apart(cli: CommandLine, runs: dict[str, Job]) -> None:
     for way in INSIDE:
-        assert cli.run("logs", f"run-{way}", "--node", "1", "--grep", "hello").out == "[rank 1] hello from 1\n"
-        assert cli.json("status", f"run-{way}")["contract"] == way
+        run = runs[way].run
+        assert cli.run("logs", run, "--node", "1", "--grep", "hello").out == "[rank 1] hello from 1\n"
+        assert cli.json("status", run)["contract"] == way
 
 
-def test_the_rehearsed_request_is_the_one_that_the_cloud_would_get(
-    cli: CommandLine, runs: dict[str, CommandResult]
-) -> None:
+def test_the_rehearsed_request_is_the_one_that_the_cloud_would_get(cli: CommandLine, runs: dict[str, Job]) -> None:
     for way, cloud in (("sagemaker", "aws"), ("azureml", "azure")):
-        executed = cli.document(f"run-{way}", "request.json")
-        for_local = cli.json("submit", "--as", cloud, "--run-id", f"run-{way}", "--dry-run", MY_TOKEN=MY_TOKEN)
+        executed = cli.document(f"live-{way}", "request.json")
+        words = ("--set", "env.UNTIL_STOPPED=yes", "--set", "resources.nodes=1", "--dry-run")
+        for_local = cli.json("submit", "--as", cloud, "--run-id", f"live-{way}", *words, MY_TOKEN=MY_TOKEN)
         for document in (executed, for_local):
             for name in ("Tags", "tags", "properties"):  # the time of planning is in them
                 document.pop(name, None)
         assert executed == for_local
-    assert "rehearsed in cloudtrain-test:" in runs["sagemaker"].err
-    assert "on this machine, in containers, as SageMaker would run it" in runs["sagemaker"].err
-
-
-LIVE = """
-import os, signal, sys, time
-from pathlib import Path
-from cloudtrain_job import emit
-kept = Path(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], "step")
-step = int(kept.read_text()) if kept.exists() else 0
-if step:
-    emit("resumed", step=step, epoch=0)
-rank = int(os.environ["RANK"])
-stop = []
-signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
-print(f"begins at {step}", flush=True)
-while not stop:
-    step += 1
-    time.sleep(0.05)
-if rank == 0:
-    kept.write_text(str(step))
-    emit("checkpoint", step=step, path=str(kept))
-"""
-
-
-@pytest.mark.parametrize("way", INSIDE)
-def test_lines_are_live_and_a_stop_leaves_a_checkpoint_from_which_a_rerun_goes_on(
-    cli: CommandLine, docker: DockerClient, image: str, way: str
-) -> None:
-    (cli.folder / "job" / "data").mkdir(parents=True, exist_ok=True)
-    cli.write(job_yaml=JOB % image, train_py=LIVE)
-    run = f"live-{way}"
-    submitted = cli.run("submit", *WAYS[way], "--run-id", run, "--detach", MY_TOKEN=MY_TOKEN)
-    assert submitted.code == 0, submitted.err
-    follower = cli.start("logs", run, "-f", "--grep", "begins")
-    assert follower.stdout is not None
-    assert {follower.stdout.readline() for _ in range(2)} == {"[rank 0] begins at 0\n", "[rank 1] begins at 0\n"}
-    assert set(running(docker, cli.data, run)) == {0, 1}
-    stopped = cli.run("stop", run)
-    assert (stopped.code, "by force" in stopped.err) == (0, False), stopped.err
-    step = cli.json("status", run)["checkpoint"]["step"]
-    assert left_of(docker, cli.data) == []
-    again = cli.run("rerun", run, "--detach", MY_TOKEN=MY_TOKEN).out.strip()
-    assert cli.wait_for_event(again, lambda event: event["type"] == "resumed")["step"] == step
-    assert cli.run("stop", again).code == 0
-    assert left_of(docker, cli.data) == []
-    assert Path(cli.json("status", again)["results"]["checkpoints"], "step").exists()
+    assert "rehearsed in cloudtrain-test:" in runs["sagemaker"].submitted.err
+    assert "on this machine, in containers, as SageMaker would run it" in runs["sagemaker"].submitted.err
