@@ -19,7 +19,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from cloudtrain_job import to_json
-from cloudtrain_trainer import sharded
+from cloudtrain_trainer import earlier_names, sharded
 from cloudtrain_trainer.checkpoint_files import (
     FORMAT,
     NODE_LOCAL,
@@ -40,6 +40,7 @@ from cloudtrain_trainer.checkpoint_files import (
     write_tensors,
     write_text,
 )  # fmt: skip
+from cloudtrain_trainer.earlier_names import Joined
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
 
@@ -176,9 +177,29 @@ class CheckpointStore:
         name = f"rank-{self.ranks.rank}.pt"
         return shared, torch.load(found.folder / name, map_location="cpu", weights_only=True)
 
-    def load(self, found: FoundCheckpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Load weights and optimizer state, in place. CheckpointException if one is missing or has another shape."""
-        sharded.read(found.folder / found.weights, model, optimizer)
+    def load(
+        self,
+        found: FoundCheckpoint,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        joined: Mapping[str, Joined] | None = None,
+    ) -> None:
+        """Load weights and optimizer state, in place. CheckpointException if one is missing or has another shape.
+
+        `joined`: the matrices that earlier releases had in parts.
+        """
+        weights = found.folder / found.weights
+        if not earlier_names.has_parts(weights, joined or {}):
+            sharded.read(weights, model, optimizer)
+            return
+        rewritten = found.folder.with_name(found.folder.name + ".partial")
+        if self.leads_disk:
+            earlier_names.write_joined(weights, rewritten, joined or {})
+        self.ranks.barrier()
+        sharded.read(rewritten, model, optimizer)
+        self.ranks.barrier()
+        if self.leads_disk:
+            shutil.rmtree(rewritten)
 
     def set_aside(self) -> None:
         """Move earlier checkpoints into a folder where neither resuming nor pruning looks, to start from scratch.

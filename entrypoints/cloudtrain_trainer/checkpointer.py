@@ -117,7 +117,7 @@ class Checkpointer:
         loop, step = self.loop, self.loop.step
         loop.run_discarded_step()
         step.loss.restore((0.0, 0))
-        self.checkpoints.load(found, step.model, step.optimizer)
+        self.checkpoints.load(found, step.model, step.optimizer, loop.task.joined)
         tensors = self._trained_tensors(sharded.tensors_of(step.model, step.optimizer))
         if loop.ranks.all_reduce_max(not finite.all_finite(tensors))()[0]:  # an earlier release saved such weights
             raise Refused(

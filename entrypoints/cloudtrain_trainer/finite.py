@@ -1,8 +1,9 @@
 """Detects losses, gradients and weights that are NaN or infinite, without waiting for a GPU at every step.
 
-Each step writes its result into a small tensor on the device. The host reads a copy of it that it requested at the last
-exchange of flags (`CollectiveFlags`, ranks.py), so a bad step is known about half a second later. Before a checkpoint
-and at the end of an epoch the host waits for the device and knows exactly.
+Each step writes its numbers into a small tensor on the device. The host reads a copy of it that it requested at the
+last exchange of flags (`CollectiveFlags`, ranks.py), so a bad step is known about half a second later. Before a
+checkpoint and at the end of an epoch the host waits for the device and knows exactly. Where bad steps end the training,
+a step costs one small kernel: the host judges the numbers (`note_step`). Where they are skipped, the device does.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ MIN_LOSS_SCALE = 1.0
 """Gradients that overflow at this scale of the fp16 loss scaler, or below it, would overflow without scaling, too."""
 
 
+MAX_NOTES = 1024
+"""Steps whose numbers are on the device at once: a host runs ahead of its GPU by fewer, since CUDA queues 1,024 kernels
+at most and a step has several.
+"""
+
+
 class NotFinite(Exception):
     """A loss, gradient or weight is NaN or infinite. The message says where. Raised by all ranks together."""
 
@@ -34,8 +41,22 @@ class FiniteWatch:
         self.skips_bad_steps, self._asynchronous, self._in_bad_run = skips_bad_steps, asynchronous, False
         # Of the last run of consecutive bad steps: first step, its loss and gradient norm, length; number of bad steps.
         self._record = torch.tensor([-1.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64, device=device)
-        self._host_copy = torch.zeros(5, dtype=torch.float64, pin_memory=device.type == "cuda")
+        self._judged_record = [-1.0, 0.0, 0.0, 0.0, 0.0]
+        """The same, of the steps that the host has judged."""
+        self._notes = torch.zeros(MAX_NOTES if asynchronous else 0, 2, device=device)
+        """Loss and gradient norm of each step, at its number modulo the length."""
+        self._noted = self._copied = self._judged = 0
+        """The last step that was noted, the last of those in the copy on the host, and the last that was judged."""
+        self._host_record, self._host_notes = (
+            torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=device.type == "cuda")
+            for tensor in (self._record, self._notes)
+        )
         self._copy_done: Any = None
+
+    def note_step(self, step: int, loss: Tensor, norm: Tensor) -> None:
+        """Note one step, counted from 1, for the host to judge. `loss`, `norm`: float scalars on the device."""
+        self._noted, self._judged = step, min(self._judged, step - 1)
+        torch.stack((loss.float(), norm.float()), out=self._notes[step % MAX_NOTES])
 
     def record_step(self, step: int, loss: Tensor, norm: Tensor, bad: Tensor) -> None:
         """Record one step, counted from 1.
@@ -60,9 +81,10 @@ class FiniteWatch:
             return self.must_stop()
         if self._copy_done is not None and not self._copy_done.query():
             return False
-        known = self._copy_done is not None and self._exceeds_limit(self._host_copy.tolist())
-        self._host_copy.copy_(self._record, non_blocking=True)
-        self._copy_done = torch.cuda.current_stream().record_event()
+        known = self._copy_done is not None and self._exceeds_limit(self._read(self._host_record, self._host_notes))
+        self._host_record.copy_(self._record, non_blocking=True)
+        self._host_notes.copy_(self._notes, non_blocking=True)
+        self._copied, self._copy_done = self._noted, torch.cuda.current_stream().record_event()
         return known
 
     def must_stop(self) -> bool:
@@ -74,7 +96,21 @@ class FiniteWatch:
 
         Steps count from 1, and the first is -1 if there was no bad step. Waits for the device.
         """
-        return [float(x) for x in self._record.tolist()]
+        self._copied = self._noted
+        return self._read(self._record, self._notes)
+
+    def _read(self, record: Tensor, notes: Tensor) -> list[float]:
+        """The record after the steps up to `_copied`, whose numbers are in these tensors."""
+        if not self._noted:
+            return [float(x) for x in record.tolist()]
+        numbers = notes.tolist()
+        for step in range(max(self._judged, self._copied - MAX_NOTES) + 1, self._copied + 1):
+            loss, norm = numbers[step % MAX_NOTES]
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                *first, run, count = self._judged_record
+                self._judged_record = [*(first if run else (float(step), loss, norm)), run + 1, count + 1]
+        self._judged = max(self._judged, self._copied)
+        return list(self._judged_record)
 
     @property
     def skipped_steps(self) -> int:

@@ -6,7 +6,7 @@ A step is bad if its loss or a gradient is NaN or infinite (finite.py); it is re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -55,11 +55,15 @@ class Step:
             hardware.check_compile(self.device)
         self.model, self.wrapped = strategy.wrap(model, self)
         del model  # in a pipeline only this rank's stage is kept
-        self._by_sharding = _by_sharding([p for p in self.model.parameters() if p.requires_grad])
+        trained: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
+        self._by_sharding = grouped(trained, _sharding)
+        decay = task.weight_decay if options.weight_decay is None else options.weight_decay
         self.optimizer = torch.optim.AdamW(
-            [{"params": group} for group in self._by_sharding],
+            [
+                {"params": group, "weight_decay": decay if _is_matrix(group[0]) else 0.0}
+                for group in grouped(trained, lambda p: (_sharding(p), _is_matrix(p)))
+            ],
             lr=self.lr,
-            weight_decay=task.weight_decay if options.weight_decay is None else options.weight_decay,
             fused=self.device.type in FUSED_ON,
         )
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
@@ -79,22 +83,33 @@ class Step:
             with self.strategy.accumulation_context(self.wrapped):
                 self.forward_backward(*next(batches))
         self.forward_backward(*next(batches))
+        self.strategy.finish_gradients(self.model)
         rate = self.lr * lr_factor(step, steps, self.options.lr_schedule, self.options.warm_up)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        bad = self._update_scaled(step) if self.scaler is not None else self._update(step)
-        if self.skips_bad_steps:
-            state.restore_buffers_where(bad, self.model, before, self._statistics())
+        if self.skips_bad_steps or self.scaler is not None:
+            bad = self._update_if_finite(step) if self.scaler is None else self._update_scaled(step)
+            if self.skips_bad_steps:
+                state.restore_buffers_where(bad, self.model, before, self._statistics())
+        else:
+            self._update(step)
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _update(self, step: int) -> Tensor:
-        """Update the weights, unless this step is bad and skipped. Returns whether it is bad: bool, shape ()."""
+    def _update(self, step: int) -> None:
+        """Update the weights, whatever the loss is: a bad step ends training soon after."""
+        norm = self._clip()
+        if self._asynchronous:
+            self.finite_watch.note_step(step + 1, self._local_loss, norm)
+        else:
+            self.finite_watch.record_step(step + 1, self._local_loss, norm, self._is_bad(self._local_loss, norm))
+        self.optimizer.step()
+
+    def _update_if_finite(self, step: int) -> Tensor:
+        """Update the weights unless this step is bad. Returns whether it is, as a bool on the device, shape ()."""
         norm = self._clip()
         bad = self._on_any_rank(self._is_bad(self._local_loss, norm))
         self.finite_watch.record_step(step + 1, self._local_loss, norm, bad)
-        if not self.skips_bad_steps:
-            self.optimizer.step()
-        elif self.optimizer.defaults["fused"]:  # the kernel reads the flag itself: the host does not wait
+        if self.optimizer.defaults.get("fused"):  # the kernel reads the flag itself: the host does not wait
             self.optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
             self.optimizer.step()
         elif not bool(bad):
@@ -136,7 +151,9 @@ class Step:
     def backward(self, loss: Tensor, samples: int) -> None:
         """Add a micro-batch's gradients. `loss`: its mean over `samples`, a tensor of shape ()."""
         self.add_loss(loss, samples)
-        loss = loss * self.loss_weight(samples)
+        weight = self.loss_weight(samples)
+        if weight != 1:
+            loss = loss * weight
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
 
     def add_loss(self, loss: Tensor, samples: int) -> None:
@@ -177,9 +194,9 @@ class Step:
             return self._local_norm()
         norm = self.gradient_norm()
         factor = (self.options.clip_norm / (norm + 1e-6)).clamp(max=1.0)
-        for grad in (grad for grads in self._gradients() for grad in grads):
-            local = _local(grad)
-            local.mul_(factor.to(local.device))
+        for grads in self._gradients():
+            local = [_local(grad) for grad in grads]
+            torch._foreach_mul_(local, factor.to(local[0].device))
         return norm
 
     def _local_norm(self) -> Tensor:
@@ -195,9 +212,10 @@ class Step:
 
         Called by all ranks.
         """
-        squares = [self._square(grads).to(self.device) for grads in self._gradients()]
-        total = torch.stack(squares).sum() if squares else torch.zeros((), device=self.device)
-        return self.strategy.squared_norm(total.sqrt()).sqrt()
+        norms = [_norm(grads).to(self.device) for grads in self._gradients()]
+        if len(norms) > 1:
+            norms = [torch.linalg.vector_norm(torch.stack(norms))]
+        return self.strategy.total_norm(norms[0] if norms else torch.zeros((), device=self.device))
 
     def _buffers(self) -> dict[str, Tensor]:
         """Copies of what forward passes change, such as batch norm's statistics: a bad number would stay in them."""
@@ -210,10 +228,14 @@ class Step:
         groups = [[p.grad for p in group if p.grad is not None] for group in self._by_sharding]
         return [grads for grads in groups if grads]
 
-    def _square(self, grads: list[Tensor]) -> Tensor:
-        norm = torch.nn.utils.get_total_norm(grads)
-        whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        return whole.square()
+
+def _norm(grads: list[Tensor]) -> Tensor:
+    """The norm of gradients that are sharded alike, over all of their shards: a tensor of shape ()."""
+    if hasattr(grads[0], "full_tensor"):
+        whole: Tensor = torch.nn.utils.get_total_norm(grads).full_tensor()  # type: ignore[attr-defined]
+        return whole
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    return norm
 
 
 def _local(tensor: Tensor) -> Tensor:
@@ -222,13 +244,22 @@ def _local(tensor: Tensor) -> Tensor:
     return local
 
 
-def _by_sharding(parameters: list[Tensor]) -> list[list[Tensor]]:
-    """Groups of parameters that are sharded in the same way: a fused kernel, or one norm, takes only such."""
-    groups: dict[Any, list[Tensor]] = {}
+def grouped(parameters: list[Tensor], key: Callable[[Tensor], Hashable]) -> list[list[Tensor]]:
+    """Groups of parameters with the same key, in their order."""
+    groups: dict[Hashable, list[Tensor]] = {}
     for parameter in parameters:
-        how = (getattr(parameter, "device_mesh", None), getattr(parameter, "placements", None), parameter.device)
-        groups.setdefault(how, []).append(parameter)
+        groups.setdefault(key(parameter), []).append(parameter)
     return list(groups.values())
+
+
+def _sharding(parameter: Tensor) -> Hashable:
+    """How a parameter is sharded, and where: a fused kernel, or one norm, takes only parameters with the same."""
+    return getattr(parameter, "device_mesh", None), getattr(parameter, "placements", None), parameter.device
+
+
+def _is_matrix(parameter: Tensor) -> bool:
+    """Whether a parameter decays: biases and the factors of norms have one dimension, and do not."""
+    return parameter.dim() >= 2
 
 
 def lr_factor(step: int, steps: int, kind: str = "cosine", warm_up: float = 0.1) -> float:

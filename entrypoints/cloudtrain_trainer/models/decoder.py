@@ -1,7 +1,9 @@
 """A small modern decoder: RMS norm before each part, rotary positions, SwiGLU, causal attention; no biases.
 
-It is one `nn.Sequential`, so that it can be split into stages. Query, key and value are separate layers, so that tensor
-parallelism gives each rank complete heads.
+It is one `nn.Sequential`, so that it can be split into stages. Query, key and value are one matrix whose rows are
+ordered by head, and gate and up one whose rows are ordered by group, so that tensor parallelism gives each rank
+complete heads and pairs. Under autocast in bf16 all activations are bf16, as under FSDP, and each layer's weights are
+converted together (casting.py).
 
 Sources: Zhang and Sennrich, arXiv:1910.07467 (RMS norm); Su et al., arXiv:2104.09864 (rotary positions); Shazeer,
 arXiv:2002.05202 (SwiGLU); Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (initialisation).
@@ -18,8 +20,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
+from cloudtrain_trainer.earlier_names import Joined
+from cloudtrain_trainer.models.casting import convert_together, weights_to_convert
 from cloudtrain_trainer.models.partition import split
 
 ROTARY_BASE = 10_000.0
@@ -60,20 +65,81 @@ class Shape:
         return math.gcd(self.heads, self.context, self.hidden, self.vocabulary)
 
 
+class Norm(nn.RMSNorm):
+    """RMS norm in the dtype of its input; sums are in float32 inside the kernel. Autocast would convert to float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == self.weight.dtype == torch.float32:
+            return super().forward(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+class Embedding(nn.Embedding):
+    """Tokens (batch, sequence) -> (batch, sequence, width), in bf16 under autocast in bf16."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x, device = super().forward(tokens), tokens.device.type
+        known = torch.amp.is_autocast_available(device)  # not so of the meta device
+        if known and torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16:
+            return x.to(torch.bfloat16)
+        return x
+
+
+class Rotary:
+    """Rotary position embedding: rotates pairs of features by an angle proportional to the position.
+
+    The table of angles is made once per shape and dtype, and shared by all layers. It is no buffer, which DDP would
+    broadcast in each step and checkpoints would contain.
+    """
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`x`: (batch, sequence, ..., features), any floating-point dtype; the result has the same shape and dtype."""
+        half = x.shape[-1] // 2
+        table = self._table(x).view(x.shape[1], *(1 for _ in x.shape[3:]), 2, 2, half)
+        rotated: Tensor = (x.view(*x.shape[:-1], 1, 2, half) * table).sum(-2)
+        return rotated.flatten(-2)
+
+    def _table(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():  # fused with what uses it
+            return rotations(x.shape[1], x.shape[-1], x.device).to(x.dtype)
+        key = x.shape[1], x.shape[-1], x.dtype, x.device
+        if key not in self._tables:
+            with torch.no_grad():
+                self._tables[key] = rotations(x.shape[1], x.shape[-1], x.device).to(x.dtype)
+        return self._tables[key]
+
+
+def rotations(tokens: int, features: int, device: torch.device) -> Tensor:
+    """The matrix of each pair of features at each position: (tokens, 2, 2, features / 2), float32.
+
+    The second dimension is that of the result, the third that of the input.
+    """
+    half = features // 2
+    speed = ROTARY_BASE ** (-torch.arange(half, device=device, dtype=torch.float32) / half)
+    angle = torch.arange(tokens, device=device, dtype=torch.float32)[:, None] * speed
+    cos, sin = angle.cos(), angle.sin()
+    return torch.stack((cos, -sin, sin, cos), dim=1).view(tokens, 2, 2, half)
+
+
 class Attention(nn.Module):
     """Causal attention over the heads of this rank: (batch, sequence, width) -> the same shape."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, rotary: Rotary) -> None:
         super().__init__()
-        self.head_width = shape.width // shape.heads
-        self.query, self.key, self.value, self.out = (nn.Linear(shape.width, shape.width, bias=False) for _ in range(4))
+        self.head_width, self.rotary = shape.width // shape.heads, rotary
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        """Its rows are (heads, 3, head_width): query, key and value of a head are neighbours."""
+        self.out = nn.Linear(shape.width, shape.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        query, key, value = (
-            layer(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
-            for layer in (self.query, self.key, self.value)
-        )
-        mixed = F.scaled_dot_product_attention(rotate(query), rotate(key), value, is_causal=True)
+        query_key, value = self.qkv(x).unflatten(-1, (-1, 3, self.head_width)).split((2, 1), dim=-2)
+        query, key = self.rotary(query_key).transpose(1, 2).unbind(-2)
+        value = value.squeeze(-2).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
 
@@ -83,52 +149,43 @@ class FeedForward(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.gate = nn.Linear(shape.width, shape.hidden, bias=False)
-        self.up = nn.Linear(shape.width, shape.hidden, bias=False)
+        self.group = shape.hidden // shape.tensor_limit
+        self.gate_up = nn.Linear(shape.width, 2 * shape.hidden, bias=False)
+        """Its rows are (tensor_limit, 2, group): gate and up of a group are neighbours."""
         self.down = nn.Linear(shape.hidden, shape.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        gate, up = self.gate_up(x).unflatten(-1, (-1, 2, self.group)).unbind(-2)
+        out: Tensor = self.down((F.silu(gate) * up).flatten(-2))
         return out
 
 
 class Block(nn.Module):
     """One layer: (batch, sequence, width) -> the same shape."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, rotary: Rotary) -> None:
         super().__init__()
-        self.attention_norm, self.attention = nn.RMSNorm(shape.width, eps=1e-5), Attention(shape)
-        self.feed_norm, self.feed = nn.RMSNorm(shape.width, eps=1e-5), FeedForward(shape)
+        self.attention_norm, self.attention = Norm(shape.width, eps=1e-5), Attention(shape, rotary)
+        self.feed_norm, self.feed = Norm(shape.width, eps=1e-5), FeedForward(shape)
 
     def forward(self, x: Tensor) -> Tensor:
+        weights = weights_to_convert(self, x.dtype)
+        if weights:  # again, with the converted ones
+            again: Tensor = functional_call(self, convert_together(weights, x.dtype), (x,))
+            return again
         x = x + self.attention(self.attention_norm(x))
         out: Tensor = x + self.feed(self.feed_norm(x))
         return out
 
 
-def rotate(x: Tensor) -> Tensor:
-    """Rotary position embedding: rotates pairs of features by an angle proportional to the position.
-
-    `x`: (..., sequence, features), any floating-point dtype; the result has the same shape and dtype.
-
-    The angles are computed each time, at almost no cost; as buffers they would be part of checkpoints.
-    """
-    tokens, half = x.shape[-2], x.shape[-1] // 2
-    speed = ROTARY_BASE ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-    angle = torch.arange(tokens, device=x.device, dtype=torch.float32)[:, None] * speed
-    cos, sin = angle.cos(), angle.sin()
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1).to(x.dtype)
-
-
 def decoder(shape: Shape) -> nn.Sequential:
     """A model of that shape: tokens (batch, sequence), int64 -> logits (batch, sequence, vocabulary)."""
-    head = nn.Linear(shape.width, shape.vocabulary, bias=False)
+    head, rotary = nn.Linear(shape.width, shape.vocabulary, bias=False), Rotary()
     model = nn.Sequential(
         OrderedDict(
-            embedding=nn.Embedding(shape.vocabulary, shape.width),
-            layers=nn.Sequential(*(Block(shape) for _ in range(shape.layers))),
-            norm=nn.RMSNorm(shape.width, eps=1e-5),
+            embedding=Embedding(shape.vocabulary, shape.width),
+            layers=nn.Sequential(*(Block(shape, rotary) for _ in range(shape.layers))),
+            norm=Norm(shape.width, eps=1e-5),
             head=head,
         )
     )
@@ -146,6 +203,14 @@ def decoder(shape: Shape) -> nn.Sequential:
 def blocks(model: nn.Module) -> Sequence[nn.Module]:
     """The list of the decoder's layers, in order."""
     return [module for module in model.modules() if isinstance(module, Block)]
+
+
+def joined(shape: Shape) -> dict[str, Joined]:
+    """The matrices that checkpoints of earlier releases have in parts, by the ends of their names."""
+    return {
+        "attention.qkv.weight": Joined([f"attention.{part}.weight" for part in ("query", "key", "value")], shape.heads),
+        "feed.gate_up.weight": Joined([f"feed.{part}.weight" for part in ("gate", "up")], shape.tensor_limit),
+    }
 
 
 def stages(model: nn.Module, count: int) -> Sequence[nn.Module]:

@@ -104,9 +104,12 @@ class Strategy:
     def average_statistics(self, statistics: Sequence[Tensor]) -> None:
         """Replace data-dependent tensors that are not buffers by their mean over all ranks, in place."""
 
-    def squared_norm(self, norm: Tensor) -> Tensor:
-        """The square of the norm of all ranks' gradients. `norm`: of this rank's; both are tensors of shape ()."""
-        return norm.square()
+    def finish_gradients(self, model: nn.Module) -> None:
+        """Communicate what backward passes have left to do, before gradients are used. Called by all ranks."""
+
+    def total_norm(self, norm: Tensor) -> Tensor:
+        """The norm of all ranks' gradients. `norm`: of this rank's; both are tensors of shape ()."""
+        return norm
 
     def full_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
         """The state dict of the whole model on rank 0, in host memory. Called by all ranks.

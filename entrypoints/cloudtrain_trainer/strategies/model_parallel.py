@@ -51,9 +51,6 @@ class ModelParallel(Strategy):
             outputs: Tensor = step.wrapped(inputs)
         return outputs.to(self.ranks.device)
 
-    def squared_norm(self, norm: Tensor) -> Tensor:
-        return norm.square().to(self.ranks.device)
-
     @staticmethod
     def _last(step: Step) -> torch.device:
         assert isinstance(step.wrapped, Chain)  # noqa: S101  (made above)

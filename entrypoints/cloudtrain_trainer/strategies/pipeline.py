@@ -168,10 +168,10 @@ class Pipeline(Strategy):
         for buffer in model.buffers():
             dist.broadcast(buffer, src=self.stage, group=self.mesh.get_group("data"))
 
-    def squared_norm(self, norm: Tensor) -> Tensor:
+    def total_norm(self, norm: Tensor) -> Tensor:
         total = norm.square()
         dist.all_reduce(total, group=self.mesh.get_group("pipeline"))
-        return total
+        return total.sqrt()
 
     def full_state_dict(self, model: nn.Module) -> dict[str, Tensor]:
         """The stages of the first pipeline are sent to rank 0 through host memory; empty on other ranks."""

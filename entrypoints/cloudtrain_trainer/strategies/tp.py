@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import parallelize_module
 
 from cloudtrain_trainer.options import Options
@@ -47,6 +47,22 @@ class TensorParallel(Strategy):
         parallelize(model, step, self.mesh)
         return model, with_loss
 
+    def finish_gradients(self, model: nn.Module) -> None:
+        """Sum the gradients of replicated parameters, the factors of norms, over the ranks: all in one message.
+
+        Each rank has those of its share of the tokens. torch would send one message per parameter, and again where the
+        gradients are used a second time, as for clipping.
+        """
+        partial = [p for p in model.parameters() if isinstance(p.grad, DTensor) and _is_partial(p.grad)]
+        if not partial:
+            return
+        whole = torch.cat([p.grad.to_local().flatten() for p in partial])  # type: ignore[union-attr]
+        dist.all_reduce(whole, group=self.mesh.get_group())
+        parts = torch.split(whole, [p.numel() for p in partial])
+        for parameter, grad in zip(partial, parts, strict=True):
+            replicated = DTensor.from_local(grad.view(parameter.shape), self.mesh, [Replicate()], run_check=False)
+            parameter.grad = replicated
+
     def sync_buffers(self, model: nn.Module) -> None:
         """Broadcast rank 0's replicated values: each rank computes them, and on a GPU they differ in the last bits."""
         with torch.no_grad():
@@ -59,6 +75,10 @@ def parallelize(model: nn.Module, step: Step, mesh: DeviceMesh) -> None:
     """Split the matrices over the mesh by the task's plan, in place."""
     assert step.task.tensor_plan is not None  # noqa: S101  (rules.py has refused the others)
     parallelize_module(model, mesh, dict(step.task.tensor_plan(model)))
+
+
+def _is_partial(grad: DTensor) -> bool:
+    return any(placement.is_partial() for placement in grad.placements)
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:

@@ -17,6 +17,7 @@ from cloudtrain_trainer.rules import Capabilities
 if TYPE_CHECKING:  # the command line imports options.py, without torch
     from torch import Tensor, nn
 
+    from cloudtrain_trainer.earlier_names import Joined
     from cloudtrain_trainer.options import Options
 
 
@@ -114,6 +115,8 @@ class Task:
     """The largest number of stages."""
     measures: Callable[[Any, Any], Mapping[str, Tensor]] | None = None
     """(outputs, targets) -> per metric the sum over the samples, shape (); None: `correct` as accuracy."""
+    joined: Mapping[str, Joined] = field(default_factory=dict)
+    """Matrices that were several in checkpoints of earlier releases, by the ends of their names."""
 
 
 def build(name: str, seed: int, **options: Any) -> Task:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from cloudtrain_trainer.models.decoder import Shape, blocks, decoder, stages, tensor_plan
+from cloudtrain_trainer.models.cross_entropy import cross_entropy
+from cloudtrain_trainer.models.decoder import Shape, blocks, decoder, joined, stages, tensor_plan
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
 
@@ -100,7 +100,7 @@ def loss(logits: Tensor, next_tokens: Tensor) -> Tensor:
 
     `logits`: (batch, sequence, vocabulary). `next_tokens`: (batch, sequence), int64.
     """
-    return F.cross_entropy(logits.flatten(0, 1).float(), next_tokens.flatten())
+    return cross_entropy(logits.flatten(0, 1), next_tokens.flatten())
 
 
 def correct(logits: Tensor, next_tokens: Tensor) -> Tensor:
@@ -143,5 +143,6 @@ def build(
         tensor_plan=None if shape.tied else tensor_plan,
         tensor_limit=lambda model: shape.tensor_limit,  # noqa: ARG005
         stages=None if shape.tied else stages,
+        joined=joined(shape),
         max_stages=1 if shape.tied else shape.layers,
     )

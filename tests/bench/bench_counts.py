@@ -1,0 +1,57 @@
+"""What one optimizer step of GPT-2 124M asks of a GPU, ours beside one written by hand; no GPU is needed.
+
+    .venv/bin/python tests/bench/bench_counts.py [--batch 16] [--operations]
+
+tests/support/counts.py says what is counted and by which rules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "entrypoints"), str(ROOT / "entrypoints" / "job")]
+
+
+BYTES_PER_SECOND = {"H100": 3.35e12, "A100": 2.04e12}
+"""Memory bandwidth by NVIDIA's data sheets: H100 SXM, A100 80 GB SXM."""
+
+
+def main() -> int:
+    from tests.support.counted_steps import count_by_hand, count_ours
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batch", type=int, default=16, metavar="N", help="sequences of 1,024 tokens")
+    parser.add_argument("--operations", action="store_true", help="also the launches and bytes of each operation")
+    options = parser.parse_args()
+    print("| step | kernel launches | other traffic, GB | products and attention, GB | waits | least time, MFU |")
+    print("|---|---|---|---|---|---|")
+    for name, counts in (("by hand", count_by_hand(options.batch)), ("ours", count_ours(options.batch))):
+        other, products = (round(moved / 1e9, 1) for moved in (counts.other_bytes, counts.product_bytes))
+        times = ", ".join(roofline(counts.other_bytes, options.batch))
+        print(f"| {name} | {counts.launches} | {other} | {products} | {len(counts.waits)} | {times} |")
+        for operation, launches in counts.by_name.most_common() if options.operations else ():
+            print(f"    {launches:5} launches {counts.bytes_by_name[operation] / 1e9:8.2f} GB  {operation}")
+    return 0
+
+
+def roofline(other_bytes: int, batch: int) -> list[str]:
+    """A model, not a measurement: products at the GPU's peak, then all other traffic at its full bandwidth.
+
+    No kernel reaches either, nothing is counted for launches, and caches hold nothing.
+    """
+    from cloudtrain_trainer.hardware import peak_flops
+    from cloudtrain_trainer.tasks.gpt import SIZES
+
+    found = []
+    for gpu, bandwidth in BYTES_PER_SECOND.items():
+        products = batch * SIZES["gpt2-124m"].flops / peak_flops(gpu, "bf16")
+        seconds = products + other_bytes / bandwidth
+        found.append(f"{gpu} {seconds * 1000:.0f} ms, {products / seconds:.0%}")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

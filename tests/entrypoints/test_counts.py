@@ -1,0 +1,113 @@
+"""What a training step asks of GPUs, counted without one: kernels, bytes, waits, messages."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from cloudtrain_trainer import tasks
+from tests.support.counted_steps import count_by_hand, count_collectives, count_ours
+from tests.support.counts import counting, fake_tensors, launches_of
+
+LAUNCHES, GIGABYTES = 538, 46.5
+"""Of our step of GPT-2 124M on 16 sequences of 1,024 tokens, in eager mode: lower them with what lowers the counts."""
+
+
+def test_a_step_of_gpt2_needs_no_more_than_one_written_by_hand() -> None:
+    ours, by_hand = count_ours(16), count_by_hand(16)
+    assert ours.waits == by_hand.waits == []
+    assert ours.launches <= min(LAUNCHES, by_hand.launches)
+    assert ours.other_bytes <= min(GIGABYTES * 1e9, by_hand.other_bytes)
+    assert ours.by_name["mm"] == by_hand.by_name["mm"], "the same matrix products"
+
+
+def test_a_further_micro_batch_adds_forward_and_backward_pass_only() -> None:
+    one, two = count_ours(16, "--accumulate", "1"), count_ours(32, "--accumulate", "2")
+    assert two.waits == []
+    assert two.by_name["_fused_adamw_"] == one.by_name["_fused_adamw_"]
+    assert two.by_name["mm"] == 2 * one.by_name["mm"]
+
+
+def test_the_counter_sees_a_wait_a_view_and_memory_that_is_moved() -> None:
+    with fake_tensors():
+        x = torch.zeros(1000, 1000)
+        with counting() as counts:
+            y = (x.t() + 1).view(10, 100, 1000).mul_(2)
+            (y * x[0, :1]).sum()
+        assert counts.by_name == {"add": 1, "mul_": 1, "mul": 1, "sum": 1}
+        megabytes = 4
+        assert counts.bytes_by_name["add"] == 2 * megabytes * 10**6
+        assert counts.bytes_by_name["mul_"] == 2 * megabytes * 10**6
+        assert counts.bytes_by_name["mul"] == 2 * megabytes * 10**6 + 4
+    with counting() as counts:
+        float(torch.ones(()))
+    assert counts.waits == ["_local_scalar_dense"]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "elements", "launches"),
+    [(1, 10, 1), (36, 10, 1), (37, 10, 2), (1, 320 * 65_536, 1), (2, 320 * 65_536, 2)],
+)
+def test_a_fused_optimizer_takes_as_many_tensors_as_fit_into_a_launch(
+    tensors: int, elements: int, launches: int
+) -> None:
+    lists = [[torch.empty(elements, device="meta")] * tensors] * 4
+    assert launches_of("_fused_adamw_", lists) == launches
+
+
+def matrices_and_all() -> tuple[int, int, int]:
+    """Bytes in float32 of one of the tiny gpt's layers, of all its parameters, and the number of layers."""
+    task = tasks.build("gpt", 0)
+    model = task.model()
+    assert task.layers is not None
+    layers = list(task.layers(model))
+    return _bytes(layers[0]), _bytes(model), len(layers)
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(4 * parameter.numel() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("flags", ["", "--accumulate 4"])
+def test_ddp_sends_the_gradients_once_per_step(flags: str) -> None:
+    _, parameters, _ = matrices_and_all()
+    counts = count_collectives(4, "--strategy", "ddp", *flags.split())
+    assert counts.collectives == {"all_reduce": 1}, "they fit into one bucket"
+    assert counts.collective_bytes == {"all_reduce": parameters}
+    assert counts.waits == []
+
+
+@pytest.mark.parametrize("clip", ["", "--clip-norm 1"])
+def test_fsdp_gathers_each_layer_twice_and_reduces_it_once(clip: str) -> None:
+    """The rest, embedding, last norm and head, stays gathered between forward and backward pass."""
+    layer, parameters, layers = matrices_and_all()
+    counts = count_collectives(4, "--strategy", "fsdp", *clip.split())
+    norm = {"all_reduce": 1} if clip else {}
+    assert +counts.collectives == {"all_gather": 2 * layers + 1, "reduce_scatter": layers + 1, **norm}
+    assert counts.collective_bytes["all_gather"] == parameters + layers * layer
+    assert counts.collective_bytes["reduce_scatter"] == parameters
+    assert counts.waits == []
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_hsdp_sums_its_shard_between_groups_once_per_step(accumulate: int) -> None:
+    _, parameters, layers = matrices_and_all()
+    counts = count_collectives(4, "--strategy", "hsdp", "--shard", "2", "--accumulate", str(accumulate))
+    gathers, sums = accumulate * (2 * layers + 1), accumulate * (layers + 1)
+    assert counts.collectives == {"all_gather": gathers, "reduce_scatter": sums, "all_reduce": layers + 1}
+    assert counts.collective_bytes["all_reduce"] == parameters / 2
+    assert counts.waits == []
+
+
+@pytest.mark.parametrize("clip", ["", "--clip-norm 1"])
+def test_tp_gathers_and_scatters_the_tokens_four_times_per_layer_and_sums_the_norms_once(clip: str) -> None:
+    """Of each layer twice in the forward and twice in the backward pass; embedding and head once in each.
+
+    The head's output is gathered in the forward pass only. Clipping adds one number for each of two ways of splitting.
+    """
+    _, _, layers = matrices_and_all()
+    counts = count_collectives(4, "--strategy", "tp", *clip.split())
+    sums = 3 if clip else 1
+    assert counts.collectives == {"all_gather": 4 * layers + 3, "reduce_scatter": 4 * layers + 2, "all_reduce": sums}
+    assert counts.waits == []

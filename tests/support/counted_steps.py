@@ -1,0 +1,119 @@
+"""Steps of the shared trainer and of one written by hand, counted by the rules of counts.py."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from cloudtrain_trainer import step as step_module
+from cloudtrain_trainer import strategies, tasks
+from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.step import Step
+from tests.support.counts import Counts, counting, fake_tensors
+from tests.support.gpt2 import CONTEXT, GPT2, training_step
+
+GPT2_FLAGS = ("--task", "gpt", "--size", "gpt2-124m", "--data", "synthetic", "--amp", "bf16", "--clip-norm", "1")
+
+
+def count_by_hand(batch: int) -> Counts:
+    """A step of GPT-2 124M on so many sequences, written by hand."""
+    with fake_tensors():
+        tokens = torch.zeros(batch, CONTEXT, dtype=torch.long)
+        step = training_step(GPT2())
+        return _count(lambda: step(tokens, tokens))
+
+
+def count_ours(batch: int, *flags: str) -> Counts:
+    """The same step of the shared trainer, in one process. `flags`: besides those of the task."""
+    argv = [*GPT2_FLAGS, "--batch-size", str(batch), *flags]
+    with _on_gpus():
+        options = parse(argv)
+        task = tasks.build("gpt", 0, **options.task_options)
+        with fake_tensors():
+            step = Step(task, strategies.build(Ranks(), options), options, batch)
+            return _count(_train(step, options.accumulate, batch // options.accumulate, task.tokens))
+
+
+def count_collectives(ranks: int, *flags: str) -> Counts:
+    """A step of the tiny gpt on rank 0 of so many, whose collectives do nothing. `flags`: the strategy."""
+    task = tasks.build("gpt", 0)
+    with _on_gpus(), _fake_group(ranks):
+        options = parse(["--task", "gpt", "--batch-size", "32", *flags])
+        strategy = strategies.build(Ranks(), options)
+        strategy.start()
+        step = Step(task, strategy, options, 32)
+        buckets = _record_buckets(step.wrapped)
+        run = _train(step, step.accumulation_steps, 32 // strategy.data_ranks // step.accumulation_steps, task.tokens)
+        run()  # makes the optimizer's state
+        run()  # DDP makes its buckets anew after its first backward pass
+        buckets.clear()
+        counts = _count(run, warm_up=0)
+        counts.collectives["all_reduce"] += len(buckets)
+        counts.collective_bytes["all_reduce"] += sum(buckets)
+        return counts
+
+
+def _count(step: Callable[[], None], warm_up: int = 1) -> Counts:
+    for _ in range(warm_up):
+        step()
+    with counting() as counts:
+        step()
+    return counts
+
+
+def _train(step: Step, parts: int, batch: int, tokens: int) -> Callable[[], None]:
+    """A function that trains on the same tokens again. `parts`: accumulation steps of `batch` sequences each."""
+    inputs = torch.zeros(batch, tokens, dtype=torch.long)
+    step.wrapped.train()
+    return lambda: step.train_step(iter([(inputs, inputs)] * parts), 10, 100)
+
+
+@contextmanager
+def _on_gpus() -> Iterator[None]:
+    """The trainer does on CPU tensors what it does on those of a GPU."""
+    before, step_module.FUSED_ON = step_module.FUSED_ON, ("cpu",)
+    try:
+        yield
+    finally:
+        step_module.FUSED_ON = before
+
+
+@contextmanager
+def _fake_group(size: int) -> Iterator[None]:
+    """This process is rank 0 of a group whose other ranks do not exist, and whose messages go nowhere."""
+    world = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+    with torch.random.fork_rng(devices=[]), patch.dict(os.environ, world):
+        init = Ranks.init_process_group
+        Ranks.init_process_group = lambda *_: None  # type: ignore[method-assign]
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+            Ranks.init_process_group = init  # type: ignore[method-assign]
+
+
+def _record_buckets(wrapped: torch.nn.Module) -> list[int]:
+    """The bytes of each bucket that DDP sends. Its C++ code calls the group itself, where no mode sees it."""
+    sizes: list[int] = []
+
+    def send(_: object, bucket: Any) -> torch.futures.Future[Tensor]:
+        sizes.append(bucket.buffer().numel() * bucket.buffer().element_size())
+        sent: torch.futures.Future[Tensor] = torch.futures.Future()
+        sent.set_result(bucket.buffer())
+        return sent
+
+    send.__annotations__.clear()  # torch wants its own class there, not the name of it
+    if isinstance(wrapped, DistributedDataParallel):
+        wrapped.register_comm_hook(None, send)
+    return sizes

@@ -1,0 +1,239 @@
+"""Counts what one optimizer step asks of a GPU, without one: kernel launches, bytes moved, waits of the host.
+
+The step runs on fake tensors (FakeTensorMode): every operation is dispatched with its shapes and dtypes and nothing is
+computed, so that GPT-2 124M at 16 x 1024 tokens takes seconds on any machine. The tensors are on the CPU, since a torch
+without CUDA has no device "cuda" even for fake tensors; where a GPU does otherwise, a rule below says so. Both sides of
+a comparison are counted by the same rules, so that what a rule leaves out is left out for both.
+
+- A launch is an operation that reaches the dispatcher below autograd and autocast and is no view, since eager torch
+  launches one kernel for it. Allocations and views launch nothing.
+- `SEVERAL` has operations of several kernels, `ON_GPUS` those that the CPU decomposes and a GPU does not.
+- Foreach and fused optimizer operations launch as many kernels as their lists need: so many tensors and so many
+  chunks fit into the arguments of one (`multi_tensor_apply`, aten/src/ATen/native/cuda/MultiTensorApply.cuh).
+- Bytes are the inputs plus the outputs of each operation, a tensor that is both (in place) twice, since it is read and
+  written; broadcast dimensions are read once. Caches are not considered, which is right for tensors larger than them.
+- Matrix products, convolutions and attention are apart: they are limited by arithmetic, `other_bytes` by memory.
+- Autocast is that of the CPU, which treats matrix products like a GPU's. A GPU's also computes cross-entropy in
+  float32: `AsOnGpu` converts its input as a GPU would.
+- A collective is an operation of c10d; it is counted with the bytes of what this rank gathers, or gives to a sum.
+- A wait is an operation whose result the host needs (`_local_scalar_dense`, which `.item()` and `bool()` call). On the
+  CPU a copy to the host shows as nothing at all; a step that needs one would call `.item()` or `.tolist()` on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+VIEWS = {"_unsafe_view", "detach", "lift_fresh", "set_", "alias", "_reshape_alias", "resize_"}
+"""Operations that launch nothing and are not marked as views in their schema."""
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward"}
+ATTENTION = "_scaled_dot_product"
+SEVERAL = {
+    # flash attention: a sum over rows first, a conversion of the queries' gradient last
+    "_scaled_dot_product_flash_attention_for_cpu_backward": 3,
+    # the gradient of the input, and those of the weights
+    "native_layer_norm_backward": 2,
+    "rms_norm_backward": 2,
+    "convolution_backward": 2,
+    # a fill with zeros, then the scatter
+    "nll_loss_backward": 2,
+}
+LIST_TENSORS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
+"""How many tensors fit into one launch, by how many lists there are (`depth_to_max_tensors`)."""
+COLLECTIVES = {
+    "allreduce_": "all_reduce",
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "_allgather_base_": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "broadcast_": "broadcast",
+    "broadcast": "broadcast",
+    "all_to_all_single": "all_to_all",
+    "send": "send",
+    "recv_": "receive",
+}
+"""The operations of torch's process groups, and what they are called here."""
+CHUNK, BLOCKS = 65_536, 320
+"""Elements per chunk (`kChunkSize`), and chunks per launch (`depth_to_max_blocks`)."""
+SPARSE = {"gather": 1, "embedding": 1, "nll_loss_forward": 0, "nll_loss_backward": 1, "scatter_add_": 0}
+"""Operations that read or write only the elements which an index names: how often their output counts as moved."""
+LISTS = {"_foreach_norm": 1, "_foreach_mul_": 1, "_foreach_copy_": 2, "_fused_adamw_": 4, "_fused_sgd_": 3}
+"""How many lists an operation reads or writes; others: as many as its arguments have."""
+
+
+@dataclass
+class Counts:
+    """What was counted."""
+
+    launches: int = 0
+    other_bytes: int = 0
+    """Moved by all but matrix products and attention."""
+    product_bytes: int = 0
+    waits: list[str] = field(default_factory=list)
+    """Operations for which the host waits."""
+    collectives: Counter[str] = field(default_factory=Counter)
+    """How many of each kind."""
+    collective_bytes: Counter[str] = field(default_factory=Counter)
+    """Of the whole tensors: what a gather returns, what a sum or its scatter gets."""
+    by_name: Counter[str] = field(default_factory=Counter)
+    """Launches of each operation."""
+    bytes_by_name: Counter[str] = field(default_factory=Counter)
+
+
+class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operations that are dispatched inside."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts = Counts()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it dispatches operations on this rank's part, and collectives, which are counted
+        result = func(*args, **(kwargs or {}))
+        library, _, name = func._schema.name.partition("::")
+        if library in ("c10d", "_c10d_functional") and name in COLLECTIVES:
+            self.counts.collectives[COLLECTIVES[name]] += 1
+            largest = max(_bytes(value) for value in _tensors((args, kwargs, result)))
+            self.counts.collective_bytes[COLLECTIVES[name]] += largest
+        if library not in ("aten", "counts"):  # questions such as prim::device, marks for profilers
+            return result
+        if name == "_local_scalar_dense":
+            self.counts.waits.append(name)
+        elif not (func.is_view or name in VIEWS or name in ALLOCATIONS):
+            self._add(func, name, (args, kwargs), result)
+        return result
+
+    def _add(self, func: Any, name: str, given: Any, result: Any) -> None:
+        launches = launches_of(name, given[0])
+        moved = sum(_bytes(value) for value in _tensors(given) + _tensors(result))
+        if name in SPARSE:
+            index = sum(_bytes(value) for value in _tensors(given) if value.dtype == torch.int64)
+            moved = 3 * index + SPARSE[name] * sum(_bytes(value) for value in _tensors(result))
+        if func._schema.is_mutable and result is None:  # such as _foreach_mul_, which returns nothing
+            moved += sum(_bytes(value) for value in _written(func, given[0]))
+        counts = self.counts
+        counts.launches += launches
+        counts.by_name[name] += launches
+        counts.bytes_by_name[name] += moved
+        if name in PRODUCTS or name.startswith(ATTENTION):
+            counts.product_bytes += moved
+        else:
+            counts.other_bytes += moved
+
+
+def launches_of(name: str, args: Sequence[Any]) -> int:
+    """The number of kernels of an operation with these positional arguments."""
+    if not name.startswith(("_foreach_", "_fused_")):
+        return SEVERAL.get(name, 1)
+    lists = [value for value in args if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor)]
+    depth = LISTS.get(name, min(len(lists), 5))
+    launches = tensors = blocks = 0
+    for tensor in lists[0]:
+        chunks = math.ceil(tensor.numel() / CHUNK)
+        tensors += 1
+        for chunk in range(1, chunks + 1):
+            blocks += 1
+            if blocks == BLOCKS or (chunk == chunks and tensors == LIST_TENSORS[depth]):
+                launches, blocks, tensors = launches + 1, 0, 0 if chunk == chunks else 1
+    return launches + bool(blocks) + (name == "_foreach_norm")  # the norms of the chunks are added up at the end
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _bytes(value: Tensor) -> int:
+    """Of what a kernel touches: a dimension with stride 0 is one element."""
+    sizes = [size for size, stride in zip(value.shape, value.stride(), strict=True) if stride]
+    return math.prod(sizes) * value.element_size() if value.numel() else 0
+
+
+def _written(func: Any, args: Sequence[Any]) -> list[Tensor]:
+    """The arguments that an operation changes in place."""
+    named = zip(func._schema.arguments, args, strict=False)
+    return _tensors([value for argument, value in named if argument.alias_info and argument.alias_info.is_write])
+
+
+@torch.library.custom_op("counts::rms_norm", mutates_args=())
+def _rms_norm(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    raise NotImplementedError("only counted, on fake tensors")
+
+
+@_rms_norm.register_fake
+def _(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)
+
+
+@torch.library.custom_op("counts::rms_norm_backward", mutates_args=())
+def _rms_norm_backward(grad: Tensor, x: Tensor, deviation: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    raise NotImplementedError("only counted, on fake tensors")
+
+
+@_rms_norm_backward.register_fake
+def _(grad: Tensor, x: Tensor, deviation: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(weight)
+
+
+_rms_norm.register_autograd(
+    lambda ctx, grad, _: _rms_norm_backward(grad, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: (
+        ctx.save_for_backward(inputs[0], output[1], inputs[1]),
+        ctx.set_materialize_grads(False),
+    ),
+)
+
+
+class AsOnGpu(TorchFunctionMode):
+    """What a GPU does otherwise: RMS norm is one kernel, and autocast computes some functions in float32."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        autocast = torch.is_autocast_enabled("cpu")
+        if func is F.rms_norm and isinstance(args[0], FakeTensor):
+            x: Tensor = args[0]
+            weight: Tensor = args[2] if len(args) > 2 else kwargs["weight"]
+            if autocast:  # in the list of functions that a GPU's autocast computes in float32
+                x, weight = x.float(), weight.float()
+            if x.dtype == weight.dtype:  # else torch decomposes it on a GPU as well
+                return _rms_norm(x, weight)[0]
+        if func is F.cross_entropy and autocast:
+            args = (args[0].float(), *args[1:])
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def fake_tensors() -> Iterator[None]:
+    """Tensors made inside have a shape and no memory. Modules stay where they are, which fake ones can only do."""
+    to = nn.Module.to
+    nn.Module.to = lambda module, *_, **__: module  # type: ignore[method-assign, assignment]
+    try:
+        with FakeTensorMode():
+            yield
+    finally:
+        nn.Module.to = to  # type: ignore[method-assign]
+
+
+@contextmanager
+def counting() -> Iterator[Counts]:
+    """Counts what happens inside, on tensors of the surrounding FakeTensorMode."""
+    with ExitStack() as stack:
+        stack.enter_context(AsOnGpu())
+        yield stack.enter_context(CountingMode()).counts

@@ -1,0 +1,69 @@
+"""GPT-2 and its optimizer step as one would write them by hand: what the shared trainer's step is counted against.
+
+The same operations as in nanoGPT's training on GPUs without `torch.compile`: query, key and value in one matrix, layer
+norm and matrices without biases, GELU, learnt positions, tied embedding; autocast in bf16, clipping by the norm of all
+gradients, fused AdamW with decay of matrices only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+WIDTH, LAYERS, HEADS, CONTEXT, VOCABULARY = 768, 12, 12, 1024, 50_304
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward part: (batch, sequence, width) -> the same shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before_attention, self.before_feed = (nn.LayerNorm(WIDTH, bias=False) for _ in range(2))
+        self.qkv, self.mix = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = [
+            part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for part in self.qkv(self.before_attention(x)).split(WIDTH, -1)
+        ]
+        seen = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
+        x = x + self.mix(seen.transpose(1, 2).contiguous().flatten(2))
+        out: Tensor = x + self.narrow(F.gelu(self.wide(self.before_feed(x))))
+        return out
+
+
+class GPT2(nn.Module):
+    """Tokens and next tokens (batch, sequence) -> the mean loss, shape ()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.layers, self.last = nn.Sequential(*(Layer() for _ in range(LAYERS))), nn.LayerNorm(WIDTH, bias=False)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        at = torch.arange(tokens.shape[1], device=tokens.device)
+        logits = self.head(self.last(self.layers(self.tokens(tokens) + self.positions(at))))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def training_step(model: nn.Module) -> Callable[[Tensor, Tensor], None]:
+    """A function (tokens, targets) that does one step of the model in bf16."""
+    matrices, others = ([p for p in model.parameters() if (p.dim() >= 2) is wanted] for wanted in (True, False))
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=6e-4, fused=True)
+
+    def step(tokens: Tensor, targets: Tensor) -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(tokens, targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
