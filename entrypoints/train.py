@@ -31,7 +31,7 @@ def main() -> NoReturn:
 
         record(train)(options, Folders.from_environment())
     except Refused as reason:
-        refuse(str(reason))
+        refuse(reason)
     raise AssertionError("train() ends the process")
 
 

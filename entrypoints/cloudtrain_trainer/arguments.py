@@ -15,7 +15,7 @@ from cloudtrain_launcher.events import Error
 from cloudtrain_trainer import rules
 from cloudtrain_trainer.command_line import build_parser, is_first_rank, task_option_dest
 from cloudtrain_trainer.options import Options
-from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.rules import Refused, RefusedData
 from cloudtrain_trainer.tasks.options import OPTIONS
 
 
@@ -70,9 +70,13 @@ def _task_options(task: str, given: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def refuse(reason: str) -> NoReturn:
-    """End this rank with exit code 2 and an error event. Only rank 0 prints the reason; all report it to torchrun."""
-    exit_with_error(2, "Refused", f"refused: {reason}", reason, prints=is_first_rank())
+def refuse(reason: Refused) -> NoReturn:
+    """End this rank with exit code 2 and an error event. All report the reason to torchrun.
+
+    Only rank 0 prints it, since all ranks refuse the same; but each rank prints what it found in its own data.
+    """
+    prints = is_first_rank() or isinstance(reason, RefusedData)
+    exit_with_error(2, "Refused", f"refused: {reason}", str(reason), prints=prints)
 
 
 def exit_with_error(code: int, exception: str, message: str, printed: str = "", *, prints: bool = True) -> NoReturn:

@@ -20,6 +20,7 @@ from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.own_losses import default_loss
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.samples import adapt
+from cloudtrain_trainer.streams import Stream
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.trees import sample_count, tensors
 
@@ -64,6 +65,8 @@ def complete(task: Task, seed: int, name: str) -> Task:
         for part in ("train", "validation")
         if (data := getattr(task, part)) is not None
     }
+    if isinstance(changes["train"], Stream) and task.train is task.validation:
+        raise Refused(f"{name}: an iterable for both training and validation would lose its place: make it twice")
     if task.step is not None:
         changes.update(_step_functions(task.step))
     else:

@@ -30,6 +30,10 @@ class Refused(Exception):
     """The options cannot work here. The message says why and what to do instead; the process exits with code 2."""
 
 
+class RefusedData(Refused):
+    """Data that one rank has met, and perhaps no other: that rank prints the message itself."""
+
+
 class Capabilities(NamedTuple):
     """What a task supports. A test compares this table with the tasks themselves."""
 

@@ -17,7 +17,7 @@ import torch
 
 from cloudtrain_trainer.batches import MAX_EVALUATION_BATCH, split_evenly
 from cloudtrain_trainer.factories import describe, place
-from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.rules import Refused, RefusedData
 from cloudtrain_trainer.samples import restored_generators, seed_sample, split_pair
 from cloudtrain_trainer.trees import map_tensors
 
@@ -195,7 +195,9 @@ class StreamBatches:
                     f"after {self._read}: correct its __len__"
                 )
             if not self._read:
-                raise Refused(f"{self.data.name}: rank {self.rank} of {self.ranks} has no sample: write more shards")
+                raise RefusedData(
+                    f"{self.data.name}: rank {self.rank} of {self.ranks} has no sample: write more shards"
+                )
             self._pass, self._read = self._pass + 1, 0
             self._iterator = self._part.read(self._pass)
             more = list(itertools.islice(self._iterator, count - len(taken)))

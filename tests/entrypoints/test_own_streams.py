@@ -169,6 +169,9 @@ def test_mistakes_are_told_with_their_place() -> None:
         batches(BadState()).state()
     with pytest.raises(Refused, match="4 shards cannot be shared out over 8 ranks"):
         batches(Shards(), 0, 8, max_steps=1)
+    one = Sized()
+    with pytest.raises(Refused, match="an iterable for both training and validation would lose its place"):
+        complete(Task(model=nn.Identity, train=one, validation=one), 0, "task")
     with pytest.raises(Refused, match="yields no sample"):
         batches(Numbers(0))
     with pytest.raises(Refused, match="--batch-size 4 is more than the 3 training samples"):

@@ -1,7 +1,7 @@
 """A language model over bytes, of Python's own source or of the text of an input; nothing is downloaded.
 
 `--size gpt2-124m` is as large as the smallest GPT-2, for measurements: `--data synthetic` gives it random tokens of
-GPT-2's vocabulary, from which nothing can be learned.
+GPT-2's vocabulary, from which nothing can be learned, and `--data tokens` those of files (token_files.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from cloudtrain_trainer.models.cross_entropy import cross_entropy
 from cloudtrain_trainer.models.decoder import Shape, blocks, decoder, joined, stages, tensor_plan
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
+from cloudtrain_trainer.token_files import TokenFiles, token_data
 
 SIZES = {
     "tiny": Shape(vocabulary=256, context=64, width=64, layers=4, heads=4),
@@ -28,7 +29,7 @@ SIZES = {
     "gpt2-124m": Shape(vocabulary=50_304, context=1024, width=768, layers=12, heads=12, tied=True),
 }
 LEARNING_RATES = {"tiny": 3e-3, "small": 1e-3, "gpt2-124m": 6e-4}
-INPUT = "CLOUDTRAIN_INPUT_TEXT"
+INPUT, TOKENS_INPUT = "CLOUDTRAIN_INPUT_TEXT", "CLOUDTRAIN_INPUT_TOKENS"
 STDLIB_BYTES = 1 << 20
 """How much of Python's source is used."""
 MAX_BYTES = 1 << 30
@@ -117,21 +118,15 @@ def build(
     """The task. `context`: tokens per sequence; None: the size's. Raises `Refused` if the text is too short for it."""
     shape = SIZES[size]
     shape = replace(shape, context=context or shape.context, tied=shape.tied if tied is None else tied)
-    if data == "synthetic":
+    if data != "text":
         shape = replace(shape, vocabulary=SIZES["gpt2-124m"].vocabulary)
-    text = tokens(data, seed)
-    held_out = len(text) // HELD_OUT
-    if held_out <= shape.context:
-        raise Refused(
-            f"{len(text)} bytes of text are too few for sequences of {shape.context}: "
-            f"give at least {HELD_OUT * (shape.context + 1)} bytes, or a smaller --context"
-        )
+    train, validation = _from_files(shape, seed) if data == "tokens" else _from_text(data, shape, seed)
     return Task(
         model=partial(decoder, shape),
         loss=loss,
         correct=correct,
-        train=Text(text[:-held_out], shape.context, seed),
-        validation=Text(text[-held_out:], shape.context),
+        train=train,
+        validation=validation,
         epochs=1,
         batch_size=32,
         lr=LEARNING_RATES[size],
@@ -146,3 +141,22 @@ def build(
         joined=joined(shape),
         max_stages=1 if shape.tied else shape.layers,
     )
+
+
+def _from_text(data: str, shape: Shape, seed: int) -> tuple[Text, Text]:
+    """Training and validation data of `tokens`. Raises `Refused` if there are too few."""
+    text = tokens(data, seed)
+    held_out = len(text) // HELD_OUT
+    if held_out <= shape.context:
+        raise Refused(
+            f"{len(text)} bytes of text are too few for sequences of {shape.context}: "
+            f"give at least {HELD_OUT * (shape.context + 1)} bytes, or a smaller --context"
+        )
+    return Text(text[:-held_out], shape.context, seed), Text(text[-held_out:], shape.context)
+
+
+def _from_files(shape: Shape, seed: int) -> tuple[TokenFiles, TokenFiles]:
+    """Training and validation data of the input tokens. Raises `Refused` if there is none."""
+    if not os.environ.get(TOKENS_INPUT):
+        raise Refused(f"--data tokens needs an input called tokens (${TOKENS_INPUT}), or use --data text")
+    return token_data(os.environ[TOKENS_INPUT], shape.context, seed=seed, vocabulary=shape.vocabulary)

@@ -65,7 +65,9 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "size": Option(one_of("tiny", "small", "gpt2-124m"), "tiny", "tiny|small|gpt2-124m [tiny]"),
         "context": Option(multiple_of(8, 65536), None, "tokens per sequence, a multiple of 8 [the size's]"),
         "data": Option(
-            one_of("text", "synthetic"), "text", "text|synthetic: $CLOUDTRAIN_INPUT_TEXT, else Python's source [text]"
+            one_of("text", "tokens", "synthetic"),
+            "text",
+            "text|tokens|synthetic: $CLOUDTRAIN_INPUT_TEXT, else Python's source; $CLOUDTRAIN_INPUT_TOKENS [text]",
         ),
         "tied": Option(yes_or_no, None, "yes|no: one matrix for embedding and head [gpt2-124m: yes]"),
     },

@@ -1,0 +1,141 @@
+"""Language model data from files of tokens: read by memmap, in any order, so that no rank holds them in memory.
+
+.npy files say their type themselves; .bin files are plain numbers (uint16, as nanoGPT writes them, unless `dtype` says
+otherwise), or have llm.c's header.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cloudtrain_trainer.rules import Refused, RefusedData
+from cloudtrain_trainer.tasks import Draw
+
+SUFFIXES = (".bin", ".npy")
+LLM_C_MAGIC, LLM_C_HEADER_BYTES = 20240520, 1024
+"""The first number (int32) of llm.c's files, and where their tokens (uint16) begin. Source: llm.c, dev/data."""
+HELD_OUT = 10
+"""Without files for validation, the last of so many equal parts of each file is for validation."""
+
+
+class TokenFiles:
+    """Sequences of `context` tokens, and the next token of each, both (batch, context), int64.
+
+    Sequences do not reach over the end of a file. With a seed, they begin at other offsets in every epoch. `part`: the
+    range of each file that is used, from 0 to 1. `vocabulary`: tokens must be less; 0: not checked.
+    Raises `Refused` if a file cannot be used, or there is not one sequence.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        context: int,
+        *,
+        dtype: str = "uint16",
+        seed: int | None = None,
+        part: tuple[float, float] = (0.0, 1.0),
+        vocabulary: int = 0,
+    ) -> None:
+        self.context, self.seed, self.part, self.vocabulary = context, seed, part, vocabulary
+        self.paths, self.dtype = list(paths), np.dtype(dtype)
+        self._opened: dict[int, Any] = {}
+        self._ends = list(accumulate(self._sequences(file) for file in range(len(self.paths))))
+        if not self._ends or not self._ends[-1]:
+            names = ", ".join(str(path) for path in self.paths[:3]) or "no file"
+            raise Refused(f"{names}: too few tokens for one sequence of {context}")
+
+    def __len__(self) -> int:
+        """The number of sequences in all files."""
+        return self._ends[-1]
+
+    def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
+        offset = self._offset(draw.epoch)
+        tokens = torch.from_numpy(np.stack([self._sequence(index, offset) for index in draw.indices]))
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the opened files, which a loader process opens itself."""
+        return {**self.__dict__, "_opened": {}}
+
+    def _sequence(self, index: int, offset: int) -> Any:
+        file = bisect_right(self._ends, index)
+        first = (index - (self._ends[file - 1] if file else 0)) * self.context + offset
+        found = self._tokens(file)[first : first + self.context + 1].astype(np.int64)
+        if self.vocabulary and int(found.max()) >= self.vocabulary:
+            raise RefusedData(
+                f"{self.paths[file]} has the token {int(found.max())} after {first}, and the model knows tokens below "
+                f"{self.vocabulary}: is its type {self._tokens(file).dtype}?"
+            )
+        return found
+
+    def _sequences(self, file: int) -> int:
+        """One less if their beginnings move, since the last would reach beyond the end."""
+        tokens = len(self._tokens(file))
+        self._opened.clear()  # an open file of each of thousands would be too many
+        return max(0, (tokens - 1) // self.context - (self.seed is not None))
+
+    def _tokens(self, file: int) -> Any:
+        if file not in self._opened:
+            whole = _open(self.paths[file], self.dtype)
+            begin, end = (int(share * len(whole)) for share in self.part)
+            self._opened[file] = whole[begin:end]
+        return self._opened[file]
+
+    def _offset(self, epoch: int) -> int:
+        if self.seed is None:
+            return 0
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        return int(torch.randint(self.context, (), generator=generator))
+
+
+def token_data(
+    place: Path | str, context: int, *, dtype: str = "uint16", seed: int = 0, vocabulary: int = 0
+) -> tuple[TokenFiles, TokenFiles]:
+    """(training, validation) data of a folder: files with `val` in their names are for validation.
+
+    Without such files the end of each file is. Raises `Refused` if the folder has no token files.
+    """
+    folder = Path(place)
+    if not folder.is_dir():
+        raise Refused(f"{folder} is not a folder: expected one with files of tokens ({' or '.join(SUFFIXES)})")
+    found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    if not found:
+        raise Refused(f"{folder} has no files of tokens ({' or '.join(SUFFIXES)})")
+    held_out = [path for path in found if "val" in path.name]
+    train = [path for path in found if path not in held_out]
+    share = 1 - 1 / HELD_OUT
+    ends = ((0.0, 1.0), (0.0, 1.0)) if held_out else ((0.0, share), (share, 1.0))
+    options: dict[str, Any] = {"dtype": dtype, "vocabulary": vocabulary}
+    return (
+        TokenFiles(train, context, seed=seed, part=ends[0], **options),
+        TokenFiles(held_out or train, context, part=ends[1], **options),
+    )
+
+
+def _open(path: Path, dtype: np.dtype[Any]) -> Any:
+    """The file's tokens, (n,), not yet read. Raises `Refused` if it is not such a file."""
+    try:
+        if path.suffix == ".npy":
+            found = np.load(path, mmap_mode="r")
+            if found.ndim != 1 or found.dtype.kind not in "iu":
+                raise Refused(f"{path} has {found.dtype} of shape {found.shape}: expected whole numbers of shape (n,)")
+            return found
+        with path.open("rb") as file:
+            header = np.frombuffer(file.read(8), dtype=np.int32)
+        if len(header) and header[0] == LLM_C_MAGIC:
+            return np.memmap(path, dtype=np.uint16, mode="r", offset=LLM_C_HEADER_BYTES)
+        if path.stat().st_size % dtype.itemsize:
+            raise Refused(
+                f"{path} has {path.stat().st_size} bytes, not a multiple of {dtype.itemsize}, as {dtype} needs"
+            )
+        return np.memmap(path, dtype=dtype, mode="r")
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path} cannot be read as tokens: {error}") from None

@@ -1,0 +1,217 @@
+"""Files of tokens and of text as data of a language model: shared out once, and read on at the very sample."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cloudtrain_trainer import tasks
+from cloudtrain_trainer.batches import Batches
+from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.samples import adapt
+from cloudtrain_trainer.streams import StreamBatches
+from cloudtrain_trainer.tasks import Draw
+from cloudtrain_trainer.text_stream import TextStream, tokenizer
+from cloudtrain_trainer.token_files import LLM_C_MAGIC, TokenFiles, token_data
+
+BYTES = tokenizer("bytes")
+
+
+def write_tokens(folder: Path, name: str, first: int, count: int) -> Path:
+    path, values = folder / name, np.arange(first, first + count)
+    if name.endswith(".npy"):
+        np.save(path, values.astype(np.int32))
+    elif "llm" in name:
+        header = np.zeros(256, dtype=np.int32)
+        header[:3] = LLM_C_MAGIC, 1, count
+        path.write_bytes(header.tobytes() + values.astype(np.uint16).tobytes())
+    else:
+        values.astype(np.uint16).tofile(path)
+    return path
+
+
+NAMES = ("a.bin", "b.npy", "c-llm.bin")
+
+
+@pytest.fixture
+def token_folder(tmp_path: Path) -> Path:
+    """Three files of every kind, of 101 tokens each."""
+    for at, name in enumerate(NAMES):
+        write_tokens(tmp_path, name, at * 1000, 101)
+    return tmp_path
+
+
+def test_sequences_of_all_files_are_read_in_any_order(token_folder: Path) -> None:
+    data = TokenFiles([token_folder / name for name in NAMES], context=10)
+    inputs, targets = data[Draw(0, [29, 0, 10])]
+    assert (len(data), inputs.dtype, inputs.shape) == (30, torch.int64, (3, 10))
+    assert inputs[:, 0].tolist() == [2090, 0, 1000]
+    assert torch.equal(targets, inputs + 1)
+    assert torch.equal(pickle.loads(pickle.dumps(data))[Draw(0, [29, 0, 10])][0], inputs), "in a loader process, too"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_ranks_share_the_sequences_out_once_and_resume_at_the_very_one(token_folder: Path, ranks: int) -> None:
+    def read(skip: int) -> list[int]:
+        data = TokenFiles([token_folder / name for name in NAMES], context=10, seed=0)
+        loaded = [Batches(data, 0, 6, 1, rank, ranks, 0, pin_memory=False).load(1, skip) for rank in range(ranks)]
+        return [int(row[0]) for step in zip(*loaded, strict=True) for inputs, _ in step for row in inputs]
+
+    whole = read(0)
+    assert len(set(whole)) == len(whole) == 24
+    assert read(12) == whole[12:]
+
+
+def test_sequences_begin_elsewhere_in_each_epoch(token_folder: Path) -> None:
+    data = TokenFiles([token_folder / "a.bin"], context=10, seed=0)
+    assert len({int(data[Draw(epoch, [0])][0][0, 0]) for epoch in range(20)}) > 5
+
+
+def test_validation_has_its_own_files_or_the_end_of_each(token_folder: Path) -> None:
+    train, validation = token_data(token_folder, 5, seed=0)
+    assert int(train[Draw(0, list(range(len(train))))][1].max()) <= 2090
+    assert validation[Draw(0, [0])][0].tolist() == [[90, 91, 92, 93, 94]]
+    write_tokens(token_folder, "my_val_000.bin", 5000, 21)
+    train, validation = token_data(token_folder, 5, seed=0)
+    assert ([path.name for path in train.paths], len(validation)) == ([*NAMES], 4)
+
+
+def test_token_files_that_cannot_be_used_are_refused(token_folder: Path) -> None:
+    def refused(message: str, name: str, **options: Any) -> None:
+        with pytest.raises(Refused, match=message):
+            TokenFiles([token_folder / name], context=10, **options)[Draw(0, [0])]
+
+    refused("too few tokens for one sequence of 10", str(write_tokens(token_folder, "short.bin", 0, 9)))
+    (token_folder / "odd.bin").write_bytes(bytes(43))
+    refused("odd.bin has 43 bytes, not a multiple of 2, as uint16 needs", "odd.bin")
+    np.save(token_folder / "floats.npy", np.ones(40))
+    refused(r"floats.npy has float64 of shape \(40,\): expected whole numbers", "floats.npy")
+    refused("nowhere.bin cannot be read as tokens", "nowhere.bin")
+    refused("b.npy has the token 1010 after 0, and the model knows tokens below 256: is its type int32", "b.npy",
+            vocabulary=256)  # fmt: skip
+    (token_folder / "empty").mkdir()
+    for name, message in (("empty", "has no files of tokens"), ("nowhere", "is not a folder: expected one")):
+        with pytest.raises(Refused, match=message):
+            token_data(token_folder / name, 5)
+
+
+def test_gpt_trains_on_an_input_of_tokens(token_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match="--data tokens needs an input called tokens"):
+        tasks.build("gpt", 0, data="tokens")
+    monkeypatch.setenv("CLOUDTRAIN_INPUT_TOKENS", str(token_folder))
+    task = tasks.build("gpt", 0, data="tokens", context=8)
+    inputs, targets = task.train[Draw(0, [0, 1])]
+    assert task.loss(task.call(task.model(), inputs, True), targets).item() == pytest.approx(np.log(50_304), rel=0.1)
+
+
+def write_text(folder: Path, kind: str, name: str, documents: list[str]) -> None:
+    path = folder / f"{name}.{kind}"
+    if kind == "parquet":
+        parquet, table = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow").table
+        parquet.write_table(table({"text": documents, "id": list(range(len(documents)))}), path, row_group_size=2)
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    else:
+        path.write_text("".join(documents))
+
+
+def text_folder(folder: Path, kind: str) -> Path:
+    for at in range(4):
+        write_text(folder, kind, f"part-{at}", [chr(97 + 5 * at + n) * 7 for n in range(5)])
+    return folder
+
+
+def taken(stream: TextStream, count: int | None = None) -> list[list[int]]:
+    iterator = iter(stream)
+    return (
+        [inputs.tolist() for inputs, _ in iterator]
+        if count is None
+        else [next(iterator)[0].tolist() for _ in range(count)]
+    )
+
+
+KINDS = ("txt", "jsonl", "parquet")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_documents_are_joined_and_cut_into_sequences(tmp_path: Path, kind: str) -> None:
+    stream = TextStream(text_folder(tmp_path, kind), BYTES, 16)
+    found = taken(stream)
+    assert len({tuple(each) for each in found}) == len(found) >= 8
+    text = bytes(token for each in found for token in each)
+    assert text.startswith(b"aaaaaaa" + (b"" if kind == "txt" else b"\x00") + b"bbbbbbb")
+    assert taken(stream) == found, "it begins anew"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_text_is_read_on_at_the_very_sequence(tmp_path: Path, kind: str, count: int) -> None:
+    folder = text_folder(tmp_path, kind)
+    stream = TextStream(folder, BYTES, 6, seed=1)
+    stream.set_epoch(3)
+    whole = taken(TextStream(folder, BYTES, 6, seed=1))
+    first = taken(stream, count)
+    resumed = TextStream(folder, BYTES, 6, seed=1)
+    resumed.set_epoch(3)
+    resumed.load_state_dict(stream.state_dict())
+    stream.load_state_dict({"file": 0, "document": 0, "left": torch.tensor([], dtype=torch.int32)})
+    assert [*first, *taken(resumed)] == taken(stream)
+    assert whole != [*first, *taken(resumed)], "each epoch has its own order"
+
+
+def test_ranks_read_each_file_once_together(tmp_path: Path) -> None:
+    stream = TextStream(text_folder(tmp_path, "jsonl"), BYTES, 7)
+    parts = [stream.shard(num_shards=2, index=index) for index in range(2)]
+    assert sorted(path for part in parts for path in part.files) == stream.files
+    of_ranks = [
+        StreamBatches(adapt(stream, 0, "train"), 0, 4, 1, rank, 2, 0, pin_memory=False, max_steps=4)
+        for rank in range(2)
+    ]
+    letters = [{token for inputs, _ in each.load(0, 0) for token in inputs.flatten().tolist()} for each in of_ranks]
+    assert letters[0] & letters[1] == {0}, "only the end of documents is common"
+
+
+def test_files_are_opened_only_when_their_turn_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    before = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *a, **k: opened.append(path.name) or before(path, *a, **k))  # type: ignore[func-returns-value]
+    stream = TextStream(text_folder(tmp_path, "jsonl"), BYTES, 7)
+    taken(stream, 1)
+    assert opened.count("part-0.jsonl") == 2, "written and read"
+    assert opened.count("part-1.jsonl") == 1, "written"
+
+
+def test_text_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="does not exist: expected text"):
+        TextStream(tmp_path / "nowhere", BYTES, 4)
+    with pytest.raises(Refused, match="has no text"):
+        TextStream(tmp_path, BYTES, 4)
+    (tmp_path / "bad.jsonl").write_text('{"text": "good"}\n{"other": 1}\n')
+    with pytest.raises(Refused, match=r"bad.jsonl:2: not a JSON object with 'text'"):
+        taken(TextStream(tmp_path, BYTES, 4))
+    with pytest.raises(Refused, match=r"nothing.json (needs the package|cannot be read as a tokenizer)"):
+        tokenizer(str(tmp_path / "nothing.json"))
+
+
+def test_a_tokenizer_of_hugging_face_is_read_from_its_file(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {"<|endoftext|>": 0, "a": 1, "b": 2, "[UNK]": 3}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    found = tokenizer(str(tmp_path / "tokenizer.json"))
+    assert (found.encode("a b x"), found.end, found.vocabulary) == ([1, 2, 3], 0, 4)
+    with pytest.raises(Refused, match="has no token '</s>'"):
+        tokenizer(str(tmp_path / "tokenizer.json"), end="</s>")
+
+
+def test_an_unknown_tokenizer_is_refused() -> None:
+    pytest.importorskip("tiktoken")
+    with pytest.raises(Refused, match=r"neither `bytes`, a tokenizer.json nor an encoding of tiktoken"):
+        tokenizer("no-such-encoding")
