@@ -1,0 +1,77 @@
+"""The examples of own tasks train on tiny data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.entrypoints.groups import Group, StartGroup
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def train(name: str, folder: Path, group: StartGroup, ranks: int, flags: str, **env: str) -> Group:
+    """Ranks of the example with the arguments of its job.yaml, and with other `flags`."""
+    shutil.copytree(EXAMPLES / name, folder, dirs_exist_ok=True)
+    args = yaml.safe_load((EXAMPLES / name / "job.yaml").read_text())["args"]
+    given = " ".join(f"--{option}={value}" for option, value in args.items() if f"--{option}" not in flags)
+    return group(ranks, f"{given} {flags}", **env)
+
+
+def last_metrics(group: Group) -> dict[str, Any]:
+    group.succeed()
+    values: dict[str, Any] = group.events("metrics")[-1]["values"]
+    return values
+
+
+def test_pictures_in_folders_are_classified(tmp_path: Path, group: StartGroup) -> None:
+    image = pytest.importorskip("PIL.Image")
+    random = np.random.default_rng(0)
+    for part, count in (("train", 24), ("val", 6)):
+        for label, level in (("dark", 60), ("light", 190)):
+            folder = tmp_path / "pictures" / part / label
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = random.integers(level - 50, level + 50, (24, 24, 3), dtype=np.uint8)
+                image.fromarray(pixels).save(folder / f"{number}.png")
+    flags = "--epochs=3 --batch-size=8 --workers=0"
+    found = train("images", tmp_path, group, 1, flags, CLOUDTRAIN_INPUT_PICTURES=str(tmp_path / "pictures"))
+    assert last_metrics(found)["val_accuracy"] >= 0.9
+
+
+def test_a_language_model_learns_its_tokens_under_fsdp(tmp_path: Path, group: StartGroup) -> None:
+    (tmp_path / "tokens").mkdir()
+    (np.arange(40_000) % 17).astype(np.uint16).tofile(tmp_path / "tokens" / "train.bin")
+    env = {"CLOUDTRAIN_INPUT_TOKENS": str(tmp_path / "tokens"), "VOCABULARY": "32"}
+    found = train("language-model", tmp_path, group, 2, "--max-steps=15 --batch-size=16", **env)
+    assert last_metrics(found)["val_loss"] < 1.5  # of 2.8, where all 17 are as likely
+
+
+def test_a_model_of_hugging_face_is_tuned_with_lora(tmp_path: Path, group: StartGroup) -> None:
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    pytest.importorskip("peft"), pytest.importorskip("datasets")
+    words = {word: number for number, word in enumerate(["<end>", "<unknown>", *"abcdefgh"])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unknown>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>")
+    fast.save_pretrained(tmp_path / "model")
+    shape = transformers.LlamaConfig(
+        vocab_size=len(words), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, eos_token_id=0, bos_token_id=0,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(shape).save_pretrained(tmp_path / "model")
+    (tmp_path / "texts").mkdir()
+    for part, count in (("train", 64), ("val", 10)):
+        lines = [json.dumps({"text": " ".join("abcdefgh"[number % 8 :])}) for number in range(count)]
+        (tmp_path / "texts" / f"{part}.jsonl").write_text("\n".join(lines))
+    env = {"CLOUDTRAIN_INPUT_MODEL": str(tmp_path / "model"), "CLOUDTRAIN_INPUT_TEXTS": str(tmp_path / "texts")}
+    found = train("lora", tmp_path, group, 2, "--epochs=6 --lr=0.03", HF_HOME=str(tmp_path / "cache"), **env)
+    losses = [event["values"]["val_loss"] for event in found.events("metrics")] if found.wait() == [0, 0] else []
+    assert losses, found.output()
+    assert losses[-1] < losses[0]
