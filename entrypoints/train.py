@@ -41,13 +41,14 @@ def train(options: Options, folders: Folders) -> NoReturn:
     from cloudtrain_trainer.checkpoint import CheckpointStore, SavedCheckpoint
     from cloudtrain_trainer.hardware import device_name
     from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer.profiling import StepProfiler
     from cloudtrain_trainer.ranks import Ranks, configure_threads, exit_on_uncaught_errors
     from cloudtrain_trainer.sigterm import Stop
     from cloudtrain_trainer.trackers import Trackers
 
     ranks = Ranks()
     strategy = strategies.build(ranks, options)
-    configure_threads(ranks)
+    configure_threads(ranks, deterministic=options.deterministic)
     strategy.start()
     ranks.check_world_size()
     exit_on_uncaught_errors()
@@ -75,6 +76,8 @@ def train(options: Options, folders: Folders) -> NoReturn:
         loop = Loop(task, strategy, options, checkpoints, stop, trackers)
         memory.fit_micro_batch(loop, micro_batches)
         loop.resume()
+        if options.profile is not None:
+            loop.profiler = StepProfiler(*options.profile, folders.output / "profile", ranks)
         outcome = loop.run()
     except finite.NotFinite as error:
         exit_not_finite(str(error), loop, checkpoints, trackers, folders)
@@ -83,6 +86,8 @@ def train(options: Options, folders: Folders) -> NoReturn:
             raise
         exit_out_of_memory(error, loop, micro_batches)
     with stop.busy():
+        if loop.profiler is not None:
+            loop.profiler.finish()
         finish(loop, outcome, folders)
         trackers.close(outcome)
     ranks.exit()

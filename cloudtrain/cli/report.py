@@ -19,7 +19,7 @@ from cloudtrain.cli.output import (
 )
 from cloudtrain.cli.terminal import indented, one_line
 from cloudtrain.declaration import rehearsed_by
-from cloudtrain.runs.events import Cause
+from cloudtrain.runs.events import Cause, Profile
 from cloudtrain.runs.failure import explain
 from cloudtrain.runs.failure_hints import hint_for, hint_for_message
 from cloudtrain.runs.state import RunState
@@ -46,6 +46,8 @@ def report(run: Run, state: RunState) -> None:
     rows = [(name, format_artifact(place)) for name, place in left.items()]
     if format_cost(state):
         rows.append(("cost", format_cost(state)))
+    if state.profile and "output" in left:
+        rows.append(("profile", profile_text(state.profile)))
     if state.log_unread:
         rows.append(("note", f"its log could not be read: {state.log_unread.reason}"))
     if state.checkpoint and state.state == "stopped":
@@ -84,6 +86,13 @@ def _report_failure(run: Run, state: RunState, took: str) -> None:
     if state.checkpoint:
         from_step = f"goes on from the checkpoint of step {state.checkpoint.step}"
         print_message(f"  {'next':<11} {command('rerun', run.id)}   {from_step}")
+
+
+def profile_text(profile: Profile) -> str:
+    """Which steps were profiled, where the files are in the output, and what shows them."""
+    first, last = profile.first_step, profile.last_step
+    steps = f" of steps {first:g} to {last:g}" if first is not None and last is not None else ""
+    return f"output/profile/ has a trace{steps} by each rank; ui.perfetto.dev shows it"
 
 
 def source_line(cause: Cause) -> str:

@@ -122,6 +122,10 @@ def _checkpoint(state: RunState, event: events.Checkpoint) -> None:
         state.checkpoint = event
 
 
+def _profile(state: RunState, event: events.Profile) -> None:
+    state.profile = event
+
+
 def _usage(state: RunState, event: events.Usage) -> None:
     state.usage[event.node] = event
 
@@ -187,6 +191,7 @@ _APPLY: dict[type[Event], Callable[[RunState, Any], None]] = {
     events.Activity: _activity,
     events.Usage: _usage,
     events.Checkpoint: _checkpoint,
+    events.Profile: _profile,
     events.Resumed: _resumed,
     events.Result: _result,
     events.LogUnread: _log_unread,

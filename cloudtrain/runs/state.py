@@ -18,6 +18,7 @@ from cloudtrain.runs.events import (
     LogUnread,
     Metrics,
     NodeEnded,
+    Profile,
     Progress,
     Result,
     Resumed,
@@ -148,6 +149,8 @@ class RunState:
     """The latest one; it has a step."""
     resumed: Resumed | None = None
     """The checkpoint that training has gone on from, the latest time that it did; it has a step."""
+    profile: Profile | None = None
+    """The latest steps that were profiled."""
     result: Result | None = None
     errors: list[Error] = field(default_factory=list, repr=False)
     warnings: list[str] = field(default_factory=list)
@@ -238,6 +241,7 @@ class RunState:
             "metrics": self.metrics,
             "checkpoint": _fields(self.checkpoint, "step", "path", "seconds", "time"),
             "resumed": _fields(self.resumed, "step", "epoch"),
+            "profile": _fields(self.profile, "first_step", "last_step", "path"),
             "result": _fields(self.result, "outcome", "step", "parameters_sha256", "time"),
             "warnings": self.warnings,
         }

@@ -144,6 +144,10 @@ class Progress(Event, type="progress"):
     """Tokens per second, of all ranks together."""
     mfu: Optional[float] = None
     """Model FLOPS utilisation: the model's arithmetic as a part of the devices' peak, from 0 to 1."""
+    lr: Optional[float] = None
+    """The learning rate of the latest step."""
+    gradient_norm: Optional[Measure] = None
+    """The norm of the latest step's gradients over all ranks, before it was clipped."""
 
 
 class Activity(Event, type="activity"):
@@ -164,6 +168,17 @@ class Checkpoint(Event, type="checkpoint"):
     """How long it took to write."""
     stall_seconds: Optional[Seconds] = None
     """How long training waited for it."""
+
+
+class Profile(Event, type="profile"):
+    """Some steps have been profiled; each rank writes its files about now."""
+
+    first_step: Optional[float] = None
+    """The first step that was profiled, from 1."""
+    last_step: Optional[float] = None
+    """The last one."""
+    path: str = ""
+    """The folder of the files on the node."""
 
 
 class Resumed(Event, type="resumed"):

@@ -169,6 +169,17 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--compile", action="store_true", help="use torch.compile: a slow start, then faster steps")
     group.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="on GPUs: the same result in each run on the same machines, if slower; fails where torch has no such way",
+    )
+    group.add_argument(
+        "--profile",
+        type=_steps,
+        metavar="FROM:TO",
+        help="record these steps, such as 10:15, with torch.profiler: a trace per rank in the output, profile/",
+    )
+    group.add_argument(
         "--workers", type=_non_negative_int, metavar="N", help="data loader processes per rank [task, or by cores]"
     )
     group.add_argument(
@@ -254,6 +265,13 @@ def _number(kind: Callable[[str], _N], text: str, expected: str, fits: Callable[
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+
+
+def _steps(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"expected the first and the last step, such as 10:15, got {text!r}")
+    return int(match[1]), int(match[2])
 
 
 def _seconds(text: str) -> float:

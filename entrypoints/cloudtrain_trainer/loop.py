@@ -17,6 +17,7 @@ from cloudtrain_trainer.checkpointer import Checkpointer
 from cloudtrain_trainer.finite import NotFinite
 from cloudtrain_trainer.metrics import Meter, evaluate
 from cloudtrain_trainer.options import Options
+from cloudtrain_trainer.profiling import StepProfiler
 from cloudtrain_trainer.progress import ProgressReporter
 from cloudtrain_trainer.ranks import CollectiveFlags, available_cores
 from cloudtrain_trainer.rules import Refused
@@ -67,6 +68,7 @@ class Loop:
         self.metrics: dict[str, float] = {}
         self.checkpointer = Checkpointer(self, checkpoints)
         self.progress = ProgressReporter(self)
+        self.profiler: StepProfiler | None = None
 
     def run(self) -> str:
         """Train to the end or until SIGTERM; returns "succeeded" or "stopped". Raises `NotFinite`."""
@@ -99,9 +101,14 @@ class Loop:
                     return True
                 self.step.wrapped.train()
             wait = self.flags.start(self.position.step, self._local_flags)
+            if self.profiler is not None:
+                self.profiler.before_step(self.position.step + 1)
             self.step.train_step(batches, self.position.step, self.steps)
             self.position = Position(self.position.step + 1, self.position.epoch, self.position.samples + batch_size)
             self.meter.count(batch_size)
+            if self.profiler is not None:
+                with self.meter.pause():
+                    self.profiler.after_step(self.position.step)
             self.stop.step_done()
             stop, save, report, not_finite = wait() if wait else (False, False, False, False)
             if not_finite:

@@ -51,6 +51,10 @@ class Options:
     clip_norm: float | None
     """Largest norm of the gradients; None: no clipping."""
     seed: int
+    deterministic: bool
+    """Whether GPUs compute with deterministic algorithms only, as CPUs always do."""
+    profile: tuple[int, int] | None
+    """The first and the last step to profile, from 1; None: none."""
     on_nan: str
     """stop or skip: what to do at a loss or gradient that is not finite."""
     amp: str

@@ -66,6 +66,9 @@ class ProgressReporter:
             "seconds_per_step": round(self.loop.batches.batch_size / rate, 6),
             "peak_memory_gb": round(max(memory) / 1e9, 3),
         }
+        values["lr"] = float(f"{self.loop.step.optimizer.param_groups[0]['lr']:.6g}")
+        if self.loop.step.clipped_norm is not None:
+            values["gradient_norm"] = round(float(self.loop.step.clipped_norm), 6)
         if task.tokens:
             values["tokens_per_s"] = round(rate * task.tokens, 1)
         peak = hardware.peak_flops(hardware.device_name(device), self.loop.step.amp)

@@ -215,15 +215,18 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def configure_threads(ranks: Ranks) -> None:
+def configure_threads(ranks: Ranks, *, deterministic: bool = False) -> None:
     """Divide the cores among this node's ranks, allow TF32, and make CPU operations deterministic.
 
-    More threads than cores make training several times slower.
+    More threads than cores make training several times slower. `deterministic`: GPU operations too.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or max(1, available_cores() // ranks.local_size)))
     torch.set_float32_matmul_precision("high")  # TF32 on GPUs, which convolutions use by default
-    if ranks.device.type == "cpu":  # on a GPU some operations have no deterministic form and would raise
+    if ranks.device.type == "cpu" or deterministic:  # on a GPU some have no deterministic form and raise
         torch.use_deterministic_algorithms(True)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which cuBLAS asks for, before its first use
+        torch.backends.cudnn.benchmark = False  # it chooses algorithms by their times
 
 
 def _device(local_rank: int, local_size: int) -> torch.device:

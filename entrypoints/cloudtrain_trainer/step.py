@@ -40,6 +40,8 @@ class Step:
         self.finite_watch = FiniteWatch(self.device, self.skips_bad_steps, self._asynchronous)
         self.loss = self.new_loss_mean()
         self._zero = self._local_loss = torch.zeros((), device=self.device)
+        self.clipped_norm: Tensor | None = None
+        """The norm of the latest step's gradients before `--clip-norm`, a tensor of shape (); None without it."""
         """This rank's sum of losses of the step: finite only if all of them are."""
 
         state.seed_generators(options.seed)  # all ranks start with the same weights
@@ -192,7 +194,7 @@ class Step:
         """
         if self.options.clip_norm is None:
             return self._local_norm()
-        norm = self.gradient_norm()
+        norm = self.clipped_norm = self.gradient_norm()
         factor = (self.options.clip_norm / (norm + 1e-6)).clamp(max=1.0)
         for grads in self._gradients():
             local = [_local(grad) for grad in grads]

@@ -1,4 +1,4 @@
-"""Metrics for TensorBoard and MLflow, from rank 0, if they are installed. A tracker that fails never ends training."""
+"""Metrics for TensorBoard, MLflow and Weights & Biases, from rank 0. A tracker that fails never ends training."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 
 
 class Trackers:
-    """Writes TensorBoard files, and to an MLflow run if $MLFLOW_TRACKING_URI is set.
+    """Writes TensorBoard files, to MLflow if $MLFLOW_TRACKING_URI is set, to Weights & Biases if $WANDB_PROJECT is.
 
-    The files go to $CLOUDTRAIN_TENSORBOARD_DIR, else to `<output>/tensorboard`. `settings`: the options of the run, as
-    MLflow's parameters. `active`: false on all ranks but the first.
+    Each needs its package. TensorBoard's files go to $CLOUDTRAIN_TENSORBOARD_DIR, else to `<output>/tensorboard`, those
+    of Weights & Biases to `<output>/wandb`. `settings`: the options of the run, as MLflow's parameters. `active`: false
+    on all ranks but the first.
     """
 
     def __init__(self, output: Path, settings: Mapping[str, Any], active: bool = True) -> None:
@@ -26,6 +27,8 @@ class Trackers:
             self._try("TensorBoard", lambda: self._start_tensorboard(folder))
         if active and os.environ.get("MLFLOW_TRACKING_URI") and find_spec("mlflow") is not None:
             self._try("MLflow", lambda: self._start_mlflow(settings))
+        if active and os.environ.get("WANDB_PROJECT") and find_spec("wandb") is not None:
+            self._try("Weights & Biases", lambda: self._start_wandb(output, settings))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Write values of a step by name, such as `train/loss`."""
@@ -59,6 +62,18 @@ class Trackers:
         self._sinks["MLflow"] = (
             lambda step, values: mlflow.log_metrics(dict(values), step=step),
             lambda outcome: mlflow.end_run(status=statuses.get(outcome, "FAILED")),
+        )
+
+    def _start_wandb(self, output: Path, settings: Mapping[str, Any]) -> None:
+        wandb: Any = import_module("wandb")  # by name: mypy must not look for it
+
+        output.mkdir(parents=True, exist_ok=True)  # else its files go to a temporary folder
+        run_id = os.environ.get("CLOUDTRAIN_RUN_ID")  # so that a restart goes on in the same run
+        run = wandb.init(id=run_id, name=run_id, resume="allow", dir=str(output), config=dict(settings))
+        run.define_metric("*", step_metric="step")  # a resumed run goes back to the step of its checkpoint
+        self._sinks["Weights & Biases"] = (
+            lambda step, values: run.log({"step": step, **values}),
+            lambda outcome: run.finish(exit_code=int(outcome == "failed")),
         )
 
     def _try(self, name: str, act: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -26,6 +27,24 @@ def test_too_few_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(Refused, match="2 processes on this node, but 1 GPUs"):
         ranks_module._device(local_rank=0, local_size=2)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_gpus_compute_with_deterministic_algorithms_if_they_are_asked_to(
+    monkeypatch: pytest.MonkeyPatch, deterministic: bool
+) -> None:
+    asked = list[bool]()
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", asked.append)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    ranks = Ranks()
+    monkeypatch.setattr(ranks, "device", torch.device("cuda"))
+    ranks_module.configure_threads(ranks, deterministic=deterministic)
+    assert asked == [True] * deterministic
+    assert torch.backends.cudnn.benchmark is not deterministic
+    assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if deterministic else None)
 
 
 class OnlyRank:

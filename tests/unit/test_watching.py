@@ -12,7 +12,8 @@ import pytest
 from cloudtrain.api.run import Run
 from cloudtrain.cli.follow import View
 from cloudtrain.cli.report import report
-from cloudtrain.runs.events import Progress
+from cloudtrain.runs.events import Ended, Profile, Progress
+from cloudtrain.runs.fold import fold
 from cloudtrain.runs.logs import LogLine, log_file, log_line, split_events
 from cloudtrain.runs.pace import Pace
 from cloudtrain.runs.store import RunStore
@@ -155,3 +156,14 @@ def test_the_pace_begins_anew_after_a_restart_and_when_steps_are_repeated() -> N
 def test_a_script_that_only_reports_metrics_has_a_position() -> None:
     state = fold_json("x", [BORN, {"type": "metrics", "time": START, "step": 7, "epoch": 2, "values": {"a": 1}}])
     assert state.position == Progress(step=7, epoch=2)
+
+
+def test_the_end_of_a_run_tells_of_profiled_steps_where_the_output_has_them(capfd: pytest.CaptureFixture[str]) -> None:
+    profile = Profile(first_step=10, last_step=15, path="/opt/ml/output/data/profile")
+    state = fold("digits-1", [profile, Ended(time=1.0, state="succeeded")])
+    for left in ({"model": "s3://b/model"}, {"output": "s3://b/output.tar.gz"}):
+        run: Any = SimpleNamespace(id="digits-1", artifacts=lambda left=left: left)
+        report(run, state)
+    told = [line.strip() for line in capfd.readouterr().err.splitlines() if "profile" in line]
+    assert told == ["profile     output/profile/ has a trace of steps 10 to 15 by each rank; ui.perfetto.dev shows it"]
+    assert state.to_json()["profile"] == {"first_step": 10, "last_step": 15, "path": "/opt/ml/output/data/profile"}
