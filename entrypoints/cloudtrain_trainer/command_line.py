@@ -167,7 +167,14 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
         default="auto",
         help="mixed precision; auto: bf16 where the GPU supports it [auto]",
     )
-    group.add_argument("--compile", action="store_true", help="use torch.compile: a slow start, then faster steps")
+    group.add_argument(
+        "--compile",
+        nargs="?",
+        choices=["auto", "yes", "no"],
+        const="yes",
+        default="auto",
+        help="torch.compile: a slow start, then faster steps; auto: on GPUs, where a compiler is installed [auto]",
+    )
     group.add_argument(
         "--deterministic",
         action="store_true",

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -80,7 +81,7 @@ def check_compiler(device: torch.device) -> None:
     names = ("cc", "gcc", "clang") if device.type == "cuda" else ("g++", "clang++", "c++")
     if not any(shutil.which(name) for name in names):
         raise Refused(
-            f"--compile needs a compiler, and none is installed ({', '.join(names)}): leave it out, or build the "
+            f"--compile yes needs a compiler, and none is installed ({', '.join(names)}): leave it out, or build the "
             'image with one (image.args = ["WITH_COMPILER=1"] in cloudtrain.toml, for `image: auto`)'
         )
 
@@ -93,6 +94,28 @@ def check_compile(device: torch.device) -> None:
     """Raise `Refused` if torch.compile cannot work here."""
     if COMPILE_BACKEND == "inductor":
         check_compiler(device)
+
+
+def resolve_compile(requested: str, device: torch.device, possible: bool) -> bool:
+    """Whether to compile. `requested`: the value of `--compile`. `possible`: whether strategy and task allow for it.
+
+    auto compiles on GPUs that torch generates code for (compute capability 7.0), where what it needs is installed. Code
+    that it cannot compile then runs as it is. Raises `Refused` if `yes` cannot work here.
+    """
+    if requested == "yes":
+        check_compile(device)
+    if requested != "auto":
+        return requested == "yes"
+    if not possible or device.type != "cuda" or torch.cuda.get_device_capability(device) < (7, 0):
+        return False
+    if find_spec("triton") is None:
+        return False
+    try:
+        check_compile(device)
+    except Refused:
+        return False
+    torch._dynamo.config.suppress_errors = True
+    return True
 
 
 def compile_whole(module: nn.Module) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from cloudtrain_job import emit_event
 from cloudtrain_launcher.events import Memory
-from cloudtrain_trainer import state
+from cloudtrain_trainer import hardware, state
 from cloudtrain_trainer.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ def _try(loop: Loop) -> None:
     # AdamW's first step allocates two values per parameter.
     moments = [torch.empty_like(p) for p in step.model.parameters() for _ in range(2) if not step.optimizer.state]
     reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=loop.device)
-    loop.strategy.forward_backward_alone(step, inputs, targets)
+    with hardware.run_eagerly():  # a graph for each size that is tried would cost minutes
+        loop.strategy.forward_backward_alone(step, inputs, targets)
     if loop.device.type == "cuda":
         torch.cuda.synchronize()
     del moments, reserve

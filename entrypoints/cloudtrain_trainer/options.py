@@ -59,7 +59,8 @@ class Options:
     """stop or skip: what to do at a loss or gradient that is not finite."""
     amp: str
     """auto, no, bf16 or fp16."""
-    compile: bool
+    compile: str
+    """auto, yes or no."""
     workers: int | None
     """Data loader processes per rank."""
     probe_memory: str

@@ -83,6 +83,11 @@ def microbatches_per_step(requested: int | None, accumulate: int, stages: int) -
     return (requested or 2 * stages) * accumulate
 
 
+def can_compile(options: Options) -> bool:
+    """Whether `--compile` works with the strategy."""
+    return options.strategy in ("single", "ddp", "fsdp", "hsdp", "tp") or options.tensor is not None
+
+
 def check(options: Options, ranks: int, per_node: int, supported: Capabilities | None = None) -> None:
     """Raise `Refused` if the options cannot work on `ranks` ranks, `per_node` of them on each node.
 
@@ -117,7 +122,7 @@ def _check_flags(options: Options) -> None:
         raise Refused(f"--schedule {options.schedule} is for pipelines: use --strategy pipeline, or leave it out")
     if options.amp == "fp16" and options.strategy not in ("single", "dp", "ddp"):
         raise Refused(f"--amp fp16 scales the loss, which --strategy {options.strategy} does not: use --amp bf16")
-    if options.compile and (piped or options.strategy in ("dp", "tp", "model-parallel", "hybrid")):
+    if options.compile == "yes" and not can_compile(options):
         raise Refused(f"--compile is not offered with --strategy {options.strategy}: leave it out, or use ddp or fsdp")
 
 

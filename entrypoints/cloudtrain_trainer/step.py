@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cloudtrain_trainer import finite, hardware, starting_weights, state, trees
+from cloudtrain_trainer import finite, hardware, rules, starting_weights, state, trees
 from cloudtrain_trainer.finite import FiniteWatch
 from cloudtrain_trainer.metrics import LossMean
 from cloudtrain_trainer.options import Options
@@ -53,8 +53,10 @@ class Step:
             self._image_format = {"memory_format": torch.channels_last}
             if not strategy.shards_parameters:  # cuDNN follows the inputs' format as well
                 model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if options.compile:
-            hardware.check_compile(self.device)
+        possible = rules.can_compile(options) and task.compiles
+        self.compiles = hardware.resolve_compile(options.compile, self.device, possible)
+        if task.channels_last and self.device.type == "cuda":  # all images have one size
+            torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
         self.model, self.wrapped = strategy.wrap(model, self)
         del model  # in a pipeline only this rank's stage is kept
         trained: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]

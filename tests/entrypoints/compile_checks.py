@@ -77,6 +77,18 @@ def graphs() -> None:
             assert relative_difference(found, expected) < TOLERANCE
             ranks.log(f"{name} compiled under fsdp: graphs of {by_layer} operations")
             assert len(by_layer) == kinds_of_layers + 1, f"{name} under fsdp: graphs of {by_layer} operations"
+            by_layer, found = compiled(name, [*argv, "--strategy", "tp"], ranks, lambda _: None)
+            ranks.log(f"{name} compiled under tp: graphs of {by_layer} operations")
+            assert relative_difference(found, expected) < TOLERANCE
+
+
+def hybrid_graphs() -> None:
+    """data x tensor on four ranks: graphs inside of two kinds of sharding."""
+    with shared_process_group() as ranks:
+        argv = [*task_flags("gpt"), "--strategy", "hybrid", "--tensor", "2"]
+        by_layer, found = compiled("gpt", argv, ranks, lambda _: None)
+        assert len(by_layer) >= 1
+        assert relative_difference(found, curve_of_one_process("gpt", ranks).losses) < TOLERANCE
 
 
 def check_graphs_under_ddp(ranks: Ranks) -> None:

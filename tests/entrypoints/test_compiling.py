@@ -1,11 +1,17 @@
-"""`--compile`: the number of graphs of a training, and the same losses as without."""
+"""`--compile`: the number of graphs of a training, the same losses as without, and a resume to the same bits."""
 
 from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from cloudtrain_trainer import hardware
+from cloudtrain_trainer import hardware, state
+from cloudtrain_trainer.loop import Loop
+from cloudtrain_trainer.metrics import evaluate
 from tests.entrypoints.compile_checks import GraphCounter
 from tests.entrypoints.groups import StartGroup
 from tests.entrypoints.loss_curves import (
@@ -31,7 +37,53 @@ def test_model_and_loss_are_one_graph(name: str, monkeypatch: pytest.MonkeyPatch
     assert relative_difference(found.losses, expected.losses) < TOLERANCE
 
 
-def test_ddp_compiles_a_graph_per_bucket_and_fsdp_one_per_kind_of_layer(group: StartGroup) -> None:
-    ranks = group(2, program="tests.entrypoints.compile_checks:graphs")
-    assert ranks.wait() == [0, 0], ranks.output()
-    assert [log.read_text().count("all checks passed on rank") for log in ranks.logs] == [1, 1]
+def test_nothing_is_compiled_again_after_the_third_step(make_loop: Callable[..., Loop], monkeypatch: Any) -> None:
+    """Micro-batches of two sizes, and an evaluation between the steps."""
+    torch._dynamo.reset()
+    counter = GraphCounter()
+    monkeypatch.setattr(hardware, "COMPILE_BACKEND", counter)
+    loop = make_loop("--compile", "--batch-size", "33", "--accumulate", "2")
+    batches, graphs = loop.batches.load(0, 0), []
+    for step in range(6):
+        loop.step.wrapped.train()
+        loop.step.train_step(batches, step, 10)
+        graphs.append(len(counter.graphs))
+        assert evaluate(loop.step, 64, 0, lambda: False)
+    assert graphs[0] >= 1
+    assert graphs[2:] == [graphs[2]] * 4
+
+
+def test_a_compiled_training_resumes_bit_identically(make_loop: Callable[..., Loop], monkeypatch: Any) -> None:
+    """With dropout, whose random numbers a compiled graph draws, too."""
+    monkeypatch.setattr(hardware, "COMPILE_BACKEND", GraphCounter(differentiate=True))
+    flags = ["--compile", "--epochs", "1", "--batch-size", "256"]
+
+    def begin_again() -> Loop:
+        torch._dynamo.reset()
+        loop = make_loop(*flags)
+        loop.resume()
+        return loop
+
+    first = begin_again()
+    first.steps = 2
+    assert first.run() == "succeeded"
+    resumed = begin_again()
+    assert resumed.position.step == 2
+    resumed.run()
+    shutil.rmtree(resumed.checkpointer.checkpoints.folder)
+    whole = begin_again()
+    assert whole.position.step == 0
+    whole.run()
+    assert whole.position.step == resumed.position.step == 5
+    fingerprints = {state.fingerprint(loop.step.model.state_dict()) for loop in (whole, resumed)}
+    assert len(fingerprints) == 1
+    assert state.fingerprint(first.step.model.state_dict()) not in fingerprints
+
+
+@pytest.mark.parametrize(("count", "program"), [(2, "graphs"), (4, "hybrid_graphs")])
+def test_ddp_compiles_a_graph_per_bucket_and_sharding_strategies_layer_by_layer(
+    group: StartGroup, count: int, program: str
+) -> None:
+    ranks = group(count, program=f"tests.entrypoints.compile_checks:{program}")
+    assert ranks.wait() == [0] * count, ranks.output()
+    assert [log.read_text().count("all checks passed on rank") for log in ranks.logs] == [1] * count

@@ -39,6 +39,36 @@ def test_compile_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) 
             hardware.check_compiler(device)
 
 
+@pytest.mark.parametrize(
+    ("device", "capability", "triton", "compiler", "possible", "expected"),
+    [
+        (GPU, (8, 0), True, True, True, True),
+        (GPU, (6, 1), True, True, True, False),
+        (GPU, (8, 0), False, True, True, False),
+        (GPU, (8, 0), True, False, True, False),
+        (GPU, (8, 0), True, True, False, False),
+        (CPU, (0, 0), True, True, True, False),
+    ],
+    ids=["gpu", "old gpu", "no triton", "no compiler", "other strategy", "cpu"],
+)
+def test_compile_auto_is_for_gpus_with_all_that_it_needs(
+    device: torch.device,
+    capability: tuple[int, int],
+    triton: bool,
+    compiler: bool,
+    possible: bool,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(hardware, "find_spec", lambda _: object() if triton else None)
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/cc" if compiler else None)
+    with torch._dynamo.config.patch(suppress_errors=False):
+        assert hardware.resolve_compile("auto", device, possible) is expected
+        assert torch._dynamo.config.suppress_errors is expected, "what cannot be compiled runs as it is"
+    assert hardware.resolve_compile("no", device, possible) is False
+
+
 def test_peak_flops_are_looked_up_by_gpu_name() -> None:
     assert hardware.peak_flops("NVIDIA H100 PCIe", "bf16") == 756.5e12
     assert hardware.peak_flops("NVIDIA H100 80GB HBM3", "bf16") == 989.5e12

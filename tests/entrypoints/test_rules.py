@@ -56,7 +56,7 @@ def parse_on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: i
         (2, "--tensor 2", "--tensor is for --strategy hybrid, not ddp: leave it out"),
         (2, "--strategy fsdp --microbatches 4", "--microbatches is for --strategy pipeline or hybrid, not fsdp"),
         (2, "--strategy fsdp --amp fp16", "use --amp bf16"),
-        (2, "--strategy tp --compile", "--compile is not offered with --strategy tp"),
+        (2, "--strategy pipeline --compile", "--compile is not offered with --strategy pipeline"),
         (1, "--size tiny", "--size is an option of --task resnet50 or gpt, not of this one"),
         (1, "--task gpt --size huge", "argument --size: expected tiny or small"),
     ],

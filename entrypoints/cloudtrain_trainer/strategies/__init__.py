@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cloudtrain_trainer import hardware
+from cloudtrain_trainer.models import partition
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.trees import sample_count
@@ -31,6 +32,8 @@ class Strategy:
     """Whether ranks communicate inside the forward pass, so that one of them cannot run it alone."""
     oom_hint = "use --strategy fsdp, which shares the model out over the ranks, or larger machines"
     """What to do if not even the smallest micro-batch fits into memory."""
+    compiles_whole = True
+    """Whether `--compile` compiles the whole model with its loss, and not only its layers one by one."""
     shards_parameters = False
     """Whether parameters are sharded along their first dimension."""
 
@@ -69,7 +72,7 @@ class Strategy:
     def with_loss(self, model: nn.Module, step: Step) -> nn.Module:
         """A module (inputs, targets) -> mean loss of shape (); with `--compile` it is compiled in place."""
         module = ModelWithLoss(model, step.task)
-        if self.options.compile:
+        if step.compiles and self.compiles_whole:
             hardware.compile_whole(module)
         return module
 
@@ -140,6 +143,11 @@ class ModelWithLoss(nn.Module):
     def forward(self, inputs: Any, targets: Any) -> Tensor:
         """The mean loss over the samples, shape (). `inputs`, `targets`: (batch, ...)."""
         return self._loss(self._call(self.model, inputs, True), targets)
+
+
+def layers_of(model: nn.Module, step: Step) -> Sequence[nn.Module]:
+    """The modules that are sharded or compiled one by one: the task's layers, or else the blocks that repeat."""
+    return step.task.layers(model) if step.task.layers else partition.repeated_blocks(model)
 
 
 class AutocastModule(nn.Module):

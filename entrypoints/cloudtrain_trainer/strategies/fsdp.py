@@ -24,10 +24,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cloudtrain_trainer import hardware
-from cloudtrain_trainer.models import partition
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import Strategy
+from cloudtrain_trainer.strategies import Strategy, layers_of
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.step import Step
@@ -54,8 +53,8 @@ class FullyShardedData(Strategy):
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         """Shard layer by layer, so that a model that fits on no device is moved there in shards."""
         policy = _policy(model, step.amp)
-        layers = step.task.layers(model) if step.task.layers else partition.repeated_blocks(model)
-        if self.options.compile:
+        layers = layers_of(model, step)
+        if step.compiles:
             hardware.compile_each(layers)
         for layer in layers:
             fully_shard(layer, mesh=self.mesh, mp_policy=policy)

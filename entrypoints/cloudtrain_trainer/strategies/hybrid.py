@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 class DataByTensor(FullyShardedData):
     """FSDP2 over groups of ranks that split each matrix (tensor parallelism)."""
 
+    compiles_whole = False  # torch cannot compile an embedding that is split over ranks
+
     def __init__(self, ranks: Ranks, options: Options, tensor: int) -> None:
         super().__init__(ranks, options)
         self.tensor = tensor

@@ -19,9 +19,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import parallelize_module
 
+from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import Strategy
+from cloudtrain_trainer.strategies import Strategy, layers_of
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.step import Step
@@ -31,6 +32,7 @@ class TensorParallel(Strategy):
     """Tensor parallelism over all ranks."""
 
     communicates_in_forward = True
+    compiles_whole = False
 
     def __init__(self, ranks: Ranks, options: Options) -> None:
         super().__init__(ranks, options)
@@ -43,9 +45,11 @@ class TensorParallel(Strategy):
         self.mesh = init_device_mesh(self.ranks.device.type, (self.ranks.size,), mesh_dim_names=("tensor",))
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        model, with_loss = super().wrap(model, step)
+        model = model.to(self.ranks.device)
         parallelize(model, step, self.mesh)
-        return model, with_loss
+        if step.compiles:
+            hardware.compile_each(layers_of(model, step))
+        return model, self.with_loss(model, step)
 
     def finish_gradients(self, model: nn.Module) -> None:
         """Sum the gradients of replicated parameters, the factors of norms, over the ranks: all in one message.

@@ -94,5 +94,6 @@ def build(seed: int, data: str = "mnist") -> Task:
         weight_decay=1e-2,
         unit="images",
         call=call,
+        compiles=False,
         statistics=statistics,
     )
