@@ -57,7 +57,7 @@ limits: {max_runtime: 1 h}
 
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    made = CommandLine(tmp_path_factory.mktemp("rehearsal") / "a folder with spaces")
+    made = CommandLine(tmp_path_factory.mktemp("rehearsal") / "a folder with spaces", modules=("warm_jobs",))
     (made.folder / "data").mkdir()
     (made.folder / "data" / "x.txt").write_text("input data")
     (made.folder / "data" / "t.csv").write_text("a,b")

@@ -55,7 +55,7 @@ secrets: {TOKEN: {aws: "secretsmanager:token", local: "env:MY_TOKEN"}}
 
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    made = CommandLine(tmp_path_factory.mktemp("rehearsal") / "a folder with spaces")
+    made = CommandLine(tmp_path_factory.mktemp("rehearsal") / "a folder with spaces", modules=("warm_jobs",))
     (made.folder / "data").mkdir()
     (made.folder / "data" / "x.txt").write_text("input data")
     (made.folder / "data" / "t.csv").write_text("a,b")

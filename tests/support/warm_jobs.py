@@ -10,8 +10,11 @@ from __future__ import annotations
 import atexit
 import ctypes
 import inspect
+import io
 import os
 import runpy
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +25,7 @@ import types
 import weakref
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,10 +33,15 @@ MODULES = ("torch._dynamo", "torch.distributed.run", "torch.distributed.elastic.
 """What agents, and ranks of the shared trainer, import and what takes long."""
 READ_AT_START = ("PYTHON", "COVERAGE_", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "TORCH", "PYTORCH_", "MKL_")
 """Prefixes of variables that an interpreter or torch reads when it starts: with others, a new process it is."""
-HEEDED = ("PYTHONPATH", "OMP_NUM_THREADS", "TORCHELASTIC_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+HEEDED = ("PYTHONPATH", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "TORCHELASTIC_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 """Those of them that a fork heeds, or that are read later."""
-AGENT, LAUNCHER, CLIENT = "/cloudtrain_launcher/agent.py", "/.cloudtrain", "from cloudtrain.providers."
+AGENT, LAUNCHER, CLIENT = "/cloudtrain_launcher/agent.py", ".cloudtrain", "from cloudtrain.providers."
+NAMESPACE = "/emulation/namespace.py"
+"""Becomes a rehearsal's container, and then what starts there: it executes another program twice."""
+SHELL, EXECUTES = "/bin/sh", " && exec python3 "
+"""What a rehearsal as Azure ML starts, and how its command goes on after the variables that it exports."""
 
+_execvpe, _execv = os.execvpe, os.execv
 _fork_exec: Any = getattr(subprocess, "_fork_exec")  # noqa: B009  (private: what Popen calls to start a process)
 _paths = [path for path in sys.path[1:] if path not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 
@@ -40,7 +49,7 @@ _paths = [path for path in sys.path[1:] if path not in os.environ.get("PYTHONPAT
 def fork_or_exec(argv: Sequence[str], *options: Any) -> int:
     """Start a process of a local run as a fork of this one, and any other as `subprocess` does; its process id."""
     variables = _variables(options[4])
-    if not _is_of_a_run(list(map(os.fsdecode, argv))) or _read_at_start(variables) != _at_start:
+    if not _is_of_a_run(list(map(os.fsdecode, argv)), variables) or _read_at_start(variables) != _at_start:
         pid: int = _fork_exec(argv, *options)
         return pid
     sys.stdout.flush()
@@ -51,11 +60,20 @@ def fork_or_exec(argv: Sequence[str], *options: Any) -> int:
     return pid
 
 
-def _is_of_a_run(argv: Sequence[str]) -> bool:
-    if argv[0] != sys.executable:
+def _is_of_a_run(argv: Sequence[str], variables: Mapping[str, str]) -> bool:
+    if argv[0] == SHELL:
+        return EXECUTES in argv[-1] and LAUNCHER in argv[-1]
+    found = shutil.which(argv[0], path=variables.get("PATH")) or ""
+    if Path(found).parent != Path(sys.executable).parent:
         return False
-    program = argv[2] if len(argv) > 2 else ""
-    return (argv[1] == "-c" and CLIENT in program) or (argv[1] == "-u" and program.endswith((AGENT, LAUNCHER)))
+    match list(argv[1:]):
+        case ["-c", text, *_] | ["-u", "-c", text, *_]:
+            return CLIENT in text or LAUNCHER in text
+        case ["-u", path, *_]:
+            return path.endswith((AGENT, LAUNCHER))
+        case ["-I", "-S", path, root, *_]:
+            return path.endswith(NAMESPACE) and root != "--probe"
+    return False
 
 
 def _variables(entries: Sequence[bytes] | None) -> dict[str, str]:
@@ -106,7 +124,10 @@ def _forget_the_parent(variables: Mapping[str, str]) -> None:
     atexit._clear()
     getattr(weakref.finalize, "_registry").clear()  # noqa: B009  (else a parent's scratch folder ends with its child)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(io.FileIO(number, "w", closefd=False), "utf-8", errors, write_through=True)
+        for number, errors in ((1, "strict"), (2, "backslashreplace"))
+    )
     os.environ.clear()
     os.environ.update(variables)
     tempfile.tempdir = None
@@ -118,21 +139,32 @@ def _forget_the_parent(variables: Mapping[str, str]) -> None:
 
 def _run(argv: Sequence[str], variables: Mapping[str, str]) -> int:
     """Run the program to its end; its exit code."""
-    option, program = argv[1:3]
+    if argv[0] == SHELL:
+        exports, _, words = argv[-1].partition(EXECUTES)
+        shown = subprocess.run([SHELL, "-c", f"{exports} && env -0"], stdout=subprocess.PIPE, check=True).stdout
+        entries = (entry.partition(b"=") for entry in shown.split(b"\0") if entry)
+        execute("python3", ["python3", *shlex.split(words)], {name: value for name, _, value in entries})
+    flags = list(takewhile(lambda word: word.startswith("-"), argv[1:]))
+    program, *arguments = argv[1 + len(flags) :]
     sys.orig_argv = list(argv)
     search = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if option == "-u":
+    if "-I" in flags or "-c" in flags:
+        setattr(os, "execvpe", execute)  # noqa: B010
+        setattr(os, "execv", lambda file, words: execute(file, words, os.environb))  # noqa: B010
+    else:
+        setattr(os, "execvpe", _execvpe)  # noqa: B010
+        setattr(os, "execv", _execv)  # noqa: B010
         for name in [name for name in sys.modules if name.partition(".")[0].startswith("cloudtrain")]:
             del sys.modules[name]  # those of the job are in its own folder
     if program.endswith(AGENT):
         setattr(subprocess, "_fork_exec", _fork_exec)  # noqa: B010  (ranks, and what they start, are new processes)
     try:
-        if option == "-c":
-            sys.path[:], sys.argv = ["", *search, *_paths], ["-c", *argv[3:]]
+        if "-c" in flags:
+            sys.path[:], sys.argv = ["", *search, *_paths], ["-c", *arguments]
             main = sys.modules["__main__"] = types.ModuleType("__main__")
             exec(program, main.__dict__)  # noqa: S102
         else:
-            sys.path[:], sys.argv = [*search, *_paths], list(argv[2:])
+            sys.path[:], sys.argv = [*search, *_paths], [program, *arguments]
             if program.endswith(AGENT):
                 sys.path.insert(0, str(Path(program).parent))
             runpy.run_path(program, run_name="__main__")
@@ -142,6 +174,22 @@ def _run(argv: Sequence[str], variables: Mapping[str, str]) -> int:
     getattr(threading, "_shutdown")()  # noqa: B009  (waits for threads, as the end of an interpreter does)
     atexit._run_exitfuncs()
     return code
+
+
+def execute(file: str, argv: Sequence[str], env: Mapping[bytes, bytes]) -> NoReturn:
+    """What `os.execvpe` does, without a new interpreter where that would run a program of a local run."""
+    variables = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+    if not _is_of_a_run([file, *argv[1:]], variables):
+        _execvpe(file, list(argv), env)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+        signal.signal(number, signal.SIG_IGN)
+    os.environ.clear()
+    os.environ.update(variables)
+    show_in_proc(argv, variables)
+    code = _run(argv, variables)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def show_in_proc(argv: Sequence[str], variables: Mapping[str, str]) -> None:
