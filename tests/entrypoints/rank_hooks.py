@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MICRO_BATCH_MB = 220
-"""At least what 128 sequences of the tiny gpt need on a rank, forward and backward; 32 need a quarter."""
+MICRO_BATCH_MB = 110
+"""At least what 64 sequences of the tiny gpt need on a rank, forward and backward; 16 need a quarter."""
 
 
 KILL = "KILL"

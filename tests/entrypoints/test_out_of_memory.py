@@ -89,7 +89,7 @@ def test_probing_runs_the_batch_through_all_stages(
     assert passed == [32]
 
 
-FLAGS = "--task gpt --epochs 9 --eval-every 9 --max-steps 4 --batch-size 256 --checkpoint-every-steps 2 --warm-up 0"
+FLAGS = "--task gpt --epochs 9 --eval-every 9 --max-steps 4 --batch-size 128 --checkpoint-every-steps 2 --warm-up 0"
 
 
 HOOKS = "tests.entrypoints.rank_hooks"
@@ -119,8 +119,8 @@ def test_probing_finds_a_micro_batch_that_fits_on_all_ranks(
     ranks = group(2, f"{FLAGS} --probe-memory yes", before=hook, CLOUDTRAIN_INPUT_TEXT=text)
     ranks.succeed()
     (event,) = ranks.events("memory")
-    assert event["refused"][0] == 128
-    assert event["micro_batch"] * event["parts"] == 128
+    assert event["refused"][0] == 64
+    assert event["micro_batch"] * event["parts"] == 64
     check_metrics(ranks, expected)
 
 
@@ -132,10 +132,10 @@ def test_after_running_out_in_training_the_next_start_halves_the_micro_batch(
     assert ranks.wait()[1] == 12, ranks.output()
     (error,) = ranks.events("error", rank=1)
     assert error["exception"] == "OutOfMemory"
-    assert "The next start uses micro-batches of 64 samples per rank, and the same batch" in error["message"]
+    assert "The next start uses micro-batches of 32 samples per rank, and the same batch" in error["message"]
     again = group(2, FLAGS, before=hook, CLOUDTRAIN_INPUT_TEXT=text)
     again.succeed()
     assert [event["step"] for event in again.events("resumed")] == [2], again.output()
-    line = "an earlier start ran out of memory: micro-batches of 64 samples per rank, 2 per step; the batch stays 256"
+    line = "an earlier start ran out of memory: micro-batches of 32 samples per rank, 2 per step; the batch stays 128"
     assert line in again.output()
     check_metrics(again, expected)
