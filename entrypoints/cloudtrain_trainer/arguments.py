@@ -76,7 +76,10 @@ def refuse(reason: Refused) -> NoReturn:
     Only rank 0 prints it, since all ranks refuse the same; but each rank prints what it found in its own data.
     """
     prints = is_first_rank() or isinstance(reason, RefusedData)
-    exit_with_error(2, "Refused", f"refused: {reason}", str(reason), prints=prints)
+    text = str(reason)
+    if text.startswith("Caught "):  # in a loader process, whose traceback torch puts before the message
+        text = text.rpartition(f"{RefusedData.__qualname__}: ")[2].strip()
+    exit_with_error(2, "Refused", f"refused: {text}", text, prints=prints)
 
 
 def exit_with_error(code: int, exception: str, message: str, printed: str = "", *, prints: bool = True) -> NoReturn:

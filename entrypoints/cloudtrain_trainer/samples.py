@@ -19,14 +19,21 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from cloudtrain_trainer.factories import describe, place
-from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.rules import Refused, RefusedData
 from cloudtrain_trainer.tasks import Draw
 from cloudtrain_trainer.trees import tensors
 
 
 def stack(samples: list[Any]) -> Any:
-    """A batch of samples: torch's default collate, where the lists of numbers in dicts are tensors, too."""
-    return default_collate([_with_tensors(sample) for sample in samples])
+    """A batch of samples: torch's default collate, where lists of numbers are tensors, too."""
+    try:
+        return default_collate([_with_tensors(sample) for sample in samples])
+    except (RuntimeError, TypeError, KeyError) as error:
+        about, why = ", ".join(dict.fromkeys(describe(sample) for sample in samples[:3])), str(error).splitlines()[0]
+        raise RefusedData(
+            f"{len(samples)} samples ({about}) cannot be stacked: {why}. Make them alike, for example pad them, or "
+            "give a collate that makes a batch of a list of samples"
+        ) from None
 
 
 class Samples:
@@ -155,10 +162,8 @@ def _check_sample(
         return
     try:
         batch = stack([sample])
-    except (TypeError, RuntimeError) as error:
-        raise Refused(
-            f"{about}, which cannot be stacked ({str(error).splitlines()[0][:120]}): give a collate"
-        ) from None
+    except RefusedData:
+        raise Refused(f"{about}, which cannot be stacked into a tensor: give a collate") from None
     if next(tensors(batch), None) is None:
         raise Refused(f"{about}, without a tensor, array or number: return an (input, target) pair or a dict")
     is_pair = split_pair(batch, whole)[1] is not None
@@ -172,9 +177,19 @@ def _check_sample(
 
 
 def _with_tensors(sample: Any) -> Any:
-    if not isinstance(sample, dict):
-        return sample
-    return {name: torch.tensor(value) if _is_numbers(value) else value for name, value in sample.items()}
+    """The sample with tensors in place of the lists of numbers in it, which torch's collate would turn around."""
+    if isinstance(sample, dict):
+        return {name: _part(value) for name, value in sample.items()}
+    return tuple(_part(value) for value in sample) if type(sample) in (tuple, list) else sample
+
+
+def _part(value: Any) -> Any:
+    if _is_numbers(value):
+        try:
+            return torch.tensor(value)
+        except ValueError:  # lists of different lengths
+            return value
+    return _with_tensors(value) if isinstance(value, dict) else value
 
 
 def _is_numbers(value: Any) -> bool:

@@ -66,12 +66,13 @@ def first_loss(task: Task) -> float:
         Task(model=Named, train=DICTS, loss=lambda outputs, batch: F.cross_entropy(outputs["logits"], batch["labels"])),
         Task(model=WithLoss, train=DICTS),
         Task(model=Named, train=[({"measures": inputs}, label) for inputs, label in PAIRS]),
+        Task(model=net, train=[(inputs.tolist(), label) for inputs, label in PAIRS]),
         Task(model=Named, train=[((inputs,), label) for inputs, label in PAIRS]),
         Task(model=net, train=PAIRS, step=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])),
         Task(model=net, train=PAIRS, step=lambda model, batch: {"loss": F.cross_entropy(model(batch[0]), batch[1])}),
         Task(model=net, train=DICTS, collate=lambda batch: (INPUTS[: len(batch)], CLASSES[: len(batch)])),
     ],
-    ids=["pairs", "own loss", "dicts", "dicts, own loss", "model's loss", "dict inputs", "tuple inputs", "step",
+    ids=["pairs", "own loss", "dicts", "dicts, own loss", "model's loss", "dict inputs", "lists", "tuple", "step",
          "step with dict", "collate"],
 )  # fmt: skip
 def test_a_batch_of_any_form_has_the_same_loss(task: Task) -> None:

@@ -253,7 +253,7 @@ def test_creating_samples_does_not_change_the_random_generators_of_training() ->
         (torch.ones(2, 3), "train is a Tensor: return torch.utils.data.TensorDataset"),
         (7, "train is an int: return a data set with __getitem__ and __len__, or an iterable"),
         (ConstantData("text"), "test_user_tasks.py:.* is a str, without a tensor, array or number"),
-        (ConstantData((object(), 1)), "a tuple of object, int, which cannot be stacked .*: give a collate"),
+        (ConstantData((object(), 1)), "a tuple of object, int, which cannot be stacked into a tensor: give a collate"),
         (ConstantData((1, 2, 3)), "a tuple of int, int, int: return an .input, target. pair"),
     ],
     ids=["no-length", "empty", "tensor", "number", "text", "no-tensor", "triple"],
@@ -368,3 +368,16 @@ def test_the_program_of_the_guide_learns(tmp_path: Path, group: StartGroup) -> N
         ranks.succeed()
         values = ranks.events("metrics")[-1]["values"]
         assert values.get("val_accuracy", values.get("val_recall")) >= 0.9
+
+
+def test_samples_of_different_lengths_are_told_without_a_traceback(tmp_path: Path, group: StartGroup) -> None:
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\n"
+        "def model(): return nn.Linear(4, 2)\n"
+        "def data(): return [([0.0] * (4 + (number == 50)), 1) for number in range(60)]\n"
+    )
+    for flags in ("--workers=0", "--workers=1"):
+        ranks = group(1, f"--model=own:model --data=own:data {flags}")
+        assert ranks.wait() == [2]
+        assert "samples (a tuple of list, int) cannot be stacked: " in ranks.output()
+        assert "Traceback" not in ranks.output()
