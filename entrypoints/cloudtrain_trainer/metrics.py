@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from cloudtrain_trainer.tasks import Task
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.step import Step
+
+_T = TypeVar("_T")
 
 
 REPORT_SECONDS = 0.5, 10.0
@@ -119,23 +122,31 @@ def evaluate(step: Step, batch_size: int, workers: int, stop_requested: Callable
     strategy.average_statistics(step.task.statistics(step.model))
     step.wrapped.eval()
     loss, sums = LossMean(step.device), dict[str, Tensor]()
-    for (inputs, targets), count in _evaluation_batches(step, batch_size, workers):
+    for chunk in _chunks(_evaluation_batches(step, batch_size, workers), strategy.n_microbatches):
         wait = ranks.all_reduce_max(stop_requested())
-        inputs, targets = step.to_device(inputs, targets)
-        outputs = strategy.outputs(step, inputs)
-        if outputs is not None and strategy.reports_metrics:
+        batches = [(*step.to_device(inputs, targets), count) for (inputs, targets), count in chunk]
+        found = strategy.outputs_of_batches(step, [inputs for inputs, _, _ in batches])
+        for outputs, (_, targets, count) in zip(found, batches, strict=True):
+            if outputs is None or not strategy.reports_metrics:
+                continue
             for name, value in _measures(step.task, outputs, targets).items():
                 value = value.double() if count else torch.zeros((), dtype=torch.float64, device=value.device)
                 sums[name] = sums[name] + value if name in sums else value
-        if count and outputs is not None and strategy.reports_metrics:
-            with step.precision():
-                loss.add(step.task.loss(outputs, targets), count)
+            if count:
+                with step.precision():
+                    loss.add(step.task.loss(outputs, targets), count)
         if wait()[0]:
             return None
     names = sorted(set().union(*ranks.all_gather(sorted(sums))))
     total, samples, *values = ranks.all_reduce_sum(*loss.state(), *(float(sums.get(name, 0.0)) for name in names))
-    found = {f"val_{name}": value / samples for name, value in zip(names, values, strict=True)}
-    return {"val_loss": total / samples, **found}
+    means = {f"val_{name}": value / samples for name, value in zip(names, values, strict=True)}
+    return {"val_loss": total / samples, **means}
+
+
+def _chunks(items: Iterator[_T], size: int) -> Iterator[list[_T]]:
+    """So many items at a time, the last ones fewer."""
+    while chunk := list(islice(items, size)):
+        yield chunk
 
 
 def _evaluation_batches(step: Step, batch_size: int, workers: int) -> Iterator[tuple[tuple[Any, Any], int]]:

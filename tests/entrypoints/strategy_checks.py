@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from cloudtrain_trainer import step
+from cloudtrain_trainer.metrics import evaluate
 from cloudtrain_trainer.ranks import Ranks, exit_on_uncaught_errors
 from cloudtrain_trainer.strategies import full_tensor
 from tests.entrypoints.loss_curves import (
@@ -125,6 +126,23 @@ def check_batch_norm_in_pipeline(ranks: Ranks, schedule: str) -> None:
     for name, value in buffers.items():
         assert torch.allclose(value, expected[name], rtol=1e-4, atol=1e-6), f"{name}: {value}, not {expected[name]}"
     torch.testing.assert_close(found.losses, losses, rtol=1e-4, atol=1e-6)
+
+
+def check_stages_work_at_once(ranks: Ranks) -> None:
+    """In an evaluation the first stage computes its second batch while the last one is at its first."""
+    loop = begin(small_task("digits"), ["--strategy", "pipeline"], ranks)
+    store, begun = dist.distributed_c10d._get_default_store(), []
+
+    def first_stage(*_: Any) -> None:
+        begun.append(1)
+        store.set(f"stage 0 begins batch {len(begun)}", "")
+
+    def last_stage(*_: Any) -> None:
+        store.wait(["stage 0 begins batch 2"])
+
+    part = next(iter(loop.step.model.children()))
+    part.register_forward_pre_hook(first_stage if ranks.rank == 0 else last_stage)
+    assert evaluate(loop.step, 16, 0, lambda: False) is not None
 
 
 def check_fused_optimizer(ranks: Ranks) -> None:
@@ -247,5 +265,11 @@ def details() -> None:
     with shared_process_group() as ranks:
         for schedule in ("gpipe", "1f1b"):
             check_batch_norm_in_pipeline(ranks, schedule)
-        for check in (check_fused_optimizer, check_skipped_steps, check_repeated_blocks, check_bf16_under_fsdp):
+        for check in (
+            check_stages_work_at_once,
+            check_fused_optimizer,
+            check_skipped_steps,
+            check_repeated_blocks,
+            check_bf16_under_fsdp,
+        ):
             check(ranks)

@@ -6,7 +6,7 @@ rules.py says what it works with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -93,6 +93,11 @@ class Strategy:
         """The model's outputs (batch, ...) for evaluation; None on a rank that does not compute them."""
         with step.precision():
             return step.task.call(step.model, inputs, False)
+
+    def outputs_of_batches(self, step: Step, batches: Sequence[Any]) -> Iterator[Any]:
+        """`outputs` of `n_microbatches` batches or fewer, in their order. Called by all ranks; all are consumed."""
+        for inputs in batches:
+            yield self.outputs(step, inputs)
 
     def accumulation_context(self, wrapped: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
         """The context of all micro-batches of a step but the last: gradients are accumulated, not all-reduced.

@@ -17,7 +17,7 @@ ICLR 2024 (ZB-H1); torch/distributed/pipelining.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from torch.distributed.pipelining import (
 from torch.nn.parallel import DistributedDataParallel
 
 from cloudtrain_trainer import rules, state
+from cloudtrain_trainer.forward_pipeline import ForwardPipeline
 from cloudtrain_trainer.models.partition import joined
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
@@ -64,8 +65,6 @@ class Pipeline(Strategy):
         self.reports_metrics = self.stage == stages - 1
         self.shard_group_size = stages
         self.pieces = rules.STAGES_PER_RANK.get(options.schedule, 1)
-        self._parts: list[nn.Module] = []
-        """This rank's stages, the first one first."""
         self._is_warm = False
         self.n_microbatches = rules.microbatches_per_step(options.microbatches, options.accumulate, stages)
 
@@ -79,8 +78,9 @@ class Pipeline(Strategy):
         count = self.stages * self.pieces
         numbers = range(self.stage, count, self.stages)
         whole = step.task.stages(model, count)
-        self._parts = [whole[number].to(self.ranks.device) for number in numbers]
-        modules = [self._replicated(AutocastModule(part, step)) for part in self._parts]
+        parts = [whole[number].to(self.ranks.device) for number in numbers]
+        self._forward = ForwardPipeline(parts, self.ranks.rank, self.stage, self.stages, self.ranks.device)
+        modules = [self._replicated(AutocastModule(part, step)) for part in parts]
         group = self.mesh.get_group("pipeline")
         stages = [
             PipelineStage(module, number, count, self.ranks.device, group=group)
@@ -95,8 +95,8 @@ class Pipeline(Strategy):
         # The weights of the micro-batches add up to one, so torch must not scale the gradients.
         self.schedule = _schedule(self.options.schedule, stages, self.n_microbatches, loss)
         if len(modules) == 1:
-            return self._parts[0], modules[0]
-        return joined(self._parts), nn.ModuleList(modules)
+            return parts[0], modules[0]
+        return joined(parts), nn.ModuleList(modules)
 
     def _replicated(self, part: nn.Module) -> nn.Module:
         """A part whose gradients are averaged over all pipelines, if the schedule can call it so."""
@@ -149,19 +149,8 @@ class Pipeline(Strategy):
             self.schedule.step(*((inputs,) if self.stage == 0 else ()))
         return losses
 
-    def outputs(self, step: Step, inputs: Tensor) -> Tensor | None:
-        """A batch of any size through all stages, without micro-batches: (batch, ...) on the last one, else None."""
-        first = self.ranks.rank - self.stage
-        before, after = (first + (self.stage + hop) % self.stages for hop in (-1, 1))
-        for number, part in enumerate(self._parts):
-            if number or self.stage:
-                inputs = _receive(before, self.ranks.device)
-            with step.precision():
-                outputs: Tensor = part(inputs)
-            if self.reports_metrics and number == self.pieces - 1:
-                return outputs
-            _send(outputs, after, self.ranks.device)
-        return None
+    def outputs_of_batches(self, step: Step, batches: Sequence[Any]) -> Iterator[Any]:
+        return self._forward.outputs(batches, step.precision)
 
     def sync_buffers(self, model: nn.Module) -> None:
         """All pipelines take the buffers of the first."""
@@ -199,20 +188,6 @@ def _schedule(name: str, stages: list[PipelineStage], n_microbatches: int, loss:
     if name in SCHEDULES:
         return SCHEDULES[name](stages[0], n_microbatches, loss_fn=loss, scale_grads=False)
     return MULTI_SCHEDULES[name](stages, n_microbatches, loss_fn=loss, scale_grads=False)
-
-
-def _send(tensor: Tensor, rank: int, device: torch.device) -> None:
-    dist.send_object_list([(tuple(tensor.shape), tensor.dtype)], rank, device=device)
-    dist.send(tensor.contiguous(), rank)
-
-
-def _receive(rank: int, device: torch.device) -> Tensor:
-    about: list[Any] = [None]
-    dist.recv_object_list(about, rank, device=device)
-    shape, dtype = about[0]
-    tensor = torch.empty(shape, dtype=dtype, device=device)
-    dist.recv(tensor, rank)
-    return tensor
 
 
 def build(ranks: Ranks, options: Options) -> Strategy:
