@@ -187,6 +187,12 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
         help="record these steps, such as 10:15, with torch.profiler: a trace per rank in the output, profile/",
     )
     group.add_argument(
+        "--recompute",
+        choices=["none", "blocks", "selective"],
+        default="none",
+        help="save memory: keep no activations of layers (blocks), or those of matrix products only (selective) [none]",
+    )
+    group.add_argument(
         "--workers", type=_non_negative_int, metavar="N", help="data loader processes per rank [task, or by cores]"
     )
     group.add_argument(

@@ -61,6 +61,8 @@ class Options:
     """auto, no, bf16 or fp16."""
     compile: str
     """auto, yes or no."""
+    recompute: str
+    """none, blocks or selective: which activations of layers are computed again in the backward pass."""
     workers: int | None
     """Data loader processes per rank."""
     probe_memory: str

@@ -122,6 +122,8 @@ def _check_flags(options: Options) -> None:
         raise Refused(f"--schedule {options.schedule} is for pipelines: use --strategy pipeline, or leave it out")
     if options.amp == "fp16" and options.strategy not in ("single", "dp", "ddp"):
         raise Refused(f"--amp fp16 scales the loss, which --strategy {options.strategy} does not: use --amp bf16")
+    if options.recompute != "none" and options.strategy == "dp":
+        raise Refused("--recompute is not offered with --strategy dp, which copies layers: use ddp")
     if options.compile == "yes" and not can_compile(options):
         raise Refused(f"--compile is not offered with --strategy {options.strategy}: leave it out, or use ddp or fsdp")
 

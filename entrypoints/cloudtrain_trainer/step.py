@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cloudtrain_trainer import finite, hardware, rules, starting_weights, state, trees
+from cloudtrain_trainer import finite, hardware, rules, starting_weights, state, strategies, trees
 from cloudtrain_trainer.finite import FiniteWatch
 from cloudtrain_trainer.metrics import LossMean
+from cloudtrain_trainer.models.recompute import recompute
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
@@ -57,6 +58,8 @@ class Step:
         self.compiles = hardware.resolve_compile(options.compile, self.device, possible)
         if task.channels_last and self.device.type == "cuda":  # all images have one size
             torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
+        if options.recompute != "none":
+            recompute(strategies.layers_of(model, self), options.recompute)
         self.model, self.wrapped = strategy.wrap(model, self)
         del model  # in a pipeline only this rank's stage is kept
         trained: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]

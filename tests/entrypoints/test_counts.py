@@ -29,6 +29,15 @@ def test_a_further_micro_batch_adds_forward_and_backward_pass_only() -> None:
     assert two.by_name["mm"] == 2 * one.by_name["mm"]
 
 
+def test_recomputing_repeats_forward_passes_but_no_products_if_selective() -> None:
+    kept, blocks, selective = (count_ours(16, "--recompute", how).by_name for how in ("none", "blocks", "selective"))
+    attention = "_scaled_dot_product_flash_attention_for_cpu"
+    assert (kept[attention], blocks[attention], selective[attention]) == (12, 24, 12)
+    assert kept["mm"] == selective["mm"]
+    assert kept["mm"] < blocks["mm"] <= kept["mm"] + 12 * 4, "what the backward pass does not need is left out"
+    assert selective["rms_norm"] == blocks["rms_norm"] > kept["rms_norm"]
+
+
 def test_the_counter_sees_a_wait_a_view_and_memory_that_is_moved() -> None:
     with fake_tensors():
         x = torch.zeros(1000, 1000)

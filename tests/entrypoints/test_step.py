@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,9 @@ from torch import nn
 
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.loop import Loop
 from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.step import Step, lr_factor
 from cloudtrain_trainer.strategies import Strategy
 
@@ -30,6 +33,23 @@ def test_the_learning_rate_increases_then_decays_to_zero() -> None:
 def test_the_schedules_have_these_values(kind: str, warm_up: float, expected: list[float]) -> None:
     found = [lr_factor(step, 4, kind, warm_up) for step in range(len(expected))]
     assert found == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("amp", ["no", "bf16"])
+@pytest.mark.parametrize("how", ["blocks", "selective"])
+def test_recomputed_layers_have_the_same_gradients(how: str, amp: str, make_loop: Callable[..., Loop]) -> None:
+    gradients = []
+    for flag in ("none", how):
+        flags = ["--task", "gpt", "--batch-size", "2", "--amp", amp, "--recompute", flag]
+        loop = make_loop(*flags, task=tasks.build("gpt", 0))
+        loop.step.forward_backward(*next(loop.batches.load(0, 0)))
+        gradients.append([parameter.grad for parameter in loop.step.model.parameters()])
+    assert all(map(torch.equal, *gradients))
+
+
+def test_a_model_with_batch_norm_is_not_recomputed(make_loop: Callable[..., Loop]) -> None:
+    with pytest.raises(Refused, match="twice in the statistics of batch norm"):
+        make_loop("--task", "resnet50", "--recompute", "blocks", task=tasks.build("resnet50", 0, size="tiny"))
 
 
 @pytest.mark.parametrize("limit", [0.01, 1e6])

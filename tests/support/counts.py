@@ -14,7 +14,7 @@ a comparison are counted by the same rules, so that what a rule leaves out is le
   written; broadcast dimensions are read once. Caches are not considered, which is right for tensors larger than them.
 - Matrix products, convolutions and attention are apart: they are limited by arithmetic, `other_bytes` by memory.
 - Autocast is that of the CPU, which treats matrix products like a GPU's. A GPU's also computes cross-entropy in
-  float32: `AsOnGpu` converts its input as a GPU would.
+  float32: its input is converted as on a GPU.
 - A collective is an operation of c10d; it is counted with the bytes of what this rank gathers, or gives to a sum.
 - A wait is an operation whose result the host needs (`_local_scalar_dense`, which `.item()` and `bool()` call). On the
   CPU a copy to the host shows as nothing at all; a step that needs one would call `.item()` or `.tolist()` on it.
@@ -25,16 +25,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -201,22 +201,23 @@ _rms_norm.register_autograd(
 )
 
 
-class AsOnGpu(TorchFunctionMode):
-    """What a GPU does otherwise: RMS norm is one kernel, and autocast computes some functions in float32."""
+_cpu_rms_norm, _cpu_cross_entropy = F.rms_norm, F.cross_entropy
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        autocast = torch.is_autocast_enabled("cpu")
-        if func is F.rms_norm and isinstance(args[0], FakeTensor):
-            x: Tensor = args[0]
-            weight: Tensor = args[2] if len(args) > 2 else kwargs["weight"]
-            if autocast:  # in the list of functions that a GPU's autocast computes in float32
-                x, weight = x.float(), weight.float()
-            if x.dtype == weight.dtype:  # else torch decomposes it on a GPU as well
-                return _rms_norm(x, weight)[0]
-        if func is F.cross_entropy and autocast:
-            args = (args[0].float(), *args[1:])
-        return func(*args, **kwargs)
+
+def _rms_norm_on_gpu(x: Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> Tensor:
+    """One kernel, where x and weight have one dtype; autocast computes it in float32."""
+    if not isinstance(x, FakeTensor):
+        return _cpu_rms_norm(x, shape, weight, eps)
+    whole, factor = (x.float(), weight.float()) if torch.is_autocast_enabled("cpu") else (x, weight)
+    if whole.dtype != factor.dtype:  # torch decomposes it on a GPU as well
+        return _cpu_rms_norm(x, shape, weight, eps)
+    normed: Tensor = _rms_norm(whole, factor)[0]
+    return normed
+
+
+def _cross_entropy_on_gpu(logits: Tensor, *args: Any, **named: Any) -> Tensor:
+    """Autocast computes it in float32."""
+    return _cpu_cross_entropy(logits.float() if torch.is_autocast_enabled("cpu") else logits, *args, **named)
 
 
 @contextmanager
@@ -234,6 +235,6 @@ def fake_tensors() -> Iterator[None]:
 @contextmanager
 def counting() -> Iterator[Counts]:
     """Counts what happens inside, on tensors of the surrounding FakeTensorMode."""
-    with ExitStack() as stack:
-        stack.enter_context(AsOnGpu())
-        yield stack.enter_context(CountingMode()).counts
+    norm, loss = patch.object(F, "rms_norm", _rms_norm_on_gpu), patch.object(F, "cross_entropy", _cross_entropy_on_gpu)
+    with norm, loss, CountingMode() as mode:
+        yield mode.counts
