@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.cloud_life import DIGITS, POLL, SDK, TOKEN, Life
 from tests.fakes.aws.cloud import Cloud
+from tests.fakes.containers import Container
 from tests.support.command_line import CommandLine, CommandResult
 
 pytestmark = [pytest.mark.torchrun]
@@ -17,8 +18,10 @@ pytestmark = [pytest.mark.torchrun]
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Cloud]:
+    Container.forked = True
     with Cloud() as made:
         yield made
+    Container.forked = False
     assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.cloud_life import DIGITS, POLL, SDK, TOKEN, Life
 from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.containers import Container
 from tests.support.command_line import CommandLine, CommandResult
 
 pytestmark = [pytest.mark.torchrun]
@@ -31,8 +32,10 @@ while True:
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[AzureCloud]:
+    Container.forked = True
     with AzureCloud() as made:
         yield made
+    Container.forked = False
     assert not made.account.unexpected_errors, "\n".join(made.account.unexpected_errors)
 
 

@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, ClassVar
 
 from cloudtrain.providers.local.supervisor_status import RUN_DIR_VARIABLE, end_orphans
+from tests.support.forked_command import ForkedCommand, command_server
 
 READ_SECONDS = 5
 """How long to wait for the last output of a container; only an escaped process keeps its pipe open longer."""
@@ -28,6 +29,9 @@ ReadOutput = Callable[[IO[bytes]], None]
 class Container:
     """A container that runs as a process of this machine. OSError when there is no such program."""
 
+    forked: ClassVar[bool] = False
+    """Whether launchers are forks of a process that has imported torch (tests/support/warm_jobs.py)."""
+
     def __init__(
         self, name: str, root: Path, argv: Sequence[str], env: Mapping[str, str], *, cwd: Path, read_output: ReadOutput
     ) -> None:
@@ -36,20 +40,30 @@ class Container:
         self.code: int | None = None
         self._tmp = tempfile.mkdtemp(prefix="loopback-tmp-")  # a container's own /tmp goes with it
         try:
-            self._process = subprocess.Popen(
-                argv,
-                cwd=cwd,
-                env={**ONE_CORE, **env, "TMPDIR": self._tmp, RUN_DIR_VARIABLE: str(root)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+            self._process = self._start(
+                argv, cwd, {**ONE_CORE, **env, "TMPDIR": self._tmp, RUN_DIR_VARIABLE: str(root)}
             )
         except OSError:
             shutil.rmtree(self._tmp)
             raise
         self._reader = threading.Thread(target=self._read, name=f"loopback-{name}", daemon=True)
         self._reader.start()
+
+    def _start(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes] | ForkedCommand:
+        server = command_server("warm_jobs") if self.forked else None
+        if server is not None:
+            forked = server.start((), cwd, env, program=argv)
+            forked.stderr.close()  # its errors are in its output
+            return forked
+        return subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
     def poll(self) -> bool:
         """Whether it is over. With its first process all others of a container end, as in docker."""
@@ -79,8 +93,9 @@ class Container:
     def _read(self) -> None:
         if self._process.stdout is None:
             raise RuntimeError("a container was started without a pipe")
-        with self._process.stdout as output:
-            self._read_output(output)
+        output: Any = self._process.stdout
+        with output:
+            self._read_output(getattr(output, "buffer", output))
 
 
 def processes_below(folder: Path) -> list[str]:

@@ -30,7 +30,7 @@ IMPORTED = (
 
 
 def become_command(request: dict[str, Any], streams: list[int], report: int) -> NoReturn:
-    """Be what `python -m cloudtrain` is in a session of its own. Ends the process."""
+    """Be what `python -m cloudtrain`, or another program, is in a session of its own. Ends the process."""
     try:
         os.setsid()
         for descriptor, stream in enumerate(streams):
@@ -46,6 +46,9 @@ def become_command(request: dict[str, Any], streams: list[int], report: int) -> 
         sys.argv = ["cloudtrain", *request["arguments"]]  # runpy writes the file's name over the first
         os.write(report, f"{os.getpid()}\n".encode())
         os.close(report)
+        if request["program"]:
+            execute: Any = import_module("warm_jobs").execute
+            execute(request["program"][0], request["program"], os.environb)
         runpy.run_module("cloudtrain", run_name="__main__", alter_sys=True)
     except BaseException:  # noqa: BLE001  (shown among the command's errors, whatever it is)
         traceback.print_exc()

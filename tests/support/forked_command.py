@@ -112,10 +112,18 @@ class CommandServer:
         """Whether a command with these variables is the same, forked or not."""
         return _read_at_start(env) == self._at_start
 
-    def start(self, arguments: Sequence[str], folder: Path, env: Mapping[str, str]) -> ForkedCommand:
-        """Start `cloudtrain ARGUMENTS` in a session of its own, without any input."""
-        request = json.dumps({"arguments": arguments, "folder": str(folder), "env": dict(env)}).encode()
+    def start(
+        self, arguments: Sequence[str], folder: Path, env: Mapping[str, str], *, program: Sequence[str] = ()
+    ) -> ForkedCommand:
+        """Start `cloudtrain ARGUMENTS`, or with `warm_jobs` a program, in a session of its own, without any input.
+
+        A program's errors go where its output goes.
+        """
+        asked = {"arguments": arguments, "folder": str(folder), "env": dict(env), "program": program}
+        request = json.dumps(asked).encode()
         (out, out_end), (err, err_end), (report, report_end) = os.pipe(), os.pipe(), os.pipe()
+        if program:
+            os.dup2(out_end, err_end)
         nothing = os.open(os.devnull, os.O_RDONLY)
         theirs = [nothing, out_end, err_end, report_end]
         socket.send_fds(self._connection, [request], theirs)

@@ -33,14 +33,18 @@ MODULES = ("torch._dynamo", "torch.distributed.run", "torch.distributed.elastic.
 """What agents, and ranks of the shared trainer, import and what takes long."""
 READ_AT_START = ("PYTHON", "COVERAGE_", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "TORCH", "PYTORCH_", "MKL_")
 """Prefixes of variables that an interpreter or torch reads when it starts: with others, a new process it is."""
-HEEDED = ("PYTHONPATH", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "TORCHELASTIC_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
-"""Those of them that a fork heeds, or that are read later."""
+HEEDED = (
+    *("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "LANG", "OMP_NUM_THREADS"),
+    *("TORCHELASTIC_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
+)
+"""Those of them that a fork heeds, that are read later, or that change nothing here: without LANG it is UTF-8 too."""
 AGENT, LAUNCHER, CLIENT = "/cloudtrain_launcher/agent.py", ".cloudtrain", "from cloudtrain.providers."
 NAMESPACE = "/emulation/namespace.py"
 """Becomes a rehearsal's container, and then what starts there: it executes another program twice."""
 SHELL, EXECUTES = "/bin/sh", " && exec python3 "
 """What a rehearsal as Azure ML starts, and how its command goes on after the variables that it exports."""
 
+_programs = Path(sys.executable).parent  # here; a launcher that has installed packages changes its own
 _execvpe, _execv = os.execvpe, os.execv
 _fork_exec: Any = getattr(subprocess, "_fork_exec")  # noqa: B009  (private: what Popen calls to start a process)
 _paths = [path for path in sys.path[1:] if path not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
@@ -64,7 +68,7 @@ def _is_of_a_run(argv: Sequence[str], variables: Mapping[str, str]) -> bool:
     if argv[0] == SHELL:
         return EXECUTES in argv[-1] and LAUNCHER in argv[-1]
     found = shutil.which(argv[0], path=variables.get("PATH")) or ""
-    if Path(found).parent != Path(sys.executable).parent:
+    if Path(found).parent != _programs:
         return False
     match list(argv[1:]):
         case ["-c", text, *_] | ["-u", "-c", text, *_]:
