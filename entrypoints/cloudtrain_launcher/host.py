@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -57,3 +58,22 @@ def set_parent_death_signal(parent: int, signum: int = signal.SIGKILL) -> None:
 
 if __name__ == "__main__":
     print(visible_gpus())
+
+
+def free_port() -> int:
+    """A port of this machine that the system assigns to no other process for the next minute.
+
+    A connection through it is closed by the listening side first. The port then is in TIME_WAIT, so it is not chosen
+    for others, while a server that asks for it by number (with SO_REUSEADDR, as torch does) gets it.
+    """
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)
+        address = server.getsockname()
+        with socket.socket() as client:
+            client.connect(address)
+            accepted, _ = server.accept()
+            accepted.close()
+            client.recv(1)
+        return int(address[1])

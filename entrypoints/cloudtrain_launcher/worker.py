@@ -12,7 +12,6 @@ import linecache
 import os
 import re
 import runpy
-import socket
 import sys
 import threading
 import types
@@ -30,7 +29,7 @@ from cloudtrain_launcher.contract import JOB_FILE, PAYLOAD_DIR, STREAM_DIR, STRE
 from cloudtrain_launcher.environment import expand_placeholders
 from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, safe_str
 from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted
-from cloudtrain_launcher.host import set_parent_death_signal
+from cloudtrain_launcher.host import free_port, set_parent_death_signal
 from cloudtrain_launcher.stacks import write_on_signal
 
 if find_spec("cloudtrain_job") is None:  # a job has this folder at the end of PYTHONPATH already
@@ -166,9 +165,7 @@ def _use_own_store() -> None:
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
-        with socket.socket() as server:
-            server.bind(("", 0))
-            os.environ["MASTER_PORT"] = str(server.getsockname()[1])
+        os.environ["MASTER_PORT"] = str(free_port())
 
 
 def _check_world(job: Job) -> None:

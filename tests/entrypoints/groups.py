@@ -7,7 +7,6 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from cloudtrain_launcher.host import free_port
 from tests.support.limits import HANG_SECONDS
 from tests.support.waiting import eventually
 
@@ -171,11 +171,3 @@ class Group:
         """Of the weights, as the ranks have printed them."""
         text = "\n".join(log.read_text() for log in self.logs)
         return set(re.findall(r"^parameters sha256 ([0-9a-f]{16}) ", text, re.MULTILINE))
-
-
-def free_port() -> int:
-    """A TCP port of this machine on which nothing listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

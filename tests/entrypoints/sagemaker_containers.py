@@ -9,7 +9,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from tests.entrypoints.test_launcher import ENTRYPOINTS, document, free_port
+from cloudtrain_launcher.host import free_port
+from tests.entrypoints.test_launcher import ENTRYPOINTS, document
 
 
 def resources(here: str = "algo-1", hosts: tuple[str, ...] = ("algo-1",), **changes: Any) -> dict[str, Any]:

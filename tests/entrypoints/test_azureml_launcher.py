@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from cloudtrain_launcher.host import free_port
 from tests.entrypoints.azure_nodes import folders, start_node
 from tests.entrypoints.key_vaults import SECRET, TOKEN, serving
-from tests.entrypoints.test_launcher import Launcher, events, finish, free_port
+from tests.entrypoints.test_launcher import Launcher, events, finish
 from tests.fakes.azure.metadata import metadata
 from tests.support.limits import HANG_SECONDS
 

@@ -11,10 +11,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from cloudtrain_launcher.host import free_port
 from cloudtrain_launcher.stored_secrets import azure as azure_secrets
 from cloudtrain_launcher.stored_secrets import look_up
 from tests.entrypoints.key_vaults import MSI_SECRET, SECRET, TOKEN, Vault, refusal, serving
-from tests.entrypoints.test_launcher import events, finish, free_port, start
+from tests.entrypoints.test_launcher import events, finish, start
 from tests.support.limits import HANG_SECONDS
 
 pytest.importorskip("cryptography")

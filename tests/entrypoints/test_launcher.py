@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,17 +13,12 @@ from typing import Any
 
 import pytest
 
+from cloudtrain_launcher.host import free_port
 from tests.entrypoints.warm_launchers import ForkedLauncher
 from tests.support.limits import HANG_SECONDS
 
 ENTRYPOINTS = Path(__file__).resolve().parents[2] / "entrypoints"
 Launcher = subprocess.Popen[str] | ForkedLauncher
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
 
 
 def document(**changes: Any) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.entrypoints.test_launcher import finish, free_port, start
+from cloudtrain_launcher.host import free_port
+from tests.entrypoints.test_launcher import finish, start
 
 SCRIPT = """
 import os, sys

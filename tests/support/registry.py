@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.providers.local.processes import free_port
 from tests.support.waiting import eventually
 
 USER, PASSWORD = "me", "secret"
@@ -26,9 +27,7 @@ def registry(folder: Path, *, private: bool = False) -> Iterator[str]:
     program = shutil.which("docker-registry") or shutil.which("registry")
     if program is None:
         pytest.skip("docker-registry is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        host, port = free.getsockname()
+    host, port = "127.0.0.1", free_port()
     (folder / "htpasswd").write_text(LINE)
     auth = {"auth": {"htpasswd": {"realm": "tests", "path": str(folder / "htpasswd")}}} if private else {}
     configuration = {
