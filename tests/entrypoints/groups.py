@@ -29,6 +29,8 @@ TRAINER = (
 """What every rank of the trainer would import."""
 HANGING = -99
 """Stands for the exit code of a rank that had not ended at the deadline."""
+SURVIVOR_SECONDS = 60
+"""How long a rank may go on after another one has failed."""
 OUTER = ("CLOUDTRAIN_", "PET_", "TORCHELASTIC_")
 """Variables of a job around the tests, which ranks must not see."""
 
@@ -149,13 +151,22 @@ class Group:
             os.killpg(pid, signal.SIGTERM)
 
     def wait(self) -> list[int]:
-        """The exit codes by rank; a signal counts negative. Ranks that hang are killed at the deadline."""
-        deadline, codes = time.monotonic() + HANG_SECONDS, []
-        for pid in self.pids:
-            if (code := self._server.code(pid, deadline)) is None:
-                os.kill(pid, signal.SIGKILL)
-            codes.append(HANGING if code is None else code)
-        return codes
+        """The exit codes by rank; a signal counts negative. Ranks that hang are killed at the deadline.
+
+        Once a rank has failed, that comes soon: a survivor may wait for it in a collective, and torchrun would end it.
+        """
+        deadline, codes = time.monotonic() + HANG_SECONDS, dict[int, int]()
+        while len(codes) < len(self.pids):
+            soon = min(deadline, time.monotonic() + 0.5)
+            for pid in set(self.pids) - set(codes):
+                if (code := self._server.code(pid, soon)) is not None:
+                    codes[pid] = code
+                    if code:
+                        deadline = min(deadline, time.monotonic() + SURVIVOR_SECONDS)
+                elif time.monotonic() > deadline:
+                    os.kill(pid, signal.SIGKILL)
+                    codes[pid] = HANGING
+        return [codes[pid] for pid in self.pids]
 
     def succeed(self) -> dict[str, Any]:
         """Wait for the group, which must end with exit codes 0; returns its result event."""
