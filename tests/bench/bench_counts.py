@@ -1,6 +1,6 @@
 """What one optimizer step of GPT-2 124M asks of a GPU, ours beside one written by hand; no GPU is needed.
 
-    .venv/bin/python tests/bench/bench_counts.py [--batch 16] [--operations]
+    .venv/bin/python tests/bench/bench_counts.py [--batch 16] [--operations] [--json FILE]
 
 tests/support/counts.py says what is counted and by which rules.
 """
@@ -8,6 +8,7 @@ tests/support/counts.py says what is counted and by which rules.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -25,15 +26,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=16, metavar="N", help="sequences of 1,024 tokens")
     parser.add_argument("--operations", action="store_true", help="also the launches and bytes of each operation")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     options = parser.parse_args()
     print("| step | kernel launches | other traffic, GB | products and attention, GB | waits | least time, MFU |")
     print("|---|---|---|---|---|---|")
+    figures = {}
     for name, counts in (("by hand", count_by_hand(options.batch)), ("ours", count_ours(options.batch))):
         other, products = (round(moved / 1e9, 1) for moved in (counts.other_bytes, counts.product_bytes))
+        figures[name] = {
+            "launches": counts.launches,
+            "other_bytes": counts.other_bytes,
+            "product_bytes": counts.product_bytes,
+            "waits": len(counts.waits),
+        }
         times = ", ".join(roofline(counts.other_bytes, options.batch))
         print(f"| {name} | {counts.launches} | {other} | {products} | {len(counts.waits)} | {times} |")
         for operation, launches in counts.by_name.most_common() if options.operations else ():
             print(f"    {launches:5} launches {counts.bytes_by_name[operation] / 1e9:8.2f} GB  {operation}")
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
     return 0
 
 
