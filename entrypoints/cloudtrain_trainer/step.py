@@ -41,9 +41,9 @@ class Step:
         self.finite_watch = FiniteWatch(self.device, self.skips_bad_steps, self._asynchronous)
         self.loss = self.new_loss_mean()
         self._zero = self._local_loss = torch.zeros((), device=self.device)
+        """This rank's sum of losses of the step: finite only if all of them are."""
         self.clipped_norm: Tensor | None = None
         """The norm of the latest step's gradients before `--clip-norm`, a tensor of shape (); None without it."""
-        """This rank's sum of losses of the step: finite only if all of them are."""
 
         state.seed_generators(options.seed)  # all ranks start with the same weights
         model = task.model()
