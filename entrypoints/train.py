@@ -37,14 +37,15 @@ def main() -> NoReturn:
 
 def train(options: Options, folders: Folders) -> NoReturn:
     """Train as one rank, export the model, and end the process; never returns."""
-    from cloudtrain_trainer import finite, memory, rules, strategies, tasks
-    from cloudtrain_trainer.checkpoint import CheckpointStore, SavedCheckpoint
+    from cloudtrain_trainer import finite, rules, strategies, tasks
+    from cloudtrain_trainer.checkpoints.store import CheckpointStore, SavedCheckpoint
     from cloudtrain_trainer.hardware import device_name
-    from cloudtrain_trainer.loop import Loop
-    from cloudtrain_trainer.profiling import StepProfiler
     from cloudtrain_trainer.ranks import Ranks, configure_threads, exit_on_uncaught_errors
+    from cloudtrain_trainer.reporting.profiling import StepProfiler
+    from cloudtrain_trainer.reporting.trackers import Trackers
     from cloudtrain_trainer.sigterm import Stop
-    from cloudtrain_trainer.trackers import Trackers
+    from cloudtrain_trainer.training import memory
+    from cloudtrain_trainer.training.loop import Loop
 
     ranks = Ranks()
     strategy = strategies.build(ranks, options)
@@ -98,7 +99,7 @@ def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoRet
 
     Its peers wait in a collective, so it cannot agree with them. `loop`: None if the error came before it existed.
     """
-    from cloudtrain_trainer import memory
+    from cloudtrain_trainer.training import memory
 
     message = f"out of memory: {memory.describe_error(error)}. "
     if loop is None or loop.micro_batch == 1:
@@ -166,7 +167,8 @@ def export_model(loop: Any, folders: Folders) -> str:
 
 
 def _export_model(loop: Any, folders: Folders) -> str:
-    from cloudtrain_trainer import checkpointer, state
+    from cloudtrain_trainer import state
+    from cloudtrain_trainer.checkpoints import checkpointer
 
     loop.strategy.sync_buffers(loop.step.model)
     loop.strategy.average_statistics(loop.task.statistics(loop.step.model))

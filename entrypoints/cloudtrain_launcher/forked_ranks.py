@@ -15,7 +15,7 @@ from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
 from cloudtrain_launcher.fork_rules import read_source, reason_in_process, reason_in_source, uses_dynamo
 from cloudtrain_launcher.fork_server import ForkedProcess, ForkServer, ForkServerError
 
-_TRAINER = ("cloudtrain_trainer.arguments", "cloudtrain_trainer.loop", "cloudtrain_trainer.memory")
+_TRAINER = ("cloudtrain_trainer.arguments", "cloudtrain_trainer.training.loop", "cloudtrain_trainer.training.memory")
 """What every rank of the shared trainer imports."""
 _DYNAMO = "torch._dynamo"
 """Imported by every optimizer, and as expensive as torch itself."""

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
+from cloudtrain_trainer.flag_values import (
+    non_negative_int,
+    not_negative,
+    positive,
+    positive_int,
+    seconds,
+    share,
+    steps,
+    task,
+)
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks.options import OPTIONS
 
 PACKAGE_DIR = Path(__file__).parent
-_N = TypeVar("_N", int, float)
-SECONDS_PER_UNIT = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 EXAMPLES = """\
 examples:
@@ -84,7 +90,7 @@ def _add_what(parser: Parser) -> None:
     group = parser.add_argument_group("what")
     group.add_argument(
         "--task",
-        type=_task,
+        type=task,
         metavar="{" + ",".join(sorted(OPTIONS)) + "}|MODULE:FACTORY",
         help="default: digits; a function of yours returns a whole Task",
     )
@@ -110,7 +116,7 @@ def _add_what(parser: Parser) -> None:
     )
     group.add_argument(
         "--seed",
-        type=_non_negative_int,
+        type=non_negative_int,
         default=0,
         metavar="N",
         help="of weights, data split, order and noise; default: 0",
@@ -130,28 +136,31 @@ def _add_distribution(parser: Parser) -> None:
     group = parser.add_argument_group(
         "distribution (cloudtrain_trainer/strategies/*.py say when to use which strategy)"
     )
-    group.add_argument("--shard", type=_positive_int, metavar="N", help="hsdp: ranks per shard group [those of a node]")
-    group.add_argument("--tensor", type=_positive_int, metavar="N", help="hybrid: ranks per tensor-parallel group")
-    group.add_argument("--stages", type=_positive_int, metavar="N", help="hybrid, model-parallel: pipeline stages")
+    group.add_argument("--shard", type=positive_int, metavar="N", help="hsdp: ranks per shard group [those of a node]")
+    group.add_argument("--tensor", type=positive_int, metavar="N", help="hybrid: ranks per tensor-parallel group")
+    group.add_argument("--stages", type=positive_int, metavar="N", help="hybrid, model-parallel: pipeline stages")
     schedules = ["gpipe", "1f1b", "interleaved", "zero-bubble"]
     group.add_argument("--schedule", choices=schedules, default="1f1b", help="of a pipeline [1f1b]")
-    group.add_argument("--microbatches", type=_positive_int, metavar="N", help="of a pipeline [2 x its stages]")
+    group.add_argument("--microbatches", type=positive_int, metavar="N", help="of a pipeline [2 x its stages]")
     group.add_argument("--backend", choices=["auto", "nccl", "gloo", "mpi"], default="auto", help="[auto]")
 
 
 def _add_optimization(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--epochs", type=_positive_int, metavar="N", help="[task]")
+    group.add_argument("--epochs", type=positive_int, metavar="N", help="[task]")
     group.add_argument(
-        "--batch-size", type=_positive_int, metavar="N", help="global: samples per step over all ranks [task]"
+        "--batch-size",
+        type=positive_int,
+        metavar="N",
+        help="global: samples per step over all ranks [task]",
     )
     group.add_argument(
-        "--accumulate", type=_positive_int, default=1, metavar="N", help="gradient accumulation steps [1]"
+        "--accumulate", type=positive_int, default=1, metavar="N", help="gradient accumulation steps [1]"
     )
-    group.add_argument("--lr", type=_positive, metavar="X", help="peak learning rate [task]")
+    group.add_argument("--lr", type=positive, metavar="X", help="peak learning rate [task]")
     group.add_argument("--lr-schedule", choices=["cosine", "linear", "constant"], default="cosine", help="[cosine]")
-    group.add_argument("--warm-up", type=_share, default=0.1, metavar="X", help="share of all steps [0.1]")
-    group.add_argument("--clip-norm", type=_positive, metavar="X", help="largest norm of the gradients [none]")
-    group.add_argument("--weight-decay", type=_not_negative, metavar="X", help="[task]")
+    group.add_argument("--warm-up", type=share, default=0.1, metavar="X", help="share of all steps [0.1]")
+    group.add_argument("--clip-norm", type=positive, metavar="X", help="largest norm of the gradients [none]")
+    group.add_argument("--weight-decay", type=not_negative, metavar="X", help="[task]")
     group.add_argument(
         "--on-nan",
         choices=["stop", "skip"],
@@ -182,7 +191,7 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--profile",
-        type=_steps,
+        type=steps,
         metavar="FROM:TO",
         help="record these steps, such as 10:15, with torch.profiler: a trace per rank in the output, profile/",
     )
@@ -193,7 +202,10 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
         help="save memory: keep no activations of layers (blocks), or those of matrix products only (selective) [none]",
     )
     group.add_argument(
-        "--workers", type=_non_negative_int, metavar="N", help="data loader processes per rank [task, or by cores]"
+        "--workers",
+        type=non_negative_int,
+        metavar="N",
+        help="data loader processes per rank [task, or by cores]",
     )
     group.add_argument(
         "--probe-memory",
@@ -204,15 +216,16 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_duration(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--max-steps", type=_positive_int, metavar="N", help="end after N steps, regardless of --epochs")
+    group.add_argument("--max-steps", type=positive_int, metavar="N", help="end after N steps, regardless of --epochs")
+    group.add_argument("--eval-every", type=positive_int, default=1, metavar="N", help="epochs between evaluations [1]")
+    group.add_argument("--eval-every-steps", type=positive_int, metavar="N", help="evaluate also after every N steps")
     group.add_argument(
-        "--eval-every", type=_positive_int, default=1, metavar="N", help="epochs between evaluations [1]"
+        "--patience",
+        type=positive_int,
+        metavar="N",
+        help="end after N evaluations without a lower val_loss",
     )
-    group.add_argument("--eval-every-steps", type=_positive_int, metavar="N", help="evaluate also after every N steps")
-    group.add_argument(
-        "--patience", type=_positive_int, metavar="N", help="end after N evaluations without a lower val_loss"
-    )
-    group.add_argument("--target-accuracy", type=_positive, metavar="X", help="end once val_accuracy reaches X")
+    group.add_argument("--target-accuracy", type=positive, metavar="X", help="end once val_accuracy reaches X")
 
 
 def _add_checkpoints(parser: Parser) -> None:
@@ -220,15 +233,15 @@ def _add_checkpoints(parser: Parser) -> None:
     group = parser.add_argument_group("checkpoints")
     group.add_argument(
         "--checkpoint-every",
-        type=_seconds,
+        type=seconds,
         default=env.get("CLOUDTRAIN_CHECKPOINT_EVERY") or "10 min",
         metavar="TIME",
         help='seconds, or "10 min"; default: $CLOUDTRAIN_CHECKPOINT_EVERY, else 10 min',
     )
-    group.add_argument("--checkpoint-every-steps", type=_positive_int, metavar="N", help="also after every N steps")
+    group.add_argument("--checkpoint-every-steps", type=positive_int, metavar="N", help="also after every N steps")
     group.add_argument(
         "--keep",
-        type=_positive_int,
+        type=positive_int,
         default=env.get("CLOUDTRAIN_CHECKPOINT_KEEP") or "3",
         metavar="N",
         help="how many to keep; default: $CLOUDTRAIN_CHECKPOINT_KEEP, else 3",
@@ -239,56 +252,3 @@ def _add_checkpoints(parser: Parser) -> None:
         action="store_false",
         help="start from scratch: earlier checkpoints are moved, not deleted (a run restarted by its platform resumes)",
     )
-
-
-def _task(text: str) -> str:
-    if text in OPTIONS or ":" in text:
-        return text
-    names = ", ".join(map(repr, sorted(OPTIONS)))
-    raise argparse.ArgumentTypeError(
-        f"invalid choice: {text!r} (choose from {names}), or name your own: module:factory"
-    )
-
-
-def _non_negative_int(text: str) -> int:
-    return _number(int, text, "a whole number of 0 or more", lambda n: 0 <= n < 2**31)
-
-
-def _positive_int(text: str) -> int:
-    return _number(int, text, "a whole number of 1 or more", lambda n: n >= 1)
-
-
-def _positive(text: str) -> float:
-    return _number(float, text, "a number greater than 0", lambda x: 0 < x < float("inf"))
-
-
-def _not_negative(text: str) -> float:
-    return _number(float, text, "a number of 0 or more", lambda x: 0 <= x < float("inf"))
-
-
-def _share(text: str) -> float:
-    return _number(float, text, "a number from 0 to 1", lambda x: 0 <= x <= 1)
-
-
-def _number(kind: Callable[[str], _N], text: str, expected: str, fits: Callable[[_N], bool]) -> _N:
-    try:
-        value = kind(text)
-        if fits(value):
-            return value
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
-
-
-def _steps(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text)
-    if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise argparse.ArgumentTypeError(f"expected the first and the last step, such as 10:15, got {text!r}")
-    return int(match[1]), int(match[2])
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text)
-    if not match or match[2] not in SECONDS_PER_UNIT or float(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"expected a time such as 600 or '10 min', got {text!r}")
-    return float(match[1]) * SECONDS_PER_UNIT[match[2]]

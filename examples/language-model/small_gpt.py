@@ -1,4 +1,4 @@
-"""A language model of one's own, on the files of tokens of the input `tokens`: see cloudtrain_trainer/token_files.py.
+"""A language model of your own on files of tokens, the input `tokens` (cloudtrain_trainer/data/token_files.py).
 
 Its samples are pairs (tokens, next tokens), so that the default loss, the cross-entropy over tokens, fits.
 """
@@ -10,8 +10,8 @@ import os
 import torch
 from torch import Tensor, nn
 
+from cloudtrain_trainer.data.token_files import token_data
 from cloudtrain_trainer.tasks import Task
-from cloudtrain_trainer.token_files import token_data
 
 CONTEXT, VOCABULARY = 64, int(os.environ.get("VOCABULARY", "50304"))
 """Tokens per sequence; all tokens are less than the second."""

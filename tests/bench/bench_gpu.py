@@ -115,9 +115,9 @@ def compared(ranks: Any, parsed: Any, each: int, options: argparse.Namespace) ->
 
 def ours(ranks: Any, task: Any, parsed: Any, steps: int) -> Window:
     from cloudtrain_trainer import strategies
-    from cloudtrain_trainer.checkpoint import CheckpointStore
-    from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer.checkpoints.store import CheckpointStore
     from cloudtrain_trainer.sigterm import Stop
+    from cloudtrain_trainer.training.loop import Loop
 
     folder = Path(ranks.all_gather(tempfile.mkdtemp())[0])
     loop = Loop(task, strategies.build(ranks, parsed), parsed, CheckpointStore(folder, 1, ranks), Stop())

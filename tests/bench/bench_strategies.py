@@ -74,10 +74,10 @@ def measure(way: str, steps: int) -> None:
     from cloudtrain_job import set_output
     from cloudtrain_trainer import strategies, tasks
     from cloudtrain_trainer.arguments import parse
-    from cloudtrain_trainer.checkpoint import CheckpointStore, SavedCheckpoint
-    from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer.checkpoints.store import CheckpointStore, SavedCheckpoint
     from cloudtrain_trainer.ranks import Ranks, configure_threads
     from cloudtrain_trainer.sigterm import Stop
+    from cloudtrain_trainer.training.loop import Loop
 
     set_output(os.open(os.devnull, os.O_WRONLY))
     options = parse([*COMMON, "--strategy", way.split()[0], *WAYS[way][1]])

@@ -260,12 +260,12 @@ def ours(steps: int) -> Window:
 
     from cloudtrain_trainer import strategies
     from cloudtrain_trainer.arguments import parse
-    from cloudtrain_trainer.checkpoint import CheckpointStore
-    from cloudtrain_trainer.loop import Loop, Position
+    from cloudtrain_trainer.checkpoints.store import CheckpointStore
     from cloudtrain_trainer.ranks import Ranks
     from cloudtrain_trainer.sigterm import Stop
     from cloudtrain_trainer.tasks import digits
     from cloudtrain_trainer.tasks.digits import Digits
+    from cloudtrain_trainer.training.loop import Loop, Position
 
     options = parse(["--batch-size", str(PER_RANK * 2), "--epochs", "100", "--lr-schedule", "cosine"])
     ranks = Ranks()

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch._dynamo.backends.debugging import aot_eager
 
 from cloudtrain_trainer import hardware
-from cloudtrain_trainer.loop import Loop
 from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.training.loop import Loop
 from tests.entrypoints.loss_curves import TOLERANCE, begin, relative_difference, small_task, task_flags, train
 from tests.entrypoints.strategy_checks import curve_of_one_process, shared_process_group
 

@@ -14,8 +14,8 @@ from tests.entrypoints.groups import TRAIN, TRAINER, ForkServer, Group, StartGro
 from tests.entrypoints.warm_launchers import close_server
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.loop import Loop
     from cloudtrain_trainer.tasks import Task
+    from cloudtrain_trainer.training.loop import Loop
 
 SECRET = "value-that-nobody-may-print"
 REGION = "eu-west-1"
@@ -55,10 +55,10 @@ def make_loop(tmp_path: Path) -> Callable[..., Loop]:
 
     from cloudtrain_trainer import strategies, tasks
     from cloudtrain_trainer.arguments import parse
-    from cloudtrain_trainer.checkpoint import CheckpointStore
-    from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer.checkpoints.store import CheckpointStore
     from cloudtrain_trainer.ranks import Ranks
     from cloudtrain_trainer.sigterm import Stop
+    from cloudtrain_trainer.training.loop import Loop
 
     def make(*argv: str, task: Task | None = None) -> Loop:
         torch.set_num_threads(1)

@@ -19,16 +19,16 @@ from torch.nn import functional as F
 
 from cloudtrain_trainer import state, tasks
 from cloudtrain_trainer.arguments import parse
-from cloudtrain_trainer.batches import Batches
-from cloudtrain_trainer.checkpoint import CheckpointStore
+from cloudtrain_trainer.checkpoints.store import CheckpointStore
+from cloudtrain_trainer.data.batches import Batches
 from cloudtrain_trainer.finite import NotFinite
-from cloudtrain_trainer.loop import Loop
-from cloudtrain_trainer.metrics import evaluate
 from cloudtrain_trainer.ranks import Ranks, exit_on_uncaught_errors
+from cloudtrain_trainer.reporting.metrics import evaluate
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.strategies.ddp import DistributedData
 from cloudtrain_trainer.tasks import Draw, Task
+from cloudtrain_trainer.training.loop import Loop
 
 
 def plain_model() -> nn.Module:

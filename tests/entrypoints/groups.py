@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 PROGRAM = Path(__file__).with_name("fork_server.py")
 TRAIN = "train:main"
 TRAINER = (
-    *("train", "cloudtrain_trainer.loop", "cloudtrain_trainer.memory"),
+    *("train", "cloudtrain_trainer.training.loop", "cloudtrain_trainer.training.memory"),
     *(f"cloudtrain_trainer.{name}" for name in ("strategies.hybrid", "strategies.ddp", "tasks.digits", "tasks.gpt")),
     "torch._dynamo",
     *(["torch.utils.tensorboard"] if find_spec("tensorboard") else []),

@@ -13,12 +13,12 @@ from torch import nn
 
 from cloudtrain_trainer import strategies, tasks
 from cloudtrain_trainer.arguments import parse
-from cloudtrain_trainer.checkpoint import CheckpointStore
-from cloudtrain_trainer.loop import Loop
-from cloudtrain_trainer.metrics import evaluate
+from cloudtrain_trainer.checkpoints.store import CheckpointStore
 from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.reporting.metrics import evaluate
 from cloudtrain_trainer.sigterm import Stop
 from cloudtrain_trainer.tasks import Task
+from cloudtrain_trainer.training.loop import Loop
 
 STEPS = 3
 TOLERANCE = 5e-6
@@ -92,7 +92,7 @@ def train(loop: Loop) -> Curve:
     norms, clip = [], loop.step._clip
 
     def clip_and_record() -> torch.Tensor:
-        norms.append(float(loop.step.gradient_norm()))
+        norms.append(float(loop.step.gradients.norm()))
         return clip()
 
     loop.step._clip = clip_and_record  # type: ignore[method-assign]

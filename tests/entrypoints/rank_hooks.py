@@ -36,7 +36,7 @@ def terminate_rank_1_in_step_5(rank: int) -> None:
 
 def before_step(number: int, act: Callable[[], None]) -> None:
     """Call a function when this rank begins the step after so many."""
-    from cloudtrain_trainer.step import Step
+    from cloudtrain_trainer.training.step import Step
 
     train_step = Step.train_step
 
@@ -68,7 +68,7 @@ def limit_memory(more_mb: int) -> None:
 
 def limit_rank_1_before_probing(rank: int) -> None:
     """Rank 1 has memory for half a micro-batch when the largest one that fits is looked for."""
-    from cloudtrain_trainer import memory
+    from cloudtrain_trainer.training import memory
 
     fit_micro_batch = memory.fit_micro_batch
     return_freed_memory()
@@ -83,7 +83,7 @@ def limit_rank_1_before_probing(rank: int) -> None:
 
 def limit_rank_1_in_step_3(rank: int) -> None:
     """Rank 1 runs out of memory in the fourth step, unless its batch is split into micro-batches."""
-    from cloudtrain_trainer.step import Step
+    from cloudtrain_trainer.training.step import Step
 
     train_step = Step.train_step
     return_freed_memory()
@@ -98,8 +98,9 @@ def limit_rank_1_in_step_3(rank: int) -> None:
 
 def check_gathered_weights(rank: int) -> None:
     """Print a line when weights are copied for a checkpoint; compare `full_state_dict` with the initial weights."""
-    from cloudtrain_trainer import sharded, state, strategies
-    from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer import state, strategies
+    from cloudtrain_trainer.checkpoints import sharded
+    from cloudtrain_trainer.training.loop import Loop
 
     copy_to_host, full_tensor, resume = sharded.copy_to_host, strategies.full_tensor, Loop.resume
     gathered: list[weakref.ref[Any]] = []

@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from cloudtrain_trainer import step
-from cloudtrain_trainer.metrics import evaluate
 from cloudtrain_trainer.ranks import Ranks, exit_on_uncaught_errors
+from cloudtrain_trainer.reporting.metrics import evaluate
 from cloudtrain_trainer.strategies import full_tensor
+from cloudtrain_trainer.training import step
 from tests.entrypoints.loss_curves import (
     NORM_TOLERANCE,
     STEPS,

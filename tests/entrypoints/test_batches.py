@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cloudtrain_trainer import tasks
-from cloudtrain_trainer.batches import Batches, evaluation_draws, loader_processes
+from cloudtrain_trainer.data.batches import Batches, evaluation_draws, loader_processes
 from cloudtrain_trainer.rules import Refused
 
 

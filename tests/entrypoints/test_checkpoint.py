@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from cloudtrain_launcher.restore import restore
-from cloudtrain_trainer import checkpointer, sharded, state
-from cloudtrain_trainer.checkpoint import CheckpointStore, FoundCheckpoint
+from cloudtrain_trainer import state
+from cloudtrain_trainer.checkpoints import checkpointer, sharded
+from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.ranks import Ranks
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from cloudtrain_trainer import hardware, state
-from cloudtrain_trainer.loop import Loop
-from cloudtrain_trainer.metrics import evaluate
+from cloudtrain_trainer.reporting.metrics import evaluate
+from cloudtrain_trainer.training.loop import Loop
 from tests.entrypoints.compile_checks import GraphCounter
 from tests.entrypoints.groups import StartGroup
 from tests.entrypoints.loss_curves import (

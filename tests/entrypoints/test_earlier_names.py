@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cloudtrain_trainer import sharded, tasks
-from cloudtrain_trainer.checkpoint import FoundCheckpoint
-from cloudtrain_trainer.earlier_names import Joined, join
-from cloudtrain_trainer.loop import Loop
+from cloudtrain_trainer import tasks
+from cloudtrain_trainer.checkpoints import sharded
+from cloudtrain_trainer.checkpoints.earlier_names import Joined, join
+from cloudtrain_trainer.checkpoints.store import FoundCheckpoint
 from cloudtrain_trainer.models.decoder import ROTARY_BASE, Block, Rotary, Shape, joined
+from cloudtrain_trainer.training.loop import Loop
 
 SHAPE = Shape(vocabulary=256, context=16, width=32, layers=2, heads=4)
 

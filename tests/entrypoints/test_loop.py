@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain_trainer import state
-from cloudtrain_trainer.loop import Loop, Position
 from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.training.loop import Loop, Position
 
 
 def fingerprint(loop: Loop) -> str:

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from cloudtrain_trainer import tasks
-from cloudtrain_trainer.batches import Batches
-from cloudtrain_trainer.loop import Loop
-from cloudtrain_trainer.metrics import LossMean, Meter
+from cloudtrain_trainer.data.batches import Batches
+from cloudtrain_trainer.reporting.metrics import LossMean, Meter
 from cloudtrain_trainer.tasks import Draw
+from cloudtrain_trainer.training.loop import Loop
 
 
 def test_the_loss_mean_is_weighted_by_samples_and_can_be_restored() -> None:

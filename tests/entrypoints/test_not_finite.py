@@ -16,12 +16,12 @@ from torch.nn import functional as F
 
 from cloudtrain_job import MAX_LINE_BYTES, log_metrics
 from cloudtrain_trainer import finite, state
-from cloudtrain_trainer import step as step_module
-from cloudtrain_trainer.batches import Batches
+from cloudtrain_trainer.data.batches import Batches
 from cloudtrain_trainer.finite import NotFinite
-from cloudtrain_trainer.loop import Loop
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
+from cloudtrain_trainer.training import step as step_module
+from cloudtrain_trainer.training.loop import Loop
 
 BAD = 7
 """The index of the bad sample. 40 samples in batches of 4 are 10 steps per epoch, and one of them has it."""

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from cloudtrain_trainer import memory
-from cloudtrain_trainer.loop import Loop
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies.model_parallel import Chain
+from cloudtrain_trainer.training import memory
+from cloudtrain_trainer.training.loop import Loop
 from tests.entrypoints.groups import ForkServer, Group, StartGroup
 
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cloudtrain_trainer.loop import Loop
-from cloudtrain_trainer.own_losses import default_loss, default_measures
-from cloudtrain_trainer.own_task import complete
+from cloudtrain_trainer.data.samples import Samples
+from cloudtrain_trainer.own.losses import default_loss, default_measures
+from cloudtrain_trainer.own.task import complete
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.samples import Samples
 from cloudtrain_trainer.tasks import Draw, Task
+from cloudtrain_trainer.training.loop import Loop
 
 INPUTS, CLASSES = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3
 

@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from cloudtrain_trainer.arguments import parse
-from cloudtrain_trainer.loop import Loop
+from cloudtrain_trainer.checkpoints.starting_weights import load
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.starting_weights import load
 from cloudtrain_trainer.tasks import digits
+from cloudtrain_trainer.training.loop import Loop
 
 
 def net(classes: int = 3) -> nn.Module:

@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cloudtrain_trainer import dataset_files, tasks
+from cloudtrain_trainer import tasks
+from cloudtrain_trainer.data import dataset_files
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, gpt, mnist, resnet50
 

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from cloudtrain_trainer import tasks
-from cloudtrain_trainer.batches import Batches
+from cloudtrain_trainer.data.batches import Batches
+from cloudtrain_trainer.data.samples import adapt
+from cloudtrain_trainer.data.streams import StreamBatches
+from cloudtrain_trainer.data.text_stream import TextStream, tokenizer
+from cloudtrain_trainer.data.token_files import LLM_C_MAGIC, TokenFiles, token_data
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.samples import adapt
-from cloudtrain_trainer.streams import StreamBatches
 from cloudtrain_trainer.tasks import Draw
-from cloudtrain_trainer.text_stream import TextStream, tokenizer
-from cloudtrain_trainer.token_files import LLM_C_MAGIC, TokenFiles, token_data
 
 BYTES = tokenizer("bytes")
 

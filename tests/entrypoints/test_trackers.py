@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain_trainer.trackers import Trackers
+from cloudtrain_trainer.reporting.trackers import Trackers
 from tests.entrypoints.groups import Group, StartGroup
 
 

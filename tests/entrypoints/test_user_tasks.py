@@ -19,10 +19,10 @@ from torch.utils.data import Dataset, TensorDataset
 
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.arguments import parse
-from cloudtrain_trainer.batches import Batches, loader
+from cloudtrain_trainer.data.batches import Batches, loader
+from cloudtrain_trainer.data.samples import Samples, adapt
 from cloudtrain_trainer.models import partition
 from cloudtrain_trainer.rules import Refused
-from cloudtrain_trainer.samples import Samples, adapt
 from cloudtrain_trainer.tasks import Draw, Task
 from tests.entrypoints.groups import StartGroup
 from tests.entrypoints.launching import exported

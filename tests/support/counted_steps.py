@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from cloudtrain_trainer import step as step_module
 from cloudtrain_trainer import strategies, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.step import Step
+from cloudtrain_trainer.training import step as step_module
+from cloudtrain_trainer.training.step import Step
 from tests.support.counts import Counts, counting, fake_tensors
 from tests.support.gpt2 import CONTEXT, GPT2, training_step
 

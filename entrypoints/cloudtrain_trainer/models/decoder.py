@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from cloudtrain_trainer.earlier_names import Joined
+from cloudtrain_trainer.checkpoints.earlier_names import Joined
 from cloudtrain_trainer.models.casting import convert_together, weights_to_convert
 from cloudtrain_trainer.models.partition import split
 

@@ -21,8 +21,8 @@ from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.trees import sample_count
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.step import Step
     from cloudtrain_trainer.tasks import Task
+    from cloudtrain_trainer.training.step import Step
 
 
 class Strategy:

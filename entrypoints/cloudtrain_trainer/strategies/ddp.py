@@ -28,7 +28,7 @@ from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies import Strategy
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.step import Step
+    from cloudtrain_trainer.training.step import Step
 
 
 class DistributedData(Strategy):

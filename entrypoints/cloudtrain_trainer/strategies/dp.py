@@ -25,7 +25,7 @@ from cloudtrain_trainer.strategies import AutocastModule, Strategy
 from cloudtrain_trainer.trees import sample_count
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.step import Step
+    from cloudtrain_trainer.training.step import Step
 
 
 class DataParallel(Strategy):

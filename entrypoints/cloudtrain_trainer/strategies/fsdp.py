@@ -29,7 +29,7 @@ from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy, layers_of
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.step import Step
+    from cloudtrain_trainer.training.step import Step
 
 
 class FullyShardedData(Strategy):

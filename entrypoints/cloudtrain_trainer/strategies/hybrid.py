@@ -28,7 +28,7 @@ from cloudtrain_trainer.strategies.pipeline import Pipeline
 from cloudtrain_trainer.strategies.tp import parallelize
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.step import Step
+    from cloudtrain_trainer.training.step import Step
 
 
 class DataByTensor(FullyShardedData):

@@ -23,7 +23,7 @@ from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import Strategy
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.step import Step
+    from cloudtrain_trainer.training.step import Step
 
 
 class ModelParallel(Strategy):

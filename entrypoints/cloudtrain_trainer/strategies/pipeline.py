@@ -35,14 +35,14 @@ from torch.distributed.pipelining import (
 from torch.nn.parallel import DistributedDataParallel
 
 from cloudtrain_trainer import rules, state
-from cloudtrain_trainer.forward_pipeline import ForwardPipeline
+from cloudtrain_trainer.models.forward_pipeline import ForwardPipeline
 from cloudtrain_trainer.models.partition import joined
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.strategies import AutocastModule, Strategy
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.step import Step
+    from cloudtrain_trainer.training.step import Step
 
 SCHEDULES: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 """Of one stage per rank."""

@@ -17,7 +17,7 @@ from cloudtrain_trainer.rules import Capabilities
 if TYPE_CHECKING:  # the command line imports options.py, without torch
     from torch import Tensor, nn
 
-    from cloudtrain_trainer.earlier_names import Joined
+    from cloudtrain_trainer.checkpoints.earlier_names import Joined
     from cloudtrain_trainer.options import Options
 
 
@@ -49,7 +49,7 @@ def call(model: nn.Module, inputs: Any, training: bool) -> Any:  # noqa: ARG001
 
 def default_loss(outputs: Any, targets: Any) -> Tensor:
     """The loss of a task that names none: the model's own, or by the type of the targets. Raises `Refused`."""
-    from cloudtrain_trainer import own_task
+    from cloudtrain_trainer.own import task as own_task
 
     return own_task.default_loss(outputs, targets)
 
@@ -58,7 +58,7 @@ def default_loss(outputs: Any, targets: Any) -> Tensor:
 class Task:
     """What is trained. A user's task needs a model and training data; the loop needs all that the built-in tasks say.
 
-    Numbers are defaults that the command line may override. own_task.py completes a user's task.
+    Numbers are defaults that the command line may override. own/task.py completes a user's task.
     """
 
     model: Callable[[], nn.Module]
@@ -74,7 +74,7 @@ class Task:
     collate: Callable[[list[Any]], Any] | None = None
     """A list of samples -> a batch; None: torch's default, which stacks them."""
     train: Any
-    """`Data`; in a user's task a data set or an iterable of samples (samples.py, streams.py)."""
+    """`Data`; in a user's task a data set or an iterable of samples (data/samples.py, data/streams.py)."""
     validation: Any = None
     """The same; None: no evaluation."""
     epochs: int = 1
@@ -137,7 +137,7 @@ def from_options(options: Options) -> Task:
     """
     if not rules.is_own(options):
         return build(options.task, options.seed, **options.task_options)
-    task: Task = import_module("cloudtrain_trainer.own_task").from_options(options)
+    task: Task = import_module("cloudtrain_trainer.own.task").from_options(options)
     return task
 
 

@@ -1,7 +1,7 @@
 """A language model over bytes, of Python's own source or of the text of an input; nothing is downloaded.
 
 `--size gpt2-124m` is as large as the smallest GPT-2, for measurements: `--data synthetic` gives it random tokens of
-GPT-2's vocabulary, from which nothing can be learned, and `--data tokens` those of files (token_files.py).
+GPT-2's vocabulary, from which nothing can be learned, and `--data tokens` those of files (data/token_files.py).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from cloudtrain_trainer.data.token_files import TokenFiles, token_data
 from cloudtrain_trainer.models.cross_entropy import cross_entropy
 from cloudtrain_trainer.models.decoder import Shape, blocks, decoder, joined, stages, tensor_plan
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
-from cloudtrain_trainer.token_files import TokenFiles, token_data
 
 SIZES = {
     "tiny": Shape(vocabulary=256, context=64, width=64, layers=4, heads=4),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cloudtrain_trainer.dataset_files import cache_folder, fetch, read_idx
+from cloudtrain_trainer.data.dataset_files import cache_folder, fetch, read_idx
 from cloudtrain_trainer.models.partition import stages
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task, digits

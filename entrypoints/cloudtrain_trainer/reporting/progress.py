@@ -10,7 +10,7 @@ from cloudtrain_launcher.events import Progress
 from cloudtrain_trainer import finite, hardware
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer.training.loop import Loop
 
 
 class ProgressReporter:

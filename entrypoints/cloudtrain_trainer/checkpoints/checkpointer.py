@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from cloudtrain_job import activity
-from cloudtrain_trainer import finite, sharded, state
-from cloudtrain_trainer.checkpoint import CheckpointStore, FoundCheckpoint
+from cloudtrain_trainer import finite, state
+from cloudtrain_trainer.checkpoints import sharded
+from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
+from cloudtrain_trainer.data.streams import StreamBatches
 from cloudtrain_trainer.rules import STAGES_PER_RANK, Refused
-from cloudtrain_trainer.streams import StreamBatches
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer.training.loop import Loop
 
 BEST = "best"
 """File name, without extension, of the best weights so far, beside the checkpoints."""

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from cloudtrain_trainer.batches import MAX_EVALUATION_BATCH, split_evenly
+from cloudtrain_trainer.data.batches import MAX_EVALUATION_BATCH, split_evenly
+from cloudtrain_trainer.data.samples import restored_generators, seed_sample, split_pair
 from cloudtrain_trainer.factories import describe, place
 from cloudtrain_trainer.rules import Refused, RefusedData
-from cloudtrain_trainer.samples import restored_generators, seed_sample, split_pair
 from cloudtrain_trainer.trees import map_tensors
 
 PLAIN = (int, float, str, bytes, bool, type(None), torch.Tensor)

@@ -6,20 +6,24 @@ A step is bad if its loss or a gradient is NaN or infinite (finite.py); it is re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cloudtrain_trainer import finite, hardware, rules, starting_weights, state, strategies, trees
+from cloudtrain_trainer import finite, hardware, rules, state, strategies, trees
+from cloudtrain_trainer.checkpoints import starting_weights
 from cloudtrain_trainer.finite import FiniteWatch
-from cloudtrain_trainer.metrics import LossMean
 from cloudtrain_trainer.models.recompute import recompute
 from cloudtrain_trainer.options import Options
+from cloudtrain_trainer.reporting.metrics import LossMean
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
+from cloudtrain_trainer.training import optimizers
+from cloudtrain_trainer.training.gradients import Gradients
+from cloudtrain_trainer.training.learning_rate import lr_factor
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FUSED_ON: tuple[str, ...] = ("cuda",)
@@ -63,16 +67,9 @@ class Step:
         self.model, self.wrapped = strategy.wrap(model, self)
         del model  # in a pipeline only this rank's stage is kept
         trained: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
-        self._by_sharding = grouped(trained, _sharding)
+        self.gradients = Gradients(trained, strategy)
         decay = task.weight_decay if options.weight_decay is None else options.weight_decay
-        self.optimizer = torch.optim.AdamW(
-            [
-                {"params": group, "weight_decay": decay if _is_matrix(group[0]) else 0.0}
-                for group in grouped(trained, lambda p: (_sharding(p), _is_matrix(p)))
-            ],
-            lr=self.lr,
-            fused=self.device.type in FUSED_ON,
-        )
+        self.optimizer = optimizers.build(trained, self.lr, decay, fused=self.device.type in FUSED_ON)
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
 
     def new_loss_mean(self) -> LossMean:
@@ -130,7 +127,7 @@ class Step:
         """
         assert self.scaler is not None  # noqa: S101  (checked by the caller)
         bad = self._on_any_rank(self._is_bad(self._local_loss))
-        gradients = self._gradients()
+        gradients = self.gradients.by_sharding()
         if self.skips_bad_steps and gradients:  # the scaler only checks gradients: make one bad
             gradients[0][0].add_(torch.where(bad, torch.nan, 0.0))
         self.scaler.unscale_(self.optimizer)
@@ -198,31 +195,9 @@ class Step:
         message.
         """
         if self.options.clip_norm is None:
-            return self._local_norm()
-        norm = self.clipped_norm = self.gradient_norm()
-        factor = (self.options.clip_norm / (norm + 1e-6)).clamp(max=1.0)
-        for grads in self._gradients():
-            local = [_local(grad) for grad in grads]
-            torch._foreach_mul_(local, factor.to(local[0].device))
+            return self.gradients.local_norm()
+        norm = self.clipped_norm = self.gradients.clip(self.options.clip_norm)
         return norm
-
-    def _local_norm(self) -> Tensor:
-        """A scalar that is finite only if this rank's gradients are; cheaper than their norm over all ranks."""
-        found = [
-            torch.stack(torch._foreach_norm([_local(grad) for grad in grads])).sum().to(self.device)
-            for grads in self._gradients()
-        ]
-        return sum(found[1:], found[0]) if found else self._zero
-
-    def gradient_norm(self) -> Tensor:
-        """The norm of all ranks' gradients, each parameter counted once: a tensor of shape () on the device.
-
-        Called by all ranks.
-        """
-        norms = [_norm(grads).to(self.device) for grads in self._gradients()]
-        if len(norms) > 1:
-            norms = [torch.linalg.vector_norm(torch.stack(norms))]
-        return self.strategy.total_norm(norms[0] if norms else torch.zeros((), device=self.device))
 
     def _buffers(self) -> dict[str, Tensor]:
         """Copies of what forward passes change, such as batch norm's statistics: a bad number would stay in them."""
@@ -230,54 +205,3 @@ class Step:
 
     def _statistics(self) -> Sequence[Tensor]:
         return self.task.statistics(self.model)
-
-    def _gradients(self) -> list[list[Tensor]]:
-        groups = [[p.grad for p in group if p.grad is not None] for group in self._by_sharding]
-        return [grads for grads in groups if grads]
-
-
-def _norm(grads: list[Tensor]) -> Tensor:
-    """The norm of gradients that are sharded alike, over all of their shards: a tensor of shape ()."""
-    if hasattr(grads[0], "full_tensor"):
-        whole: Tensor = torch.nn.utils.get_total_norm(grads).full_tensor()  # type: ignore[attr-defined]
-        return whole
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
-    return norm
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """This rank's shard."""
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local
-
-
-def grouped(parameters: list[Tensor], key: Callable[[Tensor], Hashable]) -> list[list[Tensor]]:
-    """Groups of parameters with the same key, in their order."""
-    groups: dict[Hashable, list[Tensor]] = {}
-    for parameter in parameters:
-        groups.setdefault(key(parameter), []).append(parameter)
-    return list(groups.values())
-
-
-def _sharding(parameter: Tensor) -> Hashable:
-    """How a parameter is sharded, and where: a fused kernel, or one norm, takes only parameters with the same."""
-    return getattr(parameter, "device_mesh", None), getattr(parameter, "placements", None), parameter.device
-
-
-def _is_matrix(parameter: Tensor) -> bool:
-    """Whether a parameter decays: biases and the factors of norms have one dimension, and do not."""
-    return parameter.dim() >= 2
-
-
-def lr_factor(step: int, steps: int, kind: str = "cosine", warm_up: float = 0.1) -> float:
-    """The learning rate at a step (from 0), as a fraction of the peak: a linear warm-up, then a decay.
-
-    `kind`: cosine or linear decay, to zero at the last step; or constant. `warm_up`: its fraction of all steps, 0 to 1.
-    """
-    rise = max(1, int(warm_up * steps)) if warm_up else 0
-    if step < rise:
-        return (step + 1) / rise
-    passed = (step - rise) / max(1, steps - rise)
-    if kind == "cosine":
-        return 0.5 * (1 + math.cos(math.pi * passed))
-    return 1 - passed if kind == "linear" else 1.0

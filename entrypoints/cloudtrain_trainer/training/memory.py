@@ -21,7 +21,7 @@ from cloudtrain_trainer import hardware, state
 from cloudtrain_trainer.ranks import Ranks
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.loop import Loop
+    from cloudtrain_trainer.training.loop import Loop
 
 OOM_EXIT = 12
 """The exit code of a rank that ran out of memory: the number of ENOMEM."""

@@ -27,8 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from cloudtrain_job import to_json
-from cloudtrain_trainer import earlier_names, sharded
-from cloudtrain_trainer.checkpoint_files import (
+from cloudtrain_trainer.checkpoints import earlier_names, sharded
+from cloudtrain_trainer.checkpoints.earlier_names import Joined
+from cloudtrain_trainer.checkpoints.files import (
     FORMAT,
     NODE_LOCAL,
     digest_of,
@@ -40,7 +41,6 @@ from cloudtrain_trainer.checkpoint_files import (
     write_tensors,
     write_text,
 )  # fmt: skip
-from cloudtrain_trainer.earlier_names import Joined
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
 

@@ -11,22 +11,22 @@ from torch import Tensor
 from cloudtrain_job import activity, emit_event, log_metrics
 from cloudtrain_launcher.events import Resumed
 from cloudtrain_trainer import finite, state
-from cloudtrain_trainer.batches import MAX_EVALUATION_BATCH, Batches, loader_processes
-from cloudtrain_trainer.checkpoint import CheckpointStore
-from cloudtrain_trainer.checkpointer import Checkpointer
+from cloudtrain_trainer.checkpoints.checkpointer import Checkpointer
+from cloudtrain_trainer.checkpoints.store import CheckpointStore
+from cloudtrain_trainer.data.batches import MAX_EVALUATION_BATCH, Batches, loader_processes
+from cloudtrain_trainer.data.streams import Stream, StreamBatches
 from cloudtrain_trainer.finite import NotFinite
-from cloudtrain_trainer.metrics import Meter, evaluate
 from cloudtrain_trainer.options import Options
-from cloudtrain_trainer.profiling import StepProfiler
-from cloudtrain_trainer.progress import ProgressReporter
 from cloudtrain_trainer.ranks import CollectiveFlags, available_cores
+from cloudtrain_trainer.reporting.metrics import Meter, evaluate
+from cloudtrain_trainer.reporting.profiling import StepProfiler
+from cloudtrain_trainer.reporting.progress import ProgressReporter
+from cloudtrain_trainer.reporting.trackers import Trackers
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.sigterm import Stop
-from cloudtrain_trainer.step import Step
 from cloudtrain_trainer.strategies import Strategy
-from cloudtrain_trainer.streams import Stream, StreamBatches
 from cloudtrain_trainer.tasks import Task
-from cloudtrain_trainer.trackers import Trackers
+from cloudtrain_trainer.training.step import Step
 
 
 class Position(NamedTuple):

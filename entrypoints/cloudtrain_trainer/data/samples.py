@@ -80,7 +80,7 @@ def adapt(
     `name`: of the data in messages. `whole`: keep pairs together, for a task with a step. `pairs`: refuse others.
     Raises `Refused` if the data is of no known kind, is empty, or its samples cannot become a batch.
     """
-    from cloudtrain_trainer.streams import Stream
+    from cloudtrain_trainer.data.streams import Stream
 
     _refuse_wrong_kind(data, name)
     if isinstance(data, (Samples, Stream)) or takes_draws(data):

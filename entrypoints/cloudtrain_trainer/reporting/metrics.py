@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from cloudtrain_trainer.batches import evaluation_draws, loader
-from cloudtrain_trainer.streams import Stream, evaluation_batches
+from cloudtrain_trainer.data.batches import evaluation_draws, loader
+from cloudtrain_trainer.data.streams import Stream, evaluation_batches
 from cloudtrain_trainer.tasks import Task
 
 if TYPE_CHECKING:
-    from cloudtrain_trainer.step import Step
+    from cloudtrain_trainer.training.step import Step
 
 _T = TypeVar("_T")
 

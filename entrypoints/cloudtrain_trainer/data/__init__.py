@@ -1,0 +1,1 @@
+"""Training data: which rank sees which samples, from data sets, iterables, and files of tokens or text."""

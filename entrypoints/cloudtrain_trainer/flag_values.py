@@ -1,0 +1,74 @@
+"""The values of flags, decoded; argparse.ArgumentTypeError says what is expected. Standard library only."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from cloudtrain_trainer.tasks.options import OPTIONS
+
+_N = TypeVar("_N", int, float)
+SECONDS_PER_UNIT = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+def task(text: str) -> str:
+    """The name of a built-in task, or `module:factory`."""
+    if text in OPTIONS or ":" in text:
+        return text
+    names = ", ".join(map(repr, sorted(OPTIONS)))
+    raise argparse.ArgumentTypeError(
+        f"invalid choice: {text!r} (choose from {names}), or name your own: module:factory"
+    )
+
+
+def non_negative_int(text: str) -> int:
+    """A whole number of 0 or more."""
+    return _number(int, text, "a whole number of 0 or more", lambda n: 0 <= n < 2**31)
+
+
+def positive_int(text: str) -> int:
+    """A whole number of 1 or more."""
+    return _number(int, text, "a whole number of 1 or more", lambda n: n >= 1)
+
+
+def positive(text: str) -> float:
+    """A number greater than 0."""
+    return _number(float, text, "a number greater than 0", lambda x: 0 < x < float("inf"))
+
+
+def not_negative(text: str) -> float:
+    """A number of 0 or more."""
+    return _number(float, text, "a number of 0 or more", lambda x: 0 <= x < float("inf"))
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    return _number(float, text, "a number from 0 to 1", lambda x: 0 <= x <= 1)
+
+
+def _number(kind: Callable[[str], _N], text: str, expected: str, fits: Callable[[_N], bool]) -> _N:
+    try:
+        value = kind(text)
+        if fits(value):
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+
+
+def steps(text: str) -> tuple[int, int]:
+    """The first and the last step of `10:15`, from 1."""
+    match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"expected the first and the last step, such as 10:15, got {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def seconds(text: str) -> float:
+    """Seconds, of `600` or `10 min`."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text)
+    if not match or match[2] not in SECONDS_PER_UNIT or float(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"expected a time such as 600 or '10 min', got {text!r}")
+    return float(match[1]) * SECONDS_PER_UNIT[match[2]]

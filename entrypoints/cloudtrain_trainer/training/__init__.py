@@ -1,0 +1,1 @@
+"""Training itself: the loop, the optimizer step, and micro-batches that fit into memory."""

@@ -1,0 +1,80 @@
+"""The gradients of a step: their norm over all ranks, and clipping by it, a few kernels for all parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from cloudtrain_trainer.strategies import Strategy
+
+
+class Gradients:
+    """The gradients of the parameters that are trained, in groups that are sharded alike."""
+
+    def __init__(self, parameters: list[Tensor], strategy: Strategy) -> None:
+        self._groups = grouped(parameters, sharding)
+        self._strategy, self._device = strategy, strategy.ranks.device
+
+    def by_sharding(self) -> list[list[Tensor]]:
+        """The gradients there are, in lists that are sharded alike."""
+        found = [[p.grad for p in group if p.grad is not None] for group in self._groups]
+        return [grads for grads in found if grads]
+
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale them down to `max_norm`, in place. Returns their norm before, as `norm`. Called by all ranks."""
+        norm = self.norm()
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        for grads in self.by_sharding():
+            local = [_local(grad) for grad in grads]
+            torch._foreach_mul_(local, factor.to(local[0].device))
+        return norm
+
+    def norm(self) -> Tensor:
+        """The norm of all ranks' gradients, each parameter counted once: a tensor of shape () on the device.
+
+        Called by all ranks.
+        """
+        norms = [_norm(grads).to(self._device) for grads in self.by_sharding()]
+        if len(norms) > 1:
+            norms = [torch.linalg.vector_norm(torch.stack(norms))]
+        return self._strategy.total_norm(norms[0] if norms else torch.zeros((), device=self._device))
+
+    def local_norm(self) -> Tensor:
+        """A tensor of shape () that is finite only if this rank's gradients are; it needs no message, unlike `norm`."""
+        found = [
+            torch.stack(torch._foreach_norm([_local(grad) for grad in grads])).sum().to(self._device)
+            for grads in self.by_sharding()
+        ]
+        return sum(found[1:], found[0]) if found else torch.zeros((), device=self._device)
+
+
+def _norm(grads: list[Tensor]) -> Tensor:
+    """The norm of gradients that are sharded alike, over all of their shards: a tensor of shape ()."""
+    if hasattr(grads[0], "full_tensor"):
+        whole: Tensor = torch.nn.utils.get_total_norm(grads).full_tensor()  # type: ignore[attr-defined]
+        return whole
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    return norm
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This rank's shard."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
+
+
+def grouped(parameters: list[Tensor], key: Callable[[Tensor], Hashable]) -> list[list[Tensor]]:
+    """Groups of parameters with the same key, in their order."""
+    groups: dict[Hashable, list[Tensor]] = {}
+    for parameter in parameters:
+        groups.setdefault(key(parameter), []).append(parameter)
+    return list(groups.values())
+
+
+def sharding(parameter: Tensor) -> Hashable:
+    """How a parameter is sharded, and where: a fused kernel, or one norm, takes only parameters with the same."""
+    return getattr(parameter, "device_mesh", None), getattr(parameter, "placements", None), parameter.device
