@@ -39,6 +39,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Tools": {
         "image": ("image", "Build the image that jobs run in, and push it."),
+        "infra": ("infra", "Set up, show or remove what an account needs."),
         "schema": ("job", "Print the JSON Schema of job.yaml."),
         "completion": ("job", "Print the completion script of a shell."),
     },

@@ -17,6 +17,7 @@ from cloudtrain.issues import Issue
 if TYPE_CHECKING:
     from cloudtrain.contracts.launch import JobDocument
     from cloudtrain.images.reference import ResolvedImage
+    from cloudtrain.infrastructure import Infrastructure
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import ProviderConfig, Target
     from cloudtrain.runs.events import Event, Submitted, Submitting
@@ -206,6 +207,14 @@ class Provider(ABC):
     def release(self, run: RunFolder, state: RunState) -> Observation:  # noqa: ARG002
         """Release machines that are kept, and billed, after a run. UsageError if there are none."""
         raise UsageError(f"run {run.run_id} keeps no machines")
+
+    def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:  # noqa: ARG002
+        """What sets up its account: the deployment of that name. UsageError if it sets up none.
+
+        `region`: where, empty for what the settings say; no setting needs to be there to print the template.
+        """
+        hint = "aws and azure do: --provider aws"
+        raise UsageError(f"the provider {self.declaration.name!r} sets up no account", hint=hint)
 
     def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
         """The job as an object of the platform's own SDK. UsageError if there is no such SDK."""
