@@ -18,7 +18,8 @@ def _run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     return [run_id for run_id in found if run_id.startswith(incomplete)]
 
 
-def _providers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+def complete_providers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """The names of providers that begin so."""
     from cloudtrain.declaration import provider_names
 
     return [name for name in provider_names() if name.startswith(incomplete)]
@@ -39,14 +40,14 @@ set_option = click.option(
 provider_option = click.option(
     "--provider",
     metavar="NAME",
-    shell_complete=_providers,
+    shell_complete=complete_providers,
     help="Where to run: local (default), docker, aws or azure.",
 )
 as_option = click.option(
     "--as",
     "as_",
     metavar="NAME",
-    shell_complete=_providers,
+    shell_complete=complete_providers,
     help="Rehearse the request of that cloud here: --as aws or --as azure.",
 )
 

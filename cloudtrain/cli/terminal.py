@@ -32,8 +32,10 @@ STATE_COLOURS = {
     "stopping": "yellow",
 }
 LABEL_COLOURS = {"error:": "red", "warning:": "yellow", "note:": "cyan", "hint:": "cyan"}
-_OURS = re.compile(f"(\x1b\\[3[0-7]m(?:{'|'.join((*STATE_COLOURS, *LABEL_COLOURS))}|\\^+)\x1b\\[0m)")
-"""The only coloured texts of our own: the name of a state, the word before a message, the mark below a line."""
+MARKS = {"ok": ("✓", "green"), "wrong": ("✗", "red")}
+"""Of a verdict, with its colour; a dash for all others."""
+_OURS = re.compile(f"(\x1b\\[3[0-7]m(?:{'|'.join((*STATE_COLOURS, *LABEL_COLOURS))}|\\^+|[✓✗])\x1b\\[0m)")
+"""The only coloured texts of our own: the name of a state, the word before a message, the marks of lines and checks."""
 
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls, C1 among them
@@ -73,6 +75,12 @@ def log_text(text: str, *, colours: bool) -> str:
 def label(word: str) -> str:
     """A word of ours before a message on stderr, `hint:`, or marks `^^^`: in its colour where colours are shown."""
     return click.style(word, fg=LABEL_COLOURS.get(word, "red")) if coloured(sys.stderr) else word
+
+
+def mark(verdict: str) -> str:
+    """The tick, cross or dash in front of a check, in its colour where stdout shows colours."""
+    sign, colour = MARKS.get(verdict, ("-", ""))
+    return click.style(sign, fg=colour) if colour and coloured(sys.stdout) else sign
 
 
 def labelled(text: str) -> str:

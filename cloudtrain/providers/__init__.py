@@ -15,6 +15,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue
 
 if TYPE_CHECKING:
+    from cloudtrain.checkup import Check
     from cloudtrain.contracts.launch import JobDocument
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.infrastructure import Infrastructure
@@ -137,6 +138,14 @@ class Provider(ABC):
         the job names: planning a repository that is not trusted must not run code from it.
         """
         return []
+
+    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
+        """Questions to the platform about what a job of this spec would need there, with their answers as they come.
+
+        `cloudtrain doctor` shows them, `check --online` those of a job. Only calls that read are made: what these
+        credentials may not look at is not wrong. `target` may have problems; they are shown by themselves.
+        """
+        return ()
 
     @abstractmethod
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:

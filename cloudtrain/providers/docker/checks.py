@@ -15,12 +15,12 @@ from cloudtrain.providers.local.checks import gpu_checks, gpu_rules, location_ch
 
 def container_rules(plan: Plan) -> list[Issue]:
     """Problems that the disk and the environment show. No engine is asked."""
-    return [*_address(), *gpu_rules(plan, _gpus(plan), "in all"), *location_checks(plan, in_container=True)]
+    return [*address_issues(), *gpu_rules(plan, _gpus(plan), "in all"), *location_checks(plan, in_container=True)]
 
 
 def container_checks(plan: Plan) -> list[Issue]:
     """Problems that the engine and the driver show."""
-    if _address():
+    if address_issues():
         return []
     wanted = _gpus(plan)
     missing = gpu_checks(plan, sys.executable, wanted, "in all")
@@ -43,7 +43,8 @@ def _gpu_issues(plan: Plan, wanted: int) -> list[Issue]:
     return [Issue((), gpus.too_few(visible, wanted, holders), gpus.HINT)]
 
 
-def _address() -> list[Issue]:
+def address_issues() -> list[Issue]:
+    """An error if the engine is that of another machine, whose containers cannot see this one's folders."""
     from cloudtrain.providers.docker.host import LOCAL, address
 
     where, by = address()

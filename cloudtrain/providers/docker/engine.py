@@ -41,6 +41,21 @@ class LocalImage:
     """Bytes, including layers that other images share."""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine says of itself."""
+
+    version: str
+    architecture: str
+    """`amd64`, `arm64`."""
+    is_rootless: bool
+    """Then root in a container is this user."""
+    gives_gpus: bool
+    """Whether the NVIDIA Container Toolkit is configured: as a runtime, or by CDI."""
+    data_folder: str
+    """Where it keeps images."""
+
+
 class Engine:
     """The Docker engine of this machine. All methods may raise CloudError."""
 
@@ -50,10 +65,22 @@ class Engine:
 
     def machine(self) -> tuple[str, bool]:
         """Its architecture (`amd64`, `arm64`), and whether it is rootless: then root in a container is this user."""
+        found = self.about()
+        return found.architecture, found.is_rootless
+
+    def about(self) -> EngineInfo:
+        """Its version, and what it can do."""
         with translating_errors("ask about the machine"):
             info = self.api.info()
         kind = str(info.get("Architecture", ""))
-        return _ARCHITECTURES.get(kind, kind), any("rootless" in option for option in info.get("SecurityOptions") or ())
+        devices = [str(each.get("ID", "")) for each in info.get("DiscoveredDevices") or ()]
+        return EngineInfo(
+            version=str(info.get("ServerVersion", "")),
+            architecture=_ARCHITECTURES.get(kind, kind),
+            is_rootless=any("rootless" in option for option in info.get("SecurityOptions") or ()),
+            gives_gpus="nvidia" in (info.get("Runtimes") or {}) or any(each.startswith("nvidia") for each in devices),
+            data_folder=str(info.get("DockerRootDir", "")),
+        )
 
     def image_architecture(self, image: str) -> str | None:
         """The architecture of an image; None if it is not on this machine."""

@@ -17,6 +17,7 @@ from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local.backend import LocalBackend, resolve_path
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.checkup import Check
     from cloudtrain.contracts.launch import Launch
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.issues import Issue
@@ -76,6 +77,12 @@ class DockerProvider(LocalBackend):
         from cloudtrain.providers.docker.checks import container_checks
 
         return container_checks(plan)
+
+    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
+        """The engine of this machine, its GPUs, its disk, and the image of the job."""
+        from cloudtrain.providers.docker.checkup import engine_checks
+
+        return engine_checks(target)
 
     def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> Emulator[Launch]:
         """The emulator of the request's contract, with a container per node."""

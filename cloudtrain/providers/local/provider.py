@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from cloudtrain.providers.local.declaration import DECLARATION
 from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
+    from cloudtrain.checkup import Check
     from cloudtrain.contracts.launch import Launch
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.providers.emulation.base import Emulator
@@ -61,6 +62,13 @@ class LocalProvider(LocalBackend):
 
         named_by = plan.host.origins.get("python")
         return host_checks(plan) if starting or not named_by else [not_executed(plan, named_by)]
+
+    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
+        """Python, torch, GPUs, driver and disk of this machine."""
+        from cloudtrain.providers.local.checkup import machine_checks
+
+        config = target.config_as(LocalConfig)
+        return machine_checks(config.python, target.origins.get("python", ""), Path(settings["data_dir"]).absolute())
 
     def emulator(self, paths: RunPaths, request: Mapping[str, Any], plan: EmulatedPlan) -> Emulator[Launch]:
         """The emulator of the request's contract, with a process per node."""

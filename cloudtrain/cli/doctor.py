@@ -1,0 +1,86 @@
+"""The command `cloudtrain doctor`: is this machine, and is this account, what a job needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cloudtrain.cli.options import complete_providers, data_dir, json_option, profile_option, set_option
+from cloudtrain.cli.output import count, print_json, print_output
+from cloudtrain.cli.terminal import indented, mark
+
+if TYPE_CHECKING:
+    from cloudtrain.checkup import Check
+    from cloudtrain.submission.checkup import Section
+
+WORDS = {"ok": "ok", "wrong": "wrong", "not allowed to look": "-", "not applicable": "-"}
+"""In front of a check where no terminal shows it."""
+
+
+@click.command(
+    "doctor",
+    epilog="""\b
+Examples:
+  cloudtrain doctor                          this machine alone
+  cloudtrain doctor docker                   and its Docker engine
+  cloudtrain doctor aws                      and the account, for the job.yaml of this folder if there is one
+  cloudtrain doctor azure --job big.yaml     and the workspace, for the machines of that job""",
+)
+@click.argument("provider", required=False, metavar="[PROVIDER]", shell_complete=complete_providers)
+@click.option("--job", type=click.Path(path_type=Path), metavar="JOB", help="Ask for the machines of this job.")
+@profile_option
+@set_option
+@json_option
+@data_dir
+def doctor_command(
+    folder: str | None, /, provider: str | None, job: Path | None, overrides: tuple[str, ...], as_json: bool
+) -> int:
+    """Ask this machine, and the account of PROVIDER (docker, aws or azure), for what a job needs of it.
+
+    Every question is shown with its answer and, where something is wrong, with what to do. All of them only read:
+    nothing is started, changed or paid for. What you are not allowed to look at is not wrong. Without a job.yaml it
+    asks for the smallest job that there is.
+    """
+    from cloudtrain.api import checkup as api
+
+    found: list[Check] = []
+    shown: list[dict[str, Any]] = []
+    for section in api.doctor(provider, job, overrides, data_dir=folder):
+        checks = list(section.checks) if as_json else list(_printed(section))
+        found += checks
+        shown += [{"where": section.title, **check.to_json()} for check in checks]
+    code = api.exit_code(found)
+    if as_json:
+        print_json({"ok": code == 0, "checks": shown})
+    else:
+        print_output(_summary(found))
+    return code
+
+
+def _printed(section: Section) -> Iterator[Check]:
+    """The checks of a section, each printed as soon as it is answered."""
+    print_output(section.title)
+    for check in section.checks:
+        print_output(_row(check))
+        yield check
+
+
+def _row(check: Check) -> str:
+    on_terminal = sys.stdout.isatty()
+    sign = mark(check.verdict) if on_terminal else f"{WORDS[check.verdict]:<5}"
+    answer = f"not allowed to look: {check.answer}" if check.verdict == "not allowed to look" else check.answer
+    lines = f"  {sign} {check.name:<15} {indented(check.asked, 4)}? {indented(answer, 4)}"
+    return lines + (f"\n{' ' * (4 if on_terminal else 8)}fix: {indented(check.fix, 9)}" if check.fix else "")
+
+
+def _summary(checks: list[Check]) -> str:
+    wrong = [check.name for check in checks if check.is_wrong]
+    unseen = sum(check.verdict == "not allowed to look" for check in checks)
+    asked = sum(check.verdict != "not applicable" for check in checks) - unseen
+    end = f"; {unseen} that you are not allowed to look at" if unseen else ""
+    told = f"{len(wrong)} wrong: {', '.join(wrong)}" if wrong else "nothing wrong"
+    return f"{count(asked, 'check')}, {told}{end}"

@@ -1,0 +1,59 @@
+"""Asks a machine and an account what a job would need of them: the sections of `cloudtrain doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudtrain.checkup import Check, Question
+from cloudtrain.declaration import declaration_of
+from cloudtrain.providers import get_provider
+from cloudtrain.settings import DEFAULT_PROVIDER
+
+if TYPE_CHECKING:
+    from cloudtrain.planning.target import Target
+    from cloudtrain.settings import Settings
+    from cloudtrain.spec.model import JobSpec
+
+MACHINE = DEFAULT_PROVIDER
+"""The provider that knows this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What is asked of one place."""
+
+    title: str
+    """`this machine`, `SageMaker, us-east-1`."""
+    checks: Iterable[Check]
+    """To be read once: each is asked when it is read."""
+
+
+def sections(provider: str, settings: Settings, spec: JobSpec) -> Iterator[Section]:
+    """This machine, and then the provider's platform unless that is the same. UsageError for an unknown provider."""
+    declaration = declaration_of(provider)
+    target = get_provider(MACHINE).target(settings, spec)
+    mentions_engine = declaration.is_remote or provider == MACHINE  # another asks it by itself
+    yield Section(declaration_of(MACHINE).label, _machine(settings, target, spec, engine=mentions_engine))
+    if provider != MACHINE:
+        asked = get_provider(provider).target(settings, spec)
+        where = f", {asked.where}" if declaration.is_remote and asked.where else ""
+        yield Section(f"{declaration.label}{where}", platform_checks(provider, settings, asked, spec))
+
+
+def platform_checks(provider: str, settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:
+    """What is missing in the settings, or else what the provider asks its platform."""
+    for issue in target.problems:
+        asked = Question("settings", "is all set that a job needs", issue.path)
+        yield asked.wrong(f"{issue.field}: {issue.message}" if issue.path else issue.message, issue.hint or "")
+    if not target.problems:
+        yield from get_provider(provider).checkup(settings, target, spec)
+
+
+def _machine(settings: Settings, target: Target, spec: JobSpec, *, engine: bool) -> Iterator[Check]:
+    yield from get_provider(MACHINE).checkup(settings, target, spec)
+    if engine:
+        from cloudtrain.providers.docker.checkup import engine_check
+
+        yield engine_check()

@@ -1,0 +1,222 @@
+"""What `cloudtrain doctor` says of a machine: nothing of a good one, the one thing that is wrong of every other."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.api.checkup import exit_code
+from cloudtrain.checkup import Check, Question
+from cloudtrain.cli import main
+from cloudtrain.errors import CloudError
+from cloudtrain.issues import warning
+from cloudtrain.planning.target import Target
+from cloudtrain.providers.docker import checkup as containers
+from cloudtrain.providers.docker.engine import EngineInfo
+from cloudtrain.providers.local import checkup, machine
+from cloudtrain.providers.local.known_trouble import found_trouble
+from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
+
+GOOD = PythonFacts(path="/usr/bin/python3", version="3.11.7", torch="2.13.0+cu130", cuda="13.0", torch_gpus=8)
+GPUS = GpuFacts(driver="580.65.06", names=("NVIDIA H100",) * 8, on_bus=8)
+ENGINE = EngineInfo("28.2.2", "amd64", is_rootless=False, gives_gpus=True, data_folder="/")
+
+
+def of_machine(facts: PythonFacts = GOOD, gpus: GpuFacts = GPUS, free: int = 10**11) -> list[Check]:
+    """All checks of a machine that is like this."""
+    return [
+        checkup.python_check(facts),
+        *([checkup.torch_check(facts, gpus)] if facts.version else []),
+        checkup.gpu_check(gpus),
+        checkup.driver_check(gpus, facts),
+        checkup.disk_check(Path("/data"), free),
+        checkup.version_check(facts.versions, "here"),
+    ]
+
+
+@contextmanager
+def no_engine(seconds: float) -> Iterator[None]:
+    """As on a machine where none is running."""
+    raise CloudError(f"no Docker engine answers within {seconds:.0f} s", hint="start it")
+    yield
+
+
+def wrong(checks: list[Check]) -> list[str]:
+    assert all(check.answer for check in checks)
+    assert all(check.fix for check in checks if check.is_wrong), "what is wrong comes with what to do"
+    return [check.name for check in checks if check.is_wrong]
+
+
+def changed(**facts: object) -> PythonFacts:
+    known = {name: getattr(GOOD, name) for name in GOOD.__dataclass_fields__}
+    return PythonFacts(**{**known, **facts})
+
+
+def test_nothing_is_wrong_with_a_good_machine() -> None:
+    assert wrong(of_machine()) == []
+
+
+def test_a_machine_without_gpus_and_torch_is_a_good_one() -> None:
+    assert wrong(of_machine(changed(torch="", cuda="", torch_gpus=0), GpuFacts())) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "gpus", "free", "name", "said"),
+    [
+        (changed(version="", error="no such file"), GPUS, 10**11, "Python", "does not run"),
+        (changed(version="3.8.1"), GPUS, 10**11, "Python", "3.8.1"),
+        (changed(torch="", error="OSError: libcudart.so.13"), GPUS, 10**11, "torch", "libcudart"),
+        (changed(torch="2.13.0+cpu", cuda="", torch_gpus=0), GPUS, 10**11, "torch", "without CUDA"),
+        (changed(torch_gpus=0), GPUS, 10**11, "torch", "none of the 8 GPUs"),
+        (changed(torch_gpus=0), GpuFacts(driver="535.1", names=GPUS.names), 10**11, "driver", "needs 580"),
+        (changed(torch_gpus=0), GpuFacts(on_bus=2), 10**11, "GPUs", "no driver"),
+        (changed(torch_gpus=0), GpuFacts(error="Driver/library version mismatch"), 10**11, "GPUs", "mismatch"),
+        (GOOD, GPUS, 10**9, "disk", "1.0 GB are free"),
+        (changed(versions={"docker": "7.0.0", "requests": "2.32.3"}), GPUS, 10**11, "packages", "docker 7.0.0"),
+    ],
+)
+def test_a_broken_machine_is_told_of_the_one_thing_that_is_wrong(
+    facts: PythonFacts, gpus: GpuFacts, free: int, name: str, said: str
+) -> None:
+    found = of_machine(facts, gpus, free)
+    assert wrong(found) == [name]
+    assert said in next(check.answer for check in found if check.is_wrong)
+
+
+def test_trouble_is_a_pair_of_versions_and_not_one_of_them() -> None:
+    assert not list(found_trouble({"torch": "2.2.2"}))
+    assert not list(found_trouble({"torch": "2.2.2", "numpy": "1.26.4"}))
+    assert not list(found_trouble({"torch": "2.13.0+cpu", "numpy": "2.1.0"}))
+    assert [pair for pair, _ in found_trouble({"torch": "2.2.2", "numpy": "2.0.0"})] == ["torch 2.2.2 with numpy 2.0.0"]
+
+
+def test_a_python_that_cannot_be_run_is_told_and_not_raised(tmp_path: Path) -> None:
+    assert "No such file" in machine.ask_python(str(tmp_path / "python")).error
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
+    silent.chmod(0o755)
+    assert machine.ask_python(str(silent)).error == "exit code 3: broken"
+
+
+def test_a_python_that_a_file_beside_the_job_names_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "ask_python", lambda path: pytest.fail(f"{path} was run"))
+    first = next(checkup.machine_checks("/evil", "cloudtrain.toml:1", tmp_path))
+    assert (first.name, first.verdict) == ("Python", "not applicable")
+
+
+def test_a_driver_is_asked_by_its_own_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    program.write_text("#!/bin/sh\necho '580.65.06, NVIDIA L4'\n")
+    program.chmod(0o755)
+    assert (machine.ask_driver().driver, machine.ask_driver().names) == ("580.65.06", ("NVIDIA L4",))
+    program.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
+    assert "version mismatch" in machine.ask_driver().error
+
+
+def test_an_engine_is_wrong_where_containers_are_wanted_and_not_applicable_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(containers, "docker_engine", no_engine)
+    assert containers.engine_check().verdict == "not applicable"
+    (check,) = containers.engine_checks(Target(provider="docker", where="here", grace_seconds=30))
+    assert (check.name, check.verdict, check.exit_code) == ("engine", "wrong", 4)
+    monkeypatch.setenv("DOCKER_HOST", "tcp://10.0.0.1:2375")
+    (check,) = containers.engine_checks(Target(provider="docker", where="here", grace_seconds=30))
+    assert (check.verdict, check.fix) == ("wrong", "unset DOCKER_HOST")
+
+
+def test_an_engine_without_the_toolkit_gives_no_gpus() -> None:
+    bare = EngineInfo("28.2.2", "amd64", is_rootless=False, gives_gpus=False, data_folder="/")
+    assert containers.gpu_check(ENGINE, 8).verdict == "ok"
+    assert containers.gpu_check(bare, 0).verdict == "not applicable"
+    assert "nvidia-ctk" in containers.gpu_check(bare, 8).fix
+
+
+def test_the_exit_code_tells_what_to_set_right_from_a_cloud_that_does_not_answer() -> None:
+    asked = Question("bucket", "is it there")
+    lost = asked.failed(CloudError("no answer came", hint="wait"))
+    denied = asked.failed(CloudError("AccessDenied"), is_denied=True)
+    assert exit_code([asked.ok("yes"), denied, asked.not_applicable("none")]) == 0
+    assert exit_code([asked.ok("yes"), lost]) == 4
+    assert exit_code([lost, asked.wrong("no", "make one")]) == 2
+    assert denied.issue() == warning("bucket: not allowed to look: AccessDenied")
+    assert asked.ok("yes").issue() is None
+
+
+@pytest.fixture
+def quick_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The command in an empty folder, on a machine whose Python says at once what it is."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLOUDTRAIN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr(containers, "docker_engine", no_engine)
+    monkeypatch.setattr(machine, "ask_python", lambda path: changed(path=path))
+    monkeypatch.setattr(machine, "ask_driver", lambda: GPUS)
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", *arguments])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.usefixtures("quick_machine")
+def test_the_command_prints_a_line_for_each_check_and_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run() == 0
+    out = capsys.readouterr().out
+    assert f"  ok    Python          does {sys.executable} run, and is it 3.9 or newer? it is 3.11.7\n" in out
+    assert out.startswith("this machine\n")
+    assert out.endswith("6 checks, nothing wrong\n")
+    monkeypatch.setattr(machine, "free_bytes", lambda _: 5)
+    assert run() == 2
+    out = capsys.readouterr().out
+    assert "  wrong disk " in out
+    assert "\n        fix: remove old runs there" in out
+    assert out.endswith("6 checks, 1 wrong: disk\n")
+
+
+@pytest.mark.usefixtures("quick_machine")
+def test_the_command_prints_json_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is True
+    assert {"where": "this machine", "name": "driver", "verdict": "ok"}.items() <= told["checks"][3].items()
+    assert run("docker", "--json") == 4
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is False
+    assert [check["name"] for check in told["checks"] if check["verdict"] == "wrong"] == ["engine"]
+
+
+@pytest.mark.usefixtures("quick_machine")
+def test_a_terminal_shows_ticks_crosses_and_dashes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "free_bytes", lambda _: 5)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run() == 2
+    out = capsys.readouterr().out
+    assert "  ✓ Python " in out
+    assert "  ✗ disk " in out
+    assert "  - engine " in out
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "xterm")
+    run()
+    assert "\x1b[32m✓\x1b[0m" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("quick_machine")
+def test_an_unknown_provider_and_a_broken_job_are_told_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("asw") == 2
+    assert "there is no provider 'asw'" in capsys.readouterr().err
+    Path("job.yaml").write_text("resources: {nodez: 2}\n")
+    assert run() == 2
+    assert "job.yaml:1:13" in capsys.readouterr().err
