@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.tools import ROOT
 from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.torchrun
@@ -65,3 +66,16 @@ def test_a_plan_says_what_is_kept_and_warns_of_a_pattern_that_means_the_source(c
     plan = cli.run("plan")
     assert "keeps    out-*/, snapshot.pt of the working folder, with the output" in plan.out
     assert "job.yaml:6:8: keep[0]: 'out-*/' matches out-old/ckpt.pt of the source" in " ".join(plan.out.split())
+
+
+def test_the_example_of_a_script_as_it_is_brings_back_what_it_wrote_beside_itself(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    example = ROOT / "examples/existing-script"
+    cli.write(job_yaml=(example / "job.yaml").read_text(), classify_py=(example / "classify.py").read_text())
+    result = cli.run("submit", "--set", "args.steps=50")
+    assert result.code == 0, result.err
+    assert cli.run("fetch", "last", str(tmp_path / "fetched")).code == 0
+    kept = tmp_path / "fetched" / "output" / "out"
+    assert {path.name for path in kept.iterdir()} == {"losses.csv", "model.pt"}
+    assert [line.partition(",")[0] for line in (kept / "losses.csv").read_text().splitlines()] == ["step", "50"]
