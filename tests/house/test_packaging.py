@@ -28,7 +28,7 @@ def test_the_wheel_carries_what_travels_with_a_job_inside_the_package(wheel: Pat
     names = zipfile.ZipFile(wheel).namelist()
     for name in ("cloudtrain_launcher/launch.py", "job/cloudtrain_job.py", "cloudtrain_trainer/tasks/digits.py"):
         assert f"cloudtrain/_bundle/entrypoints/{name}" in names
-    assert any(name.startswith("cloudtrain/_bundle/infra/") for name in names)
+    assert "cloudtrain/_bundle/infra/azure/template.json" in names
     for name in (
         "Dockerfile",
         ".dockerignore",
