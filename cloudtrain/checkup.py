@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.errors import CloudError, CloudtrainError, UsageError
 from cloudtrain.issues import Issue, Keys, warning
 
 Verdict = Literal["ok", "wrong", "not allowed to look", "not applicable"]
@@ -71,11 +72,18 @@ class Question:
         """These credentials may not look, which says nothing about what they would have seen."""
         return self._answered(answer, "not allowed to look", fix)
 
-    def failed(self, error: CloudtrainError, *, is_denied: bool = False) -> Check:
-        """The call for it failed. `is_denied`: for want of a permission."""
-        if is_denied:
+    def failed(self, error: CloudtrainError) -> Check:
+        """The call for it failed: wrong, unless it is for want of a permission."""
+        if isinstance(error, CloudError) and error.is_denied:
             return self.not_allowed(error.what, error.hint or "")
         return self._answered(error.what, "wrong", error.hint or "", error.exit_code)
+
+    def answered_by(self, ask: Callable[[], Check]) -> Check:
+        """The check that a function gives, or that its CloudError gives."""
+        try:
+            return ask()
+        except CloudError as error:
+            return self.failed(error)
 
     def _answered(self, answer: str, verdict: Verdict, fix: str = "", exit_code: int = UsageError.exit_code) -> Check:
         return Check(

@@ -121,6 +121,9 @@ class StorageError(CloudtrainError):
 DENIED = "Denied"
 """The code of a CloudError for a missing permission, where a cloud has several names for it."""
 
+DENIED_CODES = frozenset({DENIED, "AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"})
+"""It, and what AWS's services call it."""
+
 NAME_TAKEN = "NameTaken"
 """The code of a CloudError where a job of that name exists with other properties."""
 
@@ -144,6 +147,11 @@ class CloudError(CloudtrainError):
         """The cloud's own name for it."""
         self.transient = transient
         """Whether asking again later may help."""
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether it is for want of a permission."""
+        return self.code in DENIED_CODES
 
 
 class JobFailed(CloudtrainError):

@@ -6,10 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.checkup import Check, Question
 from cloudtrain.declaration import declaration_of
+from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers import get_provider
 from cloudtrain.settings import DEFAULT_PROVIDER
+from cloudtrain.submission.images import is_named
+from cloudtrain.submission.registry import inspect_image
 
 if TYPE_CHECKING:
     from cloudtrain.planning.target import Target
@@ -49,6 +53,30 @@ def platform_checks(provider: str, settings: Settings, target: Target, spec: Job
         yield asked.wrong(f"{issue.field}: {issue.message}" if issue.path else issue.message, issue.hint or "")
     if not target.problems:
         yield from get_provider(provider).checkup(settings, target, spec)
+        yield from _image(target, spec)
+
+
+def _image(target: Target, spec: JobSpec) -> Iterator[Check]:
+    """Whether an image that the spec names is in its registry, and for the machines of the job."""
+    if not is_named(spec, target):
+        return
+    wanted = architecture_of(target.provider, target.instances)
+    asked = Question("image", f"is {target.image_address} there, and built for {wanted}", ("image",))
+    try:
+        found = inspect_image(target.image_address)
+    except CloudtrainError as error:
+        if isinstance(error, CloudError) and error.is_denied:
+            yield asked.failed(error)
+        else:  # the cloud may reach a registry that this machine does not
+            yield asked.not_applicable(f"it cannot be looked up from here: {error.what}")
+        return
+    if found is None:
+        yield asked.wrong("there is no such image", "look at its name and tag; cloudtrain image push pushes one")
+    elif found.architectures and wanted not in found.architectures:
+        fix = f"docker build --platform linux/{wanted} …, and push it"
+        yield asked.wrong(f"it is for {', '.join(sorted(found.architectures))}", fix)
+    else:
+        yield asked.ok("it is")
 
 
 def _machine(settings: Settings, target: Target, spec: JobSpec, *, engine: bool) -> Iterator[Check]:

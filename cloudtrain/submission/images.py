@@ -6,6 +6,7 @@ Code that needs an engine or a registry is imported when it is used: most submit
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.errors import CloudError
@@ -13,7 +14,11 @@ from cloudtrain.images.recipe import Recipe
 from cloudtrain.images.reference import ResolvedImage, parse_address, without_tag
 from cloudtrain.images.selection import select_image
 from cloudtrain.planning.plan import Plan
+from cloudtrain.planning.target import Target
 from cloudtrain.providers import Note, Progress
+
+if TYPE_CHECKING:
+    from cloudtrain.spec.model import JobSpec
 
 PUSH_SECONDS = 1800.0
 """A registry may take that long to answer while it stores a layer of gigabytes."""
@@ -30,7 +35,7 @@ def resolve_image(plan: Plan, pushing: Progress | None = None, note: Note | None
         return None
     if image is None or image.recipe is None:
         digest = ""
-        if not plan.is_rehearsal and _is_named(plan):
+        if not plan.is_rehearsal and is_named(plan.spec, plan.target):
             from cloudtrain.submission.registry import require_image
 
             digest = require_image(planned, architecture_of(plan.provider, plan.host.instances), note)
@@ -70,13 +75,13 @@ def ensure_pushed(
     return f"{without_tag(address)}@{digest}"
 
 
-def _is_named(plan: Plan) -> bool:
+def is_named(spec: JobSpec, target: Target) -> bool:
     """Whether the spec itself names an address in a registry, which a cloud is to pull from."""
-    selected = select_image(plan.spec.image, plan.provider)
-    if plan.target.contract == "plain" or selected.is_build:
+    selected = select_image(spec.image, target.provider)
+    if target.contract == "plain" or selected.is_build:
         return False
-    is_own = selected.text.partition(":")[0] in plan.target.declaration.image_schemes
-    return selected.text == plan.target.image_address and not is_own
+    is_own = selected.text.partition(":")[0] in target.declaration.image_schemes
+    return selected.text == target.image_address and not is_own
 
 
 def _digest_in_registry(address: str) -> str | None:

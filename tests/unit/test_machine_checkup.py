@@ -141,7 +141,7 @@ def test_an_engine_without_the_toolkit_gives_no_gpus() -> None:
 def test_the_exit_code_tells_what_to_set_right_from_a_cloud_that_does_not_answer() -> None:
     asked = Question("bucket", "is it there")
     lost = asked.failed(CloudError("no answer came", hint="wait"))
-    denied = asked.failed(CloudError("AccessDenied"), is_denied=True)
+    denied = asked.failed(CloudError("AccessDenied", code="AccessDenied"))
     assert exit_code([asked.ok("yes"), denied, asked.not_applicable("none")]) == 0
     assert exit_code([asked.ok("yes"), lost]) == 4
     assert exit_code([lost, asked.wrong("no", "make one")]) == 2

@@ -7,7 +7,7 @@ import re
 from botocore import exceptions as sdk
 from botocore.exceptions import ClientError
 
-from cloudtrain.errors import CloudError, Outcome
+from cloudtrain.errors import DENIED_CODES, CloudError, Outcome
 from cloudtrain.runs.failure_hints import SAGEMAKER_TRUST, sagemaker_quota
 
 _TRY_AGAIN = "then try again"
@@ -34,7 +34,6 @@ _UNKNOWN = {
     "MissingAuthenticationToken",
     "MissingAuthenticationTokenException",
 }
-_DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
 _THROTTLED = {
     "Throttling",
     "ThrottlingException",
@@ -120,7 +119,7 @@ def _from_response(error: ClientError, name: str, region: str, place: str) -> Cl
 
 
 def _hint(code: str, answer: str, name: str, region: str) -> str | None:
-    if code in _DENIED:
+    if code in DENIED_CODES:
         return f"these credentials lack a permission: {_action(answer, name)}"
     if code == "NoSuchBucket":
         return "check aws.bucket; cloudtrain does not create buckets"

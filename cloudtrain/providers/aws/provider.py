@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.errors import UsageError
 from cloudtrain.providers import DiscoveredRun, KnownRuns, Note, Progress, Provider, Request
-from cloudtrain.providers.aws.config import config_of, profile_of, request_of
+from cloudtrain.providers.aws.config import AwsConfig, config_of, profile_of, request_of
 from cloudtrain.providers.aws.declaration import DECLARATION
 
 if TYPE_CHECKING:
+    from cloudtrain.checkup import Check
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
@@ -48,6 +49,18 @@ class SageMakerProvider(Provider):
         from cloudtrain.providers.aws.validate import model_issues
 
         return model_issues(plan)
+
+    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
+        """Credentials, role and rights, bucket, quota and network of the account, for the machines of this spec."""
+        try:
+            cloud = _connect(target.config_as(AwsConfig).region, target.config_as(AwsConfig).profile)
+        except UsageError as error:
+            from cloudtrain.checkup import Question
+
+            return [Question("boto3", "is it installed").failed(error)]
+        from cloudtrain.providers.aws.checkup import account_checks
+
+        return account_checks(cloud, target, spec)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """The body of CreateTrainingJob as plain JSON, and the job document."""

@@ -1,4 +1,4 @@
-"""The part of ECR that tells what is in a registry: three read-only calls, refused as AWS refuses them."""
+"""The part of ECR that tells what is in a registry: four read-only calls, refused as AWS refuses them."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class Ecr:
             "GetAuthorizationToken": self._login,
             "BatchGetImage": self._images,
             "GetDownloadUrlForLayer": self._layer,
+            "DescribeRepositories": self._repositories,
         }
 
     def call(self, operation: str, body: Body) -> dict[str, Any]:
@@ -55,6 +56,11 @@ class Ecr:
         token = base64.b64encode(f"AWS:{PASSWORD}".encode()).decode()
         told = {"authorizationToken": token, "expiresAt": time.time() + LIFE_SECONDS, "proxyEndpoint": endpoint}
         return {"authorizationData": [told]}
+
+    def _repositories(self, body: Body) -> dict[str, Any]:
+        """Those that are named: one that is not there refuses the whole call (API reference, DescribeRepositories)."""
+        names = [self._repository({**body, "repositoryName": name}) for name in body["repositoryNames"]]
+        return {"repositories": [{"registryId": self.account.account, "repositoryName": name} for name in names]}
 
     def _images(self, body: Body) -> dict[str, Any]:
         name = self._repository(body)

@@ -8,7 +8,9 @@ from typing import Any
 from tests.fakes.aws import ecr
 from tests.fakes.aws.errors import error_of
 from tests.fakes.aws.permissions import refusal
+from tests.fakes.aws.quotas import TARGET, Quotas
 from tests.fakes.aws.sagemaker import SageMaker
+from tests.fakes.aws.simulation import Simulation
 from tests.fakes.aws.uploads import Uploads
 from tests.fakes.aws.wire import call_of, check_signature, error_response, json_response
 from tests.fakes.faults import FaultKind
@@ -24,10 +26,19 @@ class Endpoint(Server):
 
     def __init__(self, service: SageMaker, registry: ecr.Ecr, moto: tuple[str, int]) -> None:
         super().__init__(service.account.unexpected_errors)
-        self.services: dict[str, SageMaker | ecr.Ecr] = {"SageMaker.": service, ecr.TARGET: registry}
+        self.services: dict[str, SageMaker | ecr.Ecr | Quotas] = {
+            "SageMaker.": service,
+            ecr.TARGET: registry,
+            TARGET: Quotas(service.account),
+        }
+        self.simulation = Simulation(f"http://{moto[0]}:{moto[1]}")
         self.moto = moto
         self.uploads = Uploads()
         self.account, self.region = service.account, service.account.region
+
+    def close(self) -> None:
+        super().close()
+        self.simulation.close()
 
     def call_of(self, request: Request) -> Call:
         return call_of(request)
@@ -49,6 +60,8 @@ class Endpoint(Server):
         service = self.services.get(target.removesuffix(target.rpartition(".")[2]))
         if call is None:
             return self._forward(request)
+        if call == self.simulation.CALL:
+            return self.simulation.respond(request)
         if service is None:
             return self.uploads.told(call, self._forward(request))
         try:

@@ -21,6 +21,8 @@ _S3 = {
     "AbortMultipartUpload": "s3:AbortMultipartUpload",
     "ListMultipartUploads": "s3:ListBucketMultipartUploads",
 }
+_DENIALS = {"ec2": ("UnauthorizedOperation", 403), "iam": ("AccessDenied", 403), "sts": ("AccessDenied", 403)}
+"""Codes of services that speak older protocols ("Error codes" of EC2's reference, "Common errors" of IAM's)."""
 _FREE = (("sts", "GetCallerIdentity"),)
 """What everybody may ask, whatever a policy denies (API reference of STS, GetCallerIdentity)."""
 
@@ -42,7 +44,8 @@ def denied(call: Call) -> ServiceError | None:
     if call.service == "s3":
         return ServiceError("AccessDenied", "Access Denied", 403)
     message = f"User: {USER} is not authorized to perform: {action} because no identity-based policy allows it"
-    return ServiceError("AccessDeniedException", message, 400)
+    code, status = _DENIALS.get(call.service, ("AccessDeniedException", 400))
+    return ServiceError(code, message, status)
 
 
 def refusal(call: Call, denied_actions: Container[str]) -> ServiceError | None:

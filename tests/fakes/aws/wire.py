@@ -62,6 +62,8 @@ def error_response(request: Request, service: str, refused: ServiceError) -> Res
     told = f"<Code>{refused.code}</Code><Message>{escape(refused.message)}</Message>"
     if service == "s3":
         text = f"<Error>{told}<RequestId>loopback</RequestId></Error>"
+    elif service == "ec2":
+        text = f"<Response><Errors><Error>{told}</Error></Errors><RequestID>loopback</RequestID></Response>"
     else:
         text = f"<ErrorResponse><Error><Type>Sender</Type>{told}</Error><RequestId>loopback</RequestId></ErrorResponse>"
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode()

@@ -1,0 +1,127 @@
+"""Who the credentials are, whether the clock is right, and whether SageMaker may assume the execution role."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.checkup import Check, Question
+from cloudtrain.errors import CloudError
+from cloudtrain.providers.aws.account_checks import Account, Caller
+from cloudtrain.providers.cloud.clock import clock_check
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.aws.client import AwsClient
+
+SERVICE = "sagemaker.amazonaws.com"
+
+_CREDENTIALS = Question("credentials", "whose are they")
+_ROLE_AT = ("aws", "role")
+
+
+def caller_checks(cloud: AwsClient) -> Iterator[Check | Caller]:
+    """The checks of credentials and clock, and then who they are, unless they are nobody's."""
+    try:
+        answer = cloud.call("sts", "get_caller_identity")
+    except CloudError as error:
+        off = clock_check(_date(getattr(error.__cause__, "response", {})), time.time())
+        yield off if off.is_wrong else _CREDENTIALS.failed(error)
+        return
+    caller = Caller(arn=answer["Arn"], account=answer["Account"])
+    yield _CREDENTIALS.ok(caller.arn)
+    yield clock_check(_date(answer), time.time())
+    yield caller
+
+
+def account_check(account: Account, caller: Caller) -> Check:
+    """Whether the role is one of the same account: SageMaker takes no other's."""
+    asked = Question("account", f"are these credentials of the role's account, {account.number}", _ROLE_AT)
+    if caller.account == account.number:
+        return asked.ok("they are")
+    fix = "credentials of that account (AWS_PROFILE, --profile), or a role of this one in aws.role"
+    return asked.wrong(f"they are of {caller.account}", fix)
+
+
+def role_check(account: Account) -> Check:
+    """Whether the execution role is there, and lets SageMaker assume it for jobs of this account and region."""
+    asked = Question("execution role", f"is {account.role_name} there, and may SageMaker assume it", _ROLE_AT)
+
+    def ask() -> Check:
+        try:
+            role = account.cloud.call("iam", "get_role", RoleName=account.role_name)["Role"]
+        except CloudError as error:
+            if error.code != "NoSuchEntity":
+                raise
+            return asked.wrong("there is no such role", "cloudtrain infra up makes one; or name yours in aws.role")
+        if role["Arn"] != account.config.role:
+            return asked.wrong(f"its ARN is {role['Arn']}, not {account.config.role}", f"aws.role: {role['Arn']}")
+        why = distrust(role.get("AssumeRolePolicyDocument") or {}, account.number, account.config.region)
+        if why:
+            fix = (
+                f"add {SERVICE} to its trust policy: aws iam update-assume-role-policy --role-name {account.role_name}"
+            )
+            return asked.wrong(why, fix)
+        return asked.ok("it is, and trusts SageMaker")
+
+    return asked.answered_by(ask)
+
+
+def distrust(policy: Mapping[str, Any], number: str, region: str) -> str:
+    """Why a trust policy does not let SageMaker assume the role for a job; empty if it does.
+
+    After "SageMaker roles" (developer guide) and "Cross-service confused deputy prevention": SageMaker says which
+    account and which job it acts for, as aws:SourceAccount and aws:SourceArn.
+    """
+    statements = _as_list(policy.get("Statement"))
+    about = [each for each in statements if _names_sagemaker(each) and _assumes(each)]
+    if any(each.get("Effect") == "Deny" and not _conditions(each, number, region) for each in about):
+        return "its trust policy denies SageMaker to assume it"
+    allowed = [each for each in about if each.get("Effect") == "Allow"]
+    if not allowed:
+        trusted = sorted({name for each in statements for name in _principals(each)})
+        return f"it does not trust {SERVICE}, but {', '.join(trusted) or 'nobody'}"
+    reasons = [_conditions(each, number, region) for each in allowed]
+    return "" if "" in reasons else reasons[0]
+
+
+def _names_sagemaker(statement: Mapping[str, Any]) -> bool:
+    return bool({SERVICE, "*"} & set(_principals(statement)))
+
+
+def _assumes(statement: Mapping[str, Any]) -> bool:
+    return any(fnmatchcase("sts:assumerole", action.lower()) for action in _as_list(statement.get("Action")))
+
+
+def _principals(statement: Mapping[str, Any]) -> list[str]:
+    principal = statement.get("Principal") or {}
+    if isinstance(principal, str):
+        return [principal]
+    return [name for names in principal.values() for name in _as_list(names)]
+
+
+def _conditions(statement: Mapping[str, Any], number: str, region: str) -> str:
+    """Why its conditions are not met by a job of this account and region; empty if they are, or are about others."""
+    said = {
+        "aws:sourceaccount": number,
+        "aws:sourcearn": f"arn:aws:sagemaker:{region}:{number}:training-job/name",
+    }
+    for operator, keys in (statement.get("Condition") or {}).items():
+        for key, values in keys.items():
+            value, wanted = said.get(key.lower()), _as_list(values)
+            if value is None or operator.startswith("ForAnyValue") or operator.lower().startswith(("null", "bool")):
+                continue
+            matches = any(fnmatchcase(value, each.replace("arn:aws-*", "arn:aws*")) for each in wanted)
+            if matches == ("Not" in operator):
+                return f"it trusts SageMaker only where {key} is {', '.join(wanted)}, and a job's is {value}"
+    return ""
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _date(answer: Mapping[str, Any]) -> str:
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return str(headers.get("date", ""))

@@ -1,0 +1,138 @@
+"""What the submitting identity and the job's role are allowed, by IAM's own simulator (SimulatePrincipalPolicy).
+
+The simulator looks at the policies of the identity alone: what a bucket's own policy grants besides is not seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cloudtrain.checkup import Check, Question
+from cloudtrain.errors import CloudError
+from cloudtrain.images.reference import ECR, parse_address
+from cloudtrain.providers.aws.account_checks import Account, Caller
+from cloudtrain.providers.aws.account_checks.identity import SERVICE
+from cloudtrain.providers.cloud.paths import PREFIX
+
+_ROLE_AT, _BUCKET_AT = ("aws", "role"), ("aws", "bucket")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Actions that are needed on one resource."""
+
+    resource: str
+    actions: tuple[str, ...]
+
+
+def rights_checks(account: Account, caller: Caller) -> Iterator[Check]:
+    """PassRole, what a submit does, what the job does."""
+    asked = Question("PassRole", f"may these credentials give a job the role {account.role_name}", _ROLE_AT)
+    role = account.config.role
+    yield _check(account, asked, caller.arn, [Need(role, ("iam:PassRole",))], context=SERVICE)
+    asked = Question("submitting", "may these credentials store sources, and start, follow and stop jobs")
+    yield _check(account, asked, caller.arn, _of_submit(account))
+    asked = Question("role's rights", "may the job read and write the bucket, write logs and pull its image", _ROLE_AT)
+    yield _check(account, asked, role, _of_job(account))
+
+
+def _check(account: Account, asked: Question, principal: str, needs: Sequence[Need], context: str = "") -> Check:
+    def ask() -> Check:
+        if principal.endswith(":root"):
+            return asked.ok("these are the account's own, which may do everything")
+        identity = _identity(account, principal)
+        if not identity:
+            return asked.not_applicable(f"IAM simulates no policies of {principal}")
+        for need in needs:
+            denied = _denied(account, identity, need, context)
+            if denied:
+                fix = f"allow {', '.join(denied)} on {need.resource}, in a policy of {identity.rpartition(':')[2]}"
+                return asked.wrong(f"{', '.join(denied)} on {need.resource} is not allowed", fix)
+        return asked.ok("yes, by IAM's simulator")
+
+    return asked.answered_by(ask)
+
+
+def _of_submit(account: Account) -> list[Need]:
+    """What a submit calls, and what follows a run."""
+    config = account.config
+    jobs = f"arn:{account.partition}:sagemaker:{config.region}:{account.number}:training-job/*"
+    started = ("CreateTrainingJob", "AddTags", "DescribeTrainingJob", "StopTrainingJob")
+    log = f"arn:{account.partition}:logs:{config.region}:{account.number}:log-group:/aws/sagemaker/TrainingJobs"
+    return [
+        Need(jobs, tuple(f"sagemaker:{name}" for name in started)),
+        Need(_objects(account), ("s3:PutObject", "s3:GetObject")),
+        Need(_bucket(account), ("s3:ListBucket",)),
+        Need(f"{log}:log-stream:*", ("logs:GetLogEvents",)),
+    ]
+
+
+def _of_job(account: Account) -> list[Need]:
+    """What SageMaker and the launcher do in the role's name ("SageMaker roles", developer guide)."""
+    config = account.config
+    log = f"arn:{account.partition}:logs:{config.region}:{account.number}:log-group:/aws/sagemaker/TrainingJobs"
+    needs = [
+        Need(_objects(account), ("s3:GetObject", "s3:PutObject", "s3:DeleteObject")),
+        Need(_bucket(account), ("s3:ListBucket",)),
+        Need(f"{log}:log-stream:*", ("logs:CreateLogStream", "logs:PutLogEvents")),
+        Need("*", ("ecr:GetAuthorizationToken",)),
+    ]
+    image = account.target.image_address
+    if found := ECR.fullmatch(image):
+        repository = parse_address(image).repository
+        place = f"arn:{account.partition}:ecr:{found[2]}:{found[1]}:repository/{repository}"
+        needs.append(Need(place, ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")))
+    for places in account.spec.secrets.values():
+        store, _, name = places.get(account.target.provider, "").partition(":")
+        needs += _of_secret(account, store, name.partition("#")[0])
+    return needs
+
+
+def _of_secret(account: Account, store: str, name: str) -> list[Need]:
+    where = f"{account.config.region}:{account.number}"
+    if name.startswith("arn:"):
+        resource = name
+    elif store == "secretsmanager":
+        resource = f"arn:{account.partition}:secretsmanager:{where}:secret:{name}-??????"  # as IAM's own pages write it
+    else:
+        resource = f"arn:{account.partition}:ssm:{where}:parameter/{name.removeprefix('/')}"
+    actions = {"secretsmanager": "secretsmanager:GetSecretValue", "ssm": "ssm:GetParameter"}
+    return [Need(resource, (actions[store],))] if store in actions else []
+
+
+def _bucket(account: Account) -> str:
+    return f"arn:{account.partition}:s3:::{account.config.bucket}"
+
+
+def _objects(account: Account) -> str:
+    return f"{_bucket(account)}/{PREFIX}/*"
+
+
+def _identity(account: Account, principal: str) -> str:
+    """The ARN that the simulator takes: of a session it takes the role's; empty for an identity of another kind."""
+    session = re.fullmatch(r"arn:([\w-]+):sts::(\d+):assumed-role/([^/]+)/.+", principal)
+    if session is None:
+        return principal if re.search(r":(user|role|group)/", principal) else ""
+    try:  # the role may have a path, which the session's ARN leaves out
+        return str(account.cloud.call("iam", "get_role", RoleName=session[3])["Role"]["Arn"])
+    except CloudError as error:
+        if not error.is_denied:
+            raise
+        return f"arn:{session[1]}:iam::{session[2]}:role/{session[3]}"
+
+
+def _denied(account: Account, identity: str, need: Need, service: str) -> list[str]:
+    """Those of the actions that the identity's policies do not allow. `service`: whom a role would be passed to."""
+    entry = {"ContextKeyName": "iam:PassedToService", "ContextKeyValues": [service], "ContextKeyType": "string"}
+    pages = account.cloud.pages(
+        "iam",
+        "simulate_principal_policy",
+        PolicySourceArn=identity,
+        ActionNames=list(need.actions),
+        ResourceArns=[need.resource],
+        ContextEntries=[entry] if service else [],
+    )
+    results = [result for page in pages for result in page["EvaluationResults"]]
+    return [result["EvalActionName"] for result in results if result["EvalDecision"] != "allowed"]

@@ -1,0 +1,44 @@
+"""Checks of an AWS account for `cloudtrain doctor aws`, in the order in which one would set things right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cloudtrain.checkup import Check
+from cloudtrain.planning.target import Target
+from cloudtrain.providers.aws.account_checks import Account, Caller
+from cloudtrain.providers.aws.account_checks.identity import account_check, caller_checks, role_check
+from cloudtrain.providers.aws.account_checks.network import network_checks
+from cloudtrain.providers.aws.account_checks.quota import quota_checks
+from cloudtrain.providers.aws.account_checks.rights import rights_checks
+from cloudtrain.providers.aws.account_checks.storage import storage_checks
+from cloudtrain.providers.aws.config import AwsConfig
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.aws.client import AwsClient
+    from cloudtrain.spec.model import JobSpec
+
+
+def account_checks(cloud: AwsClient, target: Target, spec: JobSpec) -> Iterator[Check]:
+    """All checks for a job of this spec, each as soon as it is answered. Without credentials nothing else is asked."""
+    account = Account(cloud=cloud, config=target.config_as(AwsConfig), target=target, spec=spec)
+    for found in caller_checks(cloud):
+        if isinstance(found, Caller):
+            yield from _of_caller(account, found)
+        else:
+            yield found
+
+
+def _of_caller(account: Account, caller: Caller) -> Iterator[Check]:
+    own = account_check(account, caller)
+    yield own
+    if own.is_wrong:  # the account that is asked is another one: every answer would be about that
+        return
+    role = role_check(account)
+    yield role
+    if not role.is_wrong:
+        yield from rights_checks(account, caller)
+    yield from storage_checks(account)
+    yield from quota_checks(account)
+    yield from network_checks(account)

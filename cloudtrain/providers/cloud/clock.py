@@ -1,0 +1,26 @@
+"""Whether this machine's clock agrees with a cloud's: signatures and tokens are good for minutes only."""
+
+from __future__ import annotations
+
+from email.utils import parsedate_to_datetime
+
+from cloudtrain.checkup import Check, Question
+from cloudtrain.units import format_duration
+
+MAX_SECONDS = 120
+"""AWS refuses a signature that is 5 minutes off ("Signing AWS API requests"), storage services 15; tokens are less
+patient with a clock that is slow."""
+
+CLOCK = Question("clock", "does it agree with the cloud's")
+
+
+def clock_check(date: str, now: float) -> Check:
+    """By the header `Date` of a response. `now`: a Unix timestamp by this machine's clock."""
+    try:
+        off = now - parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        return CLOCK.not_applicable("the cloud's answer has no date")
+    if abs(off) <= MAX_SECONDS:
+        return CLOCK.ok("it does")
+    way = "fast" if off > 0 else "slow"
+    return CLOCK.wrong(f"it is {format_duration(abs(off))} {way}", "sudo timedatectl set-ntp true")

@@ -1,0 +1,352 @@
+"""What `cloudtrain doctor aws` says: nothing of a good account, the one thing that is wrong of every other."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import cloudtrain
+from cloudtrain.api.checkup import exit_code
+from cloudtrain.checkup import Check
+from cloudtrain.cli import main
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.aws.account_checks import identity
+from cloudtrain.settings import load_settings
+from cloudtrain.submission.checkup import platform_checks
+from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
+from tests.providers.aws.accounts import TRUST, HealthyAccount, allow, job_rights, user_rights, without
+
+READS = {
+    ("sts", "GetCallerIdentity"),
+    ("iam", "GetRole"),
+    ("iam", "SimulatePrincipalPolicy"),
+    ("s3", "HeadBucket"),
+    ("kms", "DescribeKey"),
+    ("servicequotas", "ListServiceQuotas"),
+    ("servicequotas", "ListAWSDefaultServiceQuotas"),
+    ("ec2", "DescribeSubnets"),
+    ("ec2", "DescribeSecurityGroups"),
+    ("ec2", "DescribeRouteTables"),
+    ("ec2", "DescribeVpcEndpoints"),
+    ("ecr", "DescribeRepositories"),
+    ("ecr", "BatchGetImage"),
+    ("ecr", "GetDownloadUrlForLayer"),
+}
+"""All that doctor may ask of AWS."""
+
+Break = Callable[[HealthyAccount, pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def reads_only(cloud: Cloud, folder: Path) -> Iterator[None]:
+    """No test makes any other call."""
+    cloud.account.has_warm_pools = True
+    cloud.account.quotas.clear()
+    yield
+    assert {tuple(call) for call in cloud.endpoint.calls} <= READS
+
+
+@pytest.fixture
+def healthy(cloud: Cloud) -> HealthyAccount:
+    return HealthyAccount(cloud)
+
+
+def asked(spec: dict[str, Any]) -> list[Check]:
+    """All checks for a job, in the account of this process's credentials."""
+    from cloudtrain.providers.aws.client import aws
+
+    aws.cache_clear()
+    job, settings = cloudtrain.load(spec), load_settings(Path.cwd())
+    return list(platform_checks("aws", settings, get_provider("aws").target(settings, job.spec), job.spec))
+
+
+def log_in(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in healthy.make().items():
+        monkeypatch.setenv(name, value)
+
+
+def wrong(checks: list[Check]) -> list[str]:
+    assert all(check.answer for check in checks)
+    assert all(check.fix for check in checks if check.is_wrong), "what is wrong comes with what to do"
+    return [check.name for check in checks if check.is_wrong]
+
+
+def test_nothing_is_wrong_with_a_healthy_account(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = healthy.client("kms").create_key()["KeyMetadata"]["Arn"]
+    healthy.job = [*job_rights(), allow("secretsmanager:GetSecretValue")]
+    healthy.values = {
+        "secrets": {"TOKEN": {"aws": "secretsmanager:token"}},
+        "aws": {"kms_key": key, "keep_alive": "30 min"},
+    }
+    network = healthy.network().open().with_endpoint()
+    network.ec2.create_vpc_endpoint(
+        VpcId=network.vpc, ServiceName=f"com.amazonaws.{REGION}.secretsmanager", VpcEndpointType="Interface"
+    )
+    log_in(healthy, monkeypatch)
+    found = asked(healthy.spec(network))
+    assert wrong(found) == []
+    assert {check.verdict for check in found} == {"ok"}
+    assert [check.name for check in found] == [
+        *("credentials", "clock", "account", "execution role", "PassRole", "submitting", "role's rights"),
+        *("bucket", "key", "quota", "warm pool", "subnets", "security groups", "endpoints", "endpoints", "image"),
+    ]
+
+
+def test_the_smallest_job_needs_no_network_of_its_own_and_the_default_quota(
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_in(healthy, monkeypatch)
+    healthy.cloud.account.quotas["ml.m5.xlarge"] = 15
+    found = {check.name: check for check in asked({"name": "digits", "aws": {"role": healthy.role}})}
+    assert wrong([*found.values()]) == []
+    assert found["network"].verdict == "not applicable"
+    assert "'ml.m5.xlarge for training job usage'" in found["quota"].answer
+    assert ("servicequotas", "ListAWSDefaultServiceQuotas") in healthy.cloud.endpoint.calls
+
+
+def test_all_that_is_asked_is_a_kind_of_reading() -> None:
+    for _, operation in READS:
+        assert re.match(r"(Batch)?(Get|List|Describe|Head|Simulate)", operation), operation
+
+
+def set_values(**values: Any) -> Break:
+    return lambda healthy, _: healthy.values.update(values)
+
+
+def statements(part: str, broken: Callable[[HealthyAccount], list[dict[str, Any]]]) -> Break:
+    return lambda healthy, _: setattr(healthy, part, broken(healthy))
+
+
+def no_credentials(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(healthy, "make", dict)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+
+
+def slow_clock(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "time", SimpleNamespace(time=lambda: time.time() - 600))
+
+
+def bucket_elsewhere(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = {"LocationConstraint": "eu-west-1"}
+    healthy.client("s3").create_bucket(Bucket=healthy.name, CreateBucketConfiguration=where)
+    healthy.values["aws"] = {"bucket": healthy.name}
+
+
+def image_for_arm(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    healthy.cloud.registry.images.put("arm", "1", "arm64")
+    healthy.values["image"] = healthy.cloud.image.replace("train:1", "arm:1")
+
+
+def disabled_key(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = healthy.client("kms").create_key()["KeyMetadata"]["Arn"]
+    healthy.client("kms").disable_key(KeyId=key.rpartition("/")[2])
+    healthy.values["aws"] = {"kms_key": key}
+
+
+P4D = {"ml.p4d.24xlarge": 1}
+SPOT = {"nodes": 2, "instance": {"aws": "ml.p4d.24xlarge"}, "spot": True}
+
+
+def small_quota(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    healthy.cloud.account.quotas.update(P4D)
+
+
+def small_spot_quota(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    healthy.values["resources"] = SPOT
+    healthy.cloud.account.quotas.update(P4D)
+
+
+def no_warm_pools(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    healthy.values["aws"] = {"keep_alive": "1 h"}
+    healthy.cloud.account.has_warm_pools = False
+
+
+OTHER = "999999999999"
+NO_CONDITION = {key: value for key, value in TRUST.items() if key != "Condition"}
+BROKEN: dict[str, tuple[str, str, Break]] = {
+    "no credentials": ("credentials", "no AWS credentials", no_credentials),
+    "expired login": (
+        *("credentials", "expired"),
+        lambda healthy, _: healthy.cloud.endpoint.fault("expired", "sts", times=9),
+    ),
+    "clock ten minutes slow": ("clock", " slow", slow_clock),
+    "another account": ("account", f"are of {ACCOUNT}", set_values(aws={"role": f"arn:aws:iam::{OTHER}:role/train"})),
+    "no such role": ("execution role", "no such role", set_values(aws={"role": f"arn:aws:iam::{ACCOUNT}:role/gone"})),
+    "role of EC2": (
+        *("execution role", "does not trust"),
+        statements("trust", lambda _: [{**NO_CONDITION, "Principal": {"Service": "ec2.amazonaws.com"}}]),
+    ),
+    "role for another account": (
+        *("execution role", "aws:SourceAccount"),
+        statements("trust", lambda _: [{**NO_CONDITION, "Condition": {"StringEquals": {"aws:SourceAccount": OTHER}}}]),
+    ),
+    "no PassRole": ("PassRole", "iam:PassRole", statements("user", lambda h: user_rights(h.role)[1:])),
+    "PassRole to another service": (
+        *("PassRole", "iam:PassRole"),
+        statements(
+            "user",
+            lambda h: [
+                allow("iam:PassRole", on=h.role, StringEquals={"iam:PassedToService": "ec2.amazonaws.com"}),
+                *user_rights(h.role)[1:],
+            ],
+        ),
+    ),
+    "no right to store": (
+        *("submitting", "s3:PutObject"),
+        statements("user", lambda h: without(user_rights(h.role), "s3:PutObject")),
+    ),
+    "job may not rotate checkpoints": (
+        *("role's rights", "s3:DeleteObject"),
+        statements("job", lambda _: without(job_rights(), "s3:DeleteObject")),
+    ),
+    "job may not read its secret": (
+        *("role's rights", "secretsmanager:GetSecretValue"),
+        set_values(secrets={"TOKEN": {"aws": "secretsmanager:token"}}),
+    ),
+    "no such bucket": ("bucket", "no such bucket", set_values(aws={"bucket": "nobodys-bucket"})),
+    "bucket in another region": ("bucket", "eu-west-1", bucket_elsewhere),
+    "key is disabled": ("key", "Disabled", disabled_key),
+    "no such repository": ("repository", "no such", set_values(image="auto", aws={"repository": "gone"})),
+    "no such image": (
+        *("image", "no such image"),
+        lambda h, _: h.values.update(image=h.cloud.image.replace("train:1", "train:2")),
+    ),
+    "image for other processors": ("image", "arm64", image_for_arm),
+    "quota too small": ("quota", "is 1, the job has 2", small_quota),
+    "spot quota too small": (
+        *("spot quota", "spot training job usage"),
+        small_spot_quota,
+    ),
+    "no warm pools": (
+        *("warm pool", "is 0"),
+        no_warm_pools,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_account_is_told_of_the_one_thing_that_is_wrong(
+    name: str, healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, said, break_ = BROKEN[name]
+    break_(healthy, monkeypatch)
+    log_in(healthy, monkeypatch)
+    found = asked(healthy.spec())
+    assert wrong(found) == [check]
+    (told,) = [each for each in found if each.is_wrong]
+    assert said in f"{told.answer} {told.fix}"
+    assert exit_code(found) == (4 if check == "credentials" else 2)
+
+
+BROKEN_NETWORKS: dict[str, tuple[str, Callable[[HealthyAccount], dict[str, Any]]]] = {
+    "no such subnet": (
+        "subnets",
+        lambda h: h.spec(h.network().open().with_endpoint()) | {"name": "digits"},
+    ),
+    "a group that lets nobody in": ("security groups", lambda h: h.spec(h.network().with_endpoint())),
+    "a group that lets nobody out by EFA": (
+        "security groups",
+        lambda h: h.spec(h.network().open(outward=False).with_endpoint()),
+    ),
+    "no way to S3": ("endpoints", lambda h: h.spec(h.network().open())),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_NETWORKS)
+def test_a_broken_network_is_told_of_the_one_thing_that_is_wrong(
+    name: str, healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, spec_of = BROKEN_NETWORKS[name]
+    log_in(healthy, monkeypatch)
+    spec = spec_of(healthy)
+    if name == "no such subnet":
+        spec["aws"]["subnets"] = ["subnet-0123456789abcdef0"]
+    assert wrong(asked(spec)) == [check]
+
+
+LOOKS = {
+    "iam:GetRole": ["execution role"],
+    "iam:SimulatePrincipalPolicy": ["PassRole", "submitting", "role's rights"],
+    "s3:ListBucket": ["bucket"],
+    "kms:DescribeKey": ["key"],
+    "servicequotas:ListServiceQuotas": ["quota"],
+    "ec2:DescribeSubnets": ["subnets"],
+    "ec2:DescribeSecurityGroups": ["security groups"],
+    "ec2:DescribeRouteTables": ["endpoints"],
+    "ecr:BatchGetImage": ["image"],
+}
+
+
+@pytest.mark.parametrize("action", LOOKS)
+def test_what_one_may_not_look_at_is_no_cross(
+    action: str, healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = healthy.network().open().with_endpoint()
+    healthy.values["aws"] = {"kms_key": healthy.client("kms").create_key()["KeyMetadata"]["Arn"]}
+    log_in(healthy, monkeypatch)
+    healthy.cloud.account.denied_actions.add(action)
+    found = asked(healthy.spec(network))
+    assert wrong(found) == []
+    assert [check.name for check in found if check.verdict == "not allowed to look"] == LOOKS[action]
+    assert exit_code(found) == 0
+
+
+def test_a_session_of_a_role_is_judged_by_the_role(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_in(healthy, monkeypatch)
+    session = healthy.client("sts").assume_role(RoleArn=healthy.role, RoleSessionName="alice")["Credentials"]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", session["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", session["SecretAccessKey"])
+    monkeypatch.setenv("AWS_SESSION_TOKEN", session["SessionToken"])
+    found = {check.name: check for check in asked(healthy.spec())}
+    assert "assumed-role" in found["credentials"].answer
+    assert wrong([*found.values()]) == ["PassRole", "submitting"], "the job's role may neither pass itself nor submit"
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ({"Statement": TRUST}, ""),
+        ({"Statement": [{**TRUST, "Effect": "Deny", "Condition": {}}, NO_CONDITION]}, "denies"),
+        ({"Statement": [{**NO_CONDITION, "Principal": "*", "Action": ["sts:*"]}]}, ""),
+        ({"Statement": [{**NO_CONDITION, "Action": "sts:TagSession"}]}, "does not trust"),
+        ({"Statement": [{**NO_CONDITION, "Condition": {"StringEquals": {"sts:ExternalId": "x"}}}]}, ""),
+        ({}, "nobody"),
+    ],
+)
+def test_trust_is_what_the_policy_says(policy: dict[str, Any], why: str) -> None:
+    said = identity.distrust(policy, ACCOUNT, REGION)
+    assert why in said
+    assert bool(said) == bool(why)
+
+
+def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cloudtrain.providers.local import machine
+    from cloudtrain.providers.local.machine import GpuFacts, PythonFacts
+
+    monkeypatch.setattr(machine, "ask_python", lambda path: PythonFacts(path=path, version="3.11.7"))
+    monkeypatch.setattr(machine, "ask_driver", GpuFacts)
+    log_in(healthy, monkeypatch)
+    healthy.cloud.account.quotas.update(P4D)
+    Path("job.yaml").write_text(json.dumps(healthy.spec()))
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "aws"])
+    told = capsys.readouterr().out
+    assert ended.value.code == 2
+    assert f"\nSageMaker, {REGION}\n  ok    credentials     whose are they? arn:aws:iam::{ACCOUNT}:user/" in told
+    assert "  wrong quota " in told
+    assert "console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas/L-" in told
+    monkeypatch.delenv("CLOUDTRAIN_AWS_BUCKET")
+    with pytest.raises(SystemExit):
+        main(["doctor", "aws", "--json"])
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert [check["answer"] for check in checks if check["verdict"] == "wrong"] == ["aws.bucket: is not set"]
