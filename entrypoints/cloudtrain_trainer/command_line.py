@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from cloudtrain_trainer.flag_values import (
     non_negative_int,
     not_negative,
+    optimizer,
     positive,
     positive_int,
     seconds,
@@ -17,7 +18,7 @@ from cloudtrain_trainer.flag_values import (
     steps,
     task,
 )
-from cloudtrain_trainer.rules import Refused
+from cloudtrain_trainer.rules import OPTIMIZERS, Refused
 from cloudtrain_trainer.tasks.options import OPTIONS
 
 PACKAGE_DIR = Path(__file__).parent
@@ -155,6 +156,13 @@ def _add_optimization(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--accumulate", type=positive_int, default=1, metavar="N", help="gradient accumulation steps [1]"
+    )
+    group.add_argument(
+        "--optimizer",
+        type=optimizer,
+        default="adamw",
+        metavar="{" + ",".join(OPTIMIZERS) + "}|MODULE:FACTORY",
+        help="muon: for matrices of hidden layers, and adamw for the rest; a function of yours returns its own [adamw]",
     )
     group.add_argument("--lr", type=positive, metavar="X", help="peak learning rate [task]")
     group.add_argument("--lr-schedule", choices=["cosine", "linear", "constant"], default="cosine", help="[cosine]")

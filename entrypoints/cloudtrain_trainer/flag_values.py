@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from cloudtrain_trainer.rules import OPTIMIZERS
 from cloudtrain_trainer.tasks.options import OPTIONS
 
 _N = TypeVar("_N", int, float)
@@ -18,6 +19,16 @@ def task(text: str) -> str:
     if text in OPTIONS or ":" in text:
         return text
     names = ", ".join(map(repr, sorted(OPTIONS)))
+    raise argparse.ArgumentTypeError(
+        f"invalid choice: {text!r} (choose from {names}), or name your own: module:factory"
+    )
+
+
+def optimizer(text: str) -> str:
+    """The name of an optimizer, or `module:factory`."""
+    if text in OPTIMIZERS or ":" in text:
+        return text
+    names = ", ".join(map(repr, OPTIMIZERS))
     raise argparse.ArgumentTypeError(
         f"invalid choice: {text!r} (choose from {names}), or name your own: module:factory"
     )

@@ -42,6 +42,8 @@ class Options:
     """Samples per optimizer step over all ranks and all accumulation steps."""
     accumulate: int
     """Gradient accumulation steps per optimizer step."""
+    optimizer: str
+    """adamw, sgd, adafactor, muon, or `package.module:factory` of a user's."""
     lr: float | None
     """The highest learning rate of the schedule."""
     lr_schedule: str

@@ -26,6 +26,15 @@ ROUNDS = ("interleaved", "zero-bubble")
 """Schedules that take micro-batches in equal rounds of about as many as there are stages (torch's schedules.py)."""
 
 
+OPTIMIZERS = ("adamw", "sgd", "adafactor", "muon")
+"""The values of `--optimizer` that are not a user's own."""
+
+NO_HIDDEN_MATRICES = (
+    "the model has no matrix in a hidden layer, only convolutions, embeddings or a head: use adamw or sgd"
+)
+"""Why muon is refused for a model."""
+
+
 class Refused(Exception):
     """The options cannot work here. The message says why and what to do instead; the process exits with code 2."""
 
@@ -45,13 +54,18 @@ class Capabilities(NamedTuple):
     """The largest number of pipeline stages."""
     fsdp: bool = True
     """Whether FSDP can shard the parameters: it needs parameters that torch itself created."""
+    hidden_matrices: bool = True
+    """Whether hidden layers have matrices, as muon needs. A user's model is looked at when it is built."""
 
 
 TASKS: dict[str, dict[str, Capabilities]] = {
     "digits": {"": Capabilities(32, tensor_limit=64, max_stages=4)},
     "mnist": {"": Capabilities(128, tensor_limit=128, max_stages=4)},
     "keras-mnist": {"": Capabilities(128, fsdp=False)},
-    "resnet50": {"full": Capabilities(256, max_stages=16), "tiny": Capabilities(32, max_stages=4)},
+    "resnet50": {
+        "full": Capabilities(256, max_stages=16, hidden_matrices=False),
+        "tiny": Capabilities(32, max_stages=4, hidden_matrices=False),
+    },
     "gpt": {
         "tiny": Capabilities(32, tensor_limit=4, max_stages=4),
         "small": Capabilities(32, tensor_limit=8, max_stages=6),
@@ -102,6 +116,7 @@ def check(options: Options, ranks: int, per_node: int, supported: Capabilities |
     _check_flags(options)
     _check_strategy(options, supported, ranks, per_node)
     _check_batch(options, supported, ranks)
+    _check_optimizer(options, supported)
 
 
 def _check_flags(options: Options) -> None:
@@ -126,6 +141,17 @@ def _check_flags(options: Options) -> None:
         raise Refused("--recompute is not offered with --strategy dp, which copies layers: use ddp")
     if options.compile == "yes" and not can_compile(options):
         raise Refused(f"--compile is not offered with --strategy {options.strategy}: leave it out, or use ddp or fsdp")
+
+
+def _check_optimizer(options: Options, supported: Capabilities) -> None:
+    shards = options.strategy in ("fsdp", "hsdp", "tp") or options.tensor is not None
+    if options.optimizer == "adafactor" and shards:
+        raise Refused(
+            f"--optimizer adafactor needs the means of whole rows and columns, which torch does not compute from the "
+            f"shards of --strategy {options.strategy}: use adamw, sgd or muon, or --strategy ddp or pipeline"
+        )
+    if options.optimizer == "muon" and not supported.hidden_matrices:
+        raise Refused(f"--optimizer muon with --task {options.task}: {NO_HIDDEN_MATRICES}")
 
 
 def _check_strategy(options: Options, supported: Capabilities, ranks: int, per_node: int) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 import pytest
+import torch
 
 from cloudtrain_trainer import tasks
 from cloudtrain_trainer.arguments import parse
+from cloudtrain_trainer.models.matrices import hidden_matrices
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.rules import TASKS, Refused, capabilities
 from cloudtrain_trainer.tasks.options import OPTIONS
@@ -56,6 +58,10 @@ def parse_on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: i
         (2, "--tensor 2", "--tensor is for --strategy hybrid, not ddp: leave it out"),
         (2, "--strategy fsdp --microbatches 4", "--microbatches is for --strategy pipeline or hybrid, not fsdp"),
         (2, "--strategy fsdp --amp fp16", "use --amp bf16"),
+        (2, "--strategy fsdp --optimizer adafactor", "of whole rows and columns, .* use adamw, sgd or muon"),
+        (4, "--strategy hybrid --tensor 2 --optimizer adafactor", "the shards of --strategy hybrid"),
+        (1, "--task resnet50 --optimizer muon", "no matrix in a hidden layer, .* use adamw or sgd"),
+        (1, "--optimizer lion", "choose from 'adamw', 'sgd', 'adafactor', 'muon'.*module:factory"),
         (2, "--strategy pipeline --compile", "--compile is not offered with --strategy pipeline"),
         (1, "--size tiny", "--size is an option of --task resnet50 or gpt, not of this one"),
         (1, "--task gpt --size huge", "argument --size: expected tiny or small"),
@@ -78,6 +84,9 @@ def test_invalid_combinations_are_refused_with_a_hint(
         (8, "--task gpt --strategy hybrid --stages 4"),
         (8, "--task gpt --size gpt2-124m --tied no --strategy hybrid --tensor 4"),
         (6, "--model mine:factory --strategy tp"),
+        (2, "--strategy pipeline --optimizer adafactor"),
+        (2, "--strategy fsdp --optimizer muon"),
+        (2, "--strategy tp --optimizer mine:factory"),
     ],
 )
 def test_valid_combinations_are_accepted(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,5 +118,7 @@ def test_the_table_has_every_task() -> None:
 def test_the_table_matches_the_task_itself(name: str, options: dict[str, str]) -> None:
     if name == "keras-mnist" and find_spec("keras") is None:
         pytest.skip("keras is not installed")
-    task = tasks.build(name, 0, **options)
-    assert tasks.capabilities(task)._replace(fsdp=True) == capabilities(name, options)._replace(fsdp=True)
+    task, known = tasks.build(name, 0, **options), capabilities(name, options)
+    assert tasks.capabilities(task)._replace(fsdp=True) == known._replace(fsdp=True, hidden_matrices=True)
+    with torch.device("meta" if name != "keras-mnist" else "cpu"):
+        assert bool(hidden_matrices(task.model())) == known.hidden_matrices

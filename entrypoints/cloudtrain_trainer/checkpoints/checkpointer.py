@@ -76,6 +76,7 @@ class Checkpointer:
                 "generators": state.generator_states(loop.strategy.devices),
                 "buffers": state.buffers(step.model, step.task.statistics(step.model)),
                 "loss": step.loss.state(),
+                "groups": step.group_numbers.changed(),
             }
             if isinstance(loop.batches, StreamBatches):
                 own["stream"] = loop.batches.state()
@@ -88,6 +89,7 @@ class Checkpointer:
                 "metrics": dict(loop.metrics),
                 "best": list(self.best),
                 "skipped": step.finite_watch.skipped_steps,
+                "groups": own["groups"],
                 "scaler": step.scaler.state_dict() if step.scaler is not None else None,
             }
             self.checkpoints.save(loop.position.step, loop.position.epoch, tensors, shared, own)
@@ -127,6 +129,9 @@ class Checkpointer:
             )
         if step.scaler is not None and shared["scaler"]:
             step.scaler.load_state_dict(shared["scaler"])
+        groups = (own or {}).get("groups") or shared.get("groups")
+        if groups:  # those of rank 0, if this rank has none of its own
+            step.group_numbers.restore(groups)
         step.finite_watch.restore(shared.get("skipped", 0))
         loop.position = type(loop.position)(*shared["at"])  # JSON has null where a number is not finite
         loop.metrics = {name: math.nan if value is None else value for name, value in shared["metrics"].items()}
@@ -179,6 +184,8 @@ class Checkpointer:
             identity["model"] = options.model
         if options.data:
             identity["data"] = options.data
+        if options.optimizer != "adamw":
+            identity["optimizer"] = options.optimizer
         return {**identity, **dict(sorted(options.task_options.items()))}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,29 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from cloudtrain_trainer.factories import describe
+from cloudtrain_trainer.rules import Refused
+
 
 def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """All tensors of this rank's shard by name; the tensors themselves, not copies."""
+    """All tensors of this rank's shard by name; the tensors themselves, not copies. Numbers become tensors.
+
+    Raises `Refused` if a user's optimizer keeps anything else.
+    """
     found = {f"model.{name}": value for name, value in model.state_dict().items()}
-    for name, parameter, _ in _trained_parameters(model, optimizer):
+    for name, parameter in _trained_parameters(model, optimizer):
         for slot, value in optimizer.state.get(parameter, {}).items():
-            found[f"optimizer.{name}.{slot}"] = value
+            if value is not None:
+                found[f"optimizer.{name}.{slot}"] = _as_tensor(value, f"{slot} of {name}")
     return found
+
+
+def _as_tensor(value: Any, name: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if not isinstance(value, (int, float)):
+        raise Refused(f"--optimizer: the state {name} is {describe(value)}: checkpoints keep tensors and numbers")
+    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
 
 
 def copy_to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -53,48 +68,75 @@ def write(folder: Path, tensors: dict[str, Tensor], group: Any) -> None:
 def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Load a checkpoint into the model and the optimizer, in place, whatever strategy wrote it.
 
-    CheckpointException if a weight of the model is missing or has another shape.
+    CheckpointException if a weight of the model is missing or has another shape. Called by all ranks.
     """
     _silence_warning()
     reader = FileSystemReader(folder)
-    known = reader.read_metadata().state_dict_metadata
-    state: dict[str, dict[str, Tensor]] = {}
+    saved = reader.read_metadata().state_dict_metadata
+    if any(key.startswith("optimizer.") for key in saved):
+        _make_state(optimizer)
     to_load = {f"model.{name}": value for name, value in model.state_dict().items()}
-    for name, parameter, group in _trained_parameters(model, optimizer):
-        prefix = f"optimizer.{name}."
-        for key, metadata in known.items():
-            slot = key.removeprefix(prefix)
-            if key.startswith(prefix) and "." not in slot:
-                to_load[key] = state.setdefault(name, {})[slot] = _empty_slot(slot, parameter, group, metadata)
+    slots = _slots(saved)
+    for name, parameter in _trained_parameters(model, optimizer):
+        made = optimizer.state.get(parameter, {})
+        for slot, metadata in slots.get(name, {}).items():
+            to_load[f"optimizer.{name}.{slot}"] = _place_for(made.get(slot), parameter, metadata)
     options = {"no_dist": True} if "no_dist" in inspect.signature(load).parameters else {}  # since torch 2.9
     load(to_load, storage_reader=reader, **options)
-    for name, parameter, _ in _trained_parameters(model, optimizer):
-        if name in state:
-            optimizer.state[parameter] = state[name]
+    for name, parameter in _trained_parameters(model, optimizer):
+        made = optimizer.state.pop(parameter, {})
+        loaded = {slot: _as_made(made.get(slot), to_load[f"optimizer.{name}.{slot}"]) for slot in slots.get(name, {})}
+        if loaded:
+            optimizer.state[parameter] = loaded
 
 
-def _trained_parameters(
-    model: nn.Module, optimizer: torch.optim.Optimizer
-) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
-    """(name, parameter, parameter group) of each parameter that the optimizer updates."""
-    groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
-    for name, parameter in model.named_parameters():
-        if id(parameter) in groups:
-            yield name, parameter, groups[id(parameter)]
+def _slots(saved: Mapping[str, Any]) -> dict[str, dict[str, TensorStorageMetadata]]:
+    """By the name of each parameter, the slots that a checkpoint has of its optimizer state."""
+    found: dict[str, dict[str, TensorStorageMetadata]] = {}
+    for key, metadata in saved.items():
+        name, _, slot = key.removeprefix("optimizer.").rpartition(".")
+        if key.startswith("optimizer.") and isinstance(metadata, TensorStorageMetadata):
+            found.setdefault(name, {})[slot] = metadata
+    return found
 
 
-def _empty_slot(slot: str, parameter: Tensor, group: dict[str, Any], metadata: Any) -> Tensor:
-    """An empty tensor for a slot of the optimizer: sharded like its parameter, or a number (AdamW's step).
+def _make_state(optimizer: torch.optim.Optimizer) -> None:
+    """Let the optimizer make its state by a step without gradients, each tensor with the device and sharding it needs.
 
-    A fused kernel reads the step on the GPU, any other on the CPU, and torch creates it likewise: "Note [special device
-    hosting for step]" in torch/optim.
+    Only the optimizer knows them: a fused kernel reads its step on the GPU, any other on the CPU, for example. What the
+    step does to weights and state does not matter, since both are loaded then.
     """
-    assert isinstance(metadata, TensorStorageMetadata)  # noqa: S101  (written above)
-    dtype = metadata.properties.dtype
-    if metadata.size == parameter.shape and slot != "step":
-        return torch.zeros_like(parameter, dtype=dtype)
-    on_device = group.get("fused") or group.get("capturable")
-    return torch.zeros(metadata.size, dtype=dtype, device=parameter.device if on_device else "cpu")
+    before = [dict(group) for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], Tensor) else 0.0
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for group, values in zip(optimizer.param_groups, before, strict=True):
+        group.update(values)
+
+
+def _trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    """(name, parameter) of each parameter that the optimizer updates."""
+    known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for name, parameter in model.named_parameters():
+        if id(parameter) in known:
+            yield name, parameter
+
+
+def _place_for(made: Any, parameter: Tensor, metadata: TensorStorageMetadata) -> Tensor:
+    """The tensor to load a slot into: the one that the optimizer has made, unless that is a number or not yet made."""
+    if isinstance(made, Tensor):
+        return made
+    if metadata.size == parameter.shape and made is None:
+        return torch.zeros_like(parameter, dtype=metadata.properties.dtype)
+    return torch.zeros(metadata.size, dtype=metadata.properties.dtype)
+
+
+def _as_made(made: Any, loaded: Tensor) -> Any:
+    """A number if the optimizer keeps it as one; else the tensor."""
+    return type(made)(loaded.item()) if isinstance(made, (int, float)) else loaded
 
 
 def _copy(value: Tensor) -> Tensor:

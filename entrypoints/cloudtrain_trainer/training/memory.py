@@ -19,6 +19,7 @@ from cloudtrain_job import emit_event
 from cloudtrain_launcher.events import Memory
 from cloudtrain_trainer import hardware, state
 from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.training.optimizers import NUMBERS_PER_PARAMETER
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.training.loop import Loop
@@ -145,8 +146,9 @@ def _fits(loop: Loop) -> bool:
 def _try(loop: Loop) -> None:
     step = loop.step
     inputs, targets = step.to_device(*loop.batches.trial(loop.micro_batch))
-    # AdamW's first step allocates two values per parameter.
-    moments = [torch.empty_like(p) for p in step.model.parameters() for _ in range(2) if not step.optimizer.state]
+    # The optimizer's first step allocates its state; of a user's it is not known.
+    copies = 0 if step.optimizer.state else NUMBERS_PER_PARAMETER.get(step.options.optimizer, 2)
+    moments = [torch.empty_like(p) for p in step.model.parameters() for _ in range(copies)]
     reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=loop.device)
     with hardware.run_eagerly():  # a graph for each size that is tried would cost minutes
         loop.strategy.forward_backward_alone(step, inputs, targets)

@@ -1,22 +1,166 @@
-"""The optimizer of a run, and which of its parameters decay."""
+"""The optimizer of a run, which of its parameters decay, and the numbers in its groups."""
 
 from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from cloudtrain_trainer.factories import Factory, describe
+from cloudtrain_trainer.models.matrices import Rows
+from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.training.gradients import grouped, sharding
+from cloudtrain_trainer.training.muon import Muon
+
+MOMENTUM = 0.9
+"""Of SGD."""
+NUMBERS_PER_PARAMETER = {"adamw": 2, "sgd": 1, "adafactor": 0, "muon": 2}
+"""How much state an optimizer has at most; Adafactor's is two vectors per matrix."""
 
 
-def build(parameters: list[Tensor], lr: float, weight_decay: float, *, fused: bool) -> torch.optim.Optimizer:
-    """AdamW over the parameters that are trained. `fused`: as one kernel per group, which GPUs have."""
-    groups = [
+def build(
+    name: str,
+    parameters: Mapping[str, Tensor],
+    lr: float,
+    weight_decay: float,
+    *,
+    fused: bool,
+    matrices: Mapping[str, Rows] | None = None,
+) -> torch.optim.Optimizer:
+    """The optimizer of `--optimizer` over parameters by name. Raises `Refused` if a user's is not one.
+
+    `fused`: as one kernel per group, which GPUs have. `matrices`: those that Muon updates; AdamW updates the others.
+    """
+    if ":" in name:
+        return _own(Factory("--optimizer", name), parameters, lr, weight_decay)
+    groups = _groups(list(parameters.values()), weight_decay)
+    if name == "adamw":
+        return torch.optim.AdamW(groups, lr=lr, fused=fused)
+    if name == "adafactor":
+        return torch.optim.Adafactor(groups, lr=lr)
+    if name == "sgd":
+        return _sgd(groups, lr, fused)
+    return _muon(parameters, matrices or {}, lr, weight_decay, fused)
+
+
+def _groups(parameters: list[Tensor], weight_decay: float) -> list[dict[str, Any]]:
+    """Groups of parameters that are sharded alike, which a fused kernel needs, and that decay alike."""
+    return [
         {"params": group, "weight_decay": weight_decay if _is_matrix(group[0]) else 0.0}
         for group in grouped(parameters, lambda p: (sharding(p), _is_matrix(p)))
     ]
-    return torch.optim.AdamW(groups, lr=lr, fused=fused)
 
 
 def _is_matrix(parameter: Tensor) -> bool:
     """Whether a parameter decays: biases and the factors of norms have one dimension, and do not."""
     return parameter.dim() >= 2
+
+
+def _sgd(groups: list[dict[str, Any]], lr: float, fused: bool) -> torch.optim.Optimizer:
+    """SGD with momentum, not Nesterov's. torch 2.13 has no fused kernel of it for shards.
+
+    The momentum is there from the start: a fused first step that is skipped would leave it uninitialised.
+    """
+    fused = fused and not any(hasattr(parameter, "to_local") for group in groups for parameter in group["params"])
+    optimizer = torch.optim.SGD(groups, lr=lr, momentum=MOMENTUM, fused=fused)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
+
+
+def _muon(
+    parameters: Mapping[str, Tensor], matrices: Mapping[str, Rows], lr: float, weight_decay: float, fused: bool
+) -> torch.optim.Optimizer:
+    by_rows: dict[Rows, list[Tensor]] = {}
+    for name, parameter in parameters.items():
+        if name in matrices:
+            by_rows.setdefault(matrices[name], []).append(parameter)
+    groups = [{"params": some, "rows": rows, "weight_decay": weight_decay} for rows, some in by_rows.items()]
+    others = [parameter for name, parameter in parameters.items() if name not in matrices]
+    parts: list[torch.optim.Optimizer] = []
+    if groups:
+        parts.append(Muon(groups, lr))
+    if others:
+        parts.append(torch.optim.AdamW(_groups(others, weight_decay), lr=lr, fused=fused))
+    return Together(parts)
+
+
+class Together(torch.optim.Optimizer):
+    """Several optimizers, each of some of the parameters, as one: they share their groups and their state."""
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._parts = parts
+        for part in parts:
+            part.state = self.state
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """A step of each."""
+        loss = None if closure is None else closure()
+        for part in self._parts:
+            part.step()
+        return loss
+
+
+class GroupNumbers:
+    """The numbers in an optimizer's groups: the learning rates of its beginning, and those that it changes itself."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._groups = optimizer.param_groups
+        self._first = self._now()
+        self._rates = [float(group["lr"]) for group in self._groups]
+
+    def scale_rates(self, factor: float) -> None:
+        """Set each group's learning rate to its own first one times `factor`."""
+        for group, rate in zip(self._groups, self._rates, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate * factor)
+            else:
+                group["lr"] = rate * factor
+
+    def changed(self) -> list[dict[str, float]]:
+        """Of each group the numbers that are not as they were, for a checkpoint."""
+        pairs = zip(self._now(), self._first, strict=True)
+        return [{name: x for name, x in now.items() if x != first.get(name)} for now, first in pairs]
+
+    def restore(self, changed: Sequence[Mapping[str, float]]) -> None:
+        """Put back what `changed` returned. Raises `Refused` if there were other groups."""
+        if len(changed) != len(self._groups):
+            if any(changed):
+                raise Refused(
+                    f"the optimizer of the checkpoint has {len(changed)} groups with numbers of their own, this one "
+                    f"{len(self._groups)}: resume with the same strategy, or start from scratch with --no-resume"
+                )
+            return
+        for group, numbers in zip(self._groups, changed, strict=True):
+            group.update(numbers)
+
+    def _now(self) -> list[dict[str, float]]:
+        return [
+            {name: x for name, x in group.items() if isinstance(x, (int, float)) and name != "lr"}
+            for group in self._groups
+        ]
+
+
+def _own(factory: Factory, parameters: Mapping[str, Tensor], lr: float, weight_decay: float) -> torch.optim.Optimizer:
+    """The optimizer of a user's function, which gets (name, parameter) pairs. Raises `Refused`."""
+    given = {"named_parameters": list(parameters.items()), "lr": lr, "weight_decay": weight_decay}
+    found = factory(given)
+    if not isinstance(found, torch.optim.Optimizer):
+        raise Refused(f"{factory} returned {describe(found)}: return a torch.optim.Optimizer of `named_parameters`")
+    known = {id(parameter) for parameter in parameters.values()}
+    if any(id(parameter) not in known for group in found.param_groups for parameter in group["params"]):
+        raise Refused(f"{factory} has parameters that are not the model's: take those of `named_parameters`")
+    if any("lr" not in group for group in found.param_groups):
+        raise Refused(f"{factory}: a group has no `lr`, which the schedule sets: add it")
+    closure = inspect.signature(found.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise Refused(
+            f"{factory}: the step of {type(found).__name__} computes the loss several times, which the trainer does "
+            "not offer: use an optimizer whose step needs no closure"
+        )
+    return found

@@ -16,9 +16,11 @@ from torch import Tensor
 from cloudtrain_trainer import finite, hardware, rules, state, strategies, trees
 from cloudtrain_trainer.checkpoints import starting_weights
 from cloudtrain_trainer.finite import FiniteWatch
+from cloudtrain_trainer.models.matrices import Rows, hidden_matrices
 from cloudtrain_trainer.models.recompute import recompute
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.reporting.metrics import LossMean
+from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training import optimizers
@@ -27,7 +29,7 @@ from cloudtrain_trainer.training.learning_rate import lr_factor
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FUSED_ON: tuple[str, ...] = ("cuda",)
-"""Device types on which images are kept channels-last and AdamW runs as one fused kernel."""
+"""Device types on which images are kept channels-last and an optimizer runs as one fused kernel."""
 
 
 class Step:
@@ -64,13 +66,22 @@ class Step:
             torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
         if options.recompute != "none":
             recompute(strategies.layers_of(model, self), options.recompute)
+        matrices = hidden_matrices(model, task.joined) if options.optimizer == "muon" else None
+        if matrices == {}:
+            raise Refused(f"--optimizer muon: {rules.NO_HIDDEN_MATRICES}")
         self.model, self.wrapped = strategy.wrap(model, self)
         del model  # in a pipeline only this rank's stage is kept
-        trained: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
-        self.gradients = Gradients(trained, strategy)
-        decay = task.weight_decay if options.weight_decay is None else options.weight_decay
-        self.optimizer = optimizers.build(trained, self.lr, decay, fused=self.device.type in FUSED_ON)
+        self._make_optimizer(matrices)
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
+
+    def _make_optimizer(self, matrices: dict[str, Rows] | None) -> None:
+        task, options = self.task, self.options
+        trained: dict[str, Tensor] = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self.gradients = Gradients(list(trained.values()), self.strategy)
+        decay = task.weight_decay if options.weight_decay is None else options.weight_decay
+        fused = self.device.type in FUSED_ON
+        self.optimizer = optimizers.build(options.optimizer, trained, self.lr, decay, fused=fused, matrices=matrices)
+        self.group_numbers = optimizers.GroupNumbers(self.optimizer)
 
     def new_loss_mean(self) -> LossMean:
         """An empty mean of the training loss, for a new epoch."""
@@ -88,9 +99,7 @@ class Step:
                 self.forward_backward(*next(batches))
         self.forward_backward(*next(batches))
         self.strategy.finish_gradients(self.model)
-        rate = self.lr * lr_factor(step, steps, self.options.lr_schedule, self.options.warm_up)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        self.group_numbers.scale_rates(lr_factor(step, steps, self.options.lr_schedule, self.options.warm_up))
         if self.skips_bad_steps or self.scaler is not None:
             bad = self._update_if_finite(step) if self.scaler is None else self._update_scaled(step)
             if self.skips_bad_steps:
@@ -113,7 +122,9 @@ class Step:
         norm = self._clip()
         bad = self._on_any_rank(self._is_bad(self._local_loss, norm))
         self.finite_watch.record_step(step + 1, self._local_loss, norm, bad)
-        if self.optimizer.defaults.get("fused"):  # the kernel reads the flag itself: the host does not wait
+        if getattr(
+            self.optimizer, "_step_supports_amp_scaling", False
+        ):  # torch's fused ones: the kernel reads the flag itself: the host does not wait
             self.optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
             self.optimizer.step()
         elif not bool(bad):
