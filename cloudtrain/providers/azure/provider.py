@@ -12,6 +12,7 @@ from cloudtrain.providers.azure.config import AzureConfig, config_of, request_of
 from cloudtrain.providers.azure.declaration import DECLARATION
 
 if TYPE_CHECKING:
+    from cloudtrain.checkup import Check
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
@@ -48,6 +49,20 @@ class AzureMLProvider(Provider):
         from cloudtrain.providers.azure.validate import local_issues
 
         return local_issues(plan)
+
+    def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
+        """Cloud, credentials, workspace, rights, storage and machines, for a job of this spec."""
+        config = target.config_as(AzureConfig)
+        try:
+            cloud = _connect(config.subscription, config.resource_group, config.workspace)
+        except UsageError as error:
+            from cloudtrain.checkup import Question
+
+            return [Question("azure-ai-ml", "is it installed").failed(error)]
+        from cloudtrain.providers.azure.arm import ResourceManager
+        from cloudtrain.providers.azure.checkup import account_checks
+
+        return account_checks(cloud, ResourceManager(), target, spec)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
         """The command-job document as plain JSON, and the job document in it."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalog.machines import find_instance
 from cloudtrain.catalog.type_names import is_azure_size
-from cloudtrain.errors import DENIED, CloudError, RefusedError
+from cloudtrain.errors import CloudError, RefusedError
 from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.results import datastore_path
 
@@ -27,10 +27,15 @@ def refuse_machines(
     nodes = int(document["resources"]["instance_count"])
     compute = document.get("compute", "").removeprefix("azureml:")
     if compute:
-        _cluster(cloud, compute, nodes, planned, gpus)
+        refuse_cluster(cloud, compute, nodes, planned, gpus)
     else:
         spot = document.get("queue_settings", {}).get("job_tier") == "spot"
-        _quota(cloud, document["resources"]["instance_type"], nodes, spot=spot)
+        try:
+            refuse_serverless(cloud, document["resources"]["instance_type"], nodes, spot=spot)
+        except CloudError as error:
+            if not error.is_denied:
+                raise
+            # Users who may submit may lack the right to list quotas; the service will check.
     for name in {datastore_path(output["path"])[0] for output in document["outputs"].values()}:
         cloud.container(name)  # `stop` and `fetch` need it
 
@@ -43,7 +48,8 @@ def _location(cloud: Workspace, config: AzureConfig) -> None:
         raise RefusedError(f"the workspace {cloud.name} is in {there}, not in {config.location}", hint=hint)
 
 
-def _cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: int) -> None:
+def refuse_cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: int) -> None:
+    """RefusedError if the workspace has no such compute, or one of other or of too few machines."""
     found = cloud.cluster(name)
     if found is None:
         hint = "az ml compute list shows those there are; leave azure.compute out for serverless machines"
@@ -69,14 +75,12 @@ def _cluster(cloud: Workspace, name: str, nodes: int, planned: str, gpus: int) -
         raise RefusedError(message, hint=f"resources.gpus: {row.gpus}, or another cluster")
 
 
-def _quota(cloud: Workspace, size: str, nodes: int, *, spot: bool) -> None:
-    """RefusedError if the vCPU quota is too small: one per VM family, and one for all low-priority machines."""
-    try:
-        family, usages = cloud.vm_family(size), cloud.quota_usages()
-    except CloudError as error:
-        if error.code == DENIED:
-            return  # users who may submit may lack the right to list quotas; the service will check
-        raise
+def refuse_serverless(cloud: Workspace, size: str, nodes: int, *, spot: bool) -> None:
+    """RefusedError if the vCPU quota is too small: one per VM family, and one for all low-priority machines.
+
+    CloudError if the quotas cannot be listed.
+    """
+    family, usages = cloud.vm_family(size), cloud.quota_usages()
     if family is None:
         hint = "az ml compute list-sizes shows those there are"
         raise RefusedError(f"the region of the workspace {cloud.name} has no machines of the size {size}", hint=hint)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.fakes.azure.rights import Rights
 from tests.fakes.azure.storage import Container, Storage
 from tests.fakes.azure.tokens import CLIENT, Tokens
 
@@ -115,6 +116,12 @@ class Account:
     """The environments that every workspace has: name -> version -> image, the newest last."""
     secrets: dict[str, str] = field(default_factory=dict)
     """What the Key Vault holds."""
+    rights: Rights = field(default_factory=Rights)
+    """Roles and who has them, for those who ask ARM about that; jobs are not refused by it."""
+    datastore_credentials: str = "AccountKey"
+    """What the workspace opens its datastores with; `None`: the identity of whoever asks."""
+    workspace_state: str = "Succeeded"
+    """Its provisioning state."""
     job_page, blob_page = 10, 5000
     """How many jobs and blobs a page has at most."""
     closing: threading.Event = field(default_factory=threading.Event)
@@ -127,6 +134,10 @@ class Account:
         """The workspace's ARM id."""
         group = f"/subscriptions/{self.subscription}/resourceGroups/{self.resource_group}"
         return f"{group}/providers/{PROVIDER}/workspaces/{self.workspace}"
+
+    def resource(self, kind: str, name: str) -> str:
+        """The ARM id of another resource of the same group: `Microsoft.KeyVault/vaults`."""
+        return f"/subscriptions/{self.subscription}/resourceGroups/{self.resource_group}/providers/{kind}/{name}"
 
     @property
     def storage_account(self) -> str:

@@ -9,7 +9,7 @@ from tests.fakes.azure.account import Account
 from tests.fakes.azure.blobs import Blobs
 from tests.fakes.azure.errors import error_of, unauthenticated
 from tests.fakes.azure.services import AUDIENCES, Services
-from tests.fakes.azure.wire import call_of, error_response
+from tests.fakes.azure.wire import call_of, error_response, json_response
 from tests.fakes.azure.workspace import Workspace
 from tests.fakes.faults import FaultKind
 from tests.fakes.messages import Call, Request, Response, ServiceError
@@ -77,4 +77,6 @@ class Endpoint(Server):
             return self._services.identity(request, place)
         if call.service == "history":
             return self._services.call(call.operation, place, request.document())
+        if call.service == "rights":
+            return json_response(200, self.account.rights.call(call.operation, place.path, place.query))
         return self.service.call(call.operation, place, request.document())

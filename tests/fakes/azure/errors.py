@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.fakes.azure.account import PROVIDER
+from tests.fakes.azure.rights import denied
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
 from tests.fakes.faults import FaultKind
 from tests.fakes.messages import Call, Request, ServiceError
@@ -88,6 +89,8 @@ def error_of(kind: FaultKind, call: Call, request: Request) -> ServiceError | No
         return _HISTORY.get(kind)
     if call.service in ("vault", "msi"):
         return _VAULT.get(kind)
+    if call.service == "rights" and kind == "denied":
+        return denied(call.operation, request.target.partition("?")[0])
     return _denied(request) if kind == "denied" else _ARM.get(kind)
 
 

@@ -36,8 +36,11 @@ def azure_account(azure: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterato
         monkeypatch.setenv(name, value)
     azure.endpoint.reset()
     account = azure.account
-    kept = ("computes", "quotas", "vm_sizes", "capacity", "missing_images", "secrets")
-    plain = ("user", "grace_seconds", "phase_seconds", "job_page", "blob_page")
+    kept = ("computes", "quotas", "vm_sizes", "capacity", "missing_images", "secrets", "rights")
+    plain = (
+        *("user", "grace_seconds", "phase_seconds", "job_page", "blob_page"),
+        *("datastore_credentials", "workspace_state"),
+    )
     before = {name: copy.deepcopy(getattr(account, name)) for name in (*kept, *plain)}
     yield azure
     azure.endpoint.reset()

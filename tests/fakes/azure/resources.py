@@ -9,6 +9,7 @@ from tests.fakes.azure.account import DATASTORES, LOW_PRIORITY, PROVIDER, SUFFIX
 from tests.fakes.azure.errors import user_error
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.request_rules import vcpus_used
+from tests.fakes.azure.rights import CLUSTER_IDENTITY, REGISTRY, VAULT, WORKSPACE_IDENTITY
 from tests.fakes.azure.wire import DISCOVERY
 
 Resource = dict[str, Any]
@@ -22,14 +23,17 @@ def workspace(account: Account) -> Resource:
         "type": WORKSPACES,
         "location": account.location,
         "kind": "Default",
-        "identity": {"type": "SystemAssigned", "tenantId": account.tenant},
+        "identity": {"type": "SystemAssigned", "tenantId": account.tenant, "principalId": WORKSPACE_IDENTITY},
         "sku": {"name": "Basic", "tier": "Basic"},
         "properties": {
             "workspaceId": account.subscription,
             "friendlyName": account.workspace,
             "discoveryUrl": f"{account.url}{DISCOVERY}",
             "mlFlowTrackingUri": f"azureml://{account.location}.loopback{account.scope}",
-            "provisioningState": "Succeeded",
+            "provisioningState": account.workspace_state,
+            "storageAccount": account.resource("Microsoft.Storage/storageAccounts", account.storage_account),
+            "keyVault": account.resource("Microsoft.KeyVault/vaults", VAULT),
+            "containerRegistry": account.resource("Microsoft.ContainerRegistry/registries", REGISTRY),
         },
     }
 
@@ -55,6 +59,7 @@ def compute(account: Account, name: str) -> Resource:
         "name": name,
         "type": f"{WORKSPACES}/computes",
         "location": account.location,
+        "identity": {"type": "SystemAssigned", "tenantId": account.tenant, "principalId": CLUSTER_IDENTITY},
         "properties": {"computeType": "AmlCompute", "provisioningState": cluster.state, "properties": about},
     }
 
@@ -74,7 +79,7 @@ def datastore(account: Account, name: str) -> Resource:
             "containerName": DATASTORES[name],
             "endpoint": SUFFIX,
             "protocol": "https",
-            "credentials": {"credentialsType": "AccountKey"},
+            "credentials": {"credentialsType": account.datastore_credentials},
             "tags": {},
             "properties": {},
         },

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from uuid import uuid4
 from xml.sax.saxutils import escape
 
+from tests.fakes.azure import rights
 from tests.fakes.azure.account import ACCOUNT_FOLDER, PROVIDER, SUFFIX
 from tests.fakes.messages import Call, Request, Response, ServiceError
 
@@ -46,6 +47,7 @@ _RUN = rf"/history/v1\.0{_SCOPE}"
 _ROUTES = [
     _Route(service, operation, method, re.compile(pattern, re.IGNORECASE))
     for service, operation, method, pattern in (
+        *rights.ROUTES,
         ("arm", "GetWorkspace", "GET", _SCOPE),
         ("arm", "ListCodes", "GET", f"{_SCOPE}/codes{_NAME}/versions"),
         ("arm", "GetCode", "GET", f"{_SCOPE}/codes{_NAME}{_VERSION}"),

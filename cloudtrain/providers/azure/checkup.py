@@ -1,0 +1,50 @@
+"""Checks of an Azure ML workspace for `cloudtrain doctor azure`, in the order in which one would set things right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.checkup import Check
+from cloudtrain.planning.target import Target
+from cloudtrain.providers.azure.account_checks import Account
+from cloudtrain.providers.azure.account_checks.identity import cloud_check, credentials_check
+from cloudtrain.providers.azure.account_checks.rights import rights_checks
+from cloudtrain.providers.azure.account_checks.workspace import machines_check, workspace_checks
+from cloudtrain.providers.azure.config import AzureConfig
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.azure.arm import ResourceManager
+    from cloudtrain.providers.azure.client import Workspace
+    from cloudtrain.spec.model import JobSpec
+
+
+def account_checks(cloud: Workspace, arm: ResourceManager, target: Target, spec: JobSpec) -> Iterator[Check]:
+    """All checks for a job of this spec, each as soon as it is answered. What has no answer without a login, or
+    without the workspace, is not asked then.
+    """
+    config = target.config_as(AzureConfig)
+    claims: dict[str, Any] = {}
+    document: dict[str, Any] = {}
+    right_cloud = cloud_check(arm, config)
+    yield right_cloud
+    if right_cloud.is_wrong:
+        return
+    login = credentials_check(arm, claims)
+    yield login
+    if login.is_wrong:
+        return
+    yield from workspace_checks(arm, config, document)
+    if not document:
+        return
+    account = Account(
+        cloud=cloud,
+        arm=arm,
+        config=config,
+        target=target,
+        spec=spec,
+        user=str(claims.get("oid") or ""),
+        workspace=document,
+    )
+    yield from rights_checks(account)
+    yield machines_check(account)

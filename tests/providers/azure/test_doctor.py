@@ -1,0 +1,249 @@
+"""What `cloudtrain doctor azure` says: nothing of a good workspace, the one thing that is wrong of every other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import cloudtrain
+from cloudtrain.api.checkup import exit_code
+from cloudtrain.checkup import Check
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.azure.account_checks import workspace
+from cloudtrain.providers.cloud.registry import RegistryImage
+from cloudtrain.settings import load_settings
+from cloudtrain.submission import checkup
+from tests.fakes.azure.cloud import AzureCloud
+from tests.fakes.azure.rights import (
+    BLOBS,
+    CLUSTER_IDENTITY,
+    PULL,
+    READER,
+    REGISTRY,
+    SCIENTIST,
+    SECRETS,
+    VAULT,
+    WORKSPACE_IDENTITY,
+)
+from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
+from tests.providers.azure.jobs import forget
+
+READS = {
+    ("arm", "GetWorkspace"),
+    ("arm", "GetDatastore"),
+    ("arm", "GetCompute"),
+    ("arm", "ListVmSizes"),
+    ("arm", "ListUsages"),
+    ("rights", "ListPermissions"),
+    ("rights", "ListRoleAssignments"),
+    ("rights", "GetRoleDefinition"),
+    ("rights", "ListResources"),
+    ("rights", "GetVault"),
+}
+"""All that doctor may ask of Azure. Each is a GET: the imitation tells a call by its method, too."""
+
+STORAGE = "Microsoft.Storage/storageAccounts"
+IMAGE = f"{REGISTRY}.azurecr.io/train:1"
+VAULTS, REGISTRIES = "Microsoft.KeyVault/vaults", "Microsoft.ContainerRegistry/registries"
+
+
+@pytest.fixture
+def healthy(cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """A job on a cluster, with an image, a secret and a datastore that is opened by roles, in an account that has all
+    that it needs. Tests change either.
+    """
+    forget()
+    monkeypatch.setattr(checkup, "inspect_image", lambda _: RegistryImage("sha256:0", frozenset({"amd64"})))
+    cloud.account.datastore_credentials = "None"
+    cloud.account.rights.assigned = [
+        (STORAGE, OBJECT_ID, BLOBS),
+        (STORAGE, CLUSTER_IDENTITY, BLOBS),
+        (REGISTRIES, CLUSTER_IDENTITY, PULL),
+        (VAULTS, CLUSTER_IDENTITY, SECRETS),
+    ]
+    yield {
+        "name": "digits",
+        "image": IMAGE,
+        "resources": {"nodes": 2, "gpus": 1},
+        "limits": {"max_runtime": "1 h"},
+        "secrets": {"TOKEN": {"azure": f"keyvault:{VAULT}/token"}},
+        "azure": {"compute": "gpu-cluster"},
+    }
+    assert {tuple(call) for call in cloud.endpoint.calls} <= READS
+
+
+def asked(spec: dict[str, Any]) -> list[Check]:
+    """All checks for a job."""
+    job, settings = cloudtrain.load(spec), load_settings(Path.cwd())
+    return list(checkup.platform_checks("azure", settings, get_provider("azure").target(settings, job.spec), job.spec))
+
+
+def wrong(checks: list[Check]) -> list[str]:
+    assert all(check.answer for check in checks)
+    assert all(check.fix for check in checks if check.is_wrong), "what is wrong comes with what to do"
+    return [check.name for check in checks if check.is_wrong]
+
+
+def test_nothing_is_wrong_with_a_healthy_workspace(healthy: dict[str, Any]) -> None:
+    found = asked(healthy)
+    assert wrong(found) == []
+    assert {check.verdict for check in found} == {"ok"}
+    assert [check.name for check in found] == [
+        *("cloud", "credentials", "clock", "workspace", "submitting", "datastore", "storage"),
+        *("registry", "key vault", "compute", "image"),
+    ]
+    assert found[1].answer == CLIENT
+
+
+def test_serverless_machines_need_quota_and_a_datastore_with_a_key_no_roles(
+    healthy: dict[str, Any], cloud: AzureCloud
+) -> None:
+    cloud.account.datastore_credentials, cloud.account.rights.assigned = "AccountKey", []
+    found = {check.name: check for check in asked({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})}
+    assert wrong([*found.values()]) == []
+    assert found["storage"].verdict == "not applicable"
+    assert found["quota"].verdict == "ok"
+
+
+Break = Callable[[AzureCloud, dict[str, Any], pytest.MonkeyPatch], None]
+
+
+def without(kind: str, principal: str) -> Break:
+    """A role assignment less."""
+
+    def break_(cloud: AzureCloud, spec: dict[str, Any], _: pytest.MonkeyPatch) -> None:
+        kept = [each for each in cloud.account.rights.assigned if each[:2] != (kind, principal)]
+        assert len(kept) == len(cloud.account.rights.assigned) - 1
+        cloud.account.rights.assigned = kept
+
+    return break_
+
+
+def setting(**values: str) -> Break:
+    return lambda _cloud, spec, _: spec["azure"].update(values)
+
+
+def resources(**values: Any) -> Break:
+    return lambda _cloud, spec, _: spec["resources"].update(values)
+
+
+def logged_out(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud.log_out()
+
+
+def fast_clock(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "time", SimpleNamespace(time=lambda: time.time() + 600))
+
+
+def only_reader(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud.account.rights.of_user = [READER]
+
+
+def without_policy(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud.account.rights.uses_roles = False
+
+
+def failed_workspace(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud.account.workspace_state = "Failed"
+
+
+def small_quota(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    del spec["azure"]["compute"], spec["secrets"]
+    spec["azure"]["identity"] = "user"
+    cloud.account.rights.assigned.append((REGISTRIES, WORKSPACE_IDENTITY, PULL))
+    spec["resources"] = {"nodes": 2, "instance": {"azure": "Standard_ND96amsr_A100_v4"}}
+    cloud.account.quotas["standardNDAMSv4_A100Family"] = 96
+
+
+def broken_cluster(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud.account.computes["gpu-cluster"].state = "Failed"
+
+
+def no_image(cloud: AzureCloud, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkup, "inspect_image", lambda _: None)
+
+
+BROKEN: dict[str, tuple[str, str, Break]] = {
+    "not logged in": ("credentials", "az login", logged_out),
+    "settings of a sovereign cloud": ("cloud", "AzureChinaCloud", setting(location="chinaeast2")),
+    "clock ten minutes fast": ("clock", " fast", fast_clock),
+    "no such subscription": (
+        "workspace",
+        "azure.subscription",
+        setting(subscription="0" * 8 + "-0000" * 3 + "-" + "0" * 12),
+    ),
+    "no such resource group": ("workspace", "azure.resource_group", setting(resource_group="gone")),
+    "no such workspace": ("workspace", "azure.workspace", setting(workspace="gone")),
+    "workspace elsewhere": ("workspace", "azure.location: eastus", setting(location="westeurope")),
+    "workspace failed": ("workspace", "Failed", failed_workspace),
+    "you may only read": ("submitting", "jobs/write", only_reader),
+    "no such datastore": ("datastore", "no such datastore", setting(datastore="gone")),
+    "you may not write blobs": ("storage", "you have no role", without(STORAGE, OBJECT_ID)),
+    "the job may not write blobs": ("storage", "gpu-cluster has no role", without(STORAGE, CLUSTER_IDENTITY)),
+    "machines may not pull": ("registry", "AcrPull", without(REGISTRIES, CLUSTER_IDENTITY)),
+    "the job may not read secrets": ("key vault", "Key Vault Secrets User", without(VAULTS, CLUSTER_IDENTITY)),
+    "no access policy": ("key vault", "az keyvault set-policy", without_policy),
+    "no such vault": (
+        *("key vault", "no key vault gone"),
+        lambda _cloud, spec, _: spec.update(secrets={"TOKEN": {"azure": "keyvault:gone/token"}}),
+    ),
+    "no such cluster": ("compute", "has no compute gone", setting(compute="gone")),
+    "too few nodes": ("compute", "at most 4 nodes", resources(nodes=5)),
+    "other GPUs": ("compute", "have 1 x A100", resources(gpus=8)),
+    "cluster failed": ("compute", "Failed", broken_cluster),
+    "quota too small": ("quota", "the quota of standardNDAMSv4_A100Family is 96", small_quota),
+    "no such image": ("image", "no such image", no_image),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_workspace_is_told_of_the_one_thing_that_is_wrong(
+    name: str, healthy: dict[str, Any], cloud: AzureCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, said, break_ = BROKEN[name]
+    if name == "no such cluster":  # whose identity would have these roles
+        cloud.account.rights.assigned += [
+            (kind, WORKSPACE_IDENTITY, role) for kind, _, role in cloud.account.rights.assigned
+        ]
+    break_(cloud, healthy, monkeypatch)
+    found = asked(healthy)
+    assert wrong(found) == [check]
+    (told,) = [each for each in found if each.is_wrong]
+    assert said in f"{told.answer} {told.fix}"
+    assert exit_code(found) == (4 if check == "credentials" else 2)
+
+
+LOOKS = {
+    "GetWorkspace": ["workspace"],
+    "ListPermissions": ["submitting"],
+    "GetDatastore": ["datastore"],
+    "ListRoleAssignments": ["storage", "registry", "key vault"],
+    "GetRoleDefinition": ["storage", "registry", "key vault"],
+    "GetVault": ["key vault"],
+    "GetCompute": ["storage", "registry", "key vault", "compute"],
+}
+
+
+@pytest.mark.parametrize("operation", LOOKS)
+def test_what_one_may_not_look_at_is_no_cross(operation: str, healthy: dict[str, Any], cloud: AzureCloud) -> None:
+    cloud.endpoint.fault("denied", operation=operation, times=99)
+    found = asked(healthy)
+    assert wrong(found) == []
+    assert [check.name for check in found if check.verdict == "not allowed to look"] == LOOKS[operation]
+    assert exit_code(found) == 0
+
+
+def test_quotas_that_one_may_not_list_are_no_cross(healthy: dict[str, Any], cloud: AzureCloud) -> None:
+    cloud.endpoint.fault("denied", operation="ListUsages", times=99)
+    found = asked({"name": "digits", "resources": {"gpus": 1, "gpu": "A100"}})
+    assert [check.name for check in found if check.verdict == "not allowed to look"] == ["quota"]
+
+
+def test_a_role_that_takes_actions_away_grants_the_rest(healthy: dict[str, Any], cloud: AzureCloud) -> None:
+    cloud.account.rights.of_user = [READER, SCIENTIST]
+    assert wrong(asked(healthy)) == []
