@@ -17,8 +17,11 @@ from tests.support.limits import HANG_SECONDS
 
 OURS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 TO_COPY = sorted((ROOT / "examples/github-actions").glob("*.yml"))
-STARTING_JOBS = [path for path in TO_COPY if path.stem != "smoke"]
+ACTIONS = sorted((ROOT / ".github/actions").glob("*/action.yml"))
+STARTING_JOBS = [path for path in TO_COPY if path.stem.startswith("train-on-")]
 WORKFLOWS = [*OURS, *TO_COPY]
+PINNED = re.compile(r"actions/(checkout|cache|setup-python)@[0-9a-f]{40}|\$/\.github/.+|OWNER/cloudtrain/.+@0{40}")
+"""Nothing of third parties: GitHub's own actions, this repository at the same commit, and what a reader fills in."""
 
 
 def run(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -27,17 +30,24 @@ def run(*argv: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(params=WORKFLOWS, ids=lambda path: path.name)
 def workflow(request: pytest.FixtureRequest) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(request.param.read_text())
+    return read(request.param)
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(path.read_text())
     return found
 
 
 def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
-    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+    """The steps of its jobs; those of an action; none of a job that another workflow has."""
+    jobs = workflow["jobs"].values() if "jobs" in workflow else [workflow["runs"]]
+    return [step for job in jobs for step in job.get("steps", ())]
 
 
 def test_there_are_workflows_of_both_kinds() -> None:
-    assert [path.name for path in OURS] == ["ci.yml"]
-    assert [path.name for path in TO_COPY] == ["smoke.yml", "train-on-aws.yml", "train-on-azure.yml"]
+    assert [path.name for path in OURS] == ["ci.yml", "train.yml"]
+    assert [path.parent.name for path in ACTIONS] == ["plan", "setup"]
+    assert [path.name for path in TO_COPY] == ["pull-request.yml", "train-on-aws.yml", "train-on-azure.yml"]
 
 
 def test_zizmor_finds_nothing() -> None:
@@ -46,7 +56,8 @@ def test_zizmor_finds_nothing() -> None:
 
 
 def test_github_accepts_the_workflows() -> None:
-    files = {"vendor.github-workflows": WORKFLOWS, "vendor.dependabot": [ROOT / ".github/dependabot.yml"]}
+    files = {"vendor.github-workflows": WORKFLOWS, "vendor.github-actions": ACTIONS}
+    files["vendor.dependabot"] = [ROOT / ".github/dependabot.yml"]
     for schema, paths in files.items():
         done = run(tool("check-jsonschema"), "--builtin-schema", schema, *map(str, paths))
         assert done.returncode == 0, done.stdout + done.stderr
@@ -56,21 +67,30 @@ def test_nothing_is_permitted_but_what_a_job_needs(workflow: dict[str, Any]) -> 
     assert workflow["permissions"] == {}
     for job in workflow["jobs"].values():
         rights = job["permissions"]
-        assert rights.items() <= {"contents": "read", "id-token": "write"}.items()
+        assert rights.items() <= {"contents": "read", "id-token": "write", "pull-requests": "write"}.items()
+        if "uses" in job:  # what it calls asks for its own, no more than these
+            continue
         assert ("id-token" in rights) == ("environment" in job), "who vouches is said by an environment"
         assert job["timeout-minutes"] <= 60
 
 
+def test_the_code_of_a_pull_request_runs_without_the_right_to_write() -> None:
+    jobs = read(ROOT / ".github/workflows/train.yml")["jobs"]
+    writing = {name for name, job in jobs.items() if "pull-requests" in job["permissions"]}
+    training = {name for name, job in jobs.items() if any("submit" in step.get("run", "") for step in job["steps"])}
+    assert (writing, training) == ({"plan"}, {"rehearse", "submit"})
+
+
 def test_actions_are_pinned_by_their_commit_and_keep_no_credentials(workflow: dict[str, Any]) -> None:
-    for step in steps(workflow):
+    for step in [*steps(workflow), *workflow["jobs"].values()]:
         if "uses" in step:
-            pinned = re.fullmatch(r"actions/(checkout|cache|setup-python)@[0-9a-f]{40}", step["uses"])
-            assert pinned, "no action of third parties"
-            assert "checkout" not in step["uses"] or step["with"] == {"persist-credentials": False}
+            assert PINNED.fullmatch(step["uses"])
+            assert "checkout" not in step["uses"] or step["with"]["persist-credentials"] is False
 
 
-def test_scripts_are_shell_that_shellcheck_likes(workflow: dict[str, Any], tmp_path: Path) -> None:
-    for step in steps(workflow):
+@pytest.mark.parametrize("path", [*WORKFLOWS, *ACTIONS], ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_scripts_are_shell_that_shellcheck_likes(path: Path, tmp_path: Path) -> None:
+    for step in steps(read(path)):
         if "run" in step:
             script = tmp_path / "step.sh"
             script.write_text(f"#!/bin/bash -e\n{step['run']}")
@@ -80,9 +100,16 @@ def test_scripts_are_shell_that_shellcheck_likes(workflow: dict[str, Any], tmp_p
             assert "${{" not in step["run"]
 
 
+def test_scripts_of_actions_are_shell_that_shellcheck_likes() -> None:
+    scripts = sorted((ROOT / ".github/actions").glob("*/*.sh"))
+    assert scripts
+    done = run(tool("shellcheck"), *map(str, scripts))
+    assert done.returncode == 0, done.stdout
+
+
 def test_what_workflows_set_are_settings() -> None:
     names = {variable_of(key) for key in known_settings()}
-    for path in STARTING_JOBS:
+    for path in [*STARTING_JOBS, ROOT / ".github/workflows/train.yml"]:
         named = set(re.findall(r"\b(CLOUDTRAIN_\w+):", path.read_text()))
         assert named
         assert named <= names
@@ -122,7 +149,7 @@ def test_the_token_reaches_the_clouds_sdk_in_a_file_of_its_own(path: Path, tmp_p
 
 def test_ci_runs_what_a_person_runs() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    commands = [step["run"] for path in OURS for step in steps(yaml.safe_load(path.read_text())) if "run" in step]
+    commands = [step["run"] for step in steps(read(ROOT / ".github/workflows/ci.yml")) if "run" in step]
     for command in commands:
         program, target, *_ = command.split()
         assert (program == "make" and target in targets) or (ROOT / program).is_file(), command
