@@ -47,10 +47,11 @@ def train(options: Options, folders: Folders) -> NoReturn:
     from cloudtrain_trainer.training import memory
     from cloudtrain_trainer.training.loop import Loop
 
-    ranks = Ranks()
+    ranks = Ranks(options.start_timeout)
     strategy = strategies.build(ranks, options)
     configure_threads(ranks, deterministic=options.deterministic)
     strategy.start()
+    ranks.allow_slow_start()
     ranks.check_world_size()
     exit_on_uncaught_errors()
     stop = Stop()

@@ -52,6 +52,18 @@ JOB_VARIABLES = {
 }
 """What a process of a job finds, beside what its platform and torchrun set."""
 
+GPU_VARIABLES = {
+    "CLOUDTRAIN_RANK_CPUS": "the CPUs of each rank, those beside its GPU, where GPUs are at several NUMA nodes; the "
+    "job's `env` says `NUMA_BINDING: no` against it",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1, on GPUs: when a collective of NCCL times out, the last ones of each rank are "
+    "written down, unless the job's `env` says 0",
+    "TORCH_FR_DUMP_TEMP_FILE": "where: `flight-recorder/rank_` in the output, unless the job's `env` says so; before "
+    "torch 2.13 `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`",
+    "TORCH_FR_BUFFER_SIZE": "how many of them, 2000; before torch 2.13 `TORCH_NCCL_TRACE_BUFFER_SIZE`",
+    "TORCH_NCCL_HIGH_PRIORITY": "1, in the trainer: messages go before computation, unless the job's `env` says 0",
+}
+"""What is set for jobs on GPUs besides, by `flight_recorder`, `numa` and the trainer's `nccl`."""
+
 INTERNAL = {"CLOUDTRAIN_RESULT_FILE", "CLOUDTRAIN_STREAM_DIR", "CLOUDTRAIN_LAUNCHER_PID", "CLOUDTRAIN_STREAM_KEY"}
 """Set in a job too, and nobody else's concern."""
 
@@ -119,6 +131,8 @@ def environment() -> str:
         "## In a job\n",
         "On every platform a process finds these, beside the platform's own, the job's `env` and its secrets.\n",
         _variables(JOB_VARIABLES),
+        "On machines with GPUs also these:\n",
+        _variables(GPU_VARIABLES),
         "From `torchrun`, which starts the process:\n",
         _variables(torchrun),
         "## On your machine\n",

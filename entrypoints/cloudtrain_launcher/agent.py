@@ -21,6 +21,7 @@ if __name__ == "__main__":  # started by its path: import from the folder of the
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from cloudtrain_job import emit_event, set_output
+from cloudtrain_launcher import flight_recorder
 from cloudtrain_launcher.checkpoint_sync import CheckpointSync, sync_before_each_start
 from cloudtrain_launcher.contract import JOB_FILE, LAUNCHER_PID, STREAM_DIR, STREAM_KEY, read_job
 from cloudtrain_launcher.events import Error, RankFailed
@@ -116,7 +117,9 @@ def main(argv: list[str]) -> int:
     set_output(1, os.environ.get(STREAM_KEY, ""))
     job = read_job(os.environ[JOB_FILE])
     try:
-        import torch  # noqa: F401  (before the fork; the rest is imported while the server prepares itself)
+        import torch  # before the fork; the rest is imported while the server prepares itself
+
+        flight_recorder.enable(job, os.environ["CLOUDTRAIN_OUTPUT_DIR"], torch.__version__, os.environ)
 
         server = fork_server(job)  # before anything is opened, which a rank would inherit
         from torch.distributed import run

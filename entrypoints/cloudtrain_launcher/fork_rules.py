@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 1_000_000
 
 _READ_BY_TORCH = (
     rb"(?:OMP|MKL|KMP|GOMP|OPENBLAS|BLIS|NUMEXPR|PYTORCH|ATEN|KINETO|LD|MALLOC|TORCHDYNAMO|TORCHINDUCTOR|TRITON)_\w+"
-    rb"|TORCH_(?!NCCL_|HOME|EXTENSIONS_DIR|CUDA_ARCH_LIST)\w+"
+    rb"|TORCH_(?!NCCL_|FR_|HOME|EXTENSIONS_DIR|CUDA_ARCH_LIST)\w+"
 )
 """Variables that torch, or a library that it loads, reads when it is imported, or may have read by then."""
 _QUOTED = rb"\s*\\?[\"'](" + _READ_BY_TORCH + rb")\\?[\"']\s*"  # in a notebook's JSON, quotes are escaped

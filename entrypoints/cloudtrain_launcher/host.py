@@ -29,6 +29,18 @@ def visible_gpus() -> int:
     return count.value
 
 
+def gpu_pci_addresses() -> list[str]:
+    """The PCI address of each visible GPU as Linux writes it, such as `0000:3b:00.0`; empty without a driver."""
+    found = []
+    for number in range(visible_gpus()):
+        text = ctypes.create_string_buffer(32)
+        if ctypes.CDLL("libcuda.so.1").cuDeviceGetPCIBusId(text, len(text), number) != 0:
+            return []
+        domain, _, place = text.value.decode().lower().partition(":")
+        found.append(f"{int(domain, 16):04x}:{place}")
+    return found
+
+
 def has_efa() -> bool:
     """Whether the machine has an EFA adapter: libfabric fails or hangs if it must use one that is not there."""
     return any(Path("/dev/infiniband").glob("uverbs*"))

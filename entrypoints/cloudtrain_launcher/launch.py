@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
+from cloudtrain_launcher import flight_recorder
 from cloudtrain_launcher.contract import Job, NodeContext, read_job, with_job_file
 from cloudtrain_launcher.events import Activity, Checkpoint, Error, Event, NodeEnded, NodeStarted, Warned
 from cloudtrain_launcher.host import set_parent_death_signal, visible_gpus
@@ -79,7 +80,7 @@ class Launcher:
 
     def run(self) -> int:
         """Prepare the node, run torchrun, save what is left to save; returns the launcher's exit code."""
-        started = time.monotonic()
+        started, since = time.monotonic(), time.time()
         self.stop.listen()
         emit(NodeStarted(pid=os.getpid(), host=os.uname().nodename, scratch=str(self.scratch)))
         try:
@@ -92,6 +93,8 @@ class Launcher:
             self.ranks.add_error(node_error(error))
             ended = TorchrunExit(1)
         self.usage.stop()
+        if recorded := flight_recorder.finish(self.context.output_dir, since):
+            self._warn(recorded)
         if self.context.synced_dirs or self.job.keep:
             self._begin("saving")
         problem = self._keep_results(succeeded=ended.code == 0)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Callable, NamedTuple
 
+from cloudtrain_launcher import numa
 from cloudtrain_launcher.contract import STREAM_KEY, Job, NodeContext
 from cloudtrain_launcher.environment import job_environment
 from cloudtrain_launcher.events import Event
@@ -55,7 +56,7 @@ def run_torchrun(
     streams.add_wakeup(_wakeup_on_signals())
     if stop.is_requested():
         return TorchrunExit(NOT_STARTED)
-    torchrun = _start(job, context, scratch, key)
+    torchrun = _start(job, context, scratch, {STREAM_KEY: key, **_binding(job, context)})
     assert torchrun.stdout is not None  # noqa: S101  (a pipe, see _start)
     streams.add_torchrun(torchrun.stdout.fileno())
     grace_seconds = job.grace_seconds - min(2, job.grace_seconds / 5)
@@ -88,13 +89,20 @@ def _report_failures(ranks: RankTracker, streams: Streams, stop: StopRequest) ->
         ranks.report_failures(stopping=bool(stop.reason))
 
 
-def _start(job: Job, context: NodeContext, scratch: Path, key: str) -> subprocess.Popen[bytes]:
+def _binding(job: Job, context: NodeContext) -> dict[str, str]:
+    cpus = numa.rank_cpus(job, os.environ)
+    if cpus:
+        log(context.node_rank, f"ranks run on the CPUs beside their GPUs; {numa.SWITCH}=no leaves all CPUs to all")
+    return {numa.RANK_CPUS: cpus} if cpus else {}
+
+
+def _start(job: Job, context: NodeContext, scratch: Path, variables: dict[str, str]) -> subprocess.Popen[bytes]:
     agent = str(Path(__file__).with_name("agent.py"))
     # torchrun creates a folder for log files even if it writes none: in ours, which is removed at the end.
     log_dir = f"--log-dir={scratch / 'torchrun'}"
     return subprocess.Popen(
         [sys.executable, "-u", agent, log_dir, *torchrun_arguments(job, context)],
-        env={**job_environment(job, context, scratch, os.environ), STREAM_KEY: key},
+        env={**job_environment(job, context, scratch, os.environ), **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -30,6 +30,7 @@ from cloudtrain_launcher.environment import expand_placeholders
 from cloudtrain_launcher.error_details import MAX_MESSAGE_CHARS, describe, safe_str
 from cloudtrain_launcher.events import Error, Event, RankEnded, RankStarted
 from cloudtrain_launcher.host import free_port, set_parent_death_signal
+from cloudtrain_launcher.numa import bind_rank
 from cloudtrain_launcher.stacks import write_on_signal
 
 if find_spec("cloudtrain_job") is None:  # a job has this folder at the end of PYTHONPATH already
@@ -59,6 +60,7 @@ def main(parent: int) -> NoReturn:
     job = replace(job, argv=expand_placeholders(job.argv, os.environ))
     _redirect_output(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]), os.environ.pop(STREAM_KEY, ""))
     write_on_signal(os.environ[STREAM_DIR], int(os.environ["LOCAL_RANK"]))
+    bind_rank(int(os.environ["LOCAL_RANK"]), os.environ)
     if os.environ["WORLD_SIZE"] == "1":
         _use_own_store()
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

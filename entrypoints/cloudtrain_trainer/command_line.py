@@ -144,6 +144,19 @@ def _add_distribution(parser: Parser) -> None:
     group.add_argument("--schedule", choices=schedules, default="1f1b", help="of a pipeline [1f1b]")
     group.add_argument("--microbatches", type=positive_int, metavar="N", help="of a pipeline [2 x its stages]")
     group.add_argument("--backend", choices=["auto", "nccl", "gloo", "mpi"], default="auto", help="[auto]")
+    group.add_argument(
+        "--timeout",
+        type=seconds,
+        metavar="TIME",
+        help="how long ranks wait for each other in a step before the job fails [10 min on GPUs, else as in the start]",
+    )
+    group.add_argument(
+        "--start-timeout",
+        type=seconds,
+        default="30 min",
+        metavar="TIME",
+        help="the same until the first step is done, in which models are compiled [30 min]",
+    )
 
 
 def _add_optimization(group: argparse._ArgumentGroup) -> None:

@@ -27,6 +27,10 @@ class Options:
     strategy: str
     backend: str
     """auto, nccl, gloo or mpi; auto is nccl on GPUs and gloo on CPUs."""
+    timeout: float | None
+    """Seconds that a collective may take in training; None: `nccl.TRAINING_SECONDS` on GPUs, else that of the start."""
+    start_timeout: float
+    """The same until the first step is done."""
     shard: int | None
     """Ranks per shard group, for hsdp."""
     tensor: int | None

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import torch
@@ -13,6 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
+from cloudtrain_launcher.numa import bound_cpus
+from cloudtrain_trainer import nccl
 from cloudtrain_trainer.rules import Refused
 
 EXCHANGE_SECONDS = 0.2
@@ -28,7 +31,10 @@ class Ranks:
     here returns this rank's own value.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, start_timeout: float = nccl.START_SECONDS) -> None:
+        """`start_timeout`: seconds that a collective may take until `begin_training`."""
+        self._start_timeout, self._has_begun = start_timeout, False
+        self._groups: list[Any] = []
         self.rank = int(os.environ.get("RANK", "0"))
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -44,10 +50,11 @@ class Ranks:
         if backend == "auto":
             backend = "nccl" if self.device.type == "cuda" else "gloo"
         self._check_backend(backend)
-        alone: dict[str, Any] = {}
+        alone: dict[str, Any] = {"timeout": timedelta(seconds=self._start_timeout)}
         if "MASTER_ADDR" not in os.environ:  # not under torchrun: a world of one process
-            alone = {"store": HashStore(), "rank": 0, "world_size": 1}
+            alone |= {"store": HashStore(), "rank": 0, "world_size": 1}
         if backend == "nccl":
+            nccl.prefer_messages(os.environ)
             alone["device_id"] = self.device
         if backend == "mpi":  # MPI determines rank and world size itself
             alone = {}
@@ -57,7 +64,10 @@ class Ranks:
                 f"MPI has {dist.get_world_size()} processes, but WORLD_SIZE is {self.size}: start them by "
                 "mpirun, with RANK, LOCAL_RANK and WORLD_SIZE set, or use --backend gloo under torchrun"
             )
-        self._control = dist.group.WORLD if backend != "nccl" else dist.new_group(backend="gloo")
+        self._control = dist.group.WORLD
+        if backend == "nccl":
+            seconds = max(self._start_timeout, nccl.START_SECONDS)
+            self._control = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
 
     def _check_backend(self, backend: str) -> None:
         if backend == "nccl" and (self.device.type != "cuda" or not dist.is_nccl_available()):
@@ -75,6 +85,29 @@ class Ranks:
                 f"{int(nodes) * int(processes)}: several models would be trained. Start torchrun with --nnodes, "
                 "--node-rank, --master-addr and --nproc-per-node (the launcher does)"
             )
+
+    def allow_slow_start(self) -> None:
+        """Give collectives of the start their time in all groups, those included that a strategy has made by itself."""
+        if dist.is_initialized():
+            is_apart = self._control is not dist.group.WORLD
+            self._groups = [group for group in nccl.groups() if not (is_apart and group is self._control)]
+            nccl.set_timeouts(self._groups, self._start_timeout)
+
+    def begin_training(self, timeout: float | None) -> None:
+        """Have collectives of these groups time out sooner from now on, after the first step; once.
+
+        `timeout`: seconds; None: `nccl.TRAINING_SECONDS` on GPUs, no change on CPUs. Called by all ranks, and waits for
+        all: a message of the second step must not time out while a peer still compiles the first.
+        """
+        if self._has_begun:
+            return
+        self._has_begun = True
+        if self.device.type == "cuda":
+            timeout = timeout or nccl.TRAINING_SECONDS
+            torch.cuda.synchronize(self.device)
+        if timeout is not None:
+            self.barrier()
+            nccl.set_timeouts(self._groups, timeout)
 
     def all_reduce_max(self, *values: int) -> Callable[[], list[int]]:
         """Start an asynchronous all-reduce of int32 values; the function that is returned waits for the list of maxima.
@@ -211,7 +244,10 @@ def exit_on_uncaught_errors() -> None:
 
 
 def available_cores() -> int:
-    """The count of CPU cores that this process may use, by its affinity where the system has one."""
+    """The count of CPU cores that this node's ranks may use together, by their affinity where the system has one."""
+    bound = bound_cpus(os.environ)
+    if bound:
+        return len(frozenset().union(*bound))
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from cloudtrain_trainer import nccl
 from cloudtrain_trainer import ranks as ranks_module
 from cloudtrain_trainer.ranks import EXCHANGE_SECONDS, MAX_STRIDE, CollectiveFlags, Ranks
 from cloudtrain_trainer.rules import Refused
@@ -113,3 +117,56 @@ def test_other_ranks_use_the_stride_of_rank_0() -> None:
     wait()
     requested = [step for step in range(1, 8) if flags.start(step, lambda: (False,)) is not None]
     assert requested == [7]
+
+
+def timeout(group: Any) -> float:
+    seconds: float = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+    return seconds
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
+    """The only rank of a world, which waits 77 seconds for itself while it starts."""
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    ranks = Ranks(start_timeout=77)
+    ranks.init_process_group("gloo")
+    yield ranks
+    dist.destroy_process_group()
+
+
+def test_collectives_have_more_time_until_the_first_step_is_done(alone: Ranks) -> None:
+    of_a_mesh = dist.new_group([0], timeout=timedelta(seconds=3))
+    alone.allow_slow_start()
+    of_checkpoints = dist.new_group([0], timeout=timedelta(seconds=5))
+    groups = dist.group.WORLD, of_a_mesh, of_checkpoints
+    assert [timeout(group) for group in groups] == [77, 77, 5]
+    alone.begin_training(timeout=33)
+    assert [timeout(group) for group in groups] == [33, 33, 5], "writing a checkpoint has a time of its own"
+    alone.begin_training(timeout=1)
+    assert timeout(dist.group.WORLD) == 33, "only the first step of a process begins the training"
+
+
+def test_on_cpus_the_time_stays_that_of_the_start_unless_one_is_asked_for(alone: Ranks) -> None:
+    alone.allow_slow_start()
+    alone.begin_training(timeout=None)
+    assert timeout(dist.group.WORLD) == 77
+
+
+def test_gpus_wait_for_each_other_and_then_have_nccls_own_time(alone: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = list[str]()
+    alone.allow_slow_start()
+    monkeypatch.setattr(alone, "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: done.append("device"))
+    monkeypatch.setattr(alone, "barrier", lambda: done.append("ranks"))
+    monkeypatch.setattr(nccl, "set_timeouts", lambda _, seconds: done.append(f"{seconds:.0f} s"))
+    alone.begin_training(timeout=None)
+    assert done == ["device", "ranks", "600 s"]
+
+
+def test_messages_of_nccl_go_first_unless_the_user_says_otherwise() -> None:
+    environ = dict[str, str]()
+    nccl.prefer_messages(environ)
+    assert environ == {"TORCH_NCCL_HIGH_PRIORITY": "1"}
+    environ["TORCH_NCCL_HIGH_PRIORITY"] = "0"
+    nccl.prefer_messages(environ)
+    assert environ == {"TORCH_NCCL_HIGH_PRIORITY": "0"}

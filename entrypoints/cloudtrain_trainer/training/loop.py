@@ -104,6 +104,7 @@ class Loop:
             if self.profiler is not None:
                 self.profiler.before_step(self.position.step + 1)
             self.step.train_step(batches, self.position.step, self.steps)
+            self.ranks.begin_training(self.options.timeout)
             self.position = Position(self.position.step + 1, self.position.epoch, self.position.samples + batch_size)
             self.meter.count(batch_size)
             if self.profiler is not None:

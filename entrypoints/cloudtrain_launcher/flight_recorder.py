@@ -1,0 +1,79 @@
+"""NCCL's flight recorder: the last collectives of each rank, which torch writes down when one of them times out.
+
+The files are written into the job's output, so that `fetch` brings them, and a warning at the end of the run names
+them. They compare by `python -m torch.distributed.flight_recorder.fr_trace FOLDER`; they are pickles, so only those of
+one's own jobs should be read. Standard library only.
+
+Names and defaults: FlightRecorder.hpp and ProcessGroupNCCL.hpp of torch 2.13, which records 2,000 collectives and
+writes them after a timeout unless it is told not to; an older torch must be asked for both, by other names. Tests show
+that torch is told where to write and that files are named; that NCCL writes them was not seen, for want of GPUs.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import List, MutableMapping
+
+from cloudtrain_launcher.contract import Job
+
+FOLDER, PREFIX = "flight-recorder", "rank_"
+"""In the output folder; the names of the files, before the rank."""
+RECORDED = 2000
+"""Collectives per rank, as torch 2.13 does by default: a few hundred bytes each."""
+
+_NEW_NAMES_SINCE = (2, 13)
+_FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+_SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""The variable of torch 2.13, and its older name, which a newer torch warns about."""
+_MAX_NAMED = 8
+
+
+def enable(job: Job, output_dir: str, torch_version: str, environ: MutableMapping[str, str]) -> None:
+    """Have NCCL's timeouts of this node's ranks recorded, unless the user has said where or that they must not be.
+
+    Does nothing for a job on CPUs. `torch_version`: such as `2.13.0+cu130`. OSError if the folder cannot be created.
+    """
+    if not job.gpus:
+        return
+    version = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])
+    old = version < _NEW_NAMES_SINCE
+    environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    if not any(name in environ for name in _SIZE):
+        environ[_SIZE[old]] = str(RECORDED)
+    if not any(name in environ for name in _FILE):
+        folder = Path(output_dir, FOLDER)
+        folder.mkdir(parents=True, exist_ok=True)
+        environ[_FILE[old]] = str(folder / PREFIX)
+
+
+def finish(output_dir: str, since: float) -> str:
+    """Which ranks have been recorded since then (a Unix timestamp), as a sentence; empty if none was.
+
+    Removes the folder if nothing was ever written into it.
+    """
+    folder = Path(output_dir, FOLDER)
+    ranks = _recorded(folder, since)
+    with suppress(OSError):
+        folder.rmdir()
+    if not ranks:
+        return ""
+    who = "rank" if len(ranks) == 1 else "ranks"
+    shown = ", ".join(map(str, ranks[:_MAX_NAMED])) + (
+        f" and {len(ranks) - _MAX_NAMED} more" * (len(ranks) > _MAX_NAMED)
+    )
+    return (
+        f"a collective of NCCL has timed out: the last ones of {who} {shown} are in {FOLDER}/ of the output; "
+        f"`python -m torch.distributed.flight_recorder.fr_trace {FOLDER}` shows which rank differs"
+    )
+
+
+def _recorded(folder: Path, since: float) -> List[int]:
+    found = []
+    with suppress(OSError):
+        for path in folder.glob(f"{PREFIX}*"):
+            rank = path.name[len(PREFIX) :]
+            if rank.isdecimal() and path.stat().st_size and path.stat().st_mtime >= since:
+                found.append(int(rank))
+    return sorted(found)
