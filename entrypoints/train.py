@@ -65,7 +65,9 @@ def train(options: Options, folders: Folders) -> NoReturn:
     task = tasks.from_options(options)
     rules.check(options, ranks.size, ranks.local_size, tasks.capabilities(task) if rules.is_own(options) else None)
     run = os.environ.get("CLOUDTRAIN_RUN_ID", "")
-    checkpoints = CheckpointStore(folders.checkpoints, options.keep, ranks, strategy.shard_group_size, report, run)
+    checkpoints = CheckpointStore(
+        folders.checkpoints, options.keep, ranks, strategy.shard_group_size, report, run, writes=not options.eval_only
+    )
     trackers = Trackers(folders.output, vars(options), active=ranks.rank == 0)
     # A restart within the job resumes even with --no-resume. Nodes may count restarts differently, so any counts.
     restarted = ranks.all_reduce_max(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0")()[0]
@@ -80,7 +82,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
         loop.resume()
         if options.profile is not None:
             loop.profiler = StepProfiler(*options.profile, folders.output / "profile", ranks)
-        outcome = loop.run()
+        outcome = loop.evaluate_only() if options.eval_only else loop.run()
     except finite.NotFinite as error:
         exit_not_finite(str(error), loop, checkpoints, trackers, folders)
     except Exception as error:
@@ -103,7 +105,9 @@ def exit_out_of_memory(error: Exception, loop: Any, micro_batches: Any) -> NoRet
     from cloudtrain_trainer.training import memory
 
     message = f"out of memory: {memory.describe_error(error)}. "
-    if loop is None or loop.micro_batch == 1:
+    if loop is not None and loop.options.eval_only:
+        message += "Nothing was trained: use a smaller --batch-size, of which an evaluation takes micro-batches"
+    elif loop is None or loop.micro_batch == 1:
         hint = loop.strategy.oom_hint if loop else "use --strategy fsdp, or larger machines"
         message += f"Not even one sample per rank fits: {hint}"
     else:
@@ -142,15 +146,19 @@ def write_metrics_file(folders: Folders, metrics: dict[str, Any]) -> None:
 def finish(loop: Any, outcome: str, folders: Folders) -> None:
     """Export the model, write metrics.json and report the outcome. Called by all ranks.
 
-    A run that was stopped has its checkpoint and little time: its model is not exported.
+    A run that was stopped has its checkpoint and little time: its model is not exported. Nor is one that was evaluated
+    only.
     """
-    exported = {"parameters_sha256": export_model(loop, folders)} if outcome == "succeeded" else {}
+    trained = not loop.options.eval_only
+    exported = {"parameters_sha256": export_model(loop, folders)} if outcome == "succeeded" and trained else {}
     if loop.ranks.rank == 0:
         best = loop.checkpointer.best
         metrics = {"outcome": outcome, **loop.position._asdict(), **loop.metrics, **exported}
         if best.step >= 0:
             metrics.update(best_step=best.step, best_val_loss=best.val_loss)
-        metrics.update(seconds=round(loop.meter.seconds(), 3), samples_per_s=round(loop.meter.mean_rate(), 1))
+        metrics.update(seconds=round(loop.meter.seconds(), 3))
+        if trained:
+            metrics.update(samples_per_s=round(loop.meter.mean_rate(), 1))
         write_metrics_file(folders, metrics)
     loop.ranks.barrier()
     if loop.ranks.rank == 0:

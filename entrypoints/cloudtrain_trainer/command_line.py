@@ -241,6 +241,11 @@ def _add_duration(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--eval-every", type=positive_int, default=1, metavar="N", help="epochs between evaluations [1]")
     group.add_argument("--eval-every-steps", type=positive_int, metavar="N", help="evaluate also after every N steps")
     group.add_argument(
+        "--eval-only",
+        action="store_true",
+        help="evaluate the newest checkpoint, or --weights: nothing is trained, no checkpoint and no model is written",
+    )
+    group.add_argument(
         "--patience",
         type=positive_int,
         metavar="N",

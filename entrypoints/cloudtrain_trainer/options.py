@@ -78,6 +78,8 @@ class Options:
     """Epochs between evaluations."""
     eval_every_steps: int | None
     """Steps between further evaluations within an epoch."""
+    eval_only: bool
+    """Whether to evaluate the newest checkpoint, or `weights`, instead of training."""
     target_accuracy: float | None
     patience: int | None
     """Evaluations without a lower val_loss after which training ends."""

@@ -137,6 +137,9 @@ def _check_flags(options: Options) -> None:
         raise Refused(f"--schedule {options.schedule} is for pipelines: use --strategy pipeline, or leave it out")
     if options.amp == "fp16" and options.strategy not in ("single", "dp", "ddp"):
         raise Refused(f"--amp fp16 scales the loss, which --strategy {options.strategy} does not: use --amp bf16")
+    if options.eval_only and (options.profile is not None or not options.resume):
+        flag = "--profile" if options.resume else "--no-resume"
+        raise Refused(f"{flag} is about training, which --eval-only leaves out: leave out one of them")
     if options.recompute != "none" and options.strategy == "dp":
         raise Refused("--recompute is not offered with --strategy dp, which copies layers: use ddp")
     if options.compile == "yes" and not can_compile(options):

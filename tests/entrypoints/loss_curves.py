@@ -77,13 +77,13 @@ def small_task(name: str, without: tuple[type[nn.Module], ...] = NOISY) -> Task:
     return replace(task, model=model, validation=FirstSamples(task.validation))
 
 
-def begin(task: Task, argv: list[str], ranks: Ranks) -> Loop:
-    """A training before its first step."""
+def begin(task: Task, argv: list[str], ranks: Ranks, checkpoints: Path | None = None) -> Loop:
+    """A training before its first step. `checkpoints`: its folder, if it has one."""
     options = parse(argv)
     strategy = strategies.build(ranks, options)
     strategy.start()
     with tempfile.TemporaryDirectory() as folder:
-        shared = Path(ranks.all_gather(folder)[0])
+        shared = checkpoints or Path(ranks.all_gather(folder)[0])
         return Loop(task, strategy, options, CheckpointStore(shared, 1, ranks, strategy.shard_group_size), Stop())
 
 

@@ -308,6 +308,27 @@ def check_all_reduces_between_groups(ranks: Ranks) -> None:
     assert len(counted[1]) == len(counted[4]) == 4, "one for each of the four layers"
 
 
+def check_evaluation_only(ranks: Ranks, *strategies: str) -> None:
+    """`--eval-only` under each strategy finds what ddp found before it saved its checkpoint."""
+    folder, flags = Path("evaluated"), ["--task", "gpt", "--batch-size", "32"]
+    trained = begin(small_task("gpt"), [*flags, "--strategy", "ddp", "--max-steps", "1"], ranks, folder)
+    assert trained.run() == "succeeded"
+    expected, before = trained.metrics, _files(folder)
+    for strategy in strategies:
+        argv = [*flags, "--eval-only", "--strategy", *strategy.split()]
+        loop = begin(small_task("gpt"), argv, ranks, folder)
+        loop.resume()
+        assert loop.position.step == 1
+        assert loop.evaluate_only() == "succeeded"
+        assert relative_difference([loop.metrics["val_loss"]], [expected["val_loss"]]) < TOLERANCE, strategy
+    ranks.barrier()
+    assert _files(folder) == before
+
+
+def _files(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
 @contextmanager
 def shared_process_group() -> Iterator[Ranks]:
     """All checks use one process group. Prints a line at the end, and ends the process."""
@@ -332,7 +353,10 @@ def curves() -> None:
         for name, strategy, flags in CURVES[ranks.size]:
             check_curve(ranks, name, strategy, flags)
         check_muon_of_shards(ranks)
+        if ranks.size == 2:
+            check_evaluation_only(ranks, "ddp", "fsdp", "tp", "pipeline")
         if ranks.size == 4:
+            check_evaluation_only(ranks, "hsdp --shard 2", "hybrid --tensor 2", "hybrid --stages 2")
             check_all_reduces_between_groups(ranks)
 
 

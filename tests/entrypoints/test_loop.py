@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cloudtrain_trainer import state
+from cloudtrain_trainer import state, tasks
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.training.loop import Loop, Position
 
@@ -150,3 +151,24 @@ def test_a_resume_with_another_seed_is_refused(make_loop: Callable[..., Loop]) -
     make_loop("--max-steps", "1").run()
     with pytest.raises(Refused, match="--seed 0 --batch-size 32, not --task digits --seed 1"):
         make_loop("--max-steps", "1", "--seed", "1").resume()
+
+
+def test_an_evaluation_only_needs_weights_and_validation_data(make_loop: Callable[..., Loop]) -> None:
+    with pytest.raises(Refused, match=r"--eval-only: there is no checkpoint in .*: name weights by --weights"):
+        make_loop("--eval-only").resume()
+    with pytest.raises(Refused, match="--eval-only needs validation data"):
+        make_loop("--eval-only", task=replace(tasks.build("digits", 0), validation=None))
+    make_loop("--max-steps", "1").run()
+    with pytest.raises(
+        Refused, match=r"was saved with --task digits --seed 0, not --task digits --seed 1: use the same"
+    ):
+        make_loop("--eval-only", "--seed", "1").resume()
+
+
+def test_an_evaluation_only_stops_when_it_is_asked_to(make_loop: Callable[..., Loop]) -> None:
+    make_loop("--max-steps", "1").run()
+    loop = make_loop("--eval-only")
+    loop.resume()
+    loop.stop.requested = True
+    assert loop.evaluate_only() == "stopped"
+    assert loop.metrics == {}

@@ -61,6 +61,8 @@ def parse_on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: i
         (2, "--strategy fsdp --optimizer adafactor", "of whole rows and columns, .* use adamw, sgd or muon"),
         (4, "--strategy hybrid --tensor 2 --optimizer adafactor", "the shards of --strategy hybrid"),
         (1, "--task resnet50 --optimizer muon", "no matrix in a hidden layer, .* use adamw or sgd"),
+        (1, "--eval-only --no-resume", "--no-resume is about training, which --eval-only leaves out"),
+        (1, "--eval-only --profile 1:2", "--profile is about training"),
         (1, "--optimizer lion", "choose from 'adamw', 'sgd', 'adafactor', 'muon'.*module:factory"),
         (2, "--strategy pipeline --compile", "--compile is not offered with --strategy pipeline"),
         (1, "--size tiny", "--size is an option of --task resnet50 or gpt, not of this one"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,26 @@ def test_a_sigterm_that_reaches_the_loader_processes_too_leaves_a_checkpoint(gro
     result = ranks.succeed()
     (checkpoint,) = ranks.events("checkpoint")
     assert (result["outcome"], result["step"]) == ("stopped", checkpoint["step"])
+
+
+def test_eval_only_reports_an_evaluation_and_leaves_all_else_alone(tmp_path: Path, group: StartGroup) -> None:
+    """Under another strategy and batch size than the one that trained; then of given weights."""
+    trained = group(1, "--max-steps 20 --batch-size 64")
+    trained.succeed()
+    (expected,) = trained.events("metrics")
+    (tmp_path / OUTPUT / "checkpoints/step-00000030.partial").mkdir()  # another run may be writing it
+    shutil.rmtree(tmp_path / OUTPUT / "model")
+    files = sorted((tmp_path / OUTPUT / "checkpoints").rglob("*"))
+    best = tmp_path / OUTPUT / "checkpoints/best.safetensors"
+    for flags, step in (("--batch-size 32", 20), (f"--weights {best}", 0)):
+        evaluated = group(2, f"--eval-only --strategy fsdp {flags}")
+        assert evaluated.succeed() == {**evaluated.events("result")[0], "outcome": "succeeded", "step": step}
+        (metrics,) = evaluated.events("metrics")
+        assert metrics["step"] == step
+        found = json.loads((tmp_path / OUTPUT / "output/metrics.json").read_text())
+        assert found["val_loss"] == metrics["values"]["val_loss"]
+        assert found["val_loss"] == pytest.approx(expected["values"]["val_loss"], rel=1e-5)
+        assert json.loads((tmp_path / "result.json").read_text()) == {"outcome": "succeeded", "step": step}
+        assert not evaluated.events("progress") + evaluated.events("checkpoint")
+        assert not (tmp_path / OUTPUT / "model").exists()
+        assert sorted((tmp_path / OUTPUT / "checkpoints").rglob("*")) == files

@@ -26,6 +26,10 @@ BEST = "best"
 """File name, without extension, of the best weights so far, beside the checkpoints."""
 
 
+OF_TRAINING = ("batch_size", "optimizer")
+"""What of a run's identity does not matter to an evaluation of its weights."""
+
+
 class Best(NamedTuple):
     """The best evaluation so far."""
 
@@ -114,6 +118,31 @@ class Checkpointer:
             )
         with activity("restoring"):
             self._load(found, shared, own)
+
+    def load_weights(self) -> None:
+        """Load the weights of the newest checkpoint alone, whatever trained them, unless `--weights` names others.
+
+        Raises `Refused` if there is none, or it is of another task, model or data.
+        """
+        loop = self.loop
+        if loop.options.weights is not None:
+            loop.ranks.log(f"evaluates {loop.options.weights}")
+            return
+        found = self.checkpoints.find_newest()
+        if found is None:
+            raise Refused(
+                f"--eval-only: there is no checkpoint in {self.checkpoints.folder}: name weights by --weights"
+            )
+        shared, _ = self.checkpoints.read_state(found)
+        saved, mine = (
+            {k: v for k, v in each.items() if k not in OF_TRAINING} for each in (shared["run"], self._identity())
+        )
+        if saved != mine:
+            raise Refused(f"{found.folder} was saved with {_flags(saved)}, not {_flags(mine)}: use the same")
+        with activity("restoring"):
+            self.checkpoints.load(found, loop.step.model, None, loop.task.joined)
+        loop.position = type(loop.position)(*shared["at"])
+        loop.ranks.log(f"evaluates {found.folder}")
 
     def _load(self, found: FoundCheckpoint, shared: dict[str, Any], own: dict[str, Any] | None) -> None:
         """Load a checkpoint that was saved with the same options. Raises `Refused` if its weights are not finite."""

@@ -65,29 +65,35 @@ def write(folder: Path, tensors: dict[str, Tensor], group: Any) -> None:
     )
 
 
-def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Load a checkpoint into the model and the optimizer, in place, whatever strategy wrote it.
+def read(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    """Load a checkpoint into the model and the optimizer, if there is one, in place, whatever strategy wrote it.
 
     CheckpointException if a weight of the model is missing or has another shape. Called by all ranks.
     """
     _silence_warning()
     reader = FileSystemReader(folder)
     saved = reader.read_metadata().state_dict_metadata
-    if any(key.startswith("optimizer.") for key in saved):
-        _make_state(optimizer)
     to_load = {f"model.{name}": value for name, value in model.state_dict().items()}
-    slots = _slots(saved)
+    slots = {} if optimizer is None else _slots(saved)
+    if optimizer is None or not slots:
+        _load(to_load, reader)
+        return
+    _make_state(optimizer)
     for name, parameter in _trained_parameters(model, optimizer):
         made = optimizer.state.get(parameter, {})
         for slot, metadata in slots.get(name, {}).items():
             to_load[f"optimizer.{name}.{slot}"] = _place_for(made.get(slot), parameter, metadata)
-    options = {"no_dist": True} if "no_dist" in inspect.signature(load).parameters else {}  # since torch 2.9
-    load(to_load, storage_reader=reader, **options)
+    _load(to_load, reader)
     for name, parameter in _trained_parameters(model, optimizer):
         made = optimizer.state.pop(parameter, {})
         loaded = {slot: _as_made(made.get(slot), to_load[f"optimizer.{name}.{slot}"]) for slot in slots.get(name, {})}
         if loaded:
             optimizer.state[parameter] = loaded
+
+
+def _load(tensors: dict[str, Tensor], reader: FileSystemReader) -> None:
+    options = {"no_dist": True} if "no_dist" in inspect.signature(load).parameters else {}  # since torch 2.9
+    load(tensors, storage_reader=reader, **options)
 
 
 def _slots(saved: Mapping[str, Any]) -> dict[str, dict[str, TensorStorageMetadata]]:

@@ -71,7 +71,8 @@ class CheckpointStore:
     """The checkpoints of one run in a folder. All ranks call each method together.
 
     `shard_group_size`: how many consecutive ranks hold one complete model together. `on_saved`: called after each save.
-    `run`: the run's id, which stays the same when its platform restarts it; empty: unknown.
+    `run`: the run's id, which stays the same when its platform restarts it; empty: unknown. `writes`: false for a run
+    that only reads: another may be writing here.
     """
 
     def __init__(
@@ -82,11 +83,12 @@ class CheckpointStore:
         shard_group_size: int = 1,
         on_saved: Callable[[SavedCheckpoint], None] = lambda saved: None,  # noqa: ARG005
         run: str = "",
+        writes: bool = True,
     ) -> None:
         self.folder, self.keep, self.ranks, self._on_saved, self._run = folder, keep, ranks, on_saved, run
         if ranks.local_rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            for partial in folder.glob("step-*.partial"):  # an earlier process died while saving
+            for partial in folder.glob("step-*.partial") if writes else ():  # an earlier process died while saving
                 shutil.rmtree(partial, ignore_errors=True)
         ranks.barrier()
         disks = self._first_rank_per_disk()
@@ -181,12 +183,12 @@ class CheckpointStore:
         self,
         found: FoundCheckpoint,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | None,
         joined: Mapping[str, Joined] | None = None,
     ) -> None:
         """Load weights and optimizer state, in place. CheckpointException if one is missing or has another shape.
 
-        `joined`: the matrices that earlier releases had in parts.
+        `optimizer`: None leaves its state out. `joined`: the matrices that earlier releases had in parts.
         """
         weights = found.folder / found.weights
         if not earlier_names.has_parts(weights, joined or {}):

@@ -54,8 +54,9 @@ class Loop:
     ) -> None:
         self.task, self.strategy, self.options, self.stop = task, strategy, options, stop
         self.ranks, self.device, self.trackers = strategy.ranks, strategy.ranks.device, trackers
-        if task.validation is None and (options.patience or options.target_accuracy):
-            raise Refused("--patience and --target-accuracy need validation data, which this task does not have")
+        if task.validation is None and (options.patience or options.target_accuracy or options.eval_only):
+            what = "--eval-only needs" if options.eval_only else "--patience and --target-accuracy need"
+            raise Refused(f"{what} validation data, which this task does not have")
         batch_size = options.batch_size or task.batch_size
         self.workers = loader_processes(options.workers, task.workers, available_cores(), self.ranks.local_size)
         self.step = Step(task, strategy, options, batch_size)
@@ -79,6 +80,16 @@ class Loop:
             if self.position.step >= self.steps:
                 break
         self.checkpointer.save(last=True)
+        return "succeeded"
+
+    def evaluate_only(self) -> str:
+        """Report an evaluation of the weights as they are; returns "succeeded", or "stopped" at a SIGTERM."""
+        with activity("evaluating"):
+            values = self._values_of_evaluation()
+        if values is None:
+            return "stopped"
+        self._log(self.position.epoch, values)
+        self.metrics = values
         return "succeeded"
 
     def _is_finished(self) -> bool:
@@ -184,16 +195,18 @@ class Loop:
             if evaluation is None:
                 return False
             values.update(evaluation)
-        log_metrics(step=self.position.step, epoch=epoch, **values)
-        if self.trackers is not None:
-            self.trackers.log(self.position.step, values)
+        self._log(epoch, values)
         self.metrics.update(values)
         return True
 
+    def _log(self, epoch: int, values: dict[str, float]) -> None:
+        log_metrics(step=self.position.step, epoch=epoch, **values)
+        if self.trackers is not None:
+            self.trackers.log(self.position.step, values)
+
     def _evaluate(self) -> dict[str, float] | None:
         """The metrics of an evaluation, whose weights are kept if they are the best; None if a stop was requested."""
-        batch_size = min(MAX_EVALUATION_BATCH, max(1, self.micro_batch // self.strategy.n_microbatches))
-        values = evaluate(self.step, batch_size, self.workers, self._stop_in_evaluation)
+        values = self._values_of_evaluation()
         if values is None:
             return None
         if not self.step.skips_bad_steps and not math.isfinite(values["val_loss"]):  # the same value on all ranks
@@ -203,12 +216,22 @@ class Loop:
         self.checkpointer.record_evaluation(values["val_loss"])
         return values
 
+    def _values_of_evaluation(self) -> dict[str, float] | None:
+        batch_size = min(MAX_EVALUATION_BATCH, max(1, self.micro_batch // self.strategy.n_microbatches))
+        return evaluate(self.step, batch_size, self.workers, self._stop_in_evaluation)
+
     def _stop_in_evaluation(self) -> bool:
         self.stop.step_done()
         return self.stop.requested
 
     def resume(self) -> None:
-        """Resume from the newest complete checkpoint, if there is one. Raises `Refused` if its options do not match."""
+        """Resume from the newest complete checkpoint, if there is one. Raises `Refused` if its options do not match.
+
+        With `--eval-only` its weights alone are loaded, unless `--weights` names others.
+        """
+        if self.options.eval_only:
+            self.checkpointer.load_weights()
+            return
         self.checkpointer.resume()
         self.progress.restart()
         if self.position.step and self.ranks.rank == 0:
@@ -263,7 +286,8 @@ class Loop:
         }
         self.batches: Batches | StreamBatches
         if isinstance(self.task.train, Stream):
-            self.batches = StreamBatches(**arguments, max_steps=self.options.max_steps)
+            max_steps = 1 if self.options.eval_only else self.options.max_steps
+            self.batches = StreamBatches(**arguments, max_steps=max_steps)
         else:
             self.batches = Batches(**arguments)
         count = self.step.accumulation_steps * self.strategy.n_microbatches

@@ -97,7 +97,7 @@ def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
             f"{step.accumulation_steps} per step; the batch stays {loop.batches.batch_size}"
         )
     probe = loop.options.probe_memory
-    if probe == "no" or (probe == "auto" and device.type != "cuda"):
+    if probe == "no" or loop.options.eval_only or (probe == "auto" and device.type != "cuda"):
         return
     if loop.strategy.communicates_in_forward:
         if probe == "yes":
