@@ -41,6 +41,10 @@ class ImageStore:
         """Whether anything is kept under that name."""
         return any(name == repository for name, _ in self._manifests)
 
+    def remove(self, repository: str) -> None:
+        """Everything under that name."""
+        self._manifests = {key: each for key, each in self._manifests.items() if key[0] != repository}
+
     def put(self, repository: str, tag: str, *architectures: str, kind: str = OCI) -> str:
         """An image for one architecture, or an index for several; returns its digest."""
         single = [self._single(repository, each, kind) for each in architectures]

@@ -14,6 +14,7 @@ from cloudtrain.providers.aws.declaration import DECLARATION
 if TYPE_CHECKING:
     from cloudtrain.checkup import Check
     from cloudtrain.images.reference import ResolvedImage
+    from cloudtrain.infrastructure import Infrastructure
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import Target
@@ -148,6 +149,14 @@ class SageMakerProvider(Provider):
 
         cloud = _cloud(run)
         return backfill(lambda positions: new_lines(cloud, run.run_id, state.nodes, positions), state)
+
+    def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:
+        """The CloudFormation stack of that name."""
+        from cloudtrain.providers.aws.account import configured_region
+        from cloudtrain.providers.aws.infra import AwsInfrastructure
+
+        where = region or configured_region(settings)
+        return AwsInfrastructure(_connect(where) if where else None, name, min(2.0, settings["aws.poll"]))
 
     def native(self, run: RunFolder, state: RunState) -> Any:
         """The `sagemaker.core` TrainingJob."""

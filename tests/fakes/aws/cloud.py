@@ -1,4 +1,4 @@
-"""A whole cloud on loopback: moto, SageMaker and ECR before it, one address for all; nothing left when it is closed."""
+"""A whole cloud on loopback, one address for all: moto, with SageMaker, ECR and CloudFormation before it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import boto3
 from botocore.config import Config
 from moto.server import ThreadedMotoServer
 
+from tests.fakes.aws.cloudformation import CloudFormation
 from tests.fakes.aws.ecr import Ecr
 from tests.fakes.aws.endpoint import Endpoint
 from tests.fakes.aws.sagemaker import SageMaker
+from tests.fakes.aws.stack_resources import Resources
 
 REGION, ACCOUNT = "us-east-1", "123456789012"
 BUCKET = "loopback-bucket"
@@ -45,6 +47,8 @@ class Cloud:
         self.registry = Ecr(self.account)
         self.registry.images.put("train", "1", "amd64")  # IMAGE
         self.endpoint = Endpoint(self.service, self.registry, (host, port))
+        made = Resources(lambda service: self.client(service, direct=True), self.registry, REGION, ACCOUNT)
+        self.stacks = self.endpoint.stacks = CloudFormation(made, REGION, ACCOUNT)
         for server in (self.endpoint, self.registry.blobs):
             server.start()
         self.bucket, self.role, self.region, self.image = BUCKET, ROLE, REGION, IMAGE
@@ -116,6 +120,14 @@ class Cloud:
     def put(self, key: str, content: bytes = b"") -> None:
         """One object into the bucket."""
         self.client("s3", direct=True).put_object(Bucket=self.bucket, Key=key, Body=content)
+
+    def empty(self) -> None:
+        """Back to an account with a bucket and nothing else; no job may be running."""
+        self._reset()
+        self.stacks.reset()
+        self.registry.reset()
+        self.endpoint.reset()
+        self.client("s3", direct=True).create_bucket(Bucket=BUCKET)
 
     def close(self) -> None:
         """End all jobs, kill all their processes, close all ports."""

@@ -1,4 +1,4 @@
-"""The part of ECR that tells what is in a registry: four read-only calls, refused as AWS refuses them."""
+"""The part of ECR that tells what is in a registry, and removes a repository: refused as AWS refuses it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class Ecr:
         self.account = account
         self.blobs = BlobStore(account.unexpected_errors)
         self.images = ImageStore(self.blobs)
+        self.repositories: set[str] = set()
+        """Those that were made empty; an image makes its repository by itself."""
         self.failure = ""
         """A failure that every image has, by its code."""
         self._model = botocore.session.get_session().get_service_model("ecr")
@@ -37,7 +39,13 @@ class Ecr:
             "BatchGetImage": self._images,
             "GetDownloadUrlForLayer": self._layer,
             "DescribeRepositories": self._repositories,
+            "DeleteRepository": self._delete,
         }
+
+    def reset(self) -> None:
+        """Forget the repositories that were made empty, and what has been pushed to them."""
+        for name in list(self.repositories):
+            self.delete_repository(name, force=True)
 
     def call(self, operation: str, body: Body) -> dict[str, Any]:
         """One call; Refused is what it answers instead."""
@@ -48,6 +56,25 @@ class Ecr:
             told = "; ".join(f"'{dotted(each.path)}': {each.message}" for each in found)
             raise ServiceError("InvalidParameterException", f"Invalid parameter at {told}")
         return self._operations[operation](body)
+
+    def create_repository(self, name: str) -> None:
+        """An empty one, as CloudFormation makes it."""
+        self.repositories.add(name)
+
+    def delete_repository(self, name: str, *, force: bool = False) -> None:
+        """Refused with images in it unless it is forced (API reference, DeleteRepository)."""
+        self._repository({"repositoryName": name})
+        if self.images.has(name) and not force:
+            here = f"in registry with id '{self.account.account}'"
+            message = f"The repository with name '{name}' {here} cannot be deleted because it still contains images"
+            raise ServiceError("RepositoryNotEmptyException", message)
+        self.repositories.discard(name)
+        self.images.remove(name)
+
+    def _delete(self, body: Body) -> dict[str, Any]:
+        name = self._repository(body)
+        self.delete_repository(name, force=body.get("force", False))
+        return {"repository": {"repositoryName": name}}
 
     def _login(self, body: Body) -> dict[str, Any]:
         for wanted in body.get("registryIds", [self.account.account]):
@@ -92,7 +119,7 @@ class Ecr:
     def _repository(self, body: Body) -> str:
         registry, name = body.get("registryId", self.account.account), str(body["repositoryName"])
         self._check(registry)
-        if not self.images.has(name):
+        if not self.images.has(name) and name not in self.repositories:
             message = f"The repository with name '{name}' does not exist in the registry with id '{registry}'"
             raise ServiceError("RepositoryNotFoundException", message)
         return name

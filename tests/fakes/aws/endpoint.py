@@ -6,8 +6,10 @@ import http.client
 from typing import Any
 
 from tests.fakes.aws import ecr
+from tests.fakes.aws.cloudformation import CloudFormation
 from tests.fakes.aws.errors import error_of
 from tests.fakes.aws.permissions import refusal
+from tests.fakes.aws.query import document_of, response_of
 from tests.fakes.aws.quotas import TARGET, Quotas
 from tests.fakes.aws.sagemaker import SageMaker
 from tests.fakes.aws.simulation import Simulation
@@ -34,6 +36,7 @@ class Endpoint(Server):
         self.simulation = Simulation(f"http://{moto[0]}:{moto[1]}")
         self.moto = moto
         self.uploads = Uploads()
+        self.stacks: CloudFormation | None = None
         self.account, self.region = service.account, service.account.region
 
     def close(self) -> None:
@@ -62,10 +65,19 @@ class Endpoint(Server):
             return self._forward(request)
         if call == self.simulation.CALL:
             return self.simulation.respond(request)
+        if self.stacks is not None and call.service == "cloudformation":
+            return self._query(self.stacks, request, call)
         if service is None:
             return self.uploads.told(call, self._forward(request))
         try:
             return json_response(200, service.call(call.operation, request.document()))
+        except ServiceError as refused:
+            return error_response(request, call.service, refused)
+
+    def _query(self, service: CloudFormation, request: Request, call: Call) -> Response:
+        operation = service.model.operation_model(call.operation)
+        try:
+            return response_of(operation, service.call(call.operation, document_of(request, operation.input_shape)))
         except ServiceError as refused:
             return error_response(request, call.service, refused)
 

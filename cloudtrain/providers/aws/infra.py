@@ -1,0 +1,243 @@
+"""What an AWS account needs before jobs run there: the stack of infra/aws, through CloudFormation's change sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.bundle import bundled
+from cloudtrain.errors import CloudError, UsageError
+from cloudtrain.infrastructure import Infrastructure, Report
+from cloudtrain.infrastructure.changes import ChangePlan, Deployment, Resource
+from cloudtrain.providers.aws import infra_parameters
+from cloudtrain.providers.aws.infra_parameters import PARAMETERS, kind_of
+from cloudtrain.providers.aws.stack import Stack, Stacks, failure_of
+from cloudtrain.providers.aws.stack_changes import change_of, deletion_of, log_change, removal_of
+
+if TYPE_CHECKING:
+    from cloudtrain.providers.aws.client import AwsClient
+
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+"""One for all training jobs of an account in a region: SageMaker fixes the name, and makes it for the first job."""
+
+_GITHUB = "token.actions.githubusercontent.com"
+_FOREVER = "lines are kept for ever: no retention is set"
+
+
+class AwsInfrastructure(Infrastructure):
+    """The stack of one name in one region, with the credentials at hand."""
+
+    parameters = PARAMETERS
+    formats = ("cloudformation", "terraform")
+
+    def __init__(self, cloud: AwsClient | None, name: str, poll_seconds: float) -> None:
+        """`cloud`: None where only the template is asked for."""
+        self._cloud, self.name, self._poll_seconds = cloud, name, poll_seconds
+
+    def template(self, format_: str) -> str:
+        """The CloudFormation template, or the Terraform module as one file."""
+        folder = bundled("infra") / "aws"
+        if format_ == "cloudformation":
+            return (folder / "cloudtrain.yaml").read_text(encoding="utf-8")
+        files = sorted((folder / "terraform").glob("*.tf"))
+        return "\n".join(f"# {path.name}\n{path.read_text(encoding='utf-8')}" for path in files)
+
+    def show(self) -> Deployment:
+        """The stack as it is; of one that is gone, what it has left."""
+        stack = self._stacks.find()
+        if stack is None or stack.status == "REVIEW_IN_PROGRESS":
+            left = tuple(
+                Resource(name=each["LogicalResourceId"], kind=kind_of(each["ResourceType"]), state="kept",
+                         identity=each["PhysicalResourceId"]) for each in self._left_behind()
+            )  # fmt: skip
+            return self._deployment(state="absent", resources=left)
+        resources = tuple(
+            Resource(name=each["LogicalResourceId"], kind=kind_of(each["ResourceType"]), state=each["ResourceStatus"],
+                     identity=each.get("PhysicalResourceId", "")) for each in self._stacks.resources()
+        )  # fmt: skip
+        is_ready = stack.status.endswith("_COMPLETE") and stack.status != "ROLLBACK_COMPLETE"
+        return self._deployment(
+            state="changing" if stack.is_changing else "ready" if is_ready else "failed",
+            reason=": ".join(part for part in (stack.status, stack.reason) if part),
+            resources=resources,
+            parameters=infra_parameters.values_of(stack.parameters),
+            outputs=infra_parameters.outputs_of(stack.outputs),
+            settings=infra_parameters.settings_of(stack.outputs),
+        )
+
+    def plan_up(self, values: Mapping[str, str]) -> ChangePlan:
+        """By a change set. What a first attempt has left, a stack without resources, is deleted before."""
+        stack = self._stacks.find()
+        if stack is not None and stack.is_changing:
+            note = f"CloudFormation is at work on it ({stack.status}): this goes on watching; then do it again"
+            return self._plan((), notes=(note,), reference={"watch": stack.id})
+        self._refuse_broken(stack)
+        if stack is not None and stack.status == "ROLLBACK_COMPLETE":
+            self._delete_remains(stack)
+        is_new = stack is None or stack.is_empty
+        before = {} if stack is None or is_new else infra_parameters.values_of(stack.parameters)
+        chosen = {each.name: each.default for each in PARAMETERS} | before | dict(values)
+        if (chosen["budget"] == "0") != (chosen["alarm_email"] == ""):
+            raise UsageError(
+                "budget and alarm_email go together", hint="--set budget=50 --set alarm_email=me@example.org"
+            )
+        chosen["github_provider"] = chosen["github_provider"] or self._github_provider(chosen, stack)
+        owns_log = not is_new and stack is not None and stack.parameters.get("CreateLogGroup") == "yes"
+        log = None if owns_log else self._log_group()
+        parameters = infra_parameters.template_values(chosen, self._aws.region, self._partition)
+        parameters["CreateLogGroup"] = "no" if log else "yes"
+        found = self._stacks.create_change_set(self.template("cloudformation"), parameters, is_new=is_new)
+        changes = [change_of(each["ResourceChange"]) for each in (found or {}).get("Changes", [])]
+        reference = {"change_set": found["ChangeSetId"]} if found else {}
+        if log and "retentionInDays" not in log:
+            detail = f"{_FOREVER} -> {chosen['log_days']} days"
+            changes.append(log_change(LOG_GROUP, detail))
+            reference["log_days"] = chosen["log_days"]
+        notes = tuple(self._notes(chosen)) if is_new else ()
+        return self._plan(changes, parameters=chosen, notes=notes, reference=reference)
+
+    def up(self, plan: ChangePlan, report: Report) -> Deployment:
+        """Execute the change set, and watch until all is done or rolled back."""
+        stack, again = self._stacks.find(), f"cloudtrain infra up --provider aws --name {self.name}"
+        if stack is not None and ("change_set" in plan.reference or "watch" in plan.reference):
+            since = self._stacks.last_event(stack.id)
+            if "change_set" in plan.reference:
+                self._stacks.execute(plan.reference["change_set"])
+            else:
+                since = ""
+            self._finish(self._stacks.watch(stack, since, report), since, again)
+        if "log_days" in plan.reference:
+            days = int(plan.reference["log_days"])
+            self._aws.call("logs", "put_retention_policy", logGroupName=LOG_GROUP, retentionInDays=days)
+        return self.show()
+
+    def discard(self, plan: ChangePlan) -> None:
+        """Delete the change set, and the empty stack that CloudFormation made for it."""
+        if "change_set" in plan.reference:
+            self._stacks.delete_change_set(plan.reference["change_set"])
+
+    def plan_down(self, *, delete_data: bool) -> ChangePlan:
+        """All resources of the stack; of one that is gone, what it has left."""
+        stack = self._stacks.find()
+        gone = stack is None or stack.status == "REVIEW_IN_PROGRESS"
+        found = list(self._left_behind()) if gone else self._stacks.resources()
+        there = [each for each in found if each["ResourceStatus"] != "DELETE_COMPLETE"]
+        changes = [removal_of(each, delete_data=delete_data) for each in there]
+        reference = {"types": {each["LogicalResourceId"]: each["ResourceType"] for each in there}}
+        kept = [each.identity for each in changes if each.action == "keep" and each.identity != LOG_GROUP]
+        notes = (f"kept, and billed by what is stored: {', '.join(kept)}; --delete-data deletes them",) if kept else ()
+        changes.sort(key=lambda each: each.action == "keep")
+        return self._plan(
+            changes, notes=notes, reference=reference | ({} if gone or not stack else {"stack": stack.id})
+        )
+
+    def down(self, plan: ChangePlan, report: Report) -> None:
+        """The stack first, so that nobody writes any more; then the data, where the plan says so."""
+        from cloudtrain.providers.aws.stored_data import delete_for_good
+
+        again = f"cloudtrain infra down --provider aws --name {self.name}"
+        stack = self._stacks.find(plan.reference.get("stack", "")) if "stack" in plan.reference else None
+        if stack is not None and stack.status != "DELETE_COMPLETE":
+            since = self._stacks.last_event(stack.id)
+            if stack.status != "DELETE_IN_PROGRESS":
+                self._stacks.delete(stack)
+            self._finish(self._stacks.watch(stack, since, report), since, again)
+        for change in plan.changes:
+            if change.holds_data and change.action == "delete":
+                delete_for_good(self._aws, plan.reference["types"][change.resource], change.identity)
+                report(deletion_of(change))
+
+    @property
+    def _aws(self) -> AwsClient:
+        if self._cloud is None:
+            raise UsageError("aws.region is not set", hint="--region us-east-1, or [aws] region in cloudtrain.toml")
+        return self._cloud
+
+    @cached_property
+    def _stacks(self) -> Stacks:
+        return Stacks(self._aws, self.name, self._poll_seconds)
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        return self._aws.call("sts", "get_caller_identity")
+
+    @property
+    def _partition(self) -> str:
+        return str(self._identity["Arn"].split(":")[1])
+
+    @property
+    def _where(self) -> str:
+        return f"account {self._identity['Account']}, {self._aws.region}"
+
+    def _plan(self, changes: Any, **more: Any) -> ChangePlan:
+        return ChangePlan(provider="aws", name=self.name, where=self._where, changes=tuple(changes), **more)
+
+    def _deployment(self, **more: Any) -> Deployment:
+        return Deployment(provider="aws", name=self.name, where=self._where, **more)
+
+    def _finish(self, stack: Stack, since: str, again: str) -> None:
+        """CloudError with the first cause if what was watched has failed."""
+        if stack.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "DELETE_COMPLETE", "IMPORT_COMPLETE"):
+            return
+        failures = self._stacks.failures(stack.id, since)
+        if failures:
+            raise failure_of(failures[0], self.name, again)
+        raise CloudError(f"the stack {self.name} is {stack.status}: {stack.reason}", code=stack.status, hint=again)
+
+    def _refuse_broken(self, stack: Stack | None) -> None:
+        """CloudError for a stack that takes no change set before somebody has put it right."""
+        if stack is None or not stack.status.endswith("_FAILED"):
+            return
+        if stack.status == "UPDATE_ROLLBACK_FAILED":
+            continued = f"aws cloudformation continue-update-rollback --stack-name {self.name}"
+            hint = f"put right what the reason names, then: {continued}"
+        else:
+            hint = f"cloudtrain infra down --provider aws --name {self.name}; it keeps all data"
+        raise CloudError(f"the stack {self.name} is {stack.status}: {stack.reason}", code=stack.status, hint=hint)
+
+    def _delete_remains(self, stack: Stack) -> None:
+        since = self._stacks.last_event(stack.id)
+        self._stacks.delete(stack)
+        again = f"cloudtrain infra up --provider aws --name {self.name}"
+        self._finish(self._stacks.watch(stack, since, lambda _: None), since, again)
+
+    def _left_behind(self) -> Iterator[dict[str, Any]]:
+        """What earlier stacks of this name have left and is still there."""
+        from cloudtrain.providers.aws.stored_data import exists
+
+        for each in self._stacks.kept_resources():
+            if each["ResourceType"] == "AWS::Logs::LogGroup":
+                continue  # the account's, with or without us
+            if exists(self._aws, each["ResourceType"], each["PhysicalResourceId"]):
+                yield each
+
+    def _notes(self, chosen: Mapping[str, str]) -> Iterator[str]:
+        """For a new stack: what there is already, and what a network means."""
+        left = {each["ResourceType"]: each["PhysicalResourceId"] for each in self._left_behind()}
+        for name, kind in (("bucket", "AWS::S3::Bucket"), ("repository", "AWS::ECR::Repository")):
+            if kind in left and not chosen[name]:
+                yield f"an earlier stack has left {left[kind]}: --set {name}={left[kind]} uses it again"
+        if chosen["network"] == "new":
+            yield "the new network has no way to the internet: jobs cannot install packages, the image must have them"
+
+    def _log_group(self) -> dict[str, Any] | None:
+        """The log group of training jobs, if any job has run in the region or somebody has made it."""
+        pages = self._aws.pages("logs", "describe_log_groups", logGroupNamePrefix=LOG_GROUP)
+        groups = [each for page in pages for each in page["logGroups"]]
+        return next((each for each in groups if each["logGroupName"] == LOG_GROUP), None)
+
+    def _github_provider(self, chosen: Mapping[str, str], stack: Stack | None) -> str:
+        """The account's OIDC provider for GitHub if it is not the stack's own: there can be only one."""
+        if not chosen["github_subject"]:
+            return ""
+        own = (
+            []
+            if stack is None or stack.is_empty
+            else [each.get("PhysicalResourceId") for each in self._stacks.resources()]
+        )
+        try:
+            found = self._aws.call("iam", "list_open_id_connect_providers")["OpenIDConnectProviderList"]
+        except CloudError:
+            return ""  # who may not look learns it from the stack
+        return next((each["Arn"] for each in found if each["Arn"].endswith(_GITHUB) and each["Arn"] not in own), "")

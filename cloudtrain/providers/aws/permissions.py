@@ -1,0 +1,87 @@
+"""The IAM actions that submitting people and their jobs need, and what for: infra/aws grants these, and no others.
+
+Tests hold this list against the template, and against the calls that the client makes on a loopback, so that neither
+grows alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """One action of the Service Authorization Reference."""
+
+    action: str
+    used_for: str
+    """What does not work without it."""
+    implied_by: str = ""
+    """Where no call of the client has this name: what requires it all the same."""
+    only_with: str = ""
+    """The parameter without which nobody needs it: `kms_key`, `network`."""
+
+
+_PUSH = "docker push, by the registry's own protocol"
+
+SUBMITTER = (
+    Permission("ecr:BatchCheckLayerAvailability", "image push", _PUSH),
+    Permission("ecr:BatchGetImage", "looking an image up before a job is started"),
+    Permission("ecr:CompleteLayerUpload", "image push", _PUSH),
+    Permission("ecr:GetAuthorizationToken", "logging in to the registry, for image push"),
+    Permission("ecr:GetDownloadUrlForLayer", "looking up which processors an image is for"),
+    Permission("ecr:InitiateLayerUpload", "image push", _PUSH),
+    Permission("ecr:PutImage", "image push", _PUSH),
+    Permission("ecr:UploadLayerPart", "image push", _PUSH),
+    Permission("iam:PassRole", "submit: giving a job its role", "RoleArn of CreateTrainingJob"),
+    Permission("kms:Decrypt", "fetch, and sending large sources", "objects that a key encrypts", "kms_key"),
+    Permission("kms:GenerateDataKey", "submit: storing the source", "objects that a key encrypts", "kms_key"),
+    Permission("logs:DescribeLogStreams", "logs: finding the nodes"),
+    Permission("logs:GetLogEvents", "logs: reading the lines"),
+    Permission("s3:AbortMultipartUpload", "submit: giving up what a killed upload has left"),
+    Permission("s3:GetObject", "fetch; and looking a large source up"),
+    Permission("s3:ListBucket", "fetch, and status: which results there are"),
+    Permission("s3:ListBucketMultipartUploads", "submit: finding what a killed upload has left"),
+    Permission("s3:PutObject", "submit: storing the source"),
+    Permission("sagemaker:AddTags", "submit: the tags of a job", "Tags of CreateTrainingJob"),
+    Permission("sagemaker:CreateTrainingJob", "submit"),
+    Permission("sagemaker:DescribeTrainingJob", "status, and everything that follows a run"),
+    Permission("sagemaker:ListTags", "telling after a lost answer whether a job is this submit's"),
+    Permission("sagemaker:Search", "list: runs of other machines"),
+    Permission("sagemaker:StopTrainingJob", "stop"),
+    Permission("sagemaker:UpdateTrainingJob", "stop --release: giving kept machines back"),
+)
+"""For people and CI. GetCallerIdentity is not here: everybody may call it."""
+
+JOB = (
+    Permission("cloudwatch:PutMetricData", "the machines' load in CloudWatch"),
+    Permission("ec2:CreateNetworkInterface", "joining subnets", only_with="network"),
+    Permission("ec2:CreateNetworkInterfacePermission", "joining subnets", only_with="network"),
+    Permission("ec2:DeleteNetworkInterface", "leaving subnets", only_with="network"),
+    Permission("ec2:DeleteNetworkInterfacePermission", "leaving subnets", only_with="network"),
+    Permission("ec2:DescribeDhcpOptions", "joining subnets", only_with="network"),
+    Permission("ec2:DescribeNetworkInterfaces", "joining subnets", only_with="network"),
+    Permission("ec2:DescribeSecurityGroups", "joining subnets", only_with="network"),
+    Permission("ec2:DescribeSubnets", "joining subnets", only_with="network"),
+    Permission("ec2:DescribeVpcs", "joining subnets", only_with="network"),
+    Permission("ecr:BatchCheckLayerAvailability", "pulling the image"),
+    Permission("ecr:BatchGetImage", "pulling the image"),
+    Permission("ecr:GetAuthorizationToken", "pulling the image"),
+    Permission("ecr:GetDownloadUrlForLayer", "pulling the image"),
+    Permission("kms:CreateGrant", "encrypting the machines' disks", only_with="kms_key"),
+    Permission("kms:Decrypt", "reading what the key encrypts", only_with="kms_key"),
+    Permission("kms:DescribeKey", "encrypting the machines' disks", only_with="kms_key"),
+    Permission("kms:GenerateDataKey", "storing results and checkpoints", only_with="kms_key"),
+    Permission("logs:CreateLogGroup", "the first job's log in a region"),
+    Permission("logs:CreateLogStream", "each node's log"),
+    Permission("logs:DescribeLogStreams", "each node's log"),
+    Permission("logs:PutLogEvents", "each node's log"),
+    Permission("s3:AbortMultipartUpload", "giving up an upload of results"),
+    Permission("s3:DeleteObject", "rotating checkpoints"),
+    Permission("s3:GetObject", "downloading source, data and checkpoints"),
+    Permission("s3:ListBucket", "downloading source, data and checkpoints"),
+    Permission("s3:PutObject", "storing checkpoints and results"),
+    Permission("secretsmanager:GetSecretValue", "secrets of Secrets Manager"),
+    Permission("ssm:GetParameter", "secrets of Parameter Store"),
+)
+"""For jobs: what SageMaker and the launcher do in the name of the job's role ("SageMaker roles", developer guide)."""

@@ -1,0 +1,62 @@
+"""CloudFormation's changes and resources as ours: what is created, changed, deleted and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cloudtrain.infrastructure.changes import Change, ResourceEvent
+from cloudtrain.providers.aws.infra_parameters import DATA_TYPES, idle_cost, kind_of
+
+
+def change_of(found: Mapping[str, Any]) -> Change:
+    """One change of a change set."""
+    action, kind = found["Action"], found["ResourceType"]
+    keeps = kind in DATA_TYPES and action == "Remove"
+    replaced = found.get("Replacement") in ("True", "Conditional")
+    names = sorted({each["Target"]["Name"] for each in found.get("Details", []) if "Name" in each["Target"]})
+    return Change(
+        action="keep" if keeps else "create" if action == "Add" else "delete" if action == "Remove"
+        else "replace" if replaced else "update",
+        resource=found["LogicalResourceId"],
+        kind=kind_of(kind),
+        identity=found.get("PhysicalResourceId", ""),
+        detail="leaves the stack; what it holds is kept" if keeps else ", ".join(names),
+        holds_data=kind in DATA_TYPES,
+        idle_cost=idle_cost(found["LogicalResourceId"], kind),
+    )  # fmt: skip
+
+
+def log_change(name: str, detail: str) -> Change:
+    """The retention of the log group that SageMaker has made."""
+    kind = "AWS::Logs::LogGroup"
+    return Change(action="update", resource="LogGroup", kind=kind_of(kind), identity=name, detail=detail,
+                  holds_data=True, idle_cost=idle_cost("LogGroup", kind))  # fmt: skip
+
+
+def removal_of(found: Mapping[str, Any], *, delete_data: bool) -> Change:
+    """What `infra down` does to one resource."""
+    kind, holds = found["ResourceType"], found["ResourceType"] in DATA_TYPES
+    is_log = kind == "AWS::Logs::LogGroup"
+    keeps = holds and (is_log or not delete_data)
+    detail = ""
+    if is_log:
+        detail = "holds the lines of all training jobs of the account"
+    elif kind == "AWS::KMS::Key":
+        detail = (
+            "what it has encrypted is lost 30 days later" if delete_data else "needed to read what it has encrypted"
+        )
+    return Change(
+        action="keep" if keeps else "delete",
+        resource=found["LogicalResourceId"],
+        kind=kind_of(kind),
+        identity=found.get("PhysicalResourceId", ""),
+        detail=detail,
+        holds_data=holds,
+        idle_cost=idle_cost(found["LogicalResourceId"], kind),
+    )
+
+
+def deletion_of(change: Change) -> ResourceEvent:
+    """That it is done."""
+    return ResourceEvent(resource=change.resource, kind=change.kind, state="deleted", identity=change.identity)

@@ -1,0 +1,106 @@
+"""IAM's decision about one request: explicit deny, then allow, else denied implicitly.
+
+After "Policy evaluation logic" and "IAM JSON policy elements" of the IAM user guide. An element or operator that is not
+known is an error, so that no statement is understood too generously.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from tests.fakes.messages import ServiceError
+
+Statement = Mapping[str, Any]
+_ELEMENTS = {"Sid", "Effect", "Action", "Resource", "Condition"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One action on one resource, and what its request says about itself."""
+
+    action: str
+    resource: str = "*"
+    """Its ARN; `*` for an action that knows no resources."""
+    context: Mapping[str, str] = field(default_factory=dict)
+    """Condition keys of the request: `iam:PassedToService`."""
+
+
+def statements(policies: Iterable[Mapping[str, Any]]) -> list[Statement]:
+    """All statements of policy documents."""
+    return [each for policy in policies for each in _listed(policy["Statement"])]
+
+
+def is_allowed(attempt: Attempt, policy: Iterable[Statement]) -> bool:
+    """Whether identity-based statements allow it: none denies it, and one allows it."""
+    effects = {each["Effect"] for each in policy if _applies(each, attempt)}
+    return effects == {"Allow"}
+
+
+def require(attempt: Attempt, policy: Iterable[Statement], who: str) -> None:
+    """AccessDeniedException in the words of "Troubleshoot access denied error messages" unless it is allowed."""
+    if not is_allowed(attempt, policy):
+        on = "" if attempt.resource == "*" else f" on resource: {attempt.resource}"
+        why = f"because no identity-based policy allows the {attempt.action} action"
+        message = f"User: {who} is not authorized to perform: {attempt.action}{on} {why}"
+        raise ServiceError("AccessDeniedException", message, 400)
+
+
+def without(action: str, policy: Iterable[Statement]) -> list[Statement]:
+    """The statements without one action; one that has no other goes."""
+    kept = [{**each, "Action": [name for name in _listed(each["Action"]) if name != action]} for each in policy]
+    return [each for each in kept if each["Action"]]
+
+
+def actions(policy: Iterable[Statement]) -> Iterator[str]:
+    """Every action that is named."""
+    for each in policy:
+        yield from _listed(each["Action"])
+
+
+def resources(statement: Statement) -> list[str]:
+    """The resources of a statement."""
+    return _listed(statement["Resource"])
+
+
+def _applies(statement: Statement, attempt: Attempt) -> bool:
+    unknown = statement.keys() - _ELEMENTS
+    if unknown:
+        raise ValueError(f"elements that this does not know: {sorted(unknown)}")
+    return (
+        any(_matches(pattern, attempt.action, any_case=True) for pattern in _listed(statement["Action"]))
+        and any(_matches(pattern, attempt.resource) for pattern in _listed(statement["Resource"]))
+        and all(_holds(name, keys, attempt.context) for name, keys in statement.get("Condition", {}).items())
+    )
+
+
+def _holds(operator: str, wanted: Mapping[str, Any], context: Mapping[str, str]) -> bool:
+    """All keys must match, each by any of its values; a key that the request lacks does not match."""
+    if operator not in ("StringEquals", "StringLike", "ArnLike", "Bool"):
+        raise ValueError(f"an operator that this does not know: {operator}")
+    for key, values in wanted.items():
+        if key not in context:
+            return False
+        exact = operator in ("StringEquals", "Bool")
+        if not any(context[key] == value if exact else _matches(value, context[key]) for value in _listed(values)):
+            return False
+    return True
+
+
+def _matches(pattern: str, text: str, *, any_case: bool = False) -> bool:
+    if pattern == "*":
+        return True
+    return bool(_compiled(pattern, any_case).fullmatch(text))
+
+
+@cache
+def _compiled(pattern: str, any_case: bool) -> re.Pattern[str]:
+    parts = (".*" if part == "*" else "." if part == "?" else re.escape(part) for part in re.split(r"([*?])", pattern))
+    return re.compile("".join(parts), re.IGNORECASE | re.DOTALL if any_case else re.DOTALL)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,206 @@
+"""CloudFormation templates: read with their short forms, and resolved for given parameters.
+
+After "Intrinsic function reference" and "Template reference" of the CloudFormation user guide. What a template uses and
+this does not know is an error, so that nothing passes unseen.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from tests.fakes.messages import ServiceError
+
+MAX_BYTES = 51_200
+"""Of a template in a request (user guide, "Understand CloudFormation quotas")."""
+NO_VALUE = object()
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with `!Ref` and its like; aliases are refused, as "Template formats" of the user guide has it."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            raise invalid("Template error: YAML aliases are not allowed in CloudFormation templates")
+        return super().compose_node(parent, index)
+
+
+def _short_form(loader: _Loader, suffix: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.ScalarNode):
+        value: Any = loader.construct_scalar(node)
+    elif isinstance(node, yaml.SequenceNode):
+        value = loader.construct_sequence(node, deep=True)
+    else:
+        value = loader.construct_mapping(node, deep=True)  # type: ignore[arg-type]
+    if suffix == "GetAtt" and isinstance(value, str):
+        value = value.split(".", 1)
+    return {suffix if suffix in ("Ref", "Condition") else f"Fn::{suffix}": value}
+
+
+_Loader.add_multi_constructor("!", _short_form)
+
+
+def invalid(message: str) -> ServiceError:
+    """What CloudFormation says of most that it does not like."""
+    return ServiceError("ValidationError", message)
+
+
+def read_template(text: str) -> dict[str, Any]:
+    """A template as a document. ServiceError for one that is too long or none."""
+    if len(text.encode()) > MAX_BYTES:
+        told = f"failed to satisfy constraint: Member must have length less than or equal to {MAX_BYTES}"
+        raise invalid(f"1 validation error detected: Value at 'templateBody' {told}")
+    try:
+        found = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise invalid(f"Template format error: YAML not well-formed. {error}") from None
+    if not isinstance(found, dict) or not found.get("Resources"):
+        raise invalid("Template format error: At least one Resources member must be defined.")
+    return found
+
+
+def parameter_values(template: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+    """All parameters with their values. ServiceError as "Parameters" of the user guide says."""
+    declared = template.get("Parameters", {})
+    unknown = [name for name in given if name not in declared]
+    if unknown:
+        raise invalid(f"Parameters: [{', '.join(unknown)}] do not exist in the template")
+    missing = [name for name, each in declared.items() if "Default" not in each and name not in given]
+    if missing:
+        raise invalid(f"Parameters: [{', '.join(missing)}] must have values")
+    values = {name: str(given.get(name, each.get("Default"))) for name, each in declared.items()}
+    for name, each in declared.items():
+        _check_parameter(name, each, values[name])
+    return values
+
+
+def _check_parameter(name: str, declared: Mapping[str, Any], value: str) -> None:
+    allowed = [str(each) for each in declared.get("AllowedValues", [])]
+    if allowed and value not in allowed:
+        raise invalid(f"Parameter '{name}' must be one of AllowedValues")
+    if "AllowedPattern" in declared and not re.fullmatch(declared["AllowedPattern"], value):
+        raise invalid(f"Parameter '{name}' must match pattern {declared['AllowedPattern']}")
+    if declared["Type"] == "Number":
+        if not re.fullmatch(r"-?\d+(\.\d+)?", value):
+            raise invalid(f"Parameter '{name}' must be a number.")
+        if float(value) < declared.get("MinValue", float("-inf")):
+            raise invalid(f"Parameter '{name}' must be a number not less than {declared['MinValue']}")
+
+
+class Resolver:
+    """A template with its parameters, in one account and region.
+
+    `identities`: what Ref gives for the resources that exist; `attributes`: what Fn::GetAtt gives. Where a resource
+    does not exist yet, both give a name made from its own: `<Bucket>`, `<ExecutionRole.Arn>`.
+    """
+
+    def __init__(
+        self, template: Mapping[str, Any], values: Mapping[str, str], *, stack: str, region: str, account: str
+    ) -> None:
+        self.template, self.values = template, values
+        self.identities: dict[str, str] = {}
+        self.attributes: dict[tuple[str, str], str] = {}
+        self._pseudo = {
+            "AWS::Region": region,
+            "AWS::AccountId": account,
+            "AWS::Partition": "aws",
+            "AWS::URLSuffix": "amazonaws.com",
+            "AWS::StackName": stack,
+            "AWS::StackId": f"arn:aws:cloudformation:{region}:{account}:stack/{stack}/id",
+        }
+
+    def is_true(self, condition: str) -> bool:
+        """Whether a condition of the template holds."""
+        if condition not in self.template.get("Conditions", {}):
+            raise invalid(f"Template format error: Unresolved condition dependency {condition}")
+        return bool(self.value(self.template["Conditions"][condition]))
+
+    def resources(self) -> dict[str, dict[str, Any]]:
+        """The resources whose conditions hold, as they stand in the template."""
+        every = self.template["Resources"]
+        return {
+            name: each for name, each in every.items() if "Condition" not in each or self.is_true(each["Condition"])
+        }
+
+    def properties(self, name: str) -> dict[str, Any]:
+        """A resource's properties, resolved."""
+        found: dict[str, Any] = self.value(self.template["Resources"][name].get("Properties", {}))
+        return found
+
+    def outputs(self) -> dict[str, str]:
+        """The outputs whose conditions hold."""
+        every = self.template.get("Outputs", {}).items()
+        held = {key: each for key, each in every if "Condition" not in each or self.is_true(each["Condition"])}
+        return {key: str(self.value(each["Value"])) for key, each in held.items()}
+
+    def value(self, of: Any) -> Any:
+        """Any part of the template, resolved."""
+        if isinstance(of, list):
+            return [each for each in map(self.value, of) if each is not NO_VALUE]
+        if not isinstance(of, dict):
+            return of
+        if len(of) == 1 and (function := _function(next(iter(of)))):
+            return function(self, next(iter(of.values())))
+        found = {key: self.value(each) for key, each in of.items()}
+        return {key: each for key, each in found.items() if each is not NO_VALUE}
+
+    def ref(self, name: str) -> Any:
+        if name == "AWS::NoValue":
+            return NO_VALUE
+        if name in self._pseudo:
+            return self._pseudo[name]
+        if name in self.values:
+            is_list = self.template["Parameters"][name]["Type"] == "CommaDelimitedList"
+            return self.values[name].split(",") if is_list else self.values[name]
+        if name not in self.template["Resources"]:
+            raise invalid(f"Template format error: Unresolved resource dependencies [{name}] in the Resources block")
+        return self.identities.get(name, f"<{name}>")
+
+    def attribute(self, parts: list[str]) -> str:
+        if parts[0] not in self.template["Resources"]:
+            raise invalid(f"Template error: instance of Fn::GetAtt references undefined resource {parts[0]}")
+        return self.attributes.get((parts[0], parts[1]), f"<{parts[0]}.{parts[1]}>")
+
+    def sub(self, of: Any) -> str:
+        text, names = (of, {}) if isinstance(of, str) else (of[0], self.value(of[1]))
+
+        def found(match: re.Match[str]) -> str:
+            name = match[1]
+            if name in names:
+                return str(names[name])
+            return str(self.attribute(name.split(".", 1)) if "." in name else self.ref(name))
+
+        return re.sub(r"\$\{([^!}]+)\}", found, text)
+
+
+def _function(name: str) -> Callable[[Resolver, Any], Any] | None:
+    if name.startswith("Fn::") and name not in _FUNCTIONS:
+        raise invalid(f"Template error: {name} is not part of this imitation")
+    return _FUNCTIONS.get(name)
+
+
+def _cidr(resolver: Resolver, of: Any) -> list[str]:
+    block, count, bits = resolver.value(of)
+    parts: Iterator[Any] = ipaddress.ip_network(block).subnets(new_prefix=32 - int(bits))
+    return [str(next(parts)) for _ in range(int(count))]
+
+
+_FUNCTIONS: Mapping[str, Callable[[Resolver, Any], Any]] = {
+    "Ref": Resolver.ref,
+    "Condition": Resolver.is_true,
+    "Fn::GetAtt": Resolver.attribute,
+    "Fn::Sub": Resolver.sub,
+    "Fn::If": lambda resolver, of: resolver.value(of[1] if resolver.is_true(of[0]) else of[2]),
+    "Fn::Equals": lambda resolver, of: str(resolver.value(of[0])) == str(resolver.value(of[1])),
+    "Fn::Not": lambda resolver, of: not resolver.value(of[0]),
+    "Fn::And": lambda resolver, of: all(map(resolver.value, of)),
+    "Fn::Or": lambda resolver, of: any(map(resolver.value, of)),
+    "Fn::Join": lambda resolver, of: of[0].join(map(str, resolver.value(of[1]))),
+    "Fn::Select": lambda resolver, of: resolver.value(of[1])[int(of[0])],
+    "Fn::GetAZs": lambda resolver, of: [f"{resolver.value(of) or resolver.ref('AWS::Region')}{zone}" for zone in "abc"],
+    "Fn::Cidr": _cidr,
+}

@@ -1,0 +1,53 @@
+"""The CloudFormation template of infra/aws, resolved for given parameters, and the statements of its policies."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from cloudtrain.bundle import bundled
+from tests.fakes.aws.policies import Statement, statements
+from tests.fakes.aws.template import Resolver, parameter_values, read_template
+
+ACCOUNT, REGION = "123456789012", "us-east-1"
+SUBJECT = "repo:me/mine:ref:refs/heads/main"
+EVERYTHING = {
+    "KmsKey": "new",
+    "Network": "new",
+    "SecretEndpoints": "yes",
+    "RunDays": "90",
+    "CreateLogGroup": "yes",
+    "DataArns": "arn:aws:s3:::data,arn:aws:s3:::data/*",
+    "GitHubSubject": SUBJECT,
+    "MonthlyBudget": "50",
+    "AlarmEmail": "me@example.org",
+}
+"""Parameters with which every resource is created."""
+
+
+@cache
+def template() -> dict[str, Any]:
+    """As it stands in the file."""
+    return read_template((bundled("infra") / "aws" / "cloudtrain.yaml").read_text(encoding="utf-8"))
+
+
+def resolved(**given: str) -> Resolver:
+    """The template in an account, with names of its own for what it creates."""
+    made = Resolver(template(), parameter_values(template(), given), stack="cloudtrain", region=REGION, account=ACCOUNT)
+    made.identities["Bucket"], made.identities["Repository"] = "made-bucket", "made-repository"
+    made.attributes["Bucket", "Arn"] = "arn:aws:s3:::made-bucket"
+    made.attributes["ExecutionRole", "Arn"] = f"arn:aws:iam::{ACCOUNT}:role/made-role"
+    made.attributes["Key", "Arn"] = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/made-key"
+    return made
+
+
+@cache
+def job_policy(**given: str) -> list[Statement]:
+    """What jobs may do."""
+    return statements(each["PolicyDocument"] for each in resolved(**given).properties("ExecutionRole")["Policies"])
+
+
+@cache
+def submitter_policy(**given: str) -> list[Statement]:
+    """What people and CI may do."""
+    return statements([resolved(**given).properties("SubmitterPolicy")["PolicyDocument"]])

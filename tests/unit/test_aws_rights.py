@@ -1,0 +1,206 @@
+"""What jobs, people and GitHub may do by the template: exactly the listed actions, on this stack, and nobody else."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import botocore.session
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import cloudtrain
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.aws.infra_parameters import settings_of
+from cloudtrain.providers.aws.permissions import JOB, SUBMITTER, Permission
+from cloudtrain.settings import variable_of
+from tests.fakes.aws.policies import Attempt, Statement, actions, is_allowed, resources
+from tests.support.aws_template import (
+    ACCOUNT,
+    EVERYTHING,
+    REGION,
+    SUBJECT,
+    job_policy,
+    resolved,
+    submitter_policy,
+    template,
+)
+
+WITHOUT_RESOURCES = {
+    "ecr:GetAuthorizationToken",
+    "sagemaker:Search",
+    "cloudwatch:PutMetricData",
+    *(each.action for each in JOB if each.action.startswith("ec2:Describe")),
+}
+"""Actions that know no resources (Service Authorization Reference)."""
+POLICIES = {"job": (job_policy, JOB), "submitter": (submitter_policy, SUBMITTER)}
+EACH = pytest.mark.parametrize("who", POLICIES)
+ROLE = f"arn:aws:iam::{ACCOUNT}:role/made-role"
+BUCKETS = st.from_regex(r"[a-z0-9][a-z0-9.-]{1,40}[a-z0-9]", fullmatch=True)
+_SERVICES = ("s3", "iam", "sts", "kms", "ec2", "logs", "ecr", "sagemaker", "ssm", "secretsmanager", "cloudformation")
+ACTIONS = sorted(
+    f"{service}:{name}"
+    for service in _SERVICES
+    for name in botocore.session.get_session().get_service_model(service).operation_names
+)
+
+
+def granted(permissions: tuple[Permission, ...], *parameters: str) -> set[str]:
+    return {each.action for each in permissions if each.only_with in ("", *parameters)}
+
+
+@EACH
+def test_the_policy_has_exactly_the_actions_of_the_list(who: str) -> None:
+    policy, permissions = POLICIES[who]
+    assert set(actions(policy())) == granted(permissions)
+    assert set(actions(policy(KmsKey="new"))) == granted(permissions, "kms_key")
+    assert set(actions(policy(Network="existing"))) == granted(permissions, "network")
+    assert set(actions(policy(**EVERYTHING))) == granted(permissions, "kms_key", "network")
+
+
+@EACH
+def test_no_action_is_a_pattern_and_no_resource_is_wider_than_the_stack(who: str) -> None:
+    for statement in POLICIES[who][0](**EVERYTHING):
+        assert statement["Effect"] == "Allow"
+        assert not [each for each in actions([statement]) if "*" in each or "?" in each]
+        for resource in resources(statement):
+            if resource == "*":
+                assert set(actions([statement])) <= WITHOUT_RESOURCES, statement["Sid"]
+            else:
+                assert is_narrow(resource), resource
+
+
+def is_narrow(arn: str) -> bool:
+    """Whether an ARN names this stack's things, this account's jobs and their logs, or AWS's own containers."""
+    here = rf"{REGION}:{ACCOUNT}"
+    return any(
+        re.fullmatch(pattern, arn)
+        for pattern in (
+            r"arn:aws:s3:::(made-bucket|data)(/.*)?",
+            rf"arn:aws:ecr:{here}:repository/made-repository",
+            rf"arn:aws:ecr:{REGION}:763104351884:repository/pytorch-training",
+            rf"arn:aws:logs:{here}:log-group:/aws/sagemaker/TrainingJobs(:\*)?",
+            rf"arn:aws:(secretsmanager|ssm):{here}:(secret:|parameter/)cloudtrain/\*",
+            rf"arn:aws:kms:{here}:key/made-key",
+            rf"arn:aws:ec2:{here}:(network-interface/\*|subnet/<Subnet[AB]>|security-group/<SecurityGroup.GroupId>)",
+            rf"arn:aws:sagemaker:{here}:training-job/\*",
+            ROLE,
+        )
+    )
+
+
+def test_metrics_go_to_the_namespace_of_training_jobs_alone() -> None:
+    def attempt(namespace: str) -> Attempt:
+        return Attempt(action="cloudwatch:PutMetricData", context={"cloudwatch:namespace": namespace})
+
+    assert is_allowed(attempt("/aws/sagemaker/TrainingJobs"), job_policy())
+    assert not is_allowed(attempt("AWS/Billing"), job_policy())
+
+
+@EACH
+@given(bucket=BUCKETS, key=st.text(max_size=20), action=st.sampled_from([a for a in ACTIONS if a.startswith("s3:")]))
+def test_nobody_reads_or_writes_a_bucket_of_somebody_else(who: str, bucket: str, key: str, action: str) -> None:
+    assume(bucket not in ("made-bucket", "data"))
+    for arn in (f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/{key}"):
+        assert not is_allowed(Attempt(action=action, resource=arn), POLICIES[who][0](**EVERYTHING))
+
+
+@given(
+    account=st.sampled_from([ACCOUNT, "999999999999"]),
+    role=st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1),
+    service=st.sampled_from(["sagemaker.amazonaws.com", "ec2.amazonaws.com", "lambda.amazonaws.com"]),
+)
+def test_no_other_role_is_passed_and_this_one_to_sagemaker_alone(account: str, role: str, service: str) -> None:
+    policy = submitter_policy(**EVERYTHING)
+    context = {"iam:PassedToService": service}
+    other = Attempt(action="iam:PassRole", resource=f"arn:aws:iam::{account}:role/{role}", context=context)
+    assert not is_allowed(other, policy)
+    own = Attempt(action="iam:PassRole", resource=ROLE, context=context)
+    assert is_allowed(own, policy) == (service == "sagemaker.amazonaws.com")
+    assert not is_allowed(Attempt(action="iam:PassRole", resource=ROLE), policy)
+
+
+@EACH
+@given(action=st.sampled_from(ACTIONS), name=st.sampled_from(["made-bucket", "made-bucket/cloudtrain/runs/a", "*"]))
+def test_what_is_not_listed_is_denied_on_the_stack_s_own_things_too(who: str, action: str, name: str) -> None:
+    policy, permissions = POLICIES[who]
+    assume(action not in granted(permissions, "kms_key", "network"))
+    arn = name if name == "*" else f"arn:aws:s3:::{name}"
+    assert not is_allowed(Attempt(action=action, resource=arn), policy(**EVERYTHING))
+
+
+def test_jobs_write_and_delete_below_their_own_prefix_only() -> None:
+    for action in ("s3:PutObject", "s3:DeleteObject"):
+        for key, allowed in {"cloudtrain/runs/r/x": True, "cloudtrain/sources/s": False, "data/train": False}.items():
+            attempt = Attempt(action=action, resource=f"arn:aws:s3:::made-bucket/{key}")
+            assert is_allowed(attempt, job_policy()) == allowed, (action, key)
+
+
+def trusts(statement: Statement, context: dict[str, str]) -> bool:
+    """Whether a trust policy lets in who says this of itself."""
+    policy = {key: value for key, value in statement.items() if key != "Principal"} | {"Resource": "*"}
+    return is_allowed(Attempt(action=statement["Action"], context=context), [policy])
+
+
+@given(account=st.from_regex(r"\d{12}", fullmatch=True), region=st.sampled_from([REGION, "eu-west-1"]))
+def test_sagemaker_takes_the_role_for_this_account_and_region_alone(account: str, region: str) -> None:
+    [statement] = resolved().properties("ExecutionRole")["AssumeRolePolicyDocument"]["Statement"]
+    assert statement["Principal"] == {"Service": "sagemaker.amazonaws.com"}
+    source = f"arn:aws:sagemaker:{region}:{account}:training-job/a"
+    context = {"aws:SourceAccount": account, "aws:SourceArn": source}
+    assert trusts(statement, context) == (account == ACCOUNT and region == REGION)
+    assert not trusts(statement, {"aws:SourceAccount": ACCOUNT})
+
+
+@given(subject=st.one_of(st.sampled_from([SUBJECT, SUBJECT + "x", "repo:me/mine:pull_request", "*"]), st.text()))
+def test_github_takes_its_role_with_the_whole_subject_alone(subject: str) -> None:
+    [statement] = resolved(**EVERYTHING).properties("GitHubRole")["AssumeRolePolicyDocument"]["Statement"]
+    issuer = "token.actions.githubusercontent.com"
+    assert trusts(statement, {f"{issuer}:aud": "sts.amazonaws.com", f"{issuer}:sub": subject}) == (subject == SUBJECT)
+    assert not trusts(statement, {f"{issuer}:aud": "sts.other.com", f"{issuer}:sub": subject})
+    assert resolved(**EVERYTHING).properties("GitHubRole")["ManagedPolicyArns"] == ["<SubmitterPolicy>"]
+
+
+@pytest.mark.parametrize("subject", ["repo:me/*:ref:refs/heads/main", "repo:me/mine:*", "me/mine", "*"])
+def test_a_subject_with_a_wildcard_is_no_subject(subject: str) -> None:
+    pattern = template()["Parameters"]["GitHubSubject"]["AllowedPattern"]
+    assert re.fullmatch(pattern, subject) is None
+    assert re.fullmatch(pattern, SUBJECT)
+    assert re.fullmatch(pattern, "repo:me@1/mine@2:environment:prod"), "with ids, as newer repositories have them"
+
+
+def test_policies_fit_into_the_quotas_of_iam() -> None:
+    """6,144 characters of a managed policy, 10,240 of a role's, white space not counted (IAM quotas)."""
+    for name, key, limit in (("SubmitterPolicy", "PolicyDocument", 6144), ("ExecutionRole", "Policies", 10240)):
+        assert len(json.dumps(resolved(**EVERYTHING).properties(name)[key], separators=(",", ":"))) < limit * 0.9
+
+
+PROWLER: dict[str, Any] = {
+    "sagemaker_training_jobs_vpc_settings_configured": lambda body: body["VpcConfig"]["Subnets"],
+    "sagemaker_training_jobs_network_isolation_enabled": lambda body: body["EnableNetworkIsolation"],
+    "sagemaker_training_jobs_intercontainer_encryption_enabled": lambda body: body[
+        "EnableInterContainerTrafficEncryption"
+    ],
+    "sagemaker_training_jobs_volume_and_output_encryption_enabled": lambda body: (
+        body["ResourceConfig"]["VolumeKmsKeyId"] and body["OutputDataConfig"]["KmsKeyId"]
+    ),
+}
+"""Prowler's four rules for training jobs: what of a request each looks at."""
+
+
+@pytest.mark.parametrize("rule", PROWLER)
+def test_a_job_with_the_settings_of_a_whole_stack_can_pass_prowler(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in settings_of(resolved(**EVERYTHING).outputs()).items():
+        text = value if isinstance(value, str) else ",".join(value)
+        monkeypatch.setenv(variable_of(key), text.replace("<", "").replace(">", ""))
+    job = {
+        "name": "safe",
+        "args": {"task": "digits"},
+        "resources": {"nodes": 2, "processes": 1, "instance": {"aws": "ml.m5.xlarge"}},
+        "image": f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/train:1",
+        "aws": {"network_isolation": True, "encrypt_traffic": True},
+    }
+    body = get_provider("aws").render(cloudtrain.plan(cloudtrain.load(job), "aws")).document
+    assert PROWLER[rule](body)

@@ -1,0 +1,366 @@
+"""The CloudFormation template: every property of every resource, what is created when, and what is kept."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.bundle import bundled
+from cloudtrain.catalog.dlc import dlc_image, dlc_regions
+from cloudtrain.providers.aws.infra_parameters import (
+    DATA_TYPES,
+    KINDS,
+    PARAMETERS,
+    TEMPLATE_NAMES,
+    settings_of,
+    template_values,
+    values_of,
+)
+from tests.fakes.aws.template import MAX_BYTES, parameter_values
+from tests.support.aws_template import EVERYTHING, REGION, SUBJECT, resolved, template
+from tests.support.limits import HANG_SECONDS
+
+ALWAYS = {"Bucket", "BucketPolicy", "Repository", "ExecutionRole", "SubmitterPolicy"}
+NETWORK = {"Vpc", "SubnetA", "SubnetB", "RouteTable", "RouteA", "RouteB", "S3Endpoint"}
+GROUPS = {"SecurityGroup", "AmongNodesIn", "AmongNodesOut"}
+ENDPOINTS = {"EndpointSecurityGroup", "SecretsEndpoint", "ParametersEndpoint"}
+RIGHTS = {"ExecutionRole", "SubmitterPolicy", "GitHubRole"}
+"""What tests/unit/test_aws_rights.py is about."""
+KEY = "arn:aws:kms:us-east-1:123456789012:key/made-key"
+MADE = "arn:aws:s3:::made-bucket"
+
+LAYERS = {
+    "Sid": "ImageLayers",
+    "Effect": "Allow",
+    "Principal": "*",
+    "Action": "s3:GetObject",
+    "Resource": "arn:aws:s3:::prod-us-east-1-starport-layer-bucket/*",
+}
+HTTPS = {"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443}
+
+
+def notification(kind: str, threshold: int) -> dict[str, Any]:
+    told = {"NotificationType": kind, "ComparisonOperator": "GREATER_THAN", "ThresholdType": "PERCENTAGE"}
+    return {
+        "Notification": {**told, "Threshold": threshold},
+        "Subscribers": [{"SubscriptionType": "EMAIL", "Address": "me@example.org"}],
+    }
+
+
+def subnet(zone: str, block: str) -> dict[str, Any]:
+    place = {"VpcId": "<Vpc>", "AvailabilityZone": f"us-east-1{zone}", "CidrBlock": block, "MapPublicIpOnLaunch": False}
+    return {**place, "Tags": [{"Key": "Name", "Value": f"cloudtrain-{zone}"}]}
+
+
+def interface(service: str) -> dict[str, Any]:
+    return {
+        "VpcId": "<Vpc>",
+        "VpcEndpointType": "Interface",
+        "PrivateDnsEnabled": True,
+        "ServiceName": f"com.amazonaws.us-east-1.{service}",
+        "SubnetIds": ["<SubnetA>", "<SubnetB>"],
+        "SecurityGroupIds": ["<EndpointSecurityGroup.GroupId>"],
+    }
+
+
+PROPERTIES: dict[str, dict[str, Any]] = {
+    "Key": {
+        "Description": "cloudtrain: storage and disks of training jobs",
+        "EnableKeyRotation": True,
+        "KeyPolicy": {
+            "Version": "2012-10-17",
+            "Statement": [
+                {
+                    "Sid": "AccountDecides",
+                    "Effect": "Allow",
+                    "Principal": {"AWS": "arn:aws:iam::123456789012:root"},
+                    "Action": "kms:*",
+                    "Resource": "*",
+                }
+            ],
+        },
+    },
+    "Bucket": {
+        "BucketEncryption": {
+            "ServerSideEncryptionConfiguration": [
+                {
+                    "BucketKeyEnabled": True,
+                    "ServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": KEY},
+                }
+            ]
+        },
+        "PublicAccessBlockConfiguration": dict.fromkeys(
+            ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"), True
+        ),
+        "OwnershipControls": {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
+        "VersioningConfiguration": {"Status": "Enabled"},
+        "LifecycleConfiguration": {
+            "Rules": [
+                {"Id": "sources", "Status": "Enabled", "Prefix": "cloudtrain/sources/", "ExpirationInDays": "180"},
+                {"Id": "runs", "Status": "Enabled", "Prefix": "cloudtrain/runs/", "ExpirationInDays": "90"},
+                {"Id": "old-versions", "Status": "Enabled", "NoncurrentVersionExpiration": {"NoncurrentDays": 7}},
+                {
+                    "Id": "unfinished-uploads",
+                    "Status": "Enabled",
+                    "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 3},
+                },
+            ]
+        },
+    },
+    "BucketPolicy": {
+        "Bucket": "made-bucket",
+        "PolicyDocument": {
+            "Version": "2012-10-17",
+            "Statement": [
+                {
+                    "Sid": "TlsOnly",
+                    "Effect": "Deny",
+                    "Principal": "*",
+                    "Action": "s3:*",
+                    "Resource": [MADE, f"{MADE}/*"],
+                    "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+                }
+            ],
+        },
+    },
+    "Repository": {
+        "ImageTagMutability": "IMMUTABLE",
+        "ImageScanningConfiguration": {"ScanOnPush": True},
+        "EncryptionConfiguration": {"EncryptionType": "KMS", "KmsKey": KEY},
+        "LifecyclePolicy": {
+            "rules": [
+                {
+                    "rulePriority": 1,
+                    "description": "images that lost their tag",
+                    "selection": {
+                        "tagStatus": "untagged",
+                        "countType": "sinceImagePushed",
+                        "countUnit": "days",
+                        "countNumber": 7,
+                    },
+                    "action": {"type": "expire"},
+                },
+                {
+                    "rulePriority": 2,
+                    "description": "the newest 50",
+                    "selection": {"tagStatus": "any", "countType": "imageCountMoreThan", "countNumber": 50},
+                    "action": {"type": "expire"},
+                },
+            ]
+        },
+    },
+    "LogGroup": {"LogGroupName": "/aws/sagemaker/TrainingJobs", "RetentionInDays": "30"},
+    "GitHubProvider": {"Url": "https://token.actions.githubusercontent.com", "ClientIdList": ["sts.amazonaws.com"]},
+    "Budget": {
+        "Budget": {
+            "BudgetType": "COST",
+            "TimeUnit": "MONTHLY",
+            "BudgetLimit": {"Amount": "50", "Unit": "USD"},
+            "CostFilters": {"Service": ["Amazon SageMaker"]},
+        },
+        "NotificationsWithSubscribers": [notification("ACTUAL", 80), notification("FORECASTED", 100)],
+    },
+    "Vpc": {
+        "CidrBlock": "10.87.0.0/16",
+        "EnableDnsHostnames": True,
+        "EnableDnsSupport": True,
+        "Tags": [{"Key": "Name", "Value": "cloudtrain"}],
+    },
+    "SubnetA": subnet("a", "10.87.0.0/21"),
+    "SubnetB": subnet("b", "10.87.8.0/21"),
+    "RouteTable": {"VpcId": "<Vpc>"},
+    "RouteA": {"RouteTableId": "<RouteTable>", "SubnetId": "<SubnetA>"},
+    "RouteB": {"RouteTableId": "<RouteTable>", "SubnetId": "<SubnetB>"},
+    "SecurityGroup": {
+        "GroupDescription": "Training jobs - all traffic among their nodes, as EFA needs, and HTTPS to S3",
+        "VpcId": "<Vpc>",
+        "SecurityGroupEgress": [{**HTTPS, "CidrIp": "0.0.0.0/0", "Description": "S3, whose addresses change"}],
+    },
+    "AmongNodesIn": {
+        "GroupId": "<SecurityGroup.GroupId>",
+        "SourceSecurityGroupId": "<SecurityGroup.GroupId>",
+        "IpProtocol": "-1",
+        "Description": "among the nodes of jobs",
+    },
+    "AmongNodesOut": {
+        "GroupId": "<SecurityGroup.GroupId>",
+        "DestinationSecurityGroupId": "<SecurityGroup.GroupId>",
+        "IpProtocol": "-1",
+        "Description": "among the nodes of jobs",
+    },
+    "S3Endpoint": {
+        "VpcId": "<Vpc>",
+        "VpcEndpointType": "Gateway",
+        "ServiceName": "com.amazonaws.us-east-1.s3",
+        "RouteTableIds": ["<RouteTable>"],
+        "PolicyDocument": {
+            "Version": "2012-10-17",
+            "Statement": [
+                {
+                    "Sid": "Storage",
+                    "Effect": "Allow",
+                    "Principal": "*",
+                    "Action": [
+                        *("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:PutObject")
+                    ],
+                    "Resource": [MADE, f"{MADE}/*"],
+                },
+                LAYERS,
+                {
+                    "Sid": "Data",
+                    "Effect": "Allow",
+                    "Principal": "*",
+                    "Action": ["s3:GetObject", "s3:ListBucket"],
+                    "Resource": ["arn:aws:s3:::data", "arn:aws:s3:::data/*"],
+                },
+            ],
+        },
+    },
+    "EndpointSecurityGroup": {
+        "GroupDescription": "Endpoints of Secrets Manager and Parameter Store - HTTPS from training jobs",
+        "VpcId": "<Vpc>",
+        "SecurityGroupIngress": [
+            {**HTTPS, "SourceSecurityGroupId": "<SecurityGroup.GroupId>", "Description": "training jobs"}
+        ],
+        "SecurityGroupEgress": [
+            {**HTTPS, "CidrIp": "127.0.0.1/32", "Description": "nowhere: endpoints only answer"},
+        ],
+    },
+    "SecretsEndpoint": interface("secretsmanager"),
+    "ParametersEndpoint": interface("ssm"),
+}
+
+
+def test_every_resource_is_held_against_what_is_expected_of_it() -> None:
+    assert set(template()["Resources"]) == set(PROPERTIES) | RIGHTS
+    assert set(resolved(**EVERYTHING).resources()) == set(template()["Resources"])
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_a_resource_has_these_properties_and_no_others(name: str) -> None:
+    found = resolved(**EVERYTHING).properties(name)
+    if name == "Repository":
+        found["LifecyclePolicy"] = json.loads(found["LifecyclePolicy"]["LifecyclePolicyText"])
+    assert found == PROPERTIES[name]
+
+
+@pytest.mark.parametrize(
+    ("given", "resources"),
+    [
+        ({}, ALWAYS),
+        ({"BucketName": "mine", "RepositoryName": "mine"}, {"ExecutionRole", "SubmitterPolicy"}),
+        ({"KmsKey": "new"}, ALWAYS | {"Key"}),
+        ({"KmsKey": KEY}, ALWAYS),
+        ({"Network": "new"}, ALWAYS | NETWORK | GROUPS),
+        ({"Network": "existing", "SecretEndpoints": "yes"}, ALWAYS),
+        ({"Network": "new", "SecretEndpoints": "yes"}, ALWAYS | NETWORK | GROUPS | ENDPOINTS),
+        ({"CreateLogGroup": "yes"}, ALWAYS | {"LogGroup"}),
+        ({"GitHubSubject": SUBJECT}, ALWAYS | {"GitHubRole", "GitHubProvider"}),
+        (
+            {
+                "GitHubSubject": SUBJECT,
+                "GitHubProviderArn": "arn:aws:iam::123456789012:oidc-provider/token.actions.githubusercontent.com",
+            },
+            ALWAYS | {"GitHubRole"},
+        ),
+        ({"MonthlyBudget": "5"}, ALWAYS),
+        ({"MonthlyBudget": "5", "AlarmEmail": "a@b"}, ALWAYS | {"Budget"}),
+    ],
+)
+def test_what_is_created_when(given: dict[str, str], resources: set[str]) -> None:
+    assert set(resolved(**given).resources()) == resources
+
+
+def test_without_a_key_aws_encrypts_by_its_own() -> None:
+    plain = resolved()
+    [rule] = plain.properties("Bucket")["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    assert rule["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
+    assert plain.properties("Repository")["EncryptionConfiguration"] == {"EncryptionType": "AES256"}
+    rules = plain.properties("Bucket")["LifecycleConfiguration"]["Rules"]
+    assert [each["Id"] for each in rules] == ["sources", "old-versions", "unfinished-uploads"], "runs are kept"
+
+
+def test_what_holds_data_is_kept_but_not_by_an_attempt_that_fails() -> None:
+    for name, each in template()["Resources"].items():
+        kept = (each.get("DeletionPolicy"), each.get("UpdateReplacePolicy"))
+        assert kept == (("RetainExceptOnCreate", "Retain") if each["Type"] in DATA_TYPES else (None, None)), name
+
+
+def test_no_name_is_chosen_that_somebody_else_could_have_but_the_one_that_sagemaker_fixes() -> None:
+    named = ("BucketName", "RepositoryName", "RoleName", "ManagedPolicyName", "GroupName", "LogGroupName", "AliasName")
+    found = {
+        (name, key) for name, each in template()["Resources"].items() for key in named if key in each["Properties"]
+    }
+    assert found == {("LogGroup", "LogGroupName")}
+
+
+def test_the_stack_gives_the_settings_that_the_client_reads() -> None:
+    assert settings_of(resolved(**EVERYTHING).outputs()) == {
+        "aws.region": "us-east-1",
+        "aws.role": "arn:aws:iam::123456789012:role/made-role",
+        "aws.bucket": "made-bucket",
+        "aws.repository": "123456789012.dkr.ecr.us-east-1.amazonaws.com/made-repository",
+        "aws.subnets": ("<SubnetA>", "<SubnetB>"),
+        "aws.security_groups": ("<SecurityGroup.GroupId>",),
+        "aws.kms_key": KEY,
+    }
+    assert settings_of(resolved().outputs()).keys() == {"aws.region", "aws.role", "aws.bucket", "aws.repository"}
+
+
+def test_the_parameters_of_the_command_are_those_of_the_template() -> None:
+    declared = template()["Parameters"]
+    assert {each.name for each in PARAMETERS} == TEMPLATE_NAMES.keys()
+    assert set(TEMPLATE_NAMES.values()) | {"CreateLogGroup", "ContainersAccount"} == declared.keys()
+    for each in PARAMETERS:
+        assert each.problem(each.default) == "", each.name
+        assert each.default == str(declared[TEMPLATE_NAMES[each.name]]["Default"]), each.name
+        assert list(each.choices) == [
+            str(value) for value in declared[TEMPLATE_NAMES[each.name]].get("AllowedValues", [])
+        ], each.name
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            each.name: st.sampled_from(each.choices) if each.choices else st.from_regex(each.pattern, fullmatch=True)
+            for each in PARAMETERS
+        },
+    )
+)
+def test_what_the_command_accepts_the_template_accepts_and_gives_back(values: dict[str, str]) -> None:
+    assert not [
+        each.problem(values[each.name])
+        for each in PARAMETERS
+        if each.name in values and each.problem(values[each.name])
+    ]
+    theirs = template_values(values, REGION, "aws")
+    parameter_values(template(), theirs)
+    assert values_of(theirs) == values
+
+
+def test_the_account_of_aws_own_containers_is_that_of_the_region() -> None:
+    for region in dlc_regions():
+        address = dlc_image("2.8", region, gpu=True)
+        if address:
+            assert template_values({}, region, "aws")["ContainersAccount"] == address[:12]
+
+
+def test_every_kind_of_resource_has_a_name_for_people_and_the_template_fits_into_a_request() -> None:
+    assert {each["Type"] for each in template()["Resources"].values()} == KINDS.keys()
+    assert (bundled("infra") / "aws" / "cloudtrain.yaml").stat().st_size <= MAX_BYTES
+
+
+def test_cfn_lint_finds_nothing() -> None:
+    pytest.importorskip("cfnlint")
+    path = str(bundled("infra") / "aws" / "cloudtrain.yaml")
+    argv = [str(Path(sys.executable).with_name("cfn-lint")), "--", path]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
+    assert (done.returncode, done.stdout) == (0, "")
