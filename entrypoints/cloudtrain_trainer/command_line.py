@@ -139,6 +139,7 @@ def _add_distribution(parser: Parser) -> None:
     )
     group.add_argument("--shard", type=positive_int, metavar="N", help="hsdp: ranks per shard group [those of a node]")
     group.add_argument("--tensor", type=positive_int, metavar="N", help="hybrid: ranks per tensor-parallel group")
+    group.add_argument("--context-ranks", type=positive_int, metavar="N", help="hybrid: ranks that share each sequence")
     group.add_argument("--stages", type=positive_int, metavar="N", help="hybrid, model-parallel: pipeline stages")
     schedules = ["gpipe", "1f1b", "interleaved", "zero-bubble"]
     group.add_argument("--schedule", choices=schedules, default="1f1b", help="of a pipeline [1f1b]")

@@ -56,6 +56,10 @@ class Capabilities(NamedTuple):
     """Whether FSDP can shard the parameters: it needs parameters that torch itself created."""
     hidden_matrices: bool = True
     """Whether hidden layers have matrices, as muon needs. A user's model is looked at when it is built."""
+    heads: int = 0
+    """Heads of the attention, which context-parallel ranks share out; 0: not supported."""
+    tokens: int = 0
+    """Tokens per sequence, which they share out as well."""
 
 
 TASKS: dict[str, dict[str, Capabilities]] = {
@@ -67,9 +71,9 @@ TASKS: dict[str, dict[str, Capabilities]] = {
         "tiny": Capabilities(32, max_stages=4, hidden_matrices=False),
     },
     "gpt": {
-        "tiny": Capabilities(32, tensor_limit=4, max_stages=4),
-        "small": Capabilities(32, tensor_limit=8, max_stages=6),
-        "gpt2-124m": Capabilities(32, tensor_limit=4, max_stages=12),
+        "tiny": Capabilities(32, tensor_limit=4, max_stages=4, heads=4, tokens=64),
+        "small": Capabilities(32, tensor_limit=8, max_stages=6, heads=8, tokens=256),
+        "gpt2-124m": Capabilities(32, tensor_limit=4, max_stages=12, heads=12, tokens=1024),
     },
 }
 """Per task and `--size`; the first size of each task is its default."""
@@ -79,9 +83,13 @@ def capabilities(task: str, options: dict[str, Any]) -> Capabilities:
     """What a built-in task supports with its own options. KeyError for an unknown task."""
     sizes = TASKS[task]
     size = options.get("size", next(iter(sizes)))
-    if task == "gpt" and options.get("tied", size == "gpt2-124m"):
-        return Capabilities(sizes[size].batch_size)  # embedding and head share one matrix, which cannot be split
-    return sizes[size]
+    supported = sizes[size]
+    if task != "gpt":
+        return supported
+    supported = supported._replace(tokens=options.get("context") or supported.tokens)
+    if options.get("tied", size == "gpt2-124m"):  # embedding and head share one matrix, which cannot be split
+        return supported._replace(tensor_limit=0, max_stages=1)
+    return supported
 
 
 def is_own(options: Options) -> bool:
@@ -99,7 +107,9 @@ def microbatches_per_step(requested: int | None, accumulate: int, stages: int) -
 
 def can_compile(options: Options) -> bool:
     """Whether `--compile` works with the strategy."""
-    return options.strategy in ("single", "ddp", "fsdp", "hsdp", "tp") or options.tensor is not None
+    if options.strategy == "hybrid":
+        return options.stages is None
+    return options.strategy in ("single", "ddp", "fsdp", "hsdp", "tp", "context")
 
 
 def check(options: Options, ranks: int, per_node: int, supported: Capabilities | None = None) -> None:
@@ -124,12 +134,14 @@ def _check_flags(options: Options) -> None:
     users = {
         "shard": ("hsdp",),
         "tensor": ("hybrid",),
+        "context_ranks": ("hybrid",),
         "stages": ("hybrid", "model-parallel"),
         "microbatches": ("pipeline", "hybrid"),
     }
     for flag, strategies in users.items():
         if getattr(options, flag) is not None and options.strategy not in strategies:
-            raise Refused(f"--{flag} is for --strategy {' or '.join(strategies)}, not {options.strategy}: leave it out")
+            name = "--" + flag.replace("_", "-")
+            raise Refused(f"{name} is for --strategy {' or '.join(strategies)}, not {options.strategy}: leave it out")
     piped = options.strategy == "pipeline" or (options.strategy == "hybrid" and options.stages)
     if options.microbatches and not piped:
         raise Refused("--microbatches is for pipelines: use --stages with it, or leave it out")
@@ -147,7 +159,7 @@ def _check_flags(options: Options) -> None:
 
 
 def _check_optimizer(options: Options, supported: Capabilities) -> None:
-    shards = options.strategy in ("fsdp", "hsdp", "tp") or options.tensor is not None
+    shards = options.strategy in ("fsdp", "hsdp", "tp", "context") or (options.tensor or options.context_ranks)
     if options.optimizer == "adafactor" and shards:
         raise Refused(
             f"--optimizer adafactor needs the means of whole rows and columns, which torch does not compute from the "
@@ -165,17 +177,20 @@ def _check_strategy(options: Options, supported: Capabilities, ranks: int, per_n
             f"--strategy {strategy} {ONE_PROCESS[strategy]}; each of {ranks} processes would train alone: "
             f"use --strategy {better}, or start one process (resources.processes: 1, --nproc-per-node 1)"
         )
-    if strategy in ("fsdp", "hsdp") and not supported.fsdp:
+    if strategy in ("fsdp", "hsdp", "context") and not supported.fsdp:
         raise Refused(f"FSDP cannot shard the parameters of --task {task}, which Keras creates: use --strategy ddp")
     if strategy == "hsdp":
         _check_groups(options, ranks, per_node)
-    if strategy == "hybrid" and (options.tensor is None) == (options.stages is None):
+    kinds = options.tensor, options.stages, options.context_ranks
+    if strategy == "hybrid" and sum(kind is not None for kind in kinds) != 1:
         raise Refused(
             "--strategy hybrid combines data parallelism with one other kind: choose it with --tensor N (ranks per "
-            "tensor-parallel group) or --stages N (ranks per pipeline)"
+            "tensor-parallel group), --stages N (ranks per pipeline) or --context-ranks N (ranks per sequence)"
         )
     if strategy == "tp" or options.tensor:
         _check_tensor(options, supported, options.tensor or ranks, ranks)
+    if strategy == "context" or options.context_ranks:
+        _check_context(options, supported, options.context_ranks or ranks, ranks)
     if strategy in ("pipeline", "model-parallel") or options.stages:
         alone = strategy == "model-parallel"
         _check_stages(options, supported, options.stages or (2 if alone else ranks), None if alone else ranks)
@@ -206,6 +221,27 @@ def _check_tensor(options: Options, supported: Capabilities, size: int, ranks: i
         raise Refused(
             f"--tensor {size} must be more than 1, less than the {ranks} ranks, and divide them: use such a number, "
             "or --strategy tp for all ranks"
+        )
+
+
+def _check_context(options: Options, supported: Capabilities, size: int, ranks: int) -> None:
+    name = f"--task {options.task}"
+    if not supported.heads:
+        raise Refused(
+            f"{name} does not say where its tokens need each other (a context_plan), so a rank with a part of a "
+            "sequence would compute something else: use --strategy fsdp, with --recompute blocks for long sequences"
+        )
+    if supported.heads % size or supported.tokens % size:
+        fits = [n for n in range(1, ranks + 1) if supported.heads % n == supported.tokens % n == 0]
+        raise Refused(
+            f"context parallelism gives each rank an equal part of the {supported.tokens} tokens and {supported.heads} "
+            f"heads of {name}, which {size} ranks do not divide: use {_list(fits)} ranks, or --strategy hybrid "
+            "--context-ranks N with such an N"
+        )
+    if ranks % size or (options.context_ranks and not 1 < size < ranks):
+        raise Refused(
+            f"--context-ranks {size} must be more than 1, less than the {ranks} ranks, and divide them: use such a "
+            "number, or --strategy context for all ranks"
         )
 
 

@@ -91,23 +91,25 @@ def test_three_ranks_resume_bit_identically_and_two_continue_from_them(tmp_path:
         (2, "--strategy fsdp"),
         (2, "--strategy tp"),
         (2, "--strategy pipeline --microbatches 4"),
+        (2, "--strategy context --task gpt --epochs 5"),
         (4, "--strategy hybrid --tensor 2"),
         (4, "--strategy hybrid --stages 2 --microbatches 4 --schedule interleaved"),
     ],
-    ids=["ddp", "fsdp", "tp", "pipeline", "data x tensor", "data x pipeline"],
+    ids=["ddp", "fsdp", "tp", "pipeline", "context", "data x tensor", "data x pipeline"],
 )
-def test_a_killed_run_resumes_bit_identically(group: StartGroup, ranks: int, flags: str) -> None:
+def test_a_killed_run_resumes_bit_identically(group: StartGroup, short_text: Path, ranks: int, flags: str) -> None:
     """Some of its ranks are killed at a random moment; batch norm and dropout are included."""
     chance = random.Random(int(os.environ.get("SEED", str(time.time_ns()))))
     flags += " --batch-size 160 --max-steps 10 --checkpoint-every-steps 2 --patience 9"  # 8 steps are an epoch
-    whole = group(ranks, flags, folder="whole").succeed()
+    text = {"CLOUDTRAIN_INPUT_TEXT": str(short_text)} if "gpt" in flags else {}
+    whole = group(ranks, flags, folder="whole", **text).succeed()
     victims = chance.sample(range(ranks), chance.randint(1, ranks))
     moment = [chance.randint(4, 8), round(chance.random() * 0.05, 4), *victims]
     killed = group(
-        ranks, flags, folder="killed", before=f"{HOOKS}:kill_at_a_moment", **{KILL: " ".join(map(str, moment))}
+        ranks, flags, folder="killed", before=f"{HOOKS}:kill_at_a_moment", **{KILL: " ".join(map(str, moment))}, **text
     )
     assert any(killed.wait()), "it ended before it was killed"
-    again = group(ranks, flags, folder="killed")
+    again = group(ranks, flags, folder="killed", **text)
     assert again.succeed()["parameters_sha256"] == whole["parameters_sha256"], again.output()
     (resumed,) = again.events("resumed")
     assert 0 < resumed["step"] <= 10
@@ -121,12 +123,13 @@ def test_a_killed_run_resumes_bit_identically(group: StartGroup, ranks: int, fla
             [(2, "--strategy fsdp"), (2, "--strategy ddp"), (2, "--strategy tp"), (1, "--strategy single")],
         ),
         ((4, "--strategy hybrid --tensor 2"), [(2, "--strategy pipeline")]),
+        ((4, "--strategy hybrid --context-ranks 2"), [(2, "--strategy context"), (2, "--strategy ddp")]),
         (
             (4, "--strategy hybrid --stages 2 --schedule interleaved"),
             [(2, "--strategy fsdp"), (6, "--strategy hybrid --stages 3")],
         ),
     ],
-    ids=["fsdp", "data x tensor", "data x pipeline"],
+    ids=["fsdp", "data x tensor", "data x context", "data x pipeline"],
 )
 def test_other_strategies_and_ranks_resume_with_the_same_loss(
     tmp_path: Path, group: StartGroup, short_text: Path, saved_by: tuple[int, str], others: list[tuple[int, str]]

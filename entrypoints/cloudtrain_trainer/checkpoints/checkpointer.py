@@ -200,6 +200,8 @@ class Checkpointer:
         options = self.loop.options
         shard = self.loop.strategy.shard_group_size if options.strategy == "hsdp" else None
         layout = {"strategy": options.strategy, "shard": shard, "tensor": options.tensor, "stages": options.stages}
+        if options.context_ranks:
+            layout["context_ranks"] = options.context_ranks
         if options.schedule in STAGES_PER_RANK:
             layout["schedule"] = options.schedule
         devices = len(self.loop.strategy.devices)

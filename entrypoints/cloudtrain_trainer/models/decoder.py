@@ -205,6 +205,11 @@ def blocks(model: nn.Module) -> Sequence[nn.Module]:
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
+def context_plan(model: nn.Module) -> Sequence[tuple[nn.Module, nn.Module]]:
+    """The projections before and after each attention. Positions are rotated in between, where all tokens are there."""
+    return [(module.qkv, module.out) for module in model.modules() if isinstance(module, Attention)]
+
+
 def joined(shape: Shape) -> dict[str, Joined]:
     """The matrices that checkpoints of earlier releases have in parts, by the ends of their names."""
     return {

@@ -127,7 +127,7 @@ def evaluate(step: Step, batch_size: int, workers: int, stop_requested: Callable
         batches = [(*step.to_device(inputs, targets), count) for (inputs, targets), count in chunk]
         found = strategy.outputs_of_batches(step, [inputs for inputs, _, _ in batches])
         for outputs, (_, targets, count) in zip(found, batches, strict=True):
-            if outputs is None or not strategy.reports_metrics:
+            if outputs is None or not strategy.reports_evaluation:
                 continue
             for name, value in _measures(step.task, outputs, targets).items():
                 value = value.double() if count else torch.zeros((), dtype=torch.float64, device=value.device)

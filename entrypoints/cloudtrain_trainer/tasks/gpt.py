@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cloudtrain_trainer.data.token_files import TokenFiles, token_data
 from cloudtrain_trainer.models.cross_entropy import cross_entropy
-from cloudtrain_trainer.models.decoder import Shape, blocks, decoder, joined, stages, tensor_plan
+from cloudtrain_trainer.models.decoder import Shape, blocks, context_plan, decoder, joined, stages, tensor_plan
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
 
@@ -137,6 +137,8 @@ def build(
         layers=blocks,
         tensor_plan=None if shape.tied else tensor_plan,
         tensor_limit=lambda model: shape.tensor_limit,  # noqa: ARG005
+        context_plan=context_plan,
+        heads=shape.heads,
         stages=None if shape.tied else stages,
         joined=joined(shape),
         max_stages=1 if shape.tied else shape.layers,

@@ -270,8 +270,8 @@ class Loop:
         self.step.optimizer.zero_grad(set_to_none=True)
 
     def seed_this_rank(self) -> None:
-        """Seed the random generators, differently on each data-parallel rank, so that noise such as dropout differs."""
-        state.seed_generators((self.options.seed + 1) * 1_000_003 + self.strategy.data_rank, self.strategy.devices)
+        """Seed the random generators, differently on ranks with other data, so that noise such as dropout differs."""
+        state.seed_generators((self.options.seed + 1) * 1_000_003 + self.strategy.noise_rank, self.strategy.devices)
 
     def _make_batches(self) -> None:
         arguments: dict[str, Any] = {

@@ -163,9 +163,12 @@ class Step:
         """Forward and backward pass of one micro-batch: inputs (batch, ...) and targets (batch, ...), on any device."""
         self.strategy.forward_backward(self, *self.to_device(inputs, targets))
 
-    def backward(self, loss: Tensor, samples: int) -> None:
-        """Add a micro-batch's gradients. `loss`: its mean over `samples`, a tensor of shape ()."""
-        self.add_loss(loss, samples)
+    def backward(self, loss: Tensor, samples: int, reported: Tensor | None = None) -> None:
+        """Add a micro-batch's gradients. `loss`: its mean over `samples`, a tensor of shape ().
+
+        `reported`: the mean to report, where several ranks have a part of it each; None: `loss`.
+        """
+        self.add_loss(loss if reported is None else reported, samples)
         weight = self.loss_weight(samples)
         if weight != 1:
             loss = loss * weight
@@ -192,12 +195,13 @@ class Step:
         return torch.autocast(self.device.type, dtype=DTYPES[self.amp])
 
     def to_device(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
-        """The tensors on this rank's device, same shapes and dtypes; images channels-last where that is faster.
+        """The tensors that this rank computes with, on its device; images channels-last where that is faster.
 
         Without targets they are the inputs: a batch that is not a pair.
         """
-        on_device = trees.to_device(inputs, self.device, self._image_format)
-        return on_device, on_device if targets is None else trees.to_device(targets, self.device)
+        own = self.strategy.own_part
+        on_device = own(trees.to_device(inputs, self.device, self._image_format))
+        return on_device, on_device if targets is None else own(trees.to_device(targets, self.device))
 
     def _clip(self) -> Tensor:
         """Scale the gradients down to `--clip-norm`, by their norm over all ranks.
