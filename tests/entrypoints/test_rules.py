@@ -76,6 +76,7 @@ def parse_on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: i
         (2, "--strategy fsdp --amp fp16", "use --amp bf16"),
         (2, "--strategy fsdp --optimizer adafactor", "of whole rows and columns, .* use adamw, sgd or muon"),
         (4, "--strategy hybrid --tensor 2 --optimizer adafactor", "the shards of --strategy hybrid"),
+        (2, "--task gpt --strategy context --optimizer adafactor", "the shards of --strategy context"),
         (1, "--task resnet50 --optimizer muon", "no matrix in a hidden layer, .* use adamw or sgd"),
         (1, "--eval-only --no-resume", "--no-resume is about training, which --eval-only leaves out"),
         (1, "--eval-only --profile 1:2", "--profile is about training"),
