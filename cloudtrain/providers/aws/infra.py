@@ -36,12 +36,15 @@ class AwsInfrastructure(Infrastructure):
         self._cloud, self.name, self._poll_seconds = cloud, name, poll_seconds
 
     def template(self, format_: str) -> str:
-        """The CloudFormation template, or the Terraform module as one file."""
+        """The CloudFormation template, or the Terraform module that deploys it, as one file."""
         folder = bundled("infra") / "aws"
         if format_ == "cloudformation":
             return (folder / "cloudtrain.yaml").read_text(encoding="utf-8")
-        files = sorted((folder / "terraform").glob("*.tf"))
-        return "\n".join(f"# {path.name}\n{path.read_text(encoding='utf-8')}" for path in files)
+        files = [(folder / "terraform" / f"{name}.tf") for name in ("main", "variables", "outputs")]
+        text = "\n".join(path.read_text(encoding="utf-8") for path in files).replace(
+            "../cloudtrain.yaml", "cloudtrain.yaml"
+        )
+        return f"# Put the template beside it: cloudtrain infra render --provider aws > cloudtrain.yaml\n{text}"
 
     def show(self) -> Deployment:
         """The stack as it is; of one that is gone, what it has left."""
