@@ -85,7 +85,7 @@ class CheckpointStore:
         run: str = "",
         writes: bool = True,
     ) -> None:
-        self.folder, self.keep, self.ranks, self._on_saved, self._run = folder, keep, ranks, on_saved, run
+        self.folder, self.keep, self.ranks, self._on_saved, self.run = folder, keep, ranks, on_saved, run
         if ranks.local_rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             for partial in folder.glob("step-*.partial") if writes else ():  # an earlier process died while saving
@@ -210,7 +210,7 @@ class CheckpointStore:
         flags. A platform may also restore files that were moved before to their old path.
         """
         if self.leads_disk:
-            set_aside(self.folder, self._run, self.ranks.log)
+            set_aside(self.folder, self.run, self.ranks.log)
         self.ranks.barrier()
 
     def _write(
@@ -236,7 +236,7 @@ class CheckpointStore:
             if self.split_across_disks and self.ranks.rank != 0:
                 (weights / ".metadata").write_bytes(by_rank[0][1])
             files = {name: digest for part, _ in by_rank for name, digest in part.items()}
-            manifest = {"format": FORMAT, "run": self._run, "step": step, "epoch": epoch}
+            manifest = {"format": FORMAT, "run": self.run, "step": step, "epoch": epoch}
             manifest |= {"ranks": self.ranks.size, "spread": self.split_across_disks}
             text = to_json(shared, indent=1)
             write_text(partial / "shared.json", text)
