@@ -27,9 +27,10 @@ GROUP = "cloudtrain.providers"
 """The entry point group in which third parties name their providers."""
 
 
-SettingKind = Literal["text", "texts", "arguments", "path", "size", "grace", "seconds", "boolean"]
+SettingKind = Literal["text", "texts", "arguments", "path", "size", "grace", "seconds", "boolean", "policy"]
 """How a setting is written. `size`: bytes, such as 8 GiB; `grace`: a duration of at least 5 s; `seconds`: 0.05 to 3600;
-`texts`: several, separated by commas in the environment; `arguments`: texts of the form NAME=VALUE.
+`texts`: several, separated by commas in the environment; `arguments`: texts of the form NAME=VALUE; `policy`: warn or
+strict.
 """
 
 

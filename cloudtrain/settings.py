@@ -14,6 +14,10 @@ from cloudtrain.errors import SpecError
 from cloudtrain.issues import Issue, did_you_mean
 from cloudtrain.units import parse_duration, parse_size
 
+STRICT = "strict"
+POLICIES = ("warn", STRICT)
+"""What the setting `policy` takes."""
+
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
@@ -81,6 +85,12 @@ def _boolean(value: Any) -> bool:
     return str(value).lower() in ("1", "true", "yes")
 
 
+def _policy(value: Any) -> str:
+    if value not in POLICIES:
+        raise ValueError(f"expected {' or '.join(POLICIES)}, got {_shown(value)}")
+    return str(value)
+
+
 _READERS: Mapping[SettingKind, Callable[[Any], Any]] = {
     "text": _text,
     "texts": _texts,
@@ -90,6 +100,7 @@ _READERS: Mapping[SettingKind, Callable[[Any], Any]] = {
     "grace": _grace,
     "seconds": _seconds,
     "boolean": _boolean,
+    "policy": _policy,
 }
 DEFAULT_PROVIDER = "local"
 GENERAL: Mapping[str, Setting] = {
@@ -102,6 +113,9 @@ GENERAL: Mapping[str, Setting] = {
     "image.args": Setting("arguments of our own image, such as BASE_IMAGE=debian:12-slim", "arguments"),
     "image.build_args": Setting("arguments of a Dockerfile of your own", "arguments"),
     "confirm": Setting("on a terminal, ask before a job that costs money", "boolean", True),
+    "policy": Setting(
+        "what becomes of security findings: warn shows them in check, strict refuses the job", "policy", POLICIES[0]
+    ),
     "prices": Setting("your own table of prices: CSV, instance_type,usd_per_hour,region,as_of", "path"),
 }
 """Settings that belong to no provider, by key. Those of a provider are in its declaration."""

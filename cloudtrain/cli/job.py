@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import get_completion_class
@@ -19,31 +20,53 @@ from cloudtrain.cli.options import (
     set_option,
     yes_option,
 )
-from cloudtrain.cli.output import print_json, print_message, print_output
+from cloudtrain.cli.output import count, print_json, print_message, print_output
 from cloudtrain.cli.terminal import indented, progress_bar, write
 
+if TYPE_CHECKING:
+    from cloudtrain.checkup import Check
 
-@click.command("check", cls=JobCommand, epilog="Example:\n\n  cloudtrain check --set resources.nodes=2")
+
+@click.command(
+    "check",
+    cls=JobCommand,
+    epilog="""\b
+Examples:
+  cloudtrain check --set resources.nodes=2
+  cloudtrain check --provider aws --online   ask the account, too""",
+)
 @job_argument
 @provider_option
 @as_option
 @profile_option
 @resource_options
 @set_option
+@click.option("--online", is_flag=True, help="Ask the account, or the engine, for what this job needs; only reads.")
 @json_option
 @data_dir
 def check_command(
-    folder: str | None, /, job: Path, provider: str | None, as_: str | None, as_json: bool, **options: Any
+    folder: str | None, /, job: Path, provider: str | None, as_: str | None, online: bool, as_json: bool, **options: Any
 ) -> None:
-    """Report every mistake in JOB (default: job.yaml), and what stands in the way of running it here."""
+    """Report every mistake in JOB (default: job.yaml), and what stands in the way of running it here.
+
+    For a cloud, warnings tell what a reviewer of security would say of the job: its network, encryption and identity.
+    """
     from cloudtrain.api import jobs as api
     from cloudtrain.cli import github
     from cloudtrain.cli.plan_view import place
     from cloudtrain.errors import CloudtrainError
-    from cloudtrain.submission.preflight import preflight, raise_errors, start_notes
+    from cloudtrain.submission.preflight import preflight, raise_errors, security_issues, start_notes
 
     plan = api.plan(load_job(job, options), provider, as_=as_, data_dir=folder)
     issues = preflight(plan, starting=False)
+    if not plan.context.strict:  # else they are among the errors already
+        issues += security_issues(plan)
+    checks: Sequence[Check] = ()
+    if online and not any(issue.is_error for issue in issues):
+        from cloudtrain.submission.checkup import online_checks, online_issues
+
+        checks = online_checks(plan)
+        issues += online_issues(plan, checks)
     notes = start_notes(plan, issues)
     github.annotate("warning", notes)
     try:
@@ -53,11 +76,14 @@ def check_command(
             error.add_note(note)
         raise
     if as_json:
-        print_json({"ok": True, "name": plan.spec.name, "provider": plan.provider, "warnings": notes})
+        asked = {"checks": [check.to_json() for check in checks]} if online else {}
+        print_json({"ok": True, "name": plan.spec.name, "provider": plan.provider, "warnings": notes, **asked})
         return
     for note in notes:
         print_message(f"note: {indented(note, 6)}")
-    print_output(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}")
+    answers = sum(check.verdict == "ok" for check in checks)
+    asked_too = f"; {count(answers, 'check')} there, nothing wrong" if online else ""
+    print_output(f"{job}: no mistakes; {plan.spec.name} can run {place(plan)}{asked_too}")
 
 
 @click.command("plan", cls=JobCommand, epilog="Example:\n\n  cloudtrain plan --json > request.json")

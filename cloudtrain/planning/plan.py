@@ -60,6 +60,8 @@ class PlanContext:
     """Whether tracked files differ from that commit; None when that is not known."""
     owner: str = ""
     """Who plans it, for those who share an account: `alice@laptop`."""
+    strict: bool = False
+    """Whether security findings refuse the job: the setting `policy`."""
     resume_run: str = ""
     """The run that this one goes on from."""
     resume_from: str = ""

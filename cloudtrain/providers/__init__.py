@@ -139,6 +139,13 @@ class Provider(ABC):
         """
         return []
 
+    def security_findings(self, plan: Plan) -> list[Issue]:  # noqa: ARG002
+        """What a reviewer of security would say of the request. Pure, as `rules` are.
+
+        They are warnings of `check`, and refuse a job where the settings say `policy = "strict"`.
+        """
+        return []
+
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
         """Questions to the platform about what a job of this spec would need there, with their answers as they come.
 

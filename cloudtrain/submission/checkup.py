@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtrain.catalog.machines import architecture_of
@@ -11,11 +12,13 @@ from cloudtrain.checkup import Check, Question
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import CloudError, CloudtrainError
 from cloudtrain.providers import get_provider
-from cloudtrain.settings import DEFAULT_PROVIDER
+from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.submission.images import is_named
 from cloudtrain.submission.registry import inspect_image
 
 if TYPE_CHECKING:
+    from cloudtrain.issues import Issue
+    from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import Target
     from cloudtrain.settings import Settings
     from cloudtrain.spec.model import JobSpec
@@ -54,6 +57,23 @@ def platform_checks(provider: str, settings: Settings, target: Target, spec: Job
     if not target.problems:
         yield from get_provider(provider).checkup(settings, target, spec)
         yield from _image(target, spec)
+
+
+def online_checks(plan: Plan) -> list[Check]:
+    """What the place where a plan is to run says of what this very job needs there. Only calls that read are made."""
+    settings = load_settings(Path(plan.context.folder), {"data_dir": plan.context.data_dir})
+    return list(platform_checks(plan.provider, settings, plan.host, plan.spec))
+
+
+def online_issues(plan: Plan, checks: Sequence[Check]) -> list[Issue]:
+    """The problems among these checks, each at the line of its setting; what nobody could look at is a warning.
+
+    CloudError if nothing is wrong but that the cloud does not answer, or not to these credentials.
+    """
+    lost = [check for check in checks if check.is_wrong]
+    if lost and all(check.exit_code == CloudError.exit_code for check in lost):
+        raise CloudError(lost[0].answer, hint=lost[0].fix or None)
+    return [plan.located(issue) for check in checks if (issue := check.issue())]
 
 
 def _image(target: Target, spec: JobSpec) -> Iterator[Check]:

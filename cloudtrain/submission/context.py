@@ -16,7 +16,7 @@ from cloudtrain.planning.target import Target
 from cloudtrain.providers import Progress, get_provider
 from cloudtrain.runs.files import storing
 from cloudtrain.runs.run_ids import new_run_id
-from cloudtrain.settings import Settings
+from cloudtrain.settings import STRICT, Settings
 from cloudtrain.source.git import git_state
 from cloudtrain.source.requirements import find_requirements, requested_by, requested_list
 from cloudtrain.source.scan import scan
@@ -72,6 +72,7 @@ def read_context(
         git_commit=git.commit,
         git_dirty=git.dirty,
         owner=submitter(),
+        strict=settings["policy"] == STRICT,
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
 from cloudtrain.errors import RefusedError, SpecError
 from cloudtrain.issues import Issue
@@ -23,6 +25,8 @@ def offline_issues(plan: Plan) -> list[Issue]:
     """
     issues = [*get_provider(plan.target.provider).rules(plan), *trainer_issues(plan), *package_issues(plan)]
     issues += keep_issues(plan)
+    if plan.context.strict:
+        issues += security_issues(plan)
     if plan.is_rehearsal:
         issues += get_provider(plan.provider).rules(plan)
     return sorted(issues, key=_errors_first)
@@ -37,6 +41,27 @@ def preflight(plan: Plan, *, starting: bool = True) -> list[Issue]:
     for provider in dict.fromkeys((plan.target.provider, plan.provider)):
         issues += get_provider(provider).checks(plan, starting=starting)
     return sorted(issues, key=_errors_first)
+
+
+def security_issues(plan: Plan) -> list[Issue]:
+    """What a reviewer of security would say of the job that would be sent: errors where the settings are strict.
+
+    Each with the line of its field, or of the section around it, or else of what asks for the machines. None of a
+    rehearsal, which sends nothing.
+    """
+    if plan.is_rehearsal:
+        return []
+    severity: Literal["error", "warning"] = "error" if plan.context.strict else "warning"
+    found = get_provider(plan.target.provider).security_findings(plan)
+    why = '; policy = "strict" in the settings makes it an error' if plan.context.strict else ""
+    return [
+        replace(issue, severity=severity, hint=f"{issue.hint}{why}", origin=_line_of(plan, issue)) for issue in found
+    ]
+
+
+def _line_of(plan: Plan, issue: Issue) -> str:
+    places = (plan.where(path) for path in (issue.field, "resources", "entrypoint", "name"))
+    return next((place for place in places if place), "")
 
 
 def _errors_first(issue: Issue) -> bool:

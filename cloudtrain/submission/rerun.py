@@ -11,7 +11,7 @@ from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, make_plan
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.runs.record import RunRecord
 from cloudtrain.runs.run_ids import new_run_id
-from cloudtrain.settings import load_settings
+from cloudtrain.settings import STRICT, load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.yaml_document import Document, parse_document
 from cloudtrain.submission.context import local_files, resolve_targets, submitter
@@ -50,6 +50,7 @@ def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...],
         git_commit=old.context.git_commit,
         git_dirty=old.context.git_dirty,
         owner=submitter(),
+        strict=settings["policy"] == STRICT,
         resume_run=run.run_id if resume_from else "",
         resume_from=resume_from,
     )

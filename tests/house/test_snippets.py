@@ -114,7 +114,9 @@ def test_the_worked_example_is_shown_whole() -> None:
 @pytest.mark.parametrize("block", [block for block in all_blocks("toml") if block not in WHOLE], ids=str)
 def test_settings_that_are_shown_are_settings(block: Block, tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text(block.text)
-    shown = {f"{table}.{key}" for table, keys in tomllib.loads(block.text).items() for key in keys}
+    tables = tomllib.loads(block.text).items()
+    shown = {f"{table}.{key}" for table, keys in tables if isinstance(keys, dict) for key in keys}
+    shown |= {key for key, value in tables if not isinstance(value, dict)}
     assert shown <= set(load_settings(tmp_path, environ={"HOME": str(tmp_path)}).values)
 
 

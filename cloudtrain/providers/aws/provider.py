@@ -51,6 +51,12 @@ class SageMakerProvider(Provider):
 
         return model_issues(plan)
 
+    def security_findings(self, plan: Plan) -> list[Issue]:
+        """Network, encryption, identity and ways into the job."""
+        from cloudtrain.providers.aws.security import security_findings
+
+        return security_findings(plan)
+
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
         """Credentials, role and rights, bucket, quota and network of the account, for the machines of this spec."""
         try:

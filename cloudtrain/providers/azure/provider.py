@@ -50,6 +50,12 @@ class AzureMLProvider(Provider):
 
         return local_issues(plan)
 
+    def security_findings(self, plan: Plan) -> list[Issue]:
+        """Network, encryption, identity and ways into the job."""
+        from cloudtrain.providers.azure.security import security_findings
+
+        return security_findings(plan)
+
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
         """Cloud, credentials, workspace, rights, storage and machines, for a job of this spec."""
         config = target.config_as(AzureConfig)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
 
 SAGEMAKER = "sagemaker.amazonaws.com"
@@ -139,3 +141,9 @@ def without(statements: list[dict[str, Any]], action: str) -> list[dict[str, Any
 def _policy(statements: list[dict[str, Any]] | Mapping[str, Any]) -> str:
     kept = [each for each in statements if each.get("Action")] if isinstance(statements, list) else statements
     return json.dumps({"Version": "2012-10-17", "Statement": kept})
+
+
+def log_in(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the account, and take its user's key."""
+    for name, value in healthy.make().items():
+        monkeypatch.setenv(name, value)

@@ -1,0 +1,69 @@
+"""What `cloudtrain check --provider aws --online` asks for the very job, and how it tells what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.cli import main
+from cloudtrain.providers.aws.client import aws
+from tests.fakes.aws.cloud import Cloud
+from tests.providers.aws.accounts import HealthyAccount, log_in
+from tests.providers.aws.broken_accounts import P4D, no_credentials
+
+
+@pytest.fixture
+def healthy(cloud: Cloud) -> HealthyAccount:
+    cloud.account.quotas.clear()
+    return HealthyAccount(cloud)
+
+
+def checked(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--provider", "aws", *arguments])
+    return int(ended.value.code or 0)
+
+
+def test_check_online_asks_for_the_very_job_and_tells_the_line(
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_in(healthy, monkeypatch)
+    Path("job.yaml").write_text(json.dumps(healthy.spec(), indent=1))
+    assert checked() == 0
+    assert healthy.cloud.endpoint.calls == [], "without --online nothing is asked"
+    assert checked("--online") == 0
+    assert "; 10 checks there, nothing wrong\n" in capsys.readouterr().out
+    healthy.cloud.account.quotas.update(P4D)
+    assert checked("--online") == 2
+    told = capsys.readouterr().err
+    assert re.search(
+        r"^job.yaml:\d+:\d+: resources: quota: the quota '.*' \(L-.*\) is 1, the job has 2$", told, re.MULTILINE
+    )
+    assert checked("--online", "--json", "--set", "resources.nodes=1") == 0
+    assert {"verdict": "ok", "name": "quota"}.items() <= json.loads(capsys.readouterr().out)["checks"][8].items()
+
+
+def test_check_online_tells_what_it_may_not_look_at_and_asks_nothing_of_a_wrong_spec(
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_in(healthy, monkeypatch)
+    Path("job.yaml").write_text(json.dumps(healthy.spec()))
+    healthy.cloud.account.denied_actions.add("iam:SimulatePrincipalPolicy")
+    assert checked("--online") == 0
+    assert "PassRole: not allowed to look: SimulatePrincipalPolicy" in capsys.readouterr().err
+    healthy.cloud.endpoint.reset()
+    assert checked("--online", "--set", "aws.role=train") == 2
+    assert healthy.cloud.endpoint.calls == []
+
+
+def test_check_online_without_credentials_is_trouble_with_the_cloud(
+    healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("job.yaml").write_text(json.dumps(healthy.spec()))
+    no_credentials(healthy, monkeypatch)
+    aws.cache_clear()
+    assert checked("--online") == 4
+    assert "no AWS credentials" in capsys.readouterr().err
