@@ -36,6 +36,7 @@ from tests.entrypoints.loss_curves import (
     task_flags,
     train,
 )
+from tests.entrypoints.shard_checks import check_initial_weights
 
 BF16_TOLERANCE = 2e-2
 """Relative, between two ways of computing in bf16, whose numbers have 8 bits, after some steps."""
@@ -358,6 +359,7 @@ def curves() -> None:
         check_muon_of_shards(ranks)
         if ranks.size == 2:
             check_evaluation_only(ranks, "ddp", "fsdp", "tp", "pipeline")
+        check_initial_weights(ranks, Path.cwd())
         if ranks.size == 4:
             check_evaluation_only(ranks, "hsdp --shard 2", "hybrid --tensor 2", "hybrid --stages 2")
             check_all_reduces_between_groups(ranks)

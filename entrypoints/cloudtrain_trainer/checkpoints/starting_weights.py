@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from cloudtrain_trainer.rules import Refused
 
@@ -24,32 +27,68 @@ NAMED = 5
 """How many names a message has at most."""
 
 
-def load(model: nn.Module, path: Path, partial: bool) -> str:
-    """Copy the weights into the model, in place, one at a time and in its own dtypes; returns a line about it.
+def load(model: nn.Module, path: Path, partly: bool) -> str:
+    """`check`, then `read`: returns the line of the first."""
+    said = check(model, path, partly)
+    read(model, path)
+    return said
 
-    `partial`: leave out what only one side has, or what has another shape. Raises `Refused` if the files cannot be
+
+def check(model: nn.Module, path: Path, partly: bool) -> str:
+    """Compare the names and shapes in the files with those of the model; returns a line about what it starts from.
+
+    `partly`: leave out what only one side has, or what has another shape. Raises `Refused` if the files cannot be
     read, or the names or shapes do not match.
     """
     wanted, loaded, other, unknown = model.state_dict(), set[str](), list[str](), list[str]()
     for file in files(path):
-        for name, tensor in _read(file):
+        for name, shape, _ in _read(file):
             name = _without_prefix(name)
             if name not in wanted:
                 unknown.append(name)
-            elif wanted[name].shape != tensor.shape:
-                other.append(f"{name} {tuple(tensor.shape)}, not {tuple(wanted[name].shape)}")
+            elif wanted[name].shape != shape:
+                other.append(f"{name} {tuple(shape)}, not {tuple(wanted[name].shape)}")
             else:
-                wanted[name].copy_(tensor)
                 loaded.add(name)
-    places = {wanted[name].data_ptr() for name in loaded}  # safetensors has tied weights only once
-    missing = [name for name, tensor in wanted.items() if name not in loaded and tensor.data_ptr() not in places]
+    places = {_place(wanted[name]) for name in loaded}  # safetensors has tied weights only once
+    missing = [name for name, tensor in wanted.items() if name not in loaded and _place(tensor) not in places]
     missing = [name for name in missing if not any(each.startswith(f"{name} ") for each in other)]
     problems = {"have another shape": other, "are missing": missing, "are not in the model": unknown}
     found = "; ".join(f"{len(names)} {what}: {_some(names)}" for what, names in problems.items() if names)
-    if found and (not partial or not loaded):
+    if found and (not partly or not loaded):
         hint = "" if not loaded else ", or --partial-weights to take what fits"
         raise Refused(f"--weights {path} does not fit the model: {found}. Give the weights of this model{hint}")
     return f"training starts from {len(loaded)} tensors of {path}" + (f"; {found}" if found else "")
+
+
+def read(model: nn.Module, path: Path) -> set[str]:
+    """Copy what fits into the model, in place, one tensor at a time and in its own dtypes; returns the names.
+
+    The model may be a stage of the one that was checked, or have tensors of which this rank has a shard.
+    """
+    wanted, loaded = model.state_dict(), set[str]()
+    for file in files(path):
+        for name, shape, tensor in _read(file):
+            name = _without_prefix(name)
+            if name in wanted and wanted[name].shape == shape:
+                copy_part(wanted[name], tensor())
+                loaded.add(name)
+    return loaded
+
+
+@torch.no_grad()
+def copy_part(target: Tensor, whole: Tensor) -> None:
+    """Copy a whole tensor into one of the same shape, of which this rank may have only a shard, in place."""
+    if isinstance(target, DTensor):
+        (chunk,) = target.__create_chunk_list__()  # type: ignore[no-untyped-call]
+        whole = whole[tuple(slice(at, at + size) for at, size in zip(chunk.offsets, chunk.sizes, strict=True))]
+        target = target.to_local()
+    target.copy_(whole)
+
+
+def _place(tensor: Tensor) -> tuple[int, int]:
+    """Where its values are: the same for tied weights, also without memory (meta device)."""
+    return tensor.untyped_storage()._cdata, int(tensor.storage_offset())
 
 
 def files(path: Path) -> list[Path]:
@@ -76,22 +115,27 @@ def files(path: Path) -> list[Path]:
     raise Refused(f"--weights {path} has no weights: expected {', '.join(FILES[:-1])} or {FILES[-1]}")
 
 
-def _read(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) of each tensor, read one at a time where the format allows it."""
+def _read(path: Path) -> Iterator[tuple[str, torch.Size, Callable[[], Tensor]]]:
+    """(name, shape, a function that reads it) of each tensor, where the format allows for it."""
     if path.suffix == ".safetensors":
         yield from _read_safetensors(path)
         return
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
         raise Refused(f"--weights {path} cannot be read: {str(error).splitlines()[0]}") from None
     state = found.get("state_dict", found.get("model", found)) if isinstance(found, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise Refused(f"--weights {path} is not a state dict: write it with torch.save(model.state_dict(), path)")
-    yield from state.items()
+    for name, value in state.items():
+        yield name, value.shape, partial(_same, value)
 
 
-def _read_safetensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _read_safetensors(path: Path) -> Iterator[tuple[str, torch.Size, Callable[[], Tensor]]]:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
@@ -99,7 +143,7 @@ def _read_safetensors(path: Path) -> Iterator[tuple[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as content:
             for name in content.keys():  # noqa: SIM118  (it is not a dict)
-                yield name, content.get_tensor(name)
+                yield name, torch.Size(content.get_slice(name).get_shape()), partial(content.get_tensor, name)
     except (OSError, SafetensorError) as error:
         raise Refused(f"--weights {path} cannot be read: {error}") from None
 

@@ -73,10 +73,11 @@ class Strategy:
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
         """(this rank's part of the model, the module to call in training), both on the device.
 
-        `model` is on the CPU and has the same weights on all ranks. In the part, parameters keep their names, so that
-        any strategy can read a checkpoint of any other.
+        `model` is on the CPU and has the same weights on all ranks; where ranks share it, its large tensors have no
+        memory until `step.place`. In the part, parameters keep their names, so that any strategy can read a checkpoint
+        of any other.
         """
-        model = model.to(self.ranks.device)
+        step.place(model)
         return model, self.with_loss(model, step)
 
     def with_loss(self, model: nn.Module, step: Step) -> nn.Module:

@@ -51,7 +51,7 @@ class FullyShardedData(Strategy):
         return init_device_mesh(self.ranks.device.type, (self.ranks.size,), mesh_dim_names=("shard",))
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        """Shard layer by layer, so that a model that fits on no device is moved there in shards."""
+        """Shard layer by layer, then make the shards: a model that fits on no device is never whole."""
         policy = _policy(model, step.amp)
         layers = layers_of(model, step)
         if step.compiles:
@@ -59,7 +59,7 @@ class FullyShardedData(Strategy):
         for layer in layers:
             fully_shard(layer, mesh=self.mesh, mp_policy=policy)
         fully_shard(model, mesh=self.mesh, mp_policy=policy)
-        model.to(self.ranks.device)  # buffers, which are not sharded
+        step.place(model)
         return model, self.with_loss(model, step)
 
     def sync_buffers(self, model: nn.Module) -> None:

@@ -56,7 +56,7 @@ class DataByTensor(FullyShardedData):
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        parallelize(model.to(self.ranks.device), step, self.mesh_2d["tensor"])
+        parallelize(model, step, self.mesh_2d["tensor"])
         return super().wrap(model, step)
 
     def sync_buffers(self, model: nn.Module) -> None:

@@ -78,7 +78,9 @@ class Pipeline(Strategy):
         count = self.stages * self.pieces
         numbers = range(self.stage, count, self.stages)
         whole = step.task.stages(model, count)
-        parts = [whole[number].to(self.ranks.device) for number in numbers]
+        parts = [whole[number] for number in numbers]
+        for part in parts:
+            step.place(part)
         self._forward = ForwardPipeline(parts, self.ranks.rank, self.stage, self.stages, self.ranks.device)
         modules = [self._replicated(AutocastModule(part, step)) for part in parts]
         group = self.mesh.get_group("pipeline")

@@ -45,8 +45,8 @@ class TensorParallel(Strategy):
         self.mesh = init_device_mesh(self.ranks.device.type, (self.ranks.size,), mesh_dim_names=("tensor",))
 
     def wrap(self, model: nn.Module, step: Step) -> tuple[nn.Module, nn.Module]:
-        model = model.to(self.ranks.device)
         parallelize(model, step, self.mesh)
+        step.place(model)
         if step.compiles:
             hardware.compile_each(layers_of(model, step))
         return model, self.with_loss(model, step)

@@ -11,10 +11,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cloudtrain_trainer import finite, hardware, rules, state, strategies, trees
-from cloudtrain_trainer.checkpoints import starting_weights
 from cloudtrain_trainer.finite import FiniteWatch
 from cloudtrain_trainer.models.matrices import Rows, hidden_matrices
 from cloudtrain_trainer.models.recompute import recompute
@@ -25,6 +24,7 @@ from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.tasks import Task
 from cloudtrain_trainer.training import optimizers
 from cloudtrain_trainer.training.gradients import Gradients
+from cloudtrain_trainer.training.initial_model import InitialModel
 from cloudtrain_trainer.training.learning_rate import lr_factor
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -51,10 +51,8 @@ class Step:
         self.clipped_norm: Tensor | None = None
         """The norm of the latest step's gradients before `--clip-norm`, a tensor of shape (); None without it."""
 
-        state.seed_generators(options.seed)  # all ranks start with the same weights
-        model = task.model()
-        if options.weights is not None:
-            strategy.ranks.log(starting_weights.load(model, options.weights, options.partial_weights))
+        self._initial = InitialModel(task.model, options, strategy.shard_group_size > 1, strategy.ranks.log)
+        model = self._initial.model
         self._image_format: dict[str, Any] = {}
         if task.channels_last and self.device.type in FUSED_ON:
             self._image_format = {"memory_format": torch.channels_last}
@@ -70,7 +68,7 @@ class Step:
         if matrices == {}:
             raise Refused(f"--optimizer muon: {rules.NO_HIDDEN_MATRICES}")
         self.model, self.wrapped = strategy.wrap(model, self)
-        del model  # in a pipeline only this rank's stage is kept
+        del model, self._initial  # in a pipeline only this rank's stage is kept
         self._make_optimizer(matrices)
         self.scaler = torch.amp.GradScaler(self.device.type) if self.amp == "fp16" else None
 
@@ -82,6 +80,13 @@ class Step:
         fused = self.device.type in FUSED_ON
         self.optimizer = optimizers.build(options.optimizer, trained, self.lr, decay, fused=fused, matrices=matrices)
         self.group_numbers = optimizers.GroupNumbers(self.optimizer)
+
+    def place(self, module: nn.Module) -> None:
+        """Move the model, or a stage of it, to the device, in place, while the strategy wraps it.
+
+        Tensors that are sharded by then are made there: only this rank's shards.
+        """
+        self._initial.place(module, self.device)
 
     def new_loss_mean(self) -> LossMean:
         """An empty mean of the training loss, for a new epoch."""
