@@ -35,6 +35,10 @@ NO_HIDDEN_MATRICES = (
 """Why muon is refused for a model."""
 
 
+FP8 = ("single", "ddp", "fsdp", "hsdp")
+"""Strategies that `--amp fp8` is offered with."""
+
+
 class Refused(Exception):
     """The options cannot work here. The message says why and what to do instead; the process exits with code 2."""
 
@@ -152,6 +156,10 @@ def _check_flags(options: Options) -> None:
     if options.eval_only and (options.profile is not None or not options.resume):
         flag = "--profile" if options.resume else "--no-resume"
         raise Refused(f"{flag} is about training, which --eval-only leaves out: leave out one of them")
+    if options.amp == "fp8" and options.strategy not in FP8:
+        raise Refused(
+            f"--amp fp8 is not offered with --strategy {options.strategy}: use --amp bf16, or one of {', '.join(FP8)}"
+        )
     if options.recompute != "none" and options.strategy == "dp":
         raise Refused("--recompute is not offered with --strategy dp, which copies layers: use ddp")
     if options.compile == "yes" and not can_compile(options):

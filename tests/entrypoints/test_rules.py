@@ -81,6 +81,7 @@ def parse_on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: i
         (1, "--eval-only --no-resume", "--no-resume is about training, which --eval-only leaves out"),
         (1, "--eval-only --profile 1:2", "--profile is about training"),
         (1, "--optimizer lion", "choose from 'adamw', 'sgd', 'adafactor', 'muon'.*module:factory"),
+        (2, "--strategy tp --amp fp8", "--amp fp8 is not offered with --strategy tp: use --amp bf16, or one of single"),
         (2, "--strategy pipeline --compile", "--compile is not offered with --strategy pipeline"),
         (1, "--size tiny", "--size is an option of --task resnet50 or gpt, not of this one"),
         (1, "--task gpt --size huge", "argument --size: expected tiny or small"),
