@@ -64,7 +64,7 @@ class Endpoint(Server):
         if call is None:
             return self._forward(request)
         if call == self.simulation.CALL:
-            return self.simulation.respond(request)
+            return self._query(self.simulation, request, call)
         if self.stacks is not None and call.service == "cloudformation":
             return self._query(self.stacks, request, call)
         if service is None:
@@ -74,7 +74,7 @@ class Endpoint(Server):
         except ServiceError as refused:
             return error_response(request, call.service, refused)
 
-    def _query(self, service: CloudFormation, request: Request, call: Call) -> Response:
+    def _query(self, service: CloudFormation | Simulation, request: Request, call: Call) -> Response:
         operation = service.model.operation_model(call.operation)
         try:
             return response_of(operation, service.call(call.operation, document_of(request, operation.input_shape)))

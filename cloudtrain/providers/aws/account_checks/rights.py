@@ -33,9 +33,9 @@ def rights_checks(account: Account, caller: Caller) -> Iterator[Check]:
     role = account.config.role
     yield _check(account, asked, caller.arn, [Need(role, ("iam:PassRole",))], context=SERVICE)
     asked = Question("submitting", "may these credentials store sources, and start, follow and stop jobs")
-    yield _check(account, asked, caller.arn, _of_submit(account))
+    yield _check(account, asked, caller.arn, needs_of_submit(account))
     asked = Question("role's rights", "may the job read and write the bucket, write logs and pull its image", _ROLE_AT)
-    yield _check(account, asked, role, _of_job(account))
+    yield _check(account, asked, role, needs_of_job(account))
 
 
 def _check(account: Account, asked: Question, principal: str, needs: Sequence[Need], context: str = "") -> Check:
@@ -55,7 +55,7 @@ def _check(account: Account, asked: Question, principal: str, needs: Sequence[Ne
     return asked.answered_by(ask)
 
 
-def _of_submit(account: Account) -> list[Need]:
+def needs_of_submit(account: Account) -> list[Need]:
     """What a submit calls, and what follows a run."""
     config = account.config
     jobs = f"arn:{account.partition}:sagemaker:{config.region}:{account.number}:training-job/*"
@@ -69,12 +69,13 @@ def _of_submit(account: Account) -> list[Need]:
     ]
 
 
-def _of_job(account: Account) -> list[Need]:
+def needs_of_job(account: Account) -> list[Need]:
     """What SageMaker and the launcher do in the role's name ("SageMaker roles", developer guide)."""
     config = account.config
     log = f"arn:{account.partition}:logs:{config.region}:{account.number}:log-group:/aws/sagemaker/TrainingJobs"
     needs = [
-        Need(_objects(account), ("s3:GetObject", "s3:PutObject", "s3:DeleteObject")),
+        Need(_objects(account), ("s3:GetObject",)),
+        Need(_objects(account, "runs/"), ("s3:PutObject", "s3:DeleteObject")),
         Need(_bucket(account), ("s3:ListBucket",)),
         Need(f"{log}:log-stream:*", ("logs:CreateLogStream", "logs:PutLogEvents")),
         Need("*", ("ecr:GetAuthorizationToken",)),
@@ -106,8 +107,8 @@ def _bucket(account: Account) -> str:
     return f"arn:{account.partition}:s3:::{account.config.bucket}"
 
 
-def _objects(account: Account) -> str:
-    return f"{_bucket(account)}/{PREFIX}/*"
+def _objects(account: Account, below: str = "") -> str:
+    return f"{_bucket(account)}/{PREFIX}/{below}*"
 
 
 def _identity(account: Account, principal: str) -> str:
