@@ -17,7 +17,10 @@ PROGRAMS := .programs
 
 PYTEST_ARGS := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 
-.PHONY: help demo test quick check coverage programs lint types imports image bench docs clean
+# Where `make live` tries: aws or azure.
+CLOUD ?=
+
+.PHONY: help demo test quick check coverage programs live lint types imports image bench docs clean
 
 help:
 	@echo "make demo    train handwritten digits on two processes of this machine (installs into .venv first)"
@@ -26,6 +29,7 @@ help:
 	@echo "make check   what CI runs: lint, types, imports, every test"
 	@echo "make coverage   run the tests and tell which lines none of them reached, in subprocesses too"
 	@echo "make programs   run programs of Lightning, Accelerate and others (installs those into .programs first)"
+	@echo "make live CLOUD=aws   try in your own account, for 1 USD at most, what no test without one can prove"
 	@echo "make image   build the image for GPUs; make image IMAGE=cpu the one for CPUs"
 	@echo "make bench   measure the speed bars (some minutes)"
 	@echo "make docs    write anew what pages show of the code: reference, outputs, picture"
@@ -52,6 +56,9 @@ coverage: $(VENV)/.dev
 
 programs: $(PROGRAMS)/.installed
 	CLOUDTRAIN_TEST_PROGRAMS=$(PROGRAMS)/bin/python $(BIN)/python $(PYTEST_ARGS) --dist load tests/programs
+
+live: $(VENV)/.dev
+	CLOUDTRAIN_LIVE=$(CLOUD) $(BIN)/python -m tests.live $(CLOUD)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

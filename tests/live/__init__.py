@@ -1,0 +1,1 @@
+"""What only a real account can prove, tried by a person who has one."""
