@@ -177,7 +177,7 @@ def export_model(loop: Any, folders: Folders) -> str:
 
 def _export_model(loop: Any, folders: Folders) -> str:
     from cloudtrain_trainer import state
-    from cloudtrain_trainer.checkpoints import checkpointer
+    from cloudtrain_trainer.checkpoints import model_file
 
     loop.strategy.sync_buffers(loop.step.model)
     loop.strategy.average_statistics(loop.task.statistics(loop.step.model))
@@ -190,8 +190,8 @@ def _export_model(loop: Any, folders: Folders) -> str:
     if loop.ranks.rank == 0:
         model, has_best = folders.model / "model", loop.checkpointer.best.step >= 0
         # Without a best evaluation of this run, the file of best weights is an earlier run's.
-        if not has_best or checkpointer.copy_best_model(folders.checkpoints, model) is None:
-            checkpointer.write_model(model, weights, loop.ranks.log)
+        if not has_best or model_file.copy_best_model(folders.checkpoints, model) is None:
+            model_file.write_model(model, weights, loop.ranks.log)
     return fingerprint
 
 

@@ -99,15 +99,16 @@ def limit_rank_1_in_step_3(rank: int) -> None:
 def check_gathered_weights(rank: int) -> None:
     """Print a line when weights are copied for a checkpoint; compare `full_state_dict` with the initial weights."""
     from cloudtrain_trainer import state, strategies
-    from cloudtrain_trainer.checkpoints import sharded
+    from cloudtrain_trainer.checkpoints.store import CheckpointStore
     from cloudtrain_trainer.training.loop import Loop
 
-    copy_to_host, full_tensor, resume = sharded.copy_to_host, strategies.full_tensor, Loop.resume
+    write, full_tensor, resume = CheckpointStore._write, strategies.full_tensor, Loop.resume
     gathered: list[weakref.ref[Any]] = []
 
-    def copy_printed(tensors: dict[str, Any]) -> dict[str, Any]:
-        print("copied to host memory", flush=True)
-        return copy_to_host(tensors)
+    def write_printed(store: CheckpointStore, step: int, epoch: int, copies: dict[str, Any], *others: Any) -> Path:
+        if copies:
+            print("copied to host memory", flush=True)
+        return write(store, step, epoch, copies, *others)
 
     def gather_one_by_one(value: Any) -> Any:
         if rank != 0:
@@ -130,7 +131,7 @@ def check_gathered_weights(rank: int) -> None:
         resume(loop)
 
     for owner, name, replacement in (
-        (sharded, "copy_to_host", copy_printed),
+        (CheckpointStore, "_write", write_printed),
         (strategies, "full_tensor", gather_one_by_one),
         (Loop, "resume", compare_and_resume),
     ):

@@ -16,7 +16,8 @@ import torch
 
 from cloudtrain_launcher.restore import restore
 from cloudtrain_trainer import state
-from cloudtrain_trainer.checkpoints import checkpointer, sharded
+from cloudtrain_trainer.checkpoints import model_file, sharded
+from cloudtrain_trainer.checkpoints.host_copies import HostCopies
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.ranks import Ranks
 
@@ -127,6 +128,27 @@ def test_the_writing_thread_uses_the_gpu_of_its_rank(
     checkpoints.ranks.device = torch.device("cuda", 1)
     save(checkpoints, 2)
     assert chosen == [("checkpoint", torch.device("cuda", 1))]
+
+
+def test_copies_are_made_in_the_same_memory_again() -> None:
+    copies = HostCopies()
+    first = copies.copy({"a": torch.ones(3), "b": torch.zeros(2, 2).t()})
+    again = copies.copy({"a": torch.full((3,), 2.0), "b": torch.ones(3, 2)})
+    assert again["a"] is first["a"], "the memory is kept"
+    assert (again["a"].tolist(), again["b"].tolist()) == ([2.0] * 3, [[1.0, 1.0]] * 3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_copies_beside_training_and_before_the_next_update() -> None:
+    weights, statistics = (torch.ones(1 << 24, device="cuda") for _ in range(2))
+    copies = HostCopies()
+    for value in (1.0, 2.0):
+        found = copies.copy({"weights": weights, "statistics": statistics}, steady={"weights"})
+        statistics.add_(1)  # a forward pass
+        copies.before_update()
+        weights.add_(1)
+        copies.wait()
+        assert all(copy.is_pinned() and bool((copy == value).all()) for copy in found.values())
 
 
 def test_only_the_newest_checkpoints_are_kept(checkpoints: CheckpointStore) -> None:
@@ -254,8 +276,8 @@ def test_the_model_is_written_completely_and_the_best_one_is_copied(
 ) -> None:
     weights = {"a": torch.arange(4.0), "b": torch.ones(2, 2).t()}
     weights["tied"] = weights["a"]
-    written = checkpointer.write_model(tmp_path / checkpointer.BEST, weights, Ranks().log)
-    taken = checkpointer.copy_best_model(tmp_path, tmp_path / "model" / "model")
+    written = model_file.write_model(tmp_path / model_file.BEST, weights, Ranks().log)
+    taken = model_file.copy_best_model(tmp_path, tmp_path / "model" / "model")
     assert taken is not None
     assert taken.read_bytes() == written.read_bytes()
     if find_spec("safetensors") is None:
@@ -267,4 +289,4 @@ def test_the_model_is_written_completely_and_the_best_one_is_copied(
         found = import_module("safetensors.torch").load_file(taken)
     assert set(found) == set(weights)
     assert all(torch.equal(found[name], weights[name]) for name in weights)
-    assert checkpointer.copy_best_model(tmp_path / "nothing", tmp_path / "model" / "model") is None
+    assert model_file.copy_best_model(tmp_path / "nothing", tmp_path / "model" / "model") is None

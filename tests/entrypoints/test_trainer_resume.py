@@ -97,10 +97,12 @@ def test_three_ranks_resume_bit_identically_and_two_continue_from_them(tmp_path:
     ],
     ids=["ddp", "fsdp", "tp", "pipeline", "context", "data x tensor", "data x pipeline"],
 )
-def test_a_killed_run_resumes_bit_identically(group: StartGroup, short_text: Path, ranks: int, flags: str) -> None:
-    """Some of its ranks are killed at a random moment; batch norm and dropout are included."""
+def test_a_killed_run_resumes_bit_identically(
+    tmp_path: Path, group: StartGroup, short_text: Path, ranks: int, flags: str
+) -> None:
+    """Some of its ranks are killed at a random moment; batch norm and dropout are included. So is the best model."""
     chance = random.Random(int(os.environ.get("SEED", str(time.time_ns()))))
-    flags += " --batch-size 160 --max-steps 10 --checkpoint-every-steps 2 --patience 9"  # 8 steps are an epoch
+    flags += " --batch-size 160 --max-steps 10 --checkpoint-every-steps 2 --eval-every-steps 2 --patience 9"
     text = {"CLOUDTRAIN_INPUT_TEXT": str(short_text)} if "gpt" in flags else {}
     whole = group(ranks, flags, folder="whole", **text).succeed()
     victims = chance.sample(range(ranks), chance.randint(1, ranks))
@@ -113,6 +115,8 @@ def test_a_killed_run_resumes_bit_identically(group: StartGroup, short_text: Pat
     assert again.succeed()["parameters_sha256"] == whole["parameters_sha256"], again.output()
     (resumed,) = again.events("resumed")
     assert 0 < resumed["step"] <= 10
+    (expected, *_), (found, *_) = (sorted((tmp_path / name).glob("*/model/model.*")) for name in ("whole", "killed"))
+    assert found.read_bytes() == expected.read_bytes(), "the best weights"
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,25 @@
-"""When checkpoints are saved and what they contain, resuming from them, the best weights, and the exported model."""
+"""When checkpoints are saved and what they contain, resuming from them, and the best weights."""
 
 from __future__ import annotations
 
 import math
-import shutil
+import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from cloudtrain_job import activity
 from cloudtrain_trainer import finite, state
 from cloudtrain_trainer.checkpoints import sharded
+from cloudtrain_trainer.checkpoints.host_copies import HostCopies
+from cloudtrain_trainer.checkpoints.model_file import BEST, write_model
 from cloudtrain_trainer.checkpoints.store import CheckpointStore, FoundCheckpoint
 from cloudtrain_trainer.data.streams import StreamBatches
 from cloudtrain_trainer.rules import STAGES_PER_RANK, Refused
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.training.loop import Loop
-
-BEST = "best"
-"""File name, without extension, of the best weights so far, beside the checkpoints."""
 
 
 OF_TRAINING = ("batch_size", "optimizer")
@@ -49,6 +45,11 @@ class Checkpointer:
     def __init__(self, loop: Loop, checkpoints: CheckpointStore) -> None:
         self.loop, self.checkpoints, self.best = loop, checkpoints, Best()
         self._saved_step, self._saved_at = -1, time.monotonic()
+        self._best_copies = HostCopies()
+        self._best_writer: threading.Thread | None = None
+        if loop.device.type == "cuda":
+            for copies in (checkpoints.copies, self._best_copies):
+                loop.step.optimizer.register_step_pre_hook(lambda *_, copies=copies: copies.before_update())
 
     def is_due(self) -> bool:
         """Whether `--checkpoint-every` has passed since the last checkpoint. Raises the error of a save that failed."""
@@ -96,14 +97,17 @@ class Checkpointer:
                 "groups": own["groups"],
                 "scaler": step.scaler.state_dict() if step.scaler is not None else None,
             }
-            self.checkpoints.save(loop.position.step, loop.position.epoch, tensors, shared, own)
+            steady = {f"model.{name}" for name in self._trained()} | {n for n in tensors if n.startswith("optimizer.")}
+            self.checkpoints.save(loop.position.step, loop.position.epoch, tensors, shared, own, steady)
             state.restore_buffers(step.model, own["buffers"], step.task.statistics(step.model))
             self._saved_step, self._saved_at = loop.position.step, time.monotonic()
 
     def _trained_tensors(self, tensors: dict[str, Tensor]) -> list[Tensor]:
         """What training changes: other tensors may contain infinities on purpose, such as masks."""
-        parameters: list[Tensor] = [p for p in self.loop.step.model.parameters() if p.requires_grad]
-        return parameters + [value for name, value in tensors.items() if name.startswith("optimizer.")]
+        return [*self._trained().values()] + [value for name, value in tensors.items() if name.startswith("optimizer.")]
+
+    def _trained(self) -> dict[str, Tensor]:
+        return {name: p for name, p in self.loop.step.model.named_parameters() if p.requires_grad}
 
     def resume(self) -> None:
         """Load the newest complete checkpoint, if there is one. Raises `Refused` if it was saved with other options."""
@@ -183,7 +187,10 @@ class Checkpointer:
         self._saved_step = loop.position.step
 
     def record_evaluation(self, val_loss: float) -> None:
-        """Keep the weights if this evaluation is the best so far; else count it."""
+        """Keep the weights if this evaluation is the best so far; else count it.
+
+        They are copied, and written behind training. No checkpoint that knows of them is complete before they are.
+        """
         loop, best = self.loop, self.best
         if loop.position.step == best.evaluated_at:
             return
@@ -192,8 +199,21 @@ class Checkpointer:
             return
         self.best = Best(val_loss, loop.position.step, 0, loop.position.step)
         weights = loop.strategy.full_state_dict(loop.step.model)
-        if loop.ranks.rank == 0:
-            write_model(self.checkpoints.folder / BEST, weights, loop.ranks.log)
+        if loop.ranks.rank != 0:
+            return
+        if self._best_writer is not None:
+            self._best_writer.join()  # it reads the copies that are overwritten now
+        live = {name: value for name, value in weights.items() if value.device.type == loop.device.type}
+        copies = {
+            **weights,
+            **self._best_copies.copy(live, self._trained()),
+        }  # what is on the host already was gathered
+
+        def write() -> None:
+            self._best_copies.wait()
+            write_model(self.checkpoints.folder / BEST, copies, loop.ranks.log)
+
+        self._best_writer = self.checkpoints.write_behind(write)
 
     def _layout(self) -> dict[str, Any]:
         """How the model is distributed over the ranks: the state of a single rank fits only the same layout."""
@@ -227,47 +247,3 @@ def _describe_layout(layout: dict[str, Any]) -> str:
 
 def _flags(identity: dict[str, Any]) -> str:
     return " ".join(f"--{key.replace('_', '-')} {value}" for key, value in identity.items())
-
-
-def write_model(path: Path, state: dict[str, Tensor], say: Callable[[str], None]) -> Path:
-    """Write a state dict to a new file, and return its path: .safetensors, or .pt if that package is missing.
-
-    `path`: without extension. `say`: called with a line of text in the second case.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    state = {name: value.detach().cpu().contiguous() for name, value in state.items()}
-    try:
-        from safetensors.torch import save_file
-    except ImportError:
-        final = path.with_name(path.name + ".pt")
-        say(f"the package safetensors is not installed here: the model is written by torch.save to {final}")
-        temporary = final.with_name(final.name + ".partial")
-        torch.save(state, temporary)
-    else:
-        final = path.with_name(path.name + ".safetensors")
-        temporary = final.with_name(final.name + ".partial")
-        save_file(_with_own_memory(state), str(temporary), metadata={"format": "pt"})
-    temporary.replace(final)
-    return final
-
-
-def copy_best_model(checkpoints: Path, model: Path) -> Path | None:
-    """Copy the best weights so far to `model` (a path without extension); the path, or None if there are none."""
-    for ending in (".safetensors", ".pt"):
-        best = checkpoints / (BEST + ending)
-        if best.is_file():
-            model.parent.mkdir(parents=True, exist_ok=True)
-            temporary = model.with_name(model.name + ending + ".partial")
-            shutil.copyfile(best, temporary)
-            return temporary.replace(model.with_name(model.name + ending))
-    return None
-
-
-def _with_own_memory(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Give each tensor its own memory: safetensors refuses shared memory, such as tied weights."""
-    seen: set[int] = set()
-    for name, value in state.items():
-        if value.untyped_storage().data_ptr() in seen:
-            state[name] = value.clone()
-        seen.add(state[name].untyped_storage().data_ptr())
-    return state

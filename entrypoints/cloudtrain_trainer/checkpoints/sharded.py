@@ -45,12 +45,6 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
 
 
-def copy_to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in host memory, by the same names, shapes and dtypes; training no longer changes them."""
-    with torch.no_grad():
-        return {name: _copy(value) for name, value in tensors.items()}
-
-
 def write(folder: Path, tensors: dict[str, Tensor], group: Any) -> None:
     """Write the group's shards into one folder. `group`: a gloo group of the ranks that write; None: this rank
     alone.
@@ -143,11 +137,6 @@ def _place_for(made: Any, parameter: Tensor, metadata: TensorStorageMetadata) ->
 def _as_made(made: Any, loaded: Tensor) -> Any:
     """A number if the optimizer keeps it as one; else the tensor."""
     return type(made)(loaded.item()) if isinstance(made, (int, float)) else loaded
-
-
-def _copy(value: Tensor) -> Tensor:
-    value = value.detach()
-    return value.clone() if value.device.type == "cpu" else value.cpu()
 
 
 def _silence_warning() -> None:

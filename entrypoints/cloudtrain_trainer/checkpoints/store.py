@@ -19,7 +19,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from cloudtrain_job import to_json
 from cloudtrain_trainer.checkpoints import earlier_names, sharded
+from cloudtrain_trainer.checkpoints.background import Background
 from cloudtrain_trainer.checkpoints.earlier_names import Joined
 from cloudtrain_trainer.checkpoints.files import (
     FORMAT,
@@ -41,6 +42,7 @@ from cloudtrain_trainer.checkpoints.files import (
     write_tensors,
     write_text,
 )  # fmt: skip
+from cloudtrain_trainer.checkpoints.host_copies import HostCopies
 from cloudtrain_trainer.ranks import Ranks
 from cloudtrain_trainer.rules import Refused
 
@@ -102,45 +104,53 @@ class CheckpointStore:
         """Whether this rank writes its shard; the other ranks hold copies of the same."""
         self._all = ranks.new_gloo_group([list(range(ranks.size))])
         self._writers = self._all if len(members) == 1 else ranks.new_gloo_group(members)
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._background, self.copies = Background(), HostCopies()
+        self._saving: threading.Thread | None = None
 
     def save(
-        self, step: int, epoch: int, tensors: dict[str, Tensor], shared: dict[str, Any], own: dict[str, Any]
+        self,
+        step: int,
+        epoch: int,
+        tensors: dict[str, Tensor],
+        shared: dict[str, Any],
+        own: dict[str, Any],
+        steady: Collection[str] = (),
     ) -> None:
         """Copy the tensors to host memory and write them in a thread. `shared` and `own` must not change afterwards.
 
-        `shared`: JSON, equal on all ranks. `own`: this rank's state, for torch.save.
+        `shared`: JSON, equal on all ranks. `own`: this rank's state, for torch.save. `steady`: as in `HostCopies.copy`.
         """
         started = time.monotonic()
-        self.finish()
-        copy_to_host = sharded.copy_to_host(tensors) if self.writes_weights else {}
+        if self._saving is not None:
+            self._saving.join()  # it reads the copies that are overwritten now
+        self.check()
+        copied = self.copies.copy(tensors, steady) if self.writes_weights else {}
         stall = time.monotonic() - started
 
-        def work() -> None:
-            try:
-                if self.ranks.device.type == "cuda":  # a new thread uses the first GPU, which is another rank's
-                    torch.cuda.set_device(self.ranks.device)
-                folder = self._write(step, epoch, copy_to_host, shared, own)
-                self._on_saved(SavedCheckpoint(folder, step, time.monotonic() - started, stall))
-            except BaseException as error:  # noqa: BLE001  (raised by finish)
-                self._error = error
+        def write() -> None:
+            self.copies.wait()
+            folder = self._write(step, epoch, copied, shared, own)
+            self._on_saved(SavedCheckpoint(folder, step, time.monotonic() - started, stall))
 
-        self._thread = threading.Thread(target=work, name="checkpoint")
-        self._thread.start()
+        self._saving = self.write_behind(write)
+
+    def write_behind(self, work: Callable[[], None]) -> threading.Thread:
+        """Do this in a thread after what was started before, such as a checkpoint; its error is raised by `check`."""
+
+        def on_this_device() -> None:
+            if self.ranks.device.type == "cuda":  # a new thread uses the first GPU, which is another rank's
+                torch.cuda.set_device(self.ranks.device)
+            work()
+
+        return self._background.start(on_this_device)
 
     def finish(self) -> None:
         """Wait until the last checkpoint is visible. Raises the error if saving failed."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        self.check()
+        self._background.finish()
 
     def check(self) -> None:
         """Raise the error of the last save, if it failed."""
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        self._background.check()
 
     def steps(self) -> list[int]:
         """The steps of the checkpoints on this rank's disk, newest first; empty if there are none."""

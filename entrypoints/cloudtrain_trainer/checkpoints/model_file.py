@@ -1,0 +1,57 @@
+"""The file of a model's weights: the exported model, and the best weights so far beside the checkpoints."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+BEST = "best"
+"""File name, without extension, of the best weights so far, beside the checkpoints."""
+
+
+def write_model(path: Path, state: dict[str, Tensor], say: Callable[[str], None]) -> Path:
+    """Write a state dict to a new file, and return its path: .safetensors, or .pt if that package is missing.
+
+    `path`: without extension. `say`: called with a line of text in the second case.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    try:
+        from safetensors.torch import save_file
+    except ImportError:
+        final = path.with_name(path.name + ".pt")
+        say(f"the package safetensors is not installed here: the model is written by torch.save to {final}")
+        temporary = final.with_name(final.name + ".partial")
+        torch.save(state, temporary)
+    else:
+        final = path.with_name(path.name + ".safetensors")
+        temporary = final.with_name(final.name + ".partial")
+        save_file(_with_own_memory(state), str(temporary), metadata={"format": "pt"})
+    temporary.replace(final)
+    return final
+
+
+def copy_best_model(checkpoints: Path, model: Path) -> Path | None:
+    """Copy the best weights so far to `model` (a path without extension); the path, or None if there are none."""
+    for ending in (".safetensors", ".pt"):
+        best = checkpoints / (BEST + ending)
+        if best.is_file():
+            model.parent.mkdir(parents=True, exist_ok=True)
+            temporary = model.with_name(model.name + ending + ".partial")
+            shutil.copyfile(best, temporary)
+            return temporary.replace(model.with_name(model.name + ending))
+    return None
+
+
+def _with_own_memory(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Give each tensor its own memory: safetensors refuses shared memory, such as tied weights."""
+    seen: set[int] = set()
+    for name, value in state.items():
+        if value.untyped_storage().data_ptr() in seen:
+            state[name] = value.clone()
+        seen.add(state[name].untyped_storage().data_ptr())
+    return state

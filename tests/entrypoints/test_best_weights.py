@@ -1,0 +1,96 @@
+"""The best weights are written behind training, and before any checkpoint that knows of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cloudtrain_trainer.checkpoints import checkpointer, model_file
+from cloudtrain_trainer.training.loop import Loop
+from tests.support.limits import HANG_SECONDS
+
+
+class SlowDisk:
+    """Writes a model only once it is let go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+        self._write = model_file.write_model
+        monkeypatch.setattr(checkpointer, "write_model", self.write)
+
+    def write(self, *given: Any) -> Path:
+        self.begun.set()
+        assert self.goes_on.wait(HANG_SECONDS)
+        return self._write(*given)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
+    return SlowDisk(monkeypatch)
+
+
+def weights(loop: Loop) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in loop.step.model.state_dict().items()}
+
+
+def written(tmp_path: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = import_module("safetensors.torch").load_file(tmp_path / "best.safetensors")
+    return found
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_training_goes_on_while_the_best_weights_are_written(
+    make_loop: Callable[..., Loop], disk: SlowDisk, tmp_path: Path
+) -> None:
+    pytest.importorskip("safetensors")
+    loop = make_loop()
+    batches, evaluated = loop.batches.load(0, 0), weights(loop)
+    loop.checkpointer.record_evaluation(0.5)
+    assert disk.begun.wait(HANG_SECONDS)
+    loop.step.train_step(batches, 0, 100)
+    assert not same(weights(loop), evaluated)
+    assert not list(tmp_path.glob("best.*"))
+    disk.goes_on.set()
+    loop.checkpointer.checkpoints.finish()
+    assert same(written(tmp_path), evaluated)
+    later = weights(loop)
+    loop.position = loop.position._replace(step=1)
+    loop.checkpointer.record_evaluation(0.4)
+    loop.checkpointer.checkpoints.finish()
+    assert same(written(tmp_path), later)
+
+
+def test_no_checkpoint_knows_of_best_weights_that_are_not_written(
+    make_loop: Callable[..., Loop], disk: SlowDisk, tmp_path: Path
+) -> None:
+    """Killed in between, a run would resume with the best loss of one step and the weights of another."""
+    loop = make_loop()
+    loop.checkpointer.record_evaluation(0.5)
+    loop.checkpointer.save()
+    assert disk.begun.wait(HANG_SECONDS)
+    assert not list(tmp_path.glob("step-*"))
+    disk.goes_on.set()
+    loop.checkpointer.checkpoints.finish()
+    assert {path.name for path in tmp_path.iterdir()} == {"step-00000000", "best.safetensors"}
+
+
+def test_best_weights_that_cannot_be_written_end_training_and_leave_no_checkpoint(
+    make_loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(checkpointer, "write_model", full)
+    loop = make_loop("--epochs", "1")
+    with pytest.raises(OSError, match="no space left"):
+        loop.run()
+    assert not list(tmp_path.glob("step-*"))
