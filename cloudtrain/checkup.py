@@ -56,6 +56,12 @@ class Question:
     asked: str
     setting: Keys = ()
 
+    @classmethod
+    def about(cls, issue: Issue) -> Check:
+        """The check of a setting that is missing, or of another form than it must have."""
+        asked = cls("settings", "is all set as it must be", issue.path)
+        return asked.wrong(issue.line(), issue.hint or "")
+
     def ok(self, answer: str) -> Check:
         """It is as it should be."""
         return self._answered(answer, "ok")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from cloudtrain.checkup import Check, Question
 from cloudtrain.contracts.launch import JobDocument, Launch
 from cloudtrain.contracts.plain import CLOUD_FIELDS, Layout, launches, plain_job
 from cloudtrain.contracts.shell import shell_script
@@ -34,6 +35,7 @@ from cloudtrain.spec.section import Duration, Money, Section, Size, Strings
 __all__ = [
     "CLOUD_FIELDS",
     "BatchProvider",
+    "Check",
     "CloudError",
     "Declaration",
     "DiscoveredRun",
@@ -59,6 +61,7 @@ __all__ = [
     "Progress",
     "Provider",
     "ProviderConfig",
+    "Question",
     "Record",
     "Request",
     "ResolvedImage",

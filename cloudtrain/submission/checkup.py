@@ -52,8 +52,7 @@ def sections(provider: str, settings: Settings, spec: JobSpec) -> Iterator[Secti
 def platform_checks(provider: str, settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:
     """What is missing in the settings, or else what the provider asks its platform."""
     for issue in target.problems:
-        asked = Question("settings", "is all set that a job needs", issue.path)
-        yield asked.wrong(f"{issue.field}: {issue.message}" if issue.path else issue.message, issue.hint or "")
+        yield Question.about(issue)
     if not target.problems:
         yield from get_provider(provider).checkup(settings, target, spec)
         yield from _image(target, spec)

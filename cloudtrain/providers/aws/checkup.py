@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cloudtrain.checkup import Check
+from cloudtrain.checkup import Check, Question
 from cloudtrain.planning.target import Target
+from cloudtrain.providers.aws.account import format_issues
 from cloudtrain.providers.aws.account_checks import Account, Caller
 from cloudtrain.providers.aws.account_checks.identity import account_check, caller_checks, role_check
 from cloudtrain.providers.aws.account_checks.network import network_checks
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
 
 def account_checks(cloud: AwsClient, target: Target, spec: JobSpec) -> Iterator[Check]:
     """All checks for a job of this spec, each as soon as it is answered. Without credentials nothing else is asked."""
-    account = Account(cloud=cloud, config=target.config_as(AwsConfig), target=target, spec=spec)
+    config = target.config_as(AwsConfig)
+    malformed = [*format_issues("role", config.role), *format_issues("bucket", config.bucket)]
+    yield from map(Question.about, malformed)
+    if malformed:
+        return
+    account = Account(cloud=cloud, config=config, target=target, spec=spec)
     for found in caller_checks(cloud):
         if isinstance(found, Caller):
             yield from _of_caller(account, found)

@@ -20,9 +20,6 @@ from cloudtrain.providers.azure.credentials import credential
 from cloudtrain.providers.azure.errors import is_foreign, translated
 from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, without_sdk_output
 
-ENVIRONMENT = "AZUREML_CURRENT_CLOUD"
-"""The variable by which azure-ai-ml chooses a cloud."""
-
 
 @dataclass(frozen=True, slots=True)
 class Found:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.checkup import Check
+from cloudtrain.checkup import Check, Question
 from cloudtrain.planning.target import Target
+from cloudtrain.providers.azure.account import format_issues
 from cloudtrain.providers.azure.account_checks import Account
 from cloudtrain.providers.azure.account_checks.identity import cloud_check, credentials_check
 from cloudtrain.providers.azure.account_checks.rights import rights_checks
@@ -24,6 +25,10 @@ def account_checks(cloud: Workspace, arm: ResourceManager, target: Target, spec:
     without the workspace, is not asked then.
     """
     config = target.config_as(AzureConfig)
+    malformed = list(format_issues(config))
+    yield from map(Question.about, malformed)
+    if malformed:
+        return
     claims: dict[str, Any] = {}
     document: dict[str, Any] = {}
     right_cloud = cloud_check(arm, config)

@@ -148,6 +148,20 @@ def test_a_broken_network_is_told_of_the_one_thing_that_is_wrong(
     assert wrong(asked(spec)) == [check]
 
 
+@pytest.mark.parametrize("name", ["role", "bucket"])
+def test_a_setting_of_another_form_is_told_before_anything_is_asked(name: str, healthy: HealthyAccount) -> None:
+    found = asked({"name": "digits", "aws": {"role": healthy.role, name: "Not One"}})
+    assert wrong(found) == ["settings"]
+    assert healthy.cloud.endpoint.calls == []
+
+
+def test_subnets_without_security_groups_are_told(healthy: HealthyAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_in(healthy, monkeypatch)
+    spec = healthy.spec(healthy.network().with_endpoint())
+    del spec["aws"]["security_groups"]
+    assert wrong(asked(spec)) == ["security groups"]
+
+
 LOOKS = {
     "iam:GetRole": ["execution role"],
     "iam:SimulatePrincipalPolicy": ["PassRole", "submitting", "role's rights"],

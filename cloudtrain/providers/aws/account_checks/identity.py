@@ -54,7 +54,9 @@ def role_check(account: Account) -> Check:
         except CloudError as error:
             if error.code != "NoSuchEntity":
                 raise
-            return asked.wrong("there is no such role", "cloudtrain infra up makes one; or name yours in aws.role")
+            return asked.wrong(
+                "there is no such role", "cloudtrain infra up --provider aws makes one; or name yours in aws.role"
+            )
         if role["Arn"] != account.config.role:
             return asked.wrong(f"its ARN is {role['Arn']}, not {account.config.role}", f"aws.role: {role['Arn']}")
         why = distrust(role.get("AssumeRolePolicyDocument") or {}, account.number, account.config.region)

@@ -56,8 +56,10 @@ def _subnets(account: Account, asked: Question, found: list[Resource]) -> Check:
 
 
 def _groups(account: Account, asked: Question, network: str) -> Check:
+    names = list(account.config.security_groups)
+    if not names:  # without names EC2 would tell all that there are
+        return asked.wrong("aws.security_groups is not set", "aws.security_groups: those of the subnets' VPC")
     try:
-        names = list(account.config.security_groups)
         groups = account.cloud.call("ec2", "describe_security_groups", GroupIds=names)["SecurityGroups"]
     except CloudError as error:
         if not error.code.startswith("InvalidGroup"):

@@ -30,7 +30,7 @@ def _bucket(account: Account) -> Check:
             answer = account.cloud.call("s3", "head_bucket", Bucket=name)
         except CloudError as error:
             if error.code in _MISSING:
-                fix = "cloudtrain infra up makes one; or name yours in aws.bucket"
+                fix = "cloudtrain infra up --provider aws makes one; or name yours in aws.bucket"
                 return asked.wrong("there is no such bucket", fix)
             if error.is_denied:
                 fix = f"allow s3:ListBucket on it; if it is not yours, name another in aws.bucket ({error.what})"
