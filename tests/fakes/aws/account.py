@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fakes.aws.logs import LogGroup
+from tests.fakes.aws.policies import Statement
 from tests.fakes.aws.storage import Storage
 
 
@@ -35,6 +36,12 @@ class Account:
     """Images that cannot be pulled, although their address looks right."""
     denied_actions: set[str] = field(default_factory=set)
     """IAM actions that nobody is allowed, such as `logs:GetLogEvents`, or all of a service as `logs:*`."""
+    caller_policy: Sequence[Statement] | None = None
+    """What who calls may do; None: everything."""
+    attempted: set[str] = field(default_factory=set)
+    """The actions that were held against it."""
+    job_policy: Sequence[Statement] | None = None
+    """What the role of jobs may do; None: everything."""
     has_warm_pools: bool = False
     """Whether there is a quota of warm pools. A new account's is 0: nothing is kept, and nothing is said."""
     requires_objects: bool = False

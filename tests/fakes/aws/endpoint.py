@@ -11,6 +11,7 @@ from tests.fakes.aws.errors import error_of
 from tests.fakes.aws.permissions import refusal
 from tests.fakes.aws.query import document_of, response_of
 from tests.fakes.aws.quotas import TARGET, Quotas
+from tests.fakes.aws.rights import check_call
 from tests.fakes.aws.sagemaker import SageMaker
 from tests.fakes.aws.simulation import Simulation
 from tests.fakes.aws.uploads import Uploads
@@ -52,7 +53,15 @@ class Endpoint(Server):
         except ServiceError as refused:
             return error_response(request, call.service, refused)
         lacked = refusal(call, self.account.denied_actions)
-        return None if lacked is None else error_response(request, call.service, lacked)
+        if lacked is not None:
+            return error_response(request, call.service, lacked)
+        if self.account.caller_policy is None:
+            return None
+        try:
+            check_call(request, call, self.account)
+        except ServiceError as refused:
+            return error_response(request, call.service, refused)
+        return None
 
     def error(self, request: Request, call: Call, kind: FaultKind) -> Response | None:
         refused = error_of(kind, call)

@@ -14,6 +14,7 @@ from tests.fakes.aws.account import Account
 from tests.fakes.aws.errors import invalid
 from tests.fakes.aws.jobs import Job
 from tests.fakes.aws.machines import has_accelerators, instance_choices
+from tests.fakes.aws.rights import check_stage
 from tests.fakes.messages import ServiceError
 
 Body = Mapping[str, Any]
@@ -30,6 +31,8 @@ def refuse(body: Body, account: Account, jobs: Iterable[Job]) -> None:
             f"Could not assume role {role}. Please ensure that the role exists and allows principal "
             "'sagemaker.amazonaws.com' to assume the role."
         )
+    if lacked := check_stage("create", body, account):
+        raise invalid(f"Access denied for the role {role}: {lacked}")
     _quotas(body, account, jobs)
 
 

@@ -14,6 +14,7 @@ from tests.fakes.aws.container_group import ContainerGroup, Node
 from tests.fakes.aws.jobs import Job
 from tests.fakes.aws.machines import instance_choices
 from tests.fakes.aws.request_rules import no_objects
+from tests.fakes.aws.rights import check_stage
 from tests.fakes.aws.storage import Checkpoints, archive, empty_archive
 
 STOP_FILE_POLL_SECONDS, SYNC_SECONDS = 0.02, 0.2
@@ -85,7 +86,8 @@ class _JobRun:
         kind, count = job.machines
         body = {**job.body, "ResourceConfig": {"InstanceType": kind, "InstanceCount": count}}
         contract = training_job(body, interface="lo", region=account.region, account=account.account)
-        group = ContainerGroup(contract, folder, account.env, account.logs.write_line)
+        has_log = not check_stage("logs", job.body, account)
+        group = ContainerGroup(contract, folder, account.env, account.logs.write_line if has_log else _drop_line)
         kept = Checkpoints(
             account.storage, contract.checkpoints_uri, [root / contract.checkpoints for root in group.roots]
         )
@@ -96,11 +98,13 @@ class _JobRun:
         if self.attempts == 1:
             job.update(TrainingStartTime=time.time())
         group.build()
+        self._require("download", "Data download failed")
         self._download(contract, group)
         kept.restore()
         self._pause()
         job.enter("DownloadingTrainingImage")
         self._pause()
+        self._require("image", "Cannot pull algorithm container")
         if job.body["AlgorithmSpecification"].get("TrainingImage") in account.missing_images:
             why = "Cannot pull algorithm container. Either the image does not exist or its permissions are incorrect."
             raise JobEnded("Failed", reason=f"ClientError: {why}")
@@ -110,12 +114,18 @@ class _JobRun:
             why, first = self._watch(group, kept, contract)
         finally:
             group.end()
+        self._require("checkpoints", "Checkpoint upload failed")
         kept.sync(last=True)
         boards.sync(last=True)
         if why == "interrupted":
             self._interrupted()
         else:
             self._conclude(group, contract, why, first)
+
+    def _require(self, stage: str, failure: str) -> None:
+        """End the job if its role may not do what comes now."""
+        if lacked := check_stage(stage, self.job.body, self.account):
+            raise JobEnded("Failed", reason=f"ClientError: {failure}: {lacked}")
 
     def _download(self, contract: TrainingJob, group: ContainerGroup) -> None:
         """Each node has a copy of its own of every channel."""
@@ -199,6 +209,7 @@ class _JobRun:
         if why == "failed":
             job.update(TrainingEndTime=time.time())
         job.enter("Uploading")
+        self._require("results", "Artifact upload failed")
         for folder, uri in contract.archives.items():
             content = archive([root / folder for root in group.roots])
             if folder == "model":
@@ -221,3 +232,7 @@ class _JobRun:
         self.job.woken.wait(self.account.phase_seconds)
         if self.job.stop_asked.is_set() or self.account.closing.is_set():
             raise JobEnded("Stopped")
+
+
+def _drop_line(stream: str, line: bytes) -> None:
+    """A node that may not write its log goes on without one."""

@@ -27,6 +27,14 @@ class Storage:
             return False
         return True
 
+    def about(self, bucket: str, key: str) -> dict[str, Any] | None:
+        """What HeadObject says of an object; None if there is none."""
+        try:
+            found: dict[str, Any] = self._client.head_object(Bucket=bucket, Key=key)
+        except ClientError:
+            return None
+        return found
+
     def has_objects(self, uri: str) -> bool:
         """Whether any object's name begins with this."""
         bucket, prefix = _parts(uri)

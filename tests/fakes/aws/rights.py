@@ -1,0 +1,172 @@
+"""Which actions on which resources a call or a job needs, held against the policies of who makes it.
+
+After the Service Authorization Reference (resource types of each action), "Permissions required to use the S3 API",
+"Using server-side encryption with KMS keys", "Image IAM permissions" (ECR) and "SageMaker roles".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from tests.fakes.aws.account import Account
+from tests.fakes.aws.permissions import USER, needed
+from tests.fakes.aws.policies import Attempt, require
+from tests.fakes.messages import Call, Request, ServiceError
+
+_KMS_HEADER = "x-amz-server-side-encryption-aws-kms-key-id"
+PUSH = ("BatchCheckLayerAvailability", "InitiateLayerUpload", "UploadLayerPart", "CompleteLayerUpload", "PutImage")
+_PULL = ("BatchCheckLayerAvailability", "GetDownloadUrlForLayer", "BatchGetImage")
+_JOIN = ("CreateNetworkInterface", "CreateNetworkInterfacePermission", "DeleteNetworkInterface")
+_LOOK = ("DhcpOptions", "NetworkInterfaces", "SecurityGroups", "Subnets", "Vpcs")
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+
+
+def check_call(request: Request, call: Call, account: Account) -> None:
+    """ServiceError unless the caller may do what the call needs."""
+    try:
+        for attempt in _attempts(request, call, account):
+            account.attempted.add(attempt.action)
+            require(attempt, account.caller_policy or [], USER)
+    except ServiceError as refused:
+        if call.service == "s3":
+            raise ServiceError("AccessDenied", refused.message, 403) from None
+        raise
+
+
+def _attempts(request: Request, call: Call, account: Account) -> Iterator[Attempt]:
+    action = needed(call)
+    if not action:
+        return
+    if call.service == "s3":
+        yield from _s3(request, action, account)
+        return
+    body = request.document()
+    yield Attempt(action=action, resource=_resource(call, body, account))
+    if call.operation == "CreateTrainingJob":
+        if body.get("Tags"):
+            yield Attempt(action="sagemaker:AddTags", resource=account.arn(body["TrainingJobName"]))
+        context = {"iam:PassedToService": "sagemaker.amazonaws.com"}
+        yield Attempt(action="iam:PassRole", resource=body["RoleArn"], context=context)
+
+
+def _s3(request: Request, action: str, account: Account) -> Iterator[Attempt]:
+    bucket, _, key = unquote(urlsplit(request.target).path).lstrip("/").partition("/")
+    yield Attempt(action=action, resource=f"arn:aws:s3:::{bucket}/{key}" if key else f"arn:aws:s3:::{bucket}")
+    if not key:
+        return
+    reads, about = request.method in ("GET", "HEAD"), account.storage.about(bucket, key)
+    if reads and about is None:  # who may not list does not learn that it is missing
+        yield Attempt(action="s3:ListBucket", resource=f"arn:aws:s3:::{bucket}")
+    key_arn = request.headers.get(_KMS_HEADER, "")
+    if key_arn:
+        yield Attempt(action="kms:GenerateDataKey", resource=key_arn)
+        if "uploads" in urlsplit(request.target).query:  # the parts are put together again
+            yield Attempt(action="kms:Decrypt", resource=key_arn)
+    if request.method == "GET" and about and about.get("SSEKMSKeyId"):
+        yield Attempt(action="kms:Decrypt", resource=about["SSEKMSKeyId"])
+
+
+def _resource(call: Call, body: Mapping[str, Any], account: Account) -> str:
+    here = f"{account.region}:{account.account}"
+    if call.service == "sagemaker":
+        name = body.get("TrainingJobName")
+        return account.arn(name) if name else str(body.get("ResourceArn", "*"))
+    if call.service == "logs":
+        stream = f":log-stream:{body['logStreamName']}" if "logStreamName" in body else ""
+        return f"arn:aws:logs:{here}:log-group:{body['logGroupName']}{stream}"
+    if call.service == "ecr" and "repositoryName" in body:
+        registry = body.get("registryId", account.account)
+        return f"arn:aws:ecr:{account.region}:{registry}:repository/{body['repositoryName']}"
+    if call.service == "secretsmanager":
+        return f"arn:aws:secretsmanager:{here}:secret:{body['SecretId']}-a1B2c3"
+    if call.service == "ssm":
+        return f"arn:aws:ssm:{here}:parameter/{body['Name'].lstrip('/')}"
+    return "*"
+
+
+def check_push(repository: str, account: Account) -> None:
+    """What ECR asks of who pushes an image by the registry's own protocol."""
+    for name in PUSH:
+        arn = f"arn:aws:ecr:{account.region}:{account.account}:repository/{repository}"
+        account.attempted.add(f"ecr:{name}")
+        require(Attempt(action=f"ecr:{name}", resource=arn), account.caller_policy or [], USER)
+
+
+def check_stage(stage: str, body: Mapping[str, Any], account: Account) -> str:
+    """Why the job's role may not do what a stage of the job needs; empty if it may."""
+    if account.job_policy is None:
+        return ""
+    who = f"arn:aws:sts::{account.account}:assumed-role/{body['RoleArn'].rpartition('/')[2]}/SageMaker"
+    try:
+        for attempt in _STAGES[stage](body, account):
+            require(attempt, account.job_policy, who)
+    except ServiceError as refused:
+        return refused.message
+    return ""
+
+
+def _created(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
+    """Network and key are tried when the job is asked for."""
+    here = f"arn:aws:ec2:{account.region}:{account.account}"
+    network = body.get("VpcConfig", {"Subnets": [], "SecurityGroupIds": []})
+    for name in _LOOK if network["Subnets"] else ():
+        yield Attempt(action=f"ec2:Describe{name}")
+    interfaces = [f"{here}:network-interface/eni-1"] if network["Subnets"] else []
+    for name in (*_JOIN, "DeleteNetworkInterfacePermission"):
+        for arn in interfaces:
+            yield Attempt(action=f"ec2:{name}", resource=arn)
+    for arn in (
+        *(f"{here}:subnet/{each}" for each in network["Subnets"]),
+        *(f"{here}:security-group/{each}" for each in network["SecurityGroupIds"]),
+    ):
+        yield Attempt(action="ec2:CreateNetworkInterface", resource=arn)
+    keys = {body["ResourceConfig"].get("VolumeKmsKeyId"), body["OutputDataConfig"].get("KmsKeyId")} - {None}
+    for name in ("CreateGrant", "DescribeKey", "Decrypt", "GenerateDataKey"):
+        for key in sorted(keys):
+            yield Attempt(action=f"kms:{name}", resource=key)
+
+
+def _image(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
+    registry, _, rest = body["AlgorithmSpecification"]["TrainingImage"].partition(".")
+    name = rest.partition("/")[2].partition(":")[0].partition("@")[0]
+    yield Attempt(action="ecr:GetAuthorizationToken")
+    for action in _PULL:
+        arn = f"arn:aws:ecr:{account.region}:{registry}:repository/{name}"
+        yield Attempt(action=f"ecr:{action}", resource=arn)
+
+
+def _download(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
+    for channel in body.get("InputDataConfig", ()):
+        bucket, _, key = channel["DataSource"]["S3DataSource"]["S3Uri"].removeprefix("s3://").partition("/")
+        yield Attempt(action="s3:ListBucket", resource=f"arn:aws:s3:::{bucket}")
+        yield Attempt(action="s3:GetObject", resource=f"arn:aws:s3:::{bucket}/{key}")
+
+
+def _checkpoints(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
+    uri = body.get("CheckpointConfig", {}).get("S3Uri", "")
+    for action in ("PutObject", "DeleteObject") if uri else ():
+        yield Attempt(action=f"s3:{action}", resource=f"arn:aws:s3:::{uri.removeprefix('s3://')}x")
+
+
+def _results(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
+    place = f"{body['OutputDataConfig']['S3OutputPath'].removeprefix('s3://').rstrip('/')}/{body['TrainingJobName']}"
+    yield Attempt(action="s3:PutObject", resource=f"arn:aws:s3:::{place}/output/model.tar.gz")
+
+
+def _logs(body: Mapping[str, Any], account: Account) -> Iterator[Attempt]:
+    group = f"arn:aws:logs:{account.region}:{account.account}:log-group:{LOG_GROUP}"
+    for action in ("CreateLogGroup", "DescribeLogStreams", "CreateLogStream"):
+        yield Attempt(action=f"logs:{action}", resource=group)
+    yield Attempt(action="logs:PutLogEvents", resource=f"{group}:log-stream:{body['TrainingJobName']}/algo-1")
+
+
+_STAGES = {
+    "create": _created,
+    "image": _image,
+    "download": _download,
+    "checkpoints": _checkpoints,
+    "results": _results,
+    "logs": _logs,
+}

@@ -1,0 +1,167 @@
+"""What the client does in an account, operation by operation, and the actions that each needs of who calls."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cloudtrain
+from cloudtrain.api.run import Run
+from cloudtrain.providers import KnownRuns, get_provider
+from cloudtrain.providers.aws.client import aws
+from cloudtrain.providers.aws.logs import new_lines
+from cloudtrain.providers.aws.submit import describe, tags_of
+from cloudtrain.settings import load_settings
+from cloudtrain.submission.registry import inspect_image, login_for
+from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
+from tests.fakes.aws.rights import LOG_GROUP, check_push
+from tests.providers.aws.jobs import JOB
+
+KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/01234567-89ab-cdef-0123-456789abcdef"
+LARGE_BYTES = 1_200_000
+"""Of a source that is sent in parts where tests have lowered the thresholds."""
+TAGGED = {"iam:PassRole", "sagemaker:AddTags", "sagemaker:CreateTrainingJob", "s3:PutObject"}
+
+
+class Operation(NamedTuple):
+    """One thing that the client does."""
+
+    needs: set[str]
+    do: Callable[[Cloud, Run], object]
+    silent: frozenset[str] = frozenset()
+    """What of it is tried, and passed over where it is denied."""
+
+
+def submit(cloud: Cloud, run: Run, **more: Any) -> Run:
+    name = f"again-{time.time_ns()}"
+    return cloudtrain.submit(cloudtrain.plan(cloudtrain.load({**JOB, **more}), "aws", run_id=name))
+
+
+def submit_large(cloud: Cloud, run: Run, **more: Any) -> None:
+    """A source that is sent in parts, new each time; an abandoned upload of it is given up."""
+    large = Path("large.bin")
+    large.write_bytes(os.urandom(LARGE_BYTES))
+    try:
+        submit(cloud, run, **more)
+    finally:
+        large.unlink()
+
+
+def give_up_uploads(cloud: Cloud, run: Run) -> None:
+    """What a killed client has left of a large source."""
+    client = cloud.client("s3", direct=True)
+    client.create_multipart_upload(Bucket=cloud.bucket, Key="cloudtrain/sources/x")
+    aws(REGION)._abort_stale_uploads(cloud.bucket, "cloudtrain/sources/x")
+    for each in client.list_multipart_uploads(Bucket=cloud.bucket).get("Uploads", []):
+        client.abort_multipart_upload(Bucket=cloud.bucket, Key=each["Key"], UploadId=each["UploadId"])
+
+
+def read_logs(cloud: Cloud, run: Run) -> None:
+    logs = cloud.client("logs", direct=True)
+    stream = f"{run.id}/algo-1-1795213216000"
+    with suppress(logs.exceptions.ResourceAlreadyExistsException):
+        logs.create_log_group(logGroupName=LOG_GROUP)
+    with suppress(logs.exceptions.ResourceAlreadyExistsException):
+        logs.create_log_stream(logGroupName=LOG_GROUP, logStreamName=stream)
+    event = {"timestamp": int(time.time() * 1000), "message": "a line"}
+    logs.put_log_events(logGroupName=LOG_GROUP, logStreamName=stream, logEvents=[event])
+    assert list(new_lines(aws(REGION), run.id, 1, {}))
+
+
+def fetch(cloud: Cloud, run: Run, **stored: str) -> None:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("weights"))
+    key = f"cloudtrain/runs/{run.id}/output/model.tar.gz"
+    cloud.client("s3", direct=True).put_object(Bucket=cloud.bucket, Key=key, Body=made.getvalue(), **stored)
+    target = Path(f"fetched-{time.time_ns()}").absolute()
+    target.mkdir()
+    state = run.cached_status()
+    assert get_provider("aws").fetch(run.folder, state, ["model"], target, None, lambda _: None) == ["model"]
+
+
+def fetch_encrypted(cloud: Cloud, run: Run) -> None:
+    fetch(cloud, run, ServerSideEncryption="aws:kms", SSEKMSKeyId=KEY)
+
+
+def stop(cloud: Cloud, run: Run) -> None:
+    made = cloud.service.jobs[run.id]
+    made.stop_asked.clear()
+    made.update(TrainingJobStatus="InProgress")
+    get_provider("aws").stop(run.folder, run.cached_status(), lambda _: None)
+
+
+def release(cloud: Cloud, run: Run) -> None:
+    made = cloud.service.jobs[run.id]
+    made.body["ResourceConfig"]["KeepAlivePeriodInSeconds"] = 60
+    made.keep_machines()
+    get_provider("aws").release(run.folder, run.cached_status())
+
+
+def find_runs(cloud: Cloud, run: Run) -> None:
+    get_provider("aws").discover_runs(load_settings(Path.cwd()), None, KnownRuns())
+
+
+def look_at_image(cloud: Cloud, run: Run) -> None:
+    inspect_image(cloud.image)
+
+
+def log_in(cloud: Cloud, run: Run) -> None:
+    login_for(cloud.image.partition("/")[0])
+
+
+def push(cloud: Cloud, run: Run) -> None:
+    check_push("train", cloud.account)
+
+
+def status(cloud: Cloud, run: Run) -> None:
+    describe(aws(REGION), run.id)
+
+
+def encrypted(operation: Callable[..., object]) -> Callable[[Cloud, Run], object]:
+    return lambda cloud, run: operation(cloud, run, aws={"kms_key": KEY})
+
+
+LARGE = TAGGED | {"s3:GetObject", "s3:ListBucket", "s3:ListBucketMultipartUploads"}
+_LISTS = frozenset({"s3:ListBucketMultipartUploads"})
+OPERATIONS: Mapping[str, Operation] = {
+    "submit": Operation(TAGGED, submit),
+    "submit a large source": Operation(LARGE, submit_large, _LISTS),
+    "submit with a key": Operation(TAGGED | {"kms:GenerateDataKey"}, encrypted(submit)),
+    "submit a large source with a key": Operation(
+        LARGE | {"kms:GenerateDataKey", "kms:Decrypt"}, encrypted(submit_large), _LISTS
+    ),
+    "give up uploads": Operation(
+        {"s3:ListBucketMultipartUploads", "s3:AbortMultipartUpload"},
+        give_up_uploads,
+        _LISTS | {"s3:AbortMultipartUpload"},
+    ),
+    "status": Operation({"sagemaker:DescribeTrainingJob"}, status),
+    "whose job": Operation({"sagemaker:ListTags"}, lambda cloud, run: tags_of(aws(REGION), cloud.account.arn(run.id))),
+    "logs": Operation({"logs:DescribeLogStreams", "logs:GetLogEvents"}, read_logs),
+    "list": Operation({"sagemaker:Search"}, find_runs),
+    "stop": Operation({"sagemaker:StopTrainingJob"}, stop),
+    "release": Operation({"sagemaker:DescribeTrainingJob", "sagemaker:UpdateTrainingJob"}, release),
+    "fetch": Operation({"s3:ListBucket", "s3:GetObject"}, fetch),
+    "fetch what a key encrypts": Operation({"s3:ListBucket", "s3:GetObject", "kms:Decrypt"}, fetch_encrypted),
+    "look at an image": Operation(
+        {"ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"},
+        look_at_image,
+        frozenset({"ecr:GetDownloadUrlForLayer"}),
+    ),
+    "log in to the registry": Operation({"ecr:GetAuthorizationToken"}, log_in),
+    "push an image": Operation(
+        {
+            *("ecr:BatchCheckLayerAvailability", "ecr:InitiateLayerUpload", "ecr:UploadLayerPart"),
+            *("ecr:CompleteLayerUpload", "ecr:PutImage"),
+        },
+        push,
+    ),
+}
+"""All that the client does with a submitter's rights."""
