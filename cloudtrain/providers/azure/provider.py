@@ -14,6 +14,7 @@ from cloudtrain.providers.azure.declaration import DECLARATION
 if TYPE_CHECKING:
     from cloudtrain.checkup import Check
     from cloudtrain.images.reference import ResolvedImage
+    from cloudtrain.infrastructure import Infrastructure
     from cloudtrain.issues import Issue
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import Target
@@ -165,6 +166,12 @@ class AzureMLProvider(Provider):
         from cloudtrain.providers.azure.status import backfill_logs
 
         return backfill_logs(_cloud(run), run, state)
+
+    def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:
+        """A resource group with a workspace, and all that it needs."""
+        from cloudtrain.providers.azure.infra.deployment import AzureInfrastructure
+
+        return AzureInfrastructure(settings, name, region)
 
     def native(self, run: RunFolder, state: RunState) -> Any:
         """The `azure.ai.ml` Job."""

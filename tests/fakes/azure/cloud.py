@@ -14,6 +14,7 @@ from typing import Any
 from tests.fakes.azure import certificate
 from tests.fakes.azure.account import DATASTORES, Account
 from tests.fakes.azure.endpoint import Endpoint
+from tests.fakes.azure.resource_manager.manager import ResourceManager
 from tests.fakes.azure.services import login_script
 from tests.fakes.azure.storage import Container, Storage
 from tests.fakes.azure.tokens import Tokens
@@ -25,9 +26,12 @@ IMAGE = "127.0.0.1:1/loopback/train:1"
 
 
 class AzureCloud:
-    """One workspace in one subscription, without jobs. `settings`: of `tests.fakes.azure.account.Account`."""
+    """One workspace in one subscription, without jobs. `settings`: of `tests.fakes.azure.account.Account`.
 
-    def __init__(self, **settings: Any) -> None:
+    `empty`: there is neither workspace nor resource group until somebody deploys them.
+    """
+
+    def __init__(self, *, empty: bool = False, **settings: Any) -> None:
         folder = Path(tempfile.mkdtemp(prefix="loopback-azure-"))
         self.account = Account(folder=folder, storage=Storage(folder / "blobs"), tokens=Tokens(), **settings)
         """What tests may change while it runs: computes, quotas, capacity, images, secrets, phase duration."""
@@ -36,7 +40,9 @@ class AzureCloud:
         self._certificate, tls = certificate.make(folder)
         # The address is part of what a workspace tells of itself: first the port, then the rest.
         self.service = Workspace(self.account)
-        self.endpoint = Endpoint(self.account, self.service, tls)
+        self.ground = ResourceManager(self.account) if empty else None
+        """The subscription, where it was empty at first."""
+        self.endpoint = Endpoint(self.account, self.service, tls, self.ground)
         self.account.url = self.endpoint.url
         self.account.env = {
             "MSI_ENDPOINT": f"{self.endpoint.url}{MSI}",
@@ -60,16 +66,19 @@ class AzureCloud:
 
     def environment(self) -> dict[str, str]:
         """The variables that a client needs; `clean` also removes those of other accounts."""
+        workspace = {
+            "CLOUDTRAIN_AZURE_RESOURCE_GROUP": self.account.resource_group,
+            "CLOUDTRAIN_AZURE_WORKSPACE": self.account.workspace,
+            "CLOUDTRAIN_AZURE_LOCATION": self.account.location,
+        }
         return {
+            **({} if self.ground else workspace),
             "PATH": f"{self._bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "AZURE_TOKEN_CREDENTIALS": "AzureCliCredential",
             "ARM_CLOUD_METADATA_URL": f"{self.endpoint.url}{METADATA}?api-version=2019-05-01",
             "REQUESTS_CA_BUNDLE": str(self._certificate),
             "SSL_CERT_FILE": str(self._certificate),
             "CLOUDTRAIN_AZURE_SUBSCRIPTION": self.account.subscription,
-            "CLOUDTRAIN_AZURE_RESOURCE_GROUP": self.account.resource_group,
-            "CLOUDTRAIN_AZURE_WORKSPACE": self.account.workspace,
-            "CLOUDTRAIN_AZURE_LOCATION": self.account.location,
             "CLOUDTRAIN_AZURE_POLL": "0.1",
         }
 

@@ -8,6 +8,8 @@ from typing import Any
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.blobs import Blobs
 from tests.fakes.azure.errors import error_of, unauthenticated
+from tests.fakes.azure.resource_manager.manager import ResourceManager, refusal
+from tests.fakes.azure.resource_manager.routes import operation_of
 from tests.fakes.azure.services import AUDIENCES, Services
 from tests.fakes.azure.wire import call_of, error_response, json_response
 from tests.fakes.azure.workspace import Workspace
@@ -22,13 +24,19 @@ _OPEN = ("GetDiscovery", "GetToken")
 class Endpoint(Server):
     """What ARM_CLOUD_METADATA_URL is an address of, and all that is found from there."""
 
-    def __init__(self, account: Account, service: Workspace, tls: ssl.SSLContext) -> None:
+    def __init__(
+        self, account: Account, service: Workspace, tls: ssl.SSLContext, ground: ResourceManager | None = None
+    ) -> None:
+        """`ground`: the subscription in which the workspace is set up first; None where it was always there."""
         super().__init__(account.unexpected_errors, tls)
+        self._ground = ground
         self.account, self.service = account, service
         self._blobs, self._services = Blobs(account), Services(account, service.jobs)
 
     def call_of(self, request: Request) -> Call | None:
-        return call_of(request)[0]
+        call, place = call_of(request)
+        found = operation_of(request.method, place.path) if self._ground and call == ("arm", "?") else None
+        return call if found is None else Call("resources", found[0])
 
     def rejection(self, request: Request, call: Call) -> Response | None:
         try:
@@ -47,7 +55,7 @@ class Endpoint(Server):
         try:
             return self._execute(request, call)
         except ServiceError as refused:
-            return error_response(request, call.service, refused)
+            return refusal(refused) if call.service == "resources" else error_response(request, call.service, refused)
 
     def json_body(self, request: Request, call: Call) -> dict[str, Any] | None:
         return request.document() if request.headers.get("content-type", "").startswith("application/json") else None
@@ -69,6 +77,11 @@ class Endpoint(Server):
 
     def _execute(self, request: Request, call: Call) -> Response:
         _, place = call_of(request)
+        if self._ground is not None and call.service == "resources":
+            _, names = operation_of(request.method, place.path) or ("", {})
+            return self._ground.call(call.operation, place._replace(names=names), request.document())
+        if self._ground is not None and "workspace" in place.names:
+            self._ground.require_workspace(place.names)
         if call.service == "blob":
             return self._blobs.call(call.operation, request, place)
         if call.service == "vault":

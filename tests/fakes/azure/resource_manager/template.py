@@ -59,6 +59,12 @@ class Template:
         self.reference: Callable[..., Any] = lambda *_: _raise("reference() is not allowed here")
         self.parameters = self._read_parameters(given)
 
+    @property
+    def declared(self) -> Mapping[str, Any]:
+        """Its parameters, as it declares them."""
+        found: Mapping[str, Any] = self._document.get("parameters", {})
+        return found
+
     def planned(self) -> list[Planned]:
         """The resources whose condition holds. ServiceError where any of them is wrong."""
         found: list[Planned] = []
@@ -110,7 +116,7 @@ class Template:
             yield one, bool(self._value(body.get("condition", True), copied))
 
     def _read_parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        declared = self._document.get("parameters", {})
+        declared = self.declared
         if unknown := set(given) - set(declared):
             raise invalid(
                 f"The template parameters '{', '.join(sorted(unknown))}' in the parameters file are not valid; they "

@@ -1,0 +1,232 @@
+"""The only module that calls Azure Resource Manager: deployments, and the resources of one resource group."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from azure.core import PipelineClient
+from azure.core.exceptions import HttpResponseError
+from azure.core.rest import HttpRequest, HttpResponse
+from azure.mgmt.resource.deployments import DeploymentsMgmtClient
+
+from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.providers.azure.credentials import credential
+from cloudtrain.providers.azure.errors import is_foreign, translated
+from cloudtrain.providers.azure.infra.failures import Failure, explained, root_failures
+from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, without_sdk_output
+
+GROUPS_VERSION = "2022-09-01"
+_GONE = (200, 204, 404)
+
+
+class ResourceGroup:
+    """One resource group, with the user's credentials. Every method may raise CloudError."""
+
+    def __init__(self, subscription: str, name: str, poll_seconds: float) -> None:
+        self.subscription, self.name = subscription, name
+        self.id = f"/subscriptions/{subscription}/resourceGroups/{name}"
+        self._poll = poll_seconds
+
+    def me(self) -> tuple[str, str]:
+        """Whose credentials these are: the object id, and `user` or `app`. CloudError where the token does not say."""
+        with self._calling("looking at who you are"):
+            token = credential().get_token(f"{self._endpoint[1]}/.default").token
+        try:
+            part = token.split(".")[1]
+            claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+            return str(claims["oid"]), "app" if claims.get("idtyp") == "app" else "user"
+        except (IndexError, ValueError, KeyError, TypeError) as error:
+            hint = "--set submitters=OBJECT_ID: az ad signed-in-user show --query id"
+            raise CloudError("your token does not say who you are", hint=hint, code="NoObjectId") from error
+
+    def location(self) -> str | None:
+        """Where the group is; None if there is no such group."""
+        found = self.get(self.id, GROUPS_VERSION)
+        return None if found is None else str(found["location"])
+
+    def create(self, location: str, tags: Mapping[str, str]) -> None:
+        """Create the group, empty."""
+        with self._calling("creating the resource group"):
+            self._send("PUT", self.id, GROUPS_VERSION, {"location": location, "tags": dict(tags)})
+
+    def what_if(self, deployment: str, document: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The changes that a deployment would make, one for each resource, as Azure words them."""
+        body = {"properties": {**document, "whatIfSettings": {"resultFormat": "FullResourcePayloads"}}}
+        with self._calling("asking what would change"):
+            found = self._client.deployments.begin_what_if(self.name, deployment, body).result().as_dict()
+        if error := found.get("error"):
+            raise explained(root_failures(error), f"asking what would change in {self.name}")
+        return list((found.get("properties") or {}).get("changes") or [])
+
+    def deploy(self, deployment: str, document: Mapping[str, Any]) -> None:
+        """Begin a deployment, without waiting for it. One that has the same content changes nothing."""
+        with self._calling("beginning the deployment"):
+            body = {"properties": dict(document)}
+            self._client.deployments.begin_create_or_update(self.name, deployment, body, polling=False)
+
+    def deployment(self, name: str) -> dict[str, Any] | None:
+        """The properties of a deployment; None if Azure knows none of that name."""
+        with self._calling("looking at the deployment"):
+            try:
+                return dict(self._client.deployments.get(self.name, name).as_dict()["properties"])
+            except HttpResponseError as error:
+                if error.status_code == 404:
+                    return None
+                raise
+
+    def operations(self, deployment: str) -> list[dict[str, Any]]:
+        """What a deployment has done so far, the properties of each step."""
+        with self._calling("looking at the deployment's steps"):
+            found = self._client.deployment_operations.list(self.name, deployment)
+            return [dict(each.as_dict().get("properties") or {}) for each in found]
+
+    def forget_deployment(self, name: str) -> None:
+        """Delete the record of a deployment; its resources stay."""
+        with self._calling("deleting the record of the deployment"):
+            self._client.deployments.begin_delete(self.name, name).result()
+
+    def get(self, resource: str, version: str) -> dict[str, Any] | None:
+        """A resource by its id; None if there is none."""
+        with self._calling("looking at a resource"):
+            answer = self._send("GET", resource, version, allowed=(404,))
+        return None if answer.status_code == 404 else dict(answer.json())
+
+    def list(self, collection: str, version: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+        """The resources of a collection, such as `.../resources`; none if what it belongs to does not exist."""
+        found: list[dict[str, Any]] = []
+        with self._calling("listing resources"):
+            answer = self._send("GET", collection, version, query=query, allowed=(404,))
+            while answer.status_code != 404:
+                page = answer.json()
+                found += page.get("value") or []
+                if not page.get("nextLink"):
+                    break
+                answer = self._request("GET", page["nextLink"])
+        return found
+
+    def delete(self, resource: str, version: str, query: Mapping[str, str] | None = None) -> bool:
+        """Delete a resource and wait until it is gone; False if it was not there."""
+        with self._calling(f"deleting {resource.rpartition('/providers/')[2]}"):
+            answer = self._send("DELETE", resource, version, query=query or {}, allowed=(404,))
+            was_there = answer.status_code not in (204, 404)
+            self._wait(answer)
+        return was_there
+
+    def delete_if_empty(self) -> None:
+        """Delete the group where nothing is in it, without waiting for it."""
+        if self.list(f"{self.id}/resources", GROUPS_VERSION) == []:
+            with self._calling("deleting the empty resource group"):
+                self._send("DELETE", self.id, GROUPS_VERSION, allowed=(404,))
+
+    def _wait(self, answer: HttpResponse) -> None:
+        """Until an operation that was accepted has ended, as its headers say where to look."""
+        headers = answer.headers
+        by_status = headers.get("Azure-AsyncOperation")
+        address = by_status or headers.get("Location")
+        while answer.status_code == 202 and address:
+            time.sleep(float(answer.headers.get("Retry-After") or self._poll))
+            polled = self._request("GET", address, allowed=(404,))
+            if by_status and polled.status_code == 200:
+                state = str(polled.json().get("status", ""))
+                if state in ("Failed", "Canceled"):
+                    raise explained(root_failures(polled.json().get("error") or {}), "deleting a resource")
+                if state == "Succeeded":
+                    return
+            elif polled.status_code in _GONE:
+                return
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        version: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        allowed: tuple[int, ...] = (),
+    ) -> HttpResponse:
+        address = f"{self._endpoint[0]}{path}"
+        return self._request(method, address, body, {**(query or {}), "api-version": version}, allowed)
+
+    def _request(
+        self,
+        method: str,
+        address: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+        allowed: tuple[int, ...] = (),
+    ) -> HttpResponse:
+        content: dict[str, Any] = {} if body is None else {"json": dict(body)}
+        request = HttpRequest(method, address, params=dict(query or {}), **content)
+        answer: HttpResponse = self._client.send_request(request)
+        if answer.status_code not in allowed:
+            answer.raise_for_status()
+        return answer
+
+    @cached_property
+    def _endpoint(self) -> tuple[str, str]:
+        """Where Resource Manager is, without a slash at the end, and the audience of its tokens."""
+        from azure.core.settings import settings
+        from azure.mgmt.core.tools import get_arm_endpoints
+
+        if address := os.environ.get("ARM_CLOUD_METADATA_URL"):  # as azure-ai-ml takes it
+            return _from_metadata(address)
+        current: Any = settings.current  # the cloud of AZURE_CLOUD, else the public one
+        known = get_arm_endpoints(current.azure_cloud)
+        return known["resource_manager"].rstrip("/"), known["credential_scopes"][0].removesuffix("/.default")
+
+    @cached_property
+    def _client(self) -> Any:
+        endpoint, audience = self._endpoint
+        options: dict[str, Any] = {**RETRIES, **TIMEOUTS}
+        return DeploymentsMgmtClient(
+            credential(),
+            self.subscription,
+            base_url=endpoint,
+            credential_scopes=[f"{audience}/.default"],
+            polling_interval=self._poll,
+            **options,
+        )
+
+    @contextmanager
+    def _calling(self, what: str) -> Iterator[None]:
+        """Translate the SDK's errors and suppress its output. `what`: the action in messages."""
+        try:
+            with without_sdk_output():
+                yield
+        except Exception as error:
+            if isinstance(error, CloudtrainError) or not is_foreign(error):
+                raise  # a bug of ours keeps its traceback
+            failures = _failures_in(error)
+            if failures:
+                raise explained(failures, f"{what} in {self.name}") from error
+            raise translated(error, what, f"the resource group {self.name}") from error
+
+
+def _failures_in(error: Exception) -> tuple[Failure, ...]:
+    """What Resource Manager says is wrong, for refusals that `explained` knows more of than the jobs' own errors."""
+    status = getattr(error, "status_code", None)
+    if not isinstance(error, HttpResponseError) or status is None or status in (401, 408, 429) or status >= 500:
+        return ()
+    read: Callable[[], Any] = getattr(error.response, "json", dict)
+    try:
+        document = read()
+        return root_failures(document["error"])
+    except (ValueError, KeyError, TypeError):
+        return ()
+
+
+def _from_metadata(address: str) -> tuple[str, str]:
+    with PipelineClient[HttpRequest, HttpResponse](address) as client:
+        answer = client.send_request(HttpRequest("GET", address))
+        answer.raise_for_status()
+        clouds = answer.json()
+    found = next((each for each in clouds if each["resourceManager"] in address), clouds[0])
+    return found["resourceManager"].rstrip("/"), found["authentication"]["audiences"][0].rstrip("/")

@@ -1,0 +1,252 @@
+"""The calls of Azure Resource Manager about a subscription that is empty at first: groups, deployments, resources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import uuid4
+
+from tests.fakes.azure.account import Account, Cluster
+from tests.fakes.azure.resource_manager.deployments import STEPS, Deployments, Refused
+from tests.fakes.azure.resource_manager.kinds import KINDS
+from tests.fakes.azure.resource_manager.store import ASSIGNMENTS, COMPUTES, WORKSPACES, Store
+from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
+from tests.fakes.azure.wire import Place, json_response
+from tests.fakes.messages import Response, ServiceError
+
+SLOW = (COMPUTES, WORKSPACES, "Microsoft.Network/virtualNetworks", "Microsoft.Network/privateEndpoints")
+"""Kinds whose deletion is answered with 202 and an address to look at, as the REST reference says of them."""
+
+_ACTIONS = {
+    "PutGroup": "Microsoft.Resources/subscriptions/resourceGroups/write",
+    "DeleteGroup": "Microsoft.Resources/subscriptions/resourceGroups/delete",
+    "WhatIf": "Microsoft.Resources/deployments/whatIf/action",
+    "PutDeployment": "Microsoft.Resources/deployments/write",
+    "ListDeletedVaults": "Microsoft.KeyVault/deletedVaults/read",
+}
+
+
+class ResourceManager:
+    """One subscription, in which nothing is at first."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.people = {OBJECT_ID}
+        """Object ids of the users, groups and applications of the tenant."""
+        self.denied: set[str] = set()
+        """Actions that whoever asks may not perform."""
+        self.groups: dict[str, dict[str, Any]] = {}
+        self.store = Store(self.people, account.vm_sizes)
+        self.deployments = Deployments(self.store, self.denied)
+        self._results: dict[str, dict[str, Any] | None] = {}
+        self._operations: dict[str, Callable[[Place, dict[str, Any]], Response]] = {
+            "GetGroup": lambda place, _: json_response(200, self._group(place)),
+            "PutGroup": self._put_group,
+            "DeleteGroup": self._delete_group,
+            "ListResources": self._list_resources,
+            "WhatIf": self._what_if,
+            "PutDeployment": self._put_deployment,
+            "GetDeployment": lambda place, _: json_response(200, self._deployment(place, go_on=True).document()),
+            "DeleteDeployment": self._delete_deployment,
+            "ListOperations": lambda place, _: json_response(200, {"value": self._deployment(place).operations}),
+            "ListRoleAssignments": self._list_roles,
+            "ListDeletedVaults": self._list_vaults,
+            "GetResult": self._result,
+            "GetResource": self._get,
+            "DeleteResource": self._delete,
+        }
+
+    def empty(self) -> None:
+        """Make the subscription empty again, and whoever asks its owner."""
+        self.groups.clear()
+        self.deployments.known.clear()
+        self.deployments.steps_at_once = STEPS
+        self.store.clear()
+        self.denied.clear()
+        self.people.clear()
+        self.people.add(OBJECT_ID)
+
+    def call(self, operation: str, place: Place, body: dict[str, Any]) -> Response:
+        """One call; ServiceError is what it answers instead."""
+        if place.names["subscription"].lower() != self.account.subscription:
+            message = f"The subscription '{place.names['subscription']}' could not be found."
+            raise ServiceError("SubscriptionNotFound", message, 404)
+        if "api-version" not in place.query:
+            message = "The api-version query parameter (?api-version=) is required for all requests."
+            raise ServiceError("MissingApiVersionParameter", message, 400)
+        action = _ACTIONS.get(operation, "")
+        if action in self.denied:
+            raise _denied(action, place.path)
+        answer = self._operations[operation](place, body)
+        self._settle()
+        return answer
+
+    def require_workspace(self, names: Mapping[str, str]) -> None:
+        """ServiceError where the workspace that a call of Azure ML is about does not exist."""
+        id_ = f"{self._id(names['group'])}/providers/{WORKSPACES}/{names['workspace']}"
+        if self.store.get(id_) is None:
+            raise _not_found(f"{WORKSPACES}/{names['workspace']}", names["group"])
+
+    def _settle(self) -> None:
+        """What the other services of this imitation know of the workspace follows what is there."""
+        for each in self.store.resources.values():
+            if each.kind == WORKSPACES:
+                self.account.workspace, self.account.location = each.name, each.body["location"]
+                self.account.resource_group = each.id.split("/")[4]
+        inner = {
+            each.name: each.body["properties"]["properties"]
+            for each in self.store.resources.values()
+            if each.kind == COMPUTES
+        }
+        self.account.computes = {
+            name: Cluster(
+                vm_size=about["vmSize"],
+                max_nodes=about["scaleSettings"]["maxNodeCount"],
+                low_priority=about["vmPriority"] == "LowPriority",
+            )
+            for name, about in inner.items()
+        }
+
+    def _id(self, group: str) -> str:
+        return f"/subscriptions/{self.account.subscription}/resourceGroups/{group}"
+
+    def _group(self, place: Place) -> dict[str, Any]:
+        name = place.names["group"]
+        if name.lower() not in self.groups:
+            raise ServiceError("ResourceGroupNotFound", f"Resource group '{name}' could not be found.", 404)
+        return self.groups[name.lower()]
+
+    def _scope(self, place: Place) -> dict[str, Any]:
+        account = self.account
+        return {**self._group(place), "subscription": account.subscription, "tenant": account.tenant}
+
+    def _put_group(self, place: Place, body: dict[str, Any]) -> Response:
+        name = place.names["group"]
+        if not body.get("location"):
+            raise ServiceError("LocationRequired", "The location property is required for this definition.", 400)
+        made = {"id": self._id(name), "name": name, "type": "Microsoft.Resources/resourceGroups", **body}
+        self.groups[name.lower()] = {**made, "properties": {"provisioningState": "Succeeded"}}
+        return json_response(201, self.groups[name.lower()])
+
+    def _delete_group(self, place: Place, _: dict[str, Any]) -> Response:
+        group = self._group(place)
+        for each in list(self.store.below(group["id"])):
+            if self.store.get(each.id):
+                self.store.delete(each.id, {})
+        del self.groups[group["name"].lower()]
+        self.deployments.known.clear()
+        return self._later({})
+
+    def _list_resources(self, place: Place, _: dict[str, Any]) -> Response:
+        """Top-level resources and clusters alone, as those that have a location; filtered by a tag."""
+        group = self._group(place)
+        wanted = re.fullmatch(r"tagName eq '([^']+)' and tagValue eq '([^']+)'", place.query.get("$filter", ""))
+        if "$filter" in place.query and not wanted:
+            raise ServiceError("InvalidFilterInQueryString", f"Invalid $filter '{place.query['$filter']}'.", 400)
+        found = [each for each in self.store.below(group["id"]) if KINDS[each.kind].is_located]
+        if wanted:
+            found = [each for each in found if (each.body.get("tags") or {}).get(wanted[1]) == wanted[2]]
+        told = [
+            {"id": each.id, "type": each.kind, "name": each.name, **each.body, "provisioningState": "Succeeded"}
+            for each in found
+        ]
+        return json_response(200, {"value": told})
+
+    def _what_if(self, place: Place, body: dict[str, Any]) -> Response:
+        return self._later(self.deployments.what_if(self._scope(place), body["properties"]))
+
+    def _put_deployment(self, place: Place, body: dict[str, Any]) -> Response:
+        made = self.deployments.begin(self._scope(place), place.names["name"], body["properties"])
+        return json_response(201, made.document())
+
+    def _deployment(self, place: Place, *, go_on: bool = False) -> Any:
+        self._group(place)
+        name = place.names["name"]
+        found = self.deployments.look(name) if go_on else self.deployments.known.get(name.lower())
+        if found is None:
+            raise ServiceError("DeploymentNotFound", f"Deployment '{name}' could not be found.", 404)
+        return found
+
+    def _delete_deployment(self, place: Place, _: dict[str, Any]) -> Response:
+        self._deployment(place)
+        del self.deployments.known[place.names["name"].lower()]
+        return self._later(None)
+
+    def _list_roles(self, place: Place, _: dict[str, Any]) -> Response:
+        """After "List role assignments - REST": with this filter, those at, above and below the scope."""
+        wanted = re.fullmatch(r"principalId eq '([^']+)'", place.query.get("$filter", ""))
+        if wanted is None:
+            raise ServiceError("UnsupportedQuery", "This imitation knows $filter=principalId eq '{id}'.", 400)
+        found = self.store.below(self._group(place)["id"], ASSIGNMENTS)
+        told = [each.document() for each in found if each.body["properties"]["principalId"] == wanted[1]]
+        return json_response(200, {"value": told})
+
+    def _list_vaults(self, _: Place, __: dict[str, Any]) -> Response:
+        told = [
+            {"name": each.name, "properties": {"vaultId": each.id, "tags": each.body.get("tags", {})}}
+            for each in self.store.deleted_vaults.values()
+        ]
+        return json_response(200, {"value": told})
+
+    def _get(self, place: Place, _: dict[str, Any]) -> Response:
+        found = self.store.get(place.path)
+        if found is None:
+            raise _not_found(place.path.rpartition("/providers/")[2], place.names["group"])
+        self._check_version(found.kind, place)
+        return json_response(200, found.document())
+
+    def _delete(self, place: Place, _: dict[str, Any]) -> Response:
+        found = self.store.get(place.path)
+        if found is None:
+            return json_response(204)
+        self._check_version(found.kind, place)
+        if f"{found.kind}/delete" in self.denied:
+            raise _denied(f"{found.kind}/delete", found.id)
+        self.store.delete(found.id, place.query)
+        return self._later(None) if found.kind in SLOW else json_response(200)
+
+    def _later(self, result: dict[str, Any] | None) -> Response:
+        """202, and where the result will be: the first look there finds it still going on."""
+        name = uuid4().hex
+        self._results[name] = result
+        address = f"/subscriptions/{self.account.subscription}/operationresults/{name}?api-version=2022-09-01"
+        return json_response(202, Location=f"{self.account.url}{address}&first=yes", Retry_After="0")
+
+    def _result(self, place: Place, _: dict[str, Any]) -> Response:
+        name = place.names["name"]
+        if place.query.get("first"):
+            address = place.path + "?api-version=2022-09-01"
+            return json_response(202, Location=f"{self.account.url}{address}", Retry_After="0")
+        result = self._results[name]
+        return json_response(204) if result is None else json_response(200, result)
+
+    def _check_version(self, kind: str, place: Place) -> None:
+        if place.query["api-version"] != KINDS[kind].version:
+            message = f"No registered resource provider found for API version '{place.query['api-version']}' of {kind}."
+            raise ServiceError("NoRegisteredProviderFound", message, 400)
+
+
+def refusal(refused: ServiceError) -> Response:
+    """An error as Resource Manager tells it, with those inside."""
+    error: dict[str, Any] = {"code": refused.code, "message": refused.message}
+    if isinstance(refused, Refused):
+        error["details"] = refused.details
+    return json_response(refused.status, {"error": error})
+
+
+def _not_found(name: str, group: str) -> ServiceError:
+    message = (
+        f"The Resource '{name}' under resource group '{group}' was not found. For more details please go to "
+        "https://aka.ms/ARMResourceNotFoundFix"
+    )
+    return ServiceError("ResourceNotFound", message, 404)
+
+
+def _denied(action: str, scope: str) -> ServiceError:
+    message = (
+        f"The client '{CLIENT}' with object id '{OBJECT_ID}' does not have authorization to perform action '{action}' "
+        f"over scope '{scope}' or the scope is invalid. If access was recently granted, please refresh your "
+        "credentials."
+    )
+    return ServiceError("AuthorizationFailed", message, 403)
