@@ -23,7 +23,6 @@ from cloudtrain.providers.azure.infra.failures import Failure, explained, root_f
 from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, without_sdk_output
 
 GROUPS_VERSION = "2022-09-01"
-_GONE = (200, 204, 404)
 
 
 class ResourceGroup:
@@ -126,20 +125,23 @@ class ResourceGroup:
                 self._send("DELETE", self.id, GROUPS_VERSION, allowed=(404,))
 
     def _wait(self, answer: HttpResponse) -> None:
-        """Until an operation that was accepted has ended, as its headers say where to look."""
-        headers = answer.headers
-        by_status = headers.get("Azure-AsyncOperation")
-        address = by_status or headers.get("Location")
+        """Until an operation that was accepted has ended, as its headers say where to look.
+
+        After "Track asynchronous Azure operations": Azure-AsyncOperation tells a status, Location answers 202 until
+        it is done.
+        """
+        status_address = answer.headers.get("Azure-AsyncOperation")
+        address = status_address or answer.headers.get("Location")
         while answer.status_code == 202 and address:
             time.sleep(float(answer.headers.get("Retry-After") or self._poll))
             polled = self._request("GET", address, allowed=(404,))
-            if by_status and polled.status_code == 200:
-                state = str(polled.json().get("status", ""))
-                if state in ("Failed", "Canceled"):
-                    raise explained(root_failures(polled.json().get("error") or {}), "deleting a resource")
-                if state == "Succeeded":
-                    return
-            elif polled.status_code in _GONE:
+            if not status_address:
+                answer, address = polled, polled.headers.get("Location") or address
+                continue
+            state = str(polled.json().get("status", "")) if polled.status_code == 200 else "Succeeded"
+            if state in ("Failed", "Canceled"):
+                raise explained(root_failures(polled.json().get("error") or {}), "deleting a resource")
+            if state == "Succeeded":
                 return
 
     def _send(

@@ -76,7 +76,7 @@ _REMEDIES = (
         "--set clusters=NAME:SIZE:NODES",
     ),
     _Remedy(
-        "skunotavailable|invalidvmsize|vmsize.*not (supported|available)|not supported in (the )?(current )?region",
+        "skunotavailable|invalidvmsize|vm ?size.*not (supported|available)|not supported in (the )?(current )?region",
         "az vm list-skus --location LOCATION shows the sizes there are; --set clusters=NAME:SIZE:NODES",
     ),
     _Remedy(

@@ -77,7 +77,9 @@ def kept(found: Sequence[Found], name: str) -> dict[str, str]:
     for each in found:
         if each.type in kinds.HOLD_DATA:
             reasons[each.id] = "holds data; --delete-data deletes it"
-        elif each.type in (kinds.INSIGHTS, kinds.LOGS) or name_of(each.id) == f"{name}-workspace":
+        elif each.type in (kinds.INSIGHTS, kinds.LOGS) or (
+            each.type == kinds.IDENTITY and name_of(each.id) == f"{name}-workspace"
+        ):
             reasons[each.id] = "the workspace can be recovered only with it; --delete-data deletes it"
     return reasons
 

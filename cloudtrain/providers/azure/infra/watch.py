@@ -8,22 +8,30 @@ from typing import Any, Literal
 from cloudtrain.infrastructure import Report
 from cloudtrain.infrastructure.changes import ChangePlan, ResourceEvent
 from cloudtrain.providers.azure.infra.failures import failures_of
-from cloudtrain.providers.azure.infra.kinds import ROLE_ASSIGNMENT, WORDS, name_of, type_of, words_of
+from cloudtrain.providers.azure.infra.kinds import name_of, type_of, words_of
 
 _State = Literal["creating", "created", "changing", "changed", "failed"]
+
+
+_STATES: Mapping[tuple[str, str], _State] = {
+    ("Running", "create"): "creating",
+    ("Succeeded", "create"): "created",
+    ("Running", "update"): "changing",
+    ("Succeeded", "update"): "changed",
+}
+"""Azure's word for the state of a step, and what the plan says of its resource. Others need not be told."""
 
 
 class Steps:
     """What has been told so far of one deployment."""
 
     def __init__(self, plan: ChangePlan, report: Report) -> None:
-        self._changed = {change.identity for change in plan.changes if change.action == "update"}
-        self._kept = {change.identity for change in plan.changes if change.action == "keep"}
+        self._actions = {(change.kind, change.resource): change.action for change in plan.changes}
         self._report = report
         self._told: set[tuple[str, str]] = set()
 
     def tell(self, operations: Sequence[Mapping[str, Any]]) -> None:
-        """Report what is new in the steps of the deployment; roles and parts of others only if they failed."""
+        """Report what is new in the steps, of what is to be created or changed; roles only if they failed."""
         for step in operations:
             target = step.get("targetResource") or {}
             state = str(step.get("provisioningState", ""))
@@ -31,18 +39,9 @@ class Steps:
             if not resource or (resource, state) in self._told:
                 continue
             self._told.add((resource, state))
-            type_, name = type_of(resource), name_of(resource)
-            said = self._state(state, name)
-            is_minor = type_ == ROLE_ASSIGNMENT or type_ not in WORDS or name in self._kept
-            if said and (said == "failed" or not is_minor):
+            kind, name = words_of(type_of(resource)), name_of(resource)
+            action = self._actions.get((kind, name), "keep")
+            said = "failed" if state == "Failed" else _STATES.get((state, action))
+            if said:
                 reason = "; ".join(each.message for each in failures_of([step]))
-                self._report(ResourceEvent(resource=name, kind=words_of(type_), state=said, reason=reason))
-
-    def _state(self, state: str, name: str) -> _State | None:
-        if state == "Failed":
-            return "failed"
-        if state == "Succeeded":
-            return "changed" if name in self._changed else "created"
-        if state in ("Running", "Creating"):
-            return "changing" if name in self._changed else "creating"
-        return None
+                self._report(ResourceEvent(resource=name, kind=kind, state=said, reason=reason))

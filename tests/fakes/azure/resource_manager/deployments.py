@@ -17,7 +17,6 @@ from tests.fakes.azure.resource_manager.template import Planned, Template, inval
 from tests.fakes.azure.tokens import CLIENT, OBJECT_ID
 from tests.fakes.messages import ServiceError
 
-
 STEPS = 8
 """How many resources are done from one look at a deployment to the next."""
 

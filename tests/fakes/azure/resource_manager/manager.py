@@ -84,7 +84,7 @@ class ResourceManager:
 
     def require_workspace(self, names: Mapping[str, str]) -> None:
         """ServiceError where the workspace that a call of Azure ML is about does not exist."""
-        id_ = f"{self._id(names['group'])}/providers/{WORKSPACES}/{names['workspace']}"
+        id_ = f"{self.id_of(names['group'])}/providers/{WORKSPACES}/{names['workspace']}"
         if self.store.get(id_) is None:
             raise _not_found(f"{WORKSPACES}/{names['workspace']}", names["group"])
 
@@ -108,7 +108,8 @@ class ResourceManager:
             for name, about in inner.items()
         }
 
-    def _id(self, group: str) -> str:
+    def id_of(self, group: str) -> str:
+        """The id of a group."""
         return f"/subscriptions/{self.account.subscription}/resourceGroups/{group}"
 
     def _group(self, place: Place) -> dict[str, Any]:
@@ -125,7 +126,7 @@ class ResourceManager:
         name = place.names["group"]
         if not body.get("location"):
             raise ServiceError("LocationRequired", "The location property is required for this definition.", 400)
-        made = {"id": self._id(name), "name": name, "type": "Microsoft.Resources/resourceGroups", **body}
+        made = {"id": self.id_of(name), "name": name, "type": "Microsoft.Resources/resourceGroups", **body}
         self.groups[name.lower()] = {**made, "properties": {"provisioningState": "Succeeded"}}
         return json_response(201, self.groups[name.lower()])
 
