@@ -33,7 +33,7 @@ ACCOUNT = {
 """The account that jobs on the pages are planned for."""
 
 LANGUAGES = {"yaml", "toml", "sh", "console", "python", "pycon", "text", "dockerfile", ""}
-ELSEWHERE = {"aws", "cd", "source", "docker", "uv"} | {f"{name}=" for name in ("flags", "theirs")}
+ELSEWHERE = {"aws", "az", "cd", "source", "docker", "uv"} | {f"{name}=" for name in ("flags", "theirs")}
 """Programs of others, and words of the shell, whose arguments are not ours to check."""
 
 

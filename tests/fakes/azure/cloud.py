@@ -14,7 +14,7 @@ from typing import Any
 from tests.fakes.azure import certificate
 from tests.fakes.azure.account import DATASTORES, Account
 from tests.fakes.azure.endpoint import Endpoint
-from tests.fakes.azure.resource_manager.manager import ResourceManager
+from tests.fakes.azure.resource_manager.subscription import ResourceManager
 from tests.fakes.azure.services import login_script
 from tests.fakes.azure.storage import Container, Storage
 from tests.fakes.azure.tokens import Tokens

@@ -8,8 +8,8 @@ from typing import Any
 from tests.fakes.azure.account import Account
 from tests.fakes.azure.blobs import Blobs
 from tests.fakes.azure.errors import error_of, unauthenticated
-from tests.fakes.azure.resource_manager.manager import ResourceManager, refusal
 from tests.fakes.azure.resource_manager.routes import operation_of
+from tests.fakes.azure.resource_manager.subscription import ResourceManager, refusal
 from tests.fakes.azure.services import AUDIENCES, Services
 from tests.fakes.azure.wire import call_of, error_response, json_response
 from tests.fakes.azure.workspace import Workspace
@@ -19,6 +19,9 @@ from tests.fakes.server import Server
 
 _OPEN = ("GetDiscovery", "GetToken")
 """What needs no token: the one is public, the other hands them out."""
+
+_GROUND = ("ListRoleAssignments", "GetVault")
+"""What is answered by the resources that there are, where a subscription was empty at first."""
 
 
 class Endpoint(Server):
@@ -35,7 +38,8 @@ class Endpoint(Server):
 
     def call_of(self, request: Request) -> Call | None:
         call, place = call_of(request)
-        found = operation_of(request.method, place.path) if self._ground and call == ("arm", "?") else None
+        is_of_ground = self._ground and (call == ("arm", "?") or (call and call.operation in _GROUND))
+        found = operation_of(request.method, place.path) if is_of_ground else None
         return call if found is None else Call("resources", found[0])
 
     def rejection(self, request: Request, call: Call) -> Response | None:

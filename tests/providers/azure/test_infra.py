@@ -12,8 +12,8 @@ import pytest
 
 from tests.fakes.azure.clients import cheap_clients
 from tests.fakes.azure.cloud import AzureCloud
-from tests.fakes.azure.resource_manager.manager import ResourceManager
 from tests.fakes.azure.resource_manager.store import WORKSPACES
+from tests.fakes.azure.resource_manager.subscription import ResourceManager
 from tests.fakes.azure.tokens import OBJECT_ID
 from tests.providers.azure.jobs import forget
 from tests.support.command_line import CommandResult

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from azure.core import PipelineClient
 from azure.core.exceptions import HttpResponseError
 from azure.core.rest import HttpRequest, HttpResponse
 from azure.mgmt.resource.deployments import DeploymentsMgmtClient
 
 from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.providers.azure.arm import ResourceManager
 from cloudtrain.providers.azure.credentials import credential
 from cloudtrain.providers.azure.errors import is_foreign, translated
 from cloudtrain.providers.azure.infra.failures import Failure, explained, root_failures
@@ -31,19 +28,15 @@ class ResourceGroup:
     def __init__(self, subscription: str, name: str, poll_seconds: float) -> None:
         self.subscription, self.name = subscription, name
         self.id = f"/subscriptions/{subscription}/resourceGroups/{name}"
-        self._poll = poll_seconds
+        self._poll, self._arm = poll_seconds, ResourceManager()
 
     def me(self) -> tuple[str, str]:
         """Whose credentials these are: the object id, and `user` or `app`. CloudError where the token does not say."""
-        with self._calling("looking at who you are"):
-            token = credential().get_token(f"{self._endpoint[1]}/.default").token
-        try:
-            part = token.split(".")[1]
-            claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-            return str(claims["oid"]), "app" if claims.get("idtyp") == "app" else "user"
-        except (IndexError, ValueError, KeyError, TypeError) as error:
+        claims = self._arm.claims()
+        if not claims.get("oid"):
             hint = "--set submitters=OBJECT_ID: az ad signed-in-user show --query id"
-            raise CloudError("your token does not say who you are", hint=hint, code="NoObjectId") from error
+            raise CloudError("your token does not say who you are", hint=hint, code="NoObjectId")
+        return str(claims["oid"]), "app" if claims.get("idtyp") == "app" else "user"
 
     def location(self) -> str | None:
         """Where the group is; None if there is no such group."""
@@ -105,9 +98,10 @@ class ResourceGroup:
             while answer.status_code != 404:
                 page = answer.json()
                 found += page.get("value") or []
-                if not page.get("nextLink"):
+                following = str(page.get("nextLink") or "")
+                if not following.startswith(f"{self._arm.address}/"):  # the token is for this address alone
                     break
-                answer = self._request("GET", page["nextLink"])
+                answer = self._request("GET", following)
         return found
 
     def delete(self, resource: str, version: str, query: Mapping[str, str] | None = None) -> bool:
@@ -154,7 +148,7 @@ class ResourceGroup:
         query: Mapping[str, str] | None = None,
         allowed: tuple[int, ...] = (),
     ) -> HttpResponse:
-        address = f"{self._endpoint[0]}{path}"
+        address = f"{self._arm.address}{path}"
         return self._request(method, address, body, {**(query or {}), "api-version": version}, allowed)
 
     def _request(
@@ -173,26 +167,13 @@ class ResourceGroup:
         return answer
 
     @cached_property
-    def _endpoint(self) -> tuple[str, str]:
-        """Where Resource Manager is, without a slash at the end, and the audience of its tokens."""
-        from azure.core.settings import settings
-        from azure.mgmt.core.tools import get_arm_endpoints
-
-        if address := os.environ.get("ARM_CLOUD_METADATA_URL"):  # as azure-ai-ml takes it
-            return _from_metadata(address)
-        current: Any = settings.current  # the cloud of AZURE_CLOUD, else the public one
-        known = get_arm_endpoints(current.azure_cloud)
-        return known["resource_manager"].rstrip("/"), known["credential_scopes"][0].removesuffix("/.default")
-
-    @cached_property
     def _client(self) -> Any:
-        endpoint, audience = self._endpoint
         options: dict[str, Any] = {**RETRIES, **TIMEOUTS}
         return DeploymentsMgmtClient(
             credential(),
             self.subscription,
-            base_url=endpoint,
-            credential_scopes=[f"{audience}/.default"],
+            base_url=self._arm.address,
+            credential_scopes=[f"{self._arm.address}/.default"],
             polling_interval=self._poll,
             **options,
         )
@@ -223,12 +204,3 @@ def _failures_in(error: Exception) -> tuple[Failure, ...]:
         return root_failures(document["error"])
     except (ValueError, KeyError, TypeError):
         return ()
-
-
-def _from_metadata(address: str) -> tuple[str, str]:
-    with PipelineClient[HttpRequest, HttpResponse](address) as client:
-        answer = client.send_request(HttpRequest("GET", address))
-        answer.raise_for_status()
-        clouds = answer.json()
-    found = next((each for each in clouds if each["resourceManager"] in address), clouds[0])
-    return found["resourceManager"].rstrip("/"), found["authentication"]["audiences"][0].rstrip("/")

@@ -18,7 +18,11 @@ _ROUTES = [
         ("GET", "GetDeployment", _DEPLOYMENT),
         ("DELETE", "DeleteDeployment", _DEPLOYMENT),
         ("GET", "ListOperations", rf"{_GROUP}/deployments/(?P<name>[^/]+)/operations"),
-        ("GET", "ListRoleAssignments", rf"{_GROUP}/providers/Microsoft\.Authorization/roleAssignments"),
+        (
+            "GET",
+            "ListRoleAssignments",
+            rf"{_GROUP}(?:/providers/.+?)?/providers/Microsoft\.Authorization/roleAssignments",
+        ),
         (
             "GET",
             "ListDeletedVaults",

@@ -175,12 +175,22 @@ class ResourceManager:
         return self._later(None)
 
     def _list_roles(self, place: Place, _: dict[str, Any]) -> Response:
-        """After "List role assignments - REST": with this filter, those at, above and below the scope."""
-        wanted = re.fullmatch(r"principalId eq '([^']+)'", place.query.get("$filter", ""))
+        """After "List role assignments - REST": `principalId eq` finds those at and below the scope, too.
+
+        `assignedTo` finds those that hold at the scope; there are none above it, and no groups here.
+        """
+        asked = place.query.get("$filter", "")
+        wanted = re.fullmatch(r"(?P<all>principalId eq )?(?:assignedTo\()?'(?P<id>[^']+)'\)?", asked)
         if wanted is None:
-            raise ServiceError("UnsupportedQuery", "This imitation knows $filter=principalId eq '{id}'.", 400)
-        found = self.store.below(self._group(place)["id"], ASSIGNMENTS)
-        told = [each.document() for each in found if each.body["properties"]["principalId"] == wanted[1]]
+            raise ServiceError("UnsupportedQuery", f"The filter '{asked}' is not supported.", 400)
+        self._group(place)
+        scope = place.path.rpartition("/providers/Microsoft.Authorization")[0]
+        below = scope if wanted["all"] else f"{scope}/providers/Microsoft.Authorization"
+        told = [
+            each.document()
+            for each in self.store.below(below, ASSIGNMENTS)
+            if each.body["properties"]["principalId"] == wanted["id"]
+        ]
         return json_response(200, {"value": told})
 
     def _list_vaults(self, _: Place, __: dict[str, Any]) -> Response:
