@@ -1,8 +1,8 @@
-"""What one optimizer step of GPT-2 124M asks of a GPU, ours beside one written by hand; no GPU is needed.
+"""What one optimizer step of GPT-2 124M asks of a GPU, ours beside those of others; no GPU is needed.
 
     .venv/bin/python tests/bench/bench_counts.py [--batch 16] [--operations] [--json FILE]
 
-tests/support/counts.py says what is counted and by which rules.
+tests/support/counts.py says what is counted and by which rules, compiled_counts.py beside it what of compiled steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BYTES_PER_SECOND = {"H100": 3.35e12, "A100": 2.04e12}
 
 
 def main() -> int:
-    from tests.support.counted_steps import count_by_hand, count_ours
+    from tests.support.counted_steps import count_by_hand, count_ours, count_torchtitan
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=16, metavar="N", help="sequences of 1,024 tokens")
@@ -31,7 +31,10 @@ def main() -> int:
     print("| step | kernel launches | other traffic, GB | products and attention, GB | waits | least time, MFU |")
     print("|---|---|---|---|---|---|")
     figures = {}
-    for name, counts in (("by hand", count_by_hand(options.batch)), ("ours", count_ours(options.batch))):
+    counters = {"by hand": count_by_hand, "ours": count_ours, "torchtitan": count_torchtitan}
+    for name, compiled in [(name, compiled) for compiled in (False, True) for name in counters]:
+        counts = counters[name](options.batch, compiled=compiled)
+        name += ", compiled" * compiled
         other, products = (round(moved / 1e9, 1) for moved in (counts.other_bytes, counts.product_bytes))
         figures[name] = {
             "launches": counts.launches,

@@ -5,49 +5,79 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.pipelining import PipelineStage, _utils
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from cloudtrain_trainer import strategies, tasks
+from cloudtrain_trainer import hardware, strategies, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.ranks import Ranks
+from cloudtrain_trainer.tasks import gpt
 from cloudtrain_trainer.training import step as step_module
 from cloudtrain_trainer.training.step import Step
-from tests.support.counts import Counts, counting, fake_tensors
-from tests.support.gpt2 import CONTEXT, GPT2, training_step
+from tests.support import gpt2, torchtitan
+from tests.support.compiled_counts import KernelCounter, counting_compiled
+from tests.support.counts import Counts, counting, fake_tensors, rules_of_gpus
+from tests.support.gpt2 import CONTEXT, LAYERS
 
 GPT2_FLAGS = ("--task", "gpt", "--size", "gpt2-124m", "--data", "synthetic", "--amp", "bf16", "--clip-norm", "1")
 
 
-def count_by_hand(batch: int) -> Counts:
-    """A step of GPT-2 124M on so many sequences, written by hand."""
-    with fake_tensors():
-        tokens = torch.zeros(batch, CONTEXT, dtype=torch.long)
-        step = training_step(GPT2())
-        return _count(lambda: step(tokens, tokens))
+def count_by_hand(batch: int, *, compiled: bool = False, layers: int = LAYERS) -> Counts:
+    """A step of GPT-2 124M on so many sequences, written by hand; `compiled`: model and loss as one graph."""
+    with _counter(compiled) as counter, fake_tensors():
+        model = gpt2.GPT2(layers)
+        if counter:
+            model.compile(backend=counter.compile)
+        return _count_model(batch, gpt2.training_step(model, model, gpt2.optimizer(model)), counter)
 
 
-def count_ours(batch: int, *flags: str) -> Counts:
-    """The same step of the shared trainer, in one process. `flags`: besides those of the task."""
-    argv = [*GPT2_FLAGS, "--batch-size", str(batch), *flags]
-    with _on_gpus():
+def count_torchtitan(batch: int, *, compiled: bool = False, layers: int = LAYERS) -> Counts:
+    """The same of a Llama model of that size, as torchtitan trains it; `compiled`: each layer, and the loss."""
+    with _counter(compiled) as counter, fake_tensors():
+        model = torchtitan.Llama(layers)
+        forward = torchtitan.compiled(model, counter.compile) if counter else torchtitan.forward(model)
+        return _count_model(batch, gpt2.training_step(model, forward, torchtitan.optimizer(model)), counter)
+
+
+def count_ours(batch: int, *flags: str, compiled: bool = False, layers: int = LAYERS) -> Counts:
+    """The same of the shared trainer, in one process. `flags`: besides those of the task."""
+    argv = [*GPT2_FLAGS, "--batch-size", str(batch), "--compile", "yes" if compiled else "no", *flags]
+    shape = replace(gpt.SIZES["gpt2-124m"], layers=layers)
+    with _on_gpus(), _counter(compiled) as counter, patch.dict(gpt.SIZES, {"gpt2-124m": shape}):
         options = parse(argv)
         task = tasks.build("gpt", 0, **options.task_options)
-        with fake_tensors():
+        with fake_tensors(), patch.object(hardware, "COMPILE_BACKEND", counter and counter.compile):
             step = Step(task, strategies.build(Ranks(), options), options, batch)
-            return _count(_train(step, options.accumulate, batch // options.accumulate, task.tokens))
+            run = _train(step, options.accumulate, batch // options.accumulate, task.tokens)
+            return _count(run, counter=counter)
 
 
-def count_collectives(ranks: int, *flags: str) -> Counts:
-    """A step of the tiny gpt on rank 0 of so many, whose collectives do nothing. `flags`: the strategy."""
+def _count_model(batch: int, step: Callable[[Tensor, Tensor], None], counter: KernelCounter | None) -> Counts:
+    tokens = torch.zeros(batch, CONTEXT, dtype=torch.long)
+    return _count(lambda: step(tokens, tokens), counter=counter)
+
+
+@contextmanager
+def _counter(compiled: bool) -> Iterator[KernelCounter | None]:
+    if not compiled:
+        yield None
+        return
+    with counting_compiled() as counter:
+        yield counter
+
+
+def count_collectives(ranks: int, *flags: str, rank: int = 0) -> Counts:
+    """A step of the tiny gpt on one rank of so many, whose messages do nothing. `flags`: the strategy."""
     task = tasks.build("gpt", 0)
-    with _on_gpus(), _fake_group(ranks):
+    with _on_gpus(), _fake_group(ranks, rank), _known_shapes(task.tokens):
         options = parse(["--task", "gpt", "--batch-size", "32", *flags])
         strategy = strategies.build(Ranks(), options)
         strategy.start()
@@ -86,11 +116,14 @@ def activation_bytes(ranks: int, *flags: str) -> int:
     return sum(storages.values())
 
 
-def _count(step: Callable[[], None], warm_up: int = 1) -> Counts:
-    for _ in range(warm_up):
-        step()
+def _count(step: Callable[[], None], warm_up: int = 1, counter: KernelCounter | None = None) -> Counts:
+    with rules_of_gpus():
+        for _ in range(warm_up):
+            step()
+    graphs = len(counter.graphs) if counter else 0
     with counting() as counts:
         step()
+    assert counter is None or len(counter.graphs) == graphs > 0, "the second step compiles nothing"
     return counts
 
 
@@ -112,13 +145,31 @@ def _on_gpus() -> Iterator[None]:
 
 
 @contextmanager
-def _fake_group(size: int) -> Iterator[None]:
-    """This process is rank 0 of a group whose other ranks do not exist, and whose messages go nowhere."""
-    world = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+def _known_shapes(tokens: int) -> Iterator[None]:
+    """Stages of a pipeline ask their neighbours, which do not exist, for the shapes of what they send: all the same."""
+
+    def receive(stage: Any, source: int) -> Any:
+        samples = 32 // (2 * dist.get_world_size())  # of a micro-batch: a pipeline makes two for each of its ranks
+        shape = torch.Size((samples, tokens, gpt.SIZES["tiny"].width))
+        is_forward = source < stage.stage_index
+        meta = _utils._TensorMeta(shape, torch.empty(shape, device="meta").stride(), torch.float32, is_forward)
+        return _utils._StageForwardMeta((meta,)) if is_forward else _utils._StageBackwardMeta((meta,))
+
+    with (
+        patch.object(PipelineStage, "_recv_meta", receive),
+        patch.object(PipelineStage, "_send_meta", lambda *_: None),
+    ):
+        yield
+
+
+@contextmanager
+def _fake_group(size: int, rank: int = 0) -> Iterator[None]:
+    """This process is a rank of a group whose other ranks do not exist, and whose messages go nowhere."""
+    world = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
     with torch.random.fork_rng(devices=[]), patch.dict(os.environ, world):
         init = Ranks.init_process_group
         Ranks.init_process_group = lambda *_: None  # type: ignore[method-assign]
-        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
         try:
             yield
         finally:

@@ -96,6 +96,16 @@ class Counts:
     """Launches of each operation."""
     bytes_by_name: Counter[str] = field(default_factory=Counter)
 
+    def add_kernel(self, name: str, launches: int, moved: int) -> None:
+        """Add an operation of so many launches, which moves so many bytes."""
+        self.launches += launches
+        self.by_name[name] += launches
+        self.bytes_by_name[name] += moved
+        if name in PRODUCTS or name.startswith(ATTENTION):
+            self.product_bytes += moved
+        else:
+            self.other_bytes += moved
+
 
 class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations that are dispatched inside."""
@@ -103,11 +113,19 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.counts = Counts()
+        self.is_paused = False
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Dynamo would not compile anything inside of another mode."""
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it dispatches operations on this rank's part, and collectives, which are counted
         result = func(*args, **(kwargs or {}))
+        if self.is_paused:
+            return result
         library, _, name = func._schema.name.partition("::")
         if library in ("c10d", "_c10d_functional") and name in COLLECTIVES:
             self.counts.collectives[COLLECTIVES[name]] += 1
@@ -129,14 +147,7 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             moved = 3 * index + SPARSE[name] * sum(_bytes(value) for value in _tensors(result))
         if func._schema.is_mutable and result is None:  # such as _foreach_mul_, which returns nothing
             moved += sum(_bytes(value) for value in _written(func, given[0]))
-        counts = self.counts
-        counts.launches += launches
-        counts.by_name[name] += launches
-        counts.bytes_by_name[name] += moved
-        if name in PRODUCTS or name.startswith(ATTENTION):
-            counts.product_bytes += moved
-        else:
-            counts.other_bytes += moved
+        self.counts.add_kernel(name, launches, moved)
 
 
 def launches_of(name: str, args: Sequence[Any]) -> int:
@@ -206,7 +217,7 @@ _cpu_rms_norm, _cpu_cross_entropy = F.rms_norm, F.cross_entropy
 
 def _rms_norm_on_gpu(x: Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> Tensor:
     """One kernel, where x and weight have one dtype; autocast computes it in float32."""
-    if not isinstance(x, FakeTensor):
+    if not isinstance(x, FakeTensor) or torch.compiler.is_compiling():  # inductor makes its own kernel
         return _cpu_rms_norm(x, shape, weight, eps)
     whole, factor = (x.float(), weight.float()) if torch.is_autocast_enabled("cpu") else (x, weight)
     if whole.dtype != factor.dtype:  # torch decomposes it on a GPU as well
@@ -233,8 +244,36 @@ def fake_tensors() -> Iterator[None]:
 
 
 @contextmanager
+def rules_of_gpus() -> Iterator[None]:
+    """Norms and losses are the kernels that they are on a GPU."""
+    norm, loss = patch.object(F, "rms_norm", _rms_norm_on_gpu), patch.object(F, "cross_entropy", _cross_entropy_on_gpu)
+    with norm, loss:
+        yield
+
+
+_modes: list[CountingMode] = []
+
+
+@contextmanager
 def counting() -> Iterator[Counts]:
     """Counts what happens inside, on tensors of the surrounding FakeTensorMode."""
-    norm, loss = patch.object(F, "rms_norm", _rms_norm_on_gpu), patch.object(F, "cross_entropy", _cross_entropy_on_gpu)
-    with norm, loss, CountingMode() as mode:
-        yield mode.counts
+    with rules_of_gpus(), CountingMode() as mode:
+        _modes.append(mode)
+        try:
+            yield mode.counts
+        finally:
+            _modes.pop()
+
+
+@contextmanager
+def counted_as(kernels: Sequence[tuple[str, int, int]]) -> Iterator[None]:
+    """What happens inside counts as these kernels: (name, launches, bytes) of each."""
+    for mode in _modes:
+        mode.is_paused = True
+        for kernel in kernels:
+            mode.counts.add_kernel(*kernel)
+    try:
+        yield
+    finally:
+        for mode in _modes:
+            mode.is_paused = False

@@ -39,10 +39,10 @@ class Layer(nn.Module):
 class GPT2(nn.Module):
     """Tokens and next tokens (batch, sequence) -> the mean loss, shape ()."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = LAYERS) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.layers, self.last = nn.Sequential(*(Layer() for _ in range(LAYERS))), nn.LayerNorm(WIDTH, bias=False)
+        self.layers, self.last = nn.Sequential(*(Layer() for _ in range(layers))), nn.LayerNorm(WIDTH, bias=False)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.head.weight = self.tokens.weight
 
@@ -52,16 +52,27 @@ class GPT2(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def training_step(model: nn.Module) -> Callable[[Tensor, Tensor], None]:
-    """A function (tokens, targets) that does one step of the model in bf16."""
+def optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    """Only matrices decay."""
     matrices, others = ([p for p in model.parameters() if (p.dim() >= 2) is wanted] for wanted in (True, False))
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=6e-4, fused=True)
+    return torch.optim.AdamW(groups, lr=6e-4, fused=True)
+
+
+def backward(forward: Callable[[Tensor, Tensor], Tensor], tokens: Tensor, targets: Tensor) -> None:
+    """Forward pass in bf16, and backward pass. `forward`: (tokens, targets) -> the loss."""
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = forward(tokens, targets)
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def training_step(
+    model: nn.Module, forward: Callable[[Tensor, Tensor], Tensor], optimizer: torch.optim.Optimizer
+) -> Callable[[Tensor, Tensor], None]:
+    """A function (tokens, targets) that does one step of the model."""
 
     def step(tokens: Tensor, targets: Tensor) -> None:
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model(tokens, targets)
-        loss.backward()
+        backward(forward, tokens, targets)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
