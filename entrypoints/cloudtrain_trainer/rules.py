@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -110,7 +111,9 @@ def microbatches_per_step(requested: int | None, accumulate: int, stages: int) -
 
 
 def can_compile(options: Options) -> bool:
-    """Whether `--compile` works with the strategy."""
+    """Whether `--compile` works with the strategy. torch cannot compile recomputed layers that are split over ranks."""
+    if options.recompute != "none" and (options.strategy == "tp" or options.tensor):
+        return False
     if options.strategy == "hybrid":
         return options.stages is None
     return options.strategy in ("single", "ddp", "fsdp", "hsdp", "tp", "context")
@@ -162,8 +165,16 @@ def _check_flags(options: Options) -> None:
         )
     if options.recompute != "none" and options.strategy == "dp":
         raise Refused("--recompute is not offered with --strategy dp, which copies layers: use ddp")
+    if options.recompute == "selective" and options.schedule == "zero-bubble":
+        raise Refused(
+            "--schedule zero-bubble goes backward through a layer twice, which --recompute selective cannot: use "
+            "--recompute blocks, or another --schedule"
+        )
     if options.compile == "yes" and not can_compile(options):
-        raise Refused(f"--compile is not offered with --strategy {options.strategy}: leave it out, or use ddp or fsdp")
+        also = " and --recompute" if can_compile(replace(options, recompute="none")) else ""
+        raise Refused(
+            f"--compile is not offered with --strategy {options.strategy}{also}: leave it out, or use ddp or fsdp"
+        )
 
 
 def _check_optimizer(options: Options, supported: Capabilities) -> None:

@@ -77,6 +77,10 @@ def graphs() -> None:
             assert relative_difference(found, expected) < TOLERANCE
             ranks.log(f"{name} compiled under fsdp: graphs of {by_layer} operations")
             assert len(by_layer) == kinds_of_layers + 1, f"{name} under fsdp: graphs of {by_layer} operations"
+            if name == "gpt":
+                again, found = compiled(name, [*argv, "--strategy=fsdp", "--recompute=blocks"], ranks, lambda _: None)
+                assert len(again) == len(by_layer), f"recomputed layers: graphs of {again} operations"
+                assert relative_difference(found, expected) < TOLERANCE
             by_layer, found = compiled(name, [*argv, "--strategy", "tp"], ranks, lambda _: None)
             ranks.log(f"{name} compiled under tp: graphs of {by_layer} operations")
             assert relative_difference(found, expected) < TOLERANCE

@@ -60,7 +60,9 @@ CURVES = {
         ("gpt", "pipeline", "--schedule gpipe"),
         ("gpt", "pipeline", "--clip-norm 0.5"),
         ("gpt", "pipeline", "--schedule interleaved --clip-norm 0.5"),
+        ("gpt", "pipeline", "--schedule interleaved --recompute selective"),
         ("gpt", "pipeline", "--schedule zero-bubble --clip-norm 0.5"),
+        ("gpt", "pipeline", "--schedule zero-bubble --recompute blocks"),
         ("mnist", "ddp", ""),
         ("mnist", "fsdp", ""),
         ("mnist", "tp", ""),
@@ -281,6 +283,17 @@ def check_bf16_under_fsdp(ranks: Ranks) -> None:
     assert difference < BF16_TOLERANCE
 
 
+def check_bf16_in_pipelines(ranks: Ranks) -> None:
+    """Each schedule has the losses of bf16 in one process, with recomputed layers too."""
+    expected = curve_of_one_process("gpt", ranks, "--amp", "bf16")
+    for schedule, recompute in (("interleaved", "selective"), ("zero-bubble", "blocks")):
+        flags = ["--strategy", "pipeline", "--schedule", schedule, "--recompute", recompute, "--amp", "bf16"]
+        found = train(begin(small_task("gpt"), [*task_flags("gpt"), *flags], ranks))
+        losses, norms = map(relative_difference, found, expected)
+        ranks.log(f"gpt {' '.join(flags)}: losses differ by {losses:.1e}, gradients by {norms:.1e}")
+        assert max(losses, norms) < BF16_TOLERANCE
+
+
 def check_repeated_blocks(ranks: Ranks) -> None:
     """A task that does not name its layers, under fsdp: each repeated block is a unit, and the losses are the same."""
     expected = curve_of_one_process("gpt", ranks)
@@ -376,6 +389,7 @@ def details() -> None:
             check_skipped_steps,
             check_repeated_blocks,
             check_bf16_under_fsdp,
+            check_bf16_in_pipelines,
             check_muon_state_for_other_ranks,
         ):
             check(ranks)

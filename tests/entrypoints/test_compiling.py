@@ -37,6 +37,19 @@ def test_model_and_loss_are_one_graph(name: str, monkeypatch: pytest.MonkeyPatch
     assert relative_difference(found.losses, expected.losses) < TOLERANCE
 
 
+@pytest.mark.parametrize("how", ["blocks", "selective"])
+def test_recomputed_layers_are_in_that_graph(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    expected = train(begin(small_task("gpt"), task_flags("gpt"), one_process()))
+    torch._dynamo.reset()
+    counter = GraphCounter(differentiate=True)
+    monkeypatch.setattr(hardware, "COMPILE_BACKEND", counter)
+    found = train(begin(small_task("gpt"), [*task_flags("gpt"), "--compile", "--recompute", how], one_process()))
+    assert len(counter.graphs) == 1
+    assert relative_difference(found.losses, expected.losses) < TOLERANCE
+    assert relative_difference(found.norms, expected.norms) < TOLERANCE
+
+
 def test_nothing_is_compiled_again_after_the_third_step(make_loop: Callable[..., Loop], monkeypatch: Any) -> None:
     """Micro-batches of two sizes, and an evaluation between the steps."""
     torch._dynamo.reset()

@@ -60,6 +60,8 @@ def _recomputed(layer: nn.Module, how: str) -> Callable[..., Any]:
     def forward(*inputs: Any, **named: Any) -> Any:
         if running or not torch.is_grad_enabled():  # a layer may call itself with converted weights (casting.py)
             return original(*inputs, **named)
-        return checkpoint(run, *inputs, use_reentrant=False, **options, **named)  # type: ignore[arg-type]
+        # What is compiled converts no weights itself, and may change nothing outside, such as `running`.
+        function = original if torch.compiler.is_compiling() else run
+        return checkpoint(function, *inputs, use_reentrant=False, **options, **named)  # type: ignore[arg-type]
 
     return forward
