@@ -198,7 +198,7 @@ class CloudFormation:
                     self.resources.update(name, kind, identity, resolver)
             except ResourceFailed as failed:
                 stack.happened(name, kind, identity, f"{word}_FAILED", str(failed))
-                yield from self._roll_back(stack, made, is_new, name)
+                yield from self._roll_back(stack, template["Resources"], made, is_new, name)
                 return
             stack.happened(name, kind, identity, f"{word}_COMPLETE")
         for change in changes:
@@ -208,14 +208,19 @@ class CloudFormation:
         stack.template, stack.values, stack.outputs = template, values, resolver.outputs()
         stack.enter("CREATE_COMPLETE" if is_new else "UPDATE_COMPLETE")
 
-    def _roll_back(self, stack: Stack, made: list[str], is_new: bool, failed: str) -> Iterator[None]:
-        """What was made goes again, data too: RetainExceptOnCreate keeps what is there after a success."""
+    def _roll_back(
+        self, stack: Stack, declared: Document, made: list[str], is_new: bool, failed: str
+    ) -> Iterator[None]:
+        """What was made goes again, but for what is kept in any case (user guide, DeletionPolicy attribute)."""
         prefix = "" if is_new else "UPDATE_"
         stack.enter(f"{prefix}ROLLBACK_IN_PROGRESS", f"The following resource(s) failed to create: [{failed}]. ")
         for name in reversed(made):
             about = stack.resources[name]
-            self.resources.delete(about["ResourceType"], about["PhysicalResourceId"])
-            stack.happened(name, about["ResourceType"], about["PhysicalResourceId"], "DELETE_COMPLETE")
+            is_kept = declared.get(name, {}).get("DeletionPolicy") == "Retain"
+            if not is_kept:
+                self.resources.delete(about["ResourceType"], about["PhysicalResourceId"])
+            word = "DELETE_SKIPPED" if is_kept else "DELETE_COMPLETE"
+            stack.happened(name, about["ResourceType"], about["PhysicalResourceId"], word)
             yield
         stack.enter(f"{prefix}ROLLBACK_COMPLETE")
 
@@ -327,10 +332,10 @@ def _changes(stack: Stack, new: Resolver, old: Resolver) -> list[Document]:
     there = {name: about for name, about in stack.resources.items() if name in old.identities}
     changes: list[Document] = []
     for name in _ordered(wanted, new.template):
-        kind = wanted[name]["Type"]
+        kind, properties = wanted[name]["Type"], new.properties(name)
         if name not in there:
             changes.append({"Action": "Add", "LogicalResourceId": name, "ResourceType": kind})
-        elif differing := _differences(new.properties(name), old.properties(name)):
+        elif differing := _differences(properties, old.properties(name)):
             about = {"LogicalResourceId": name, "ResourceType": kind, "Replacement": "False"}
             details = [{"Target": {"Attribute": "Properties", "Name": each}} for each in differing]
             identity = there[name]["PhysicalResourceId"]

@@ -101,6 +101,7 @@ def check_stage(stage: str, body: Mapping[str, Any], account: Account) -> str:
     who = f"arn:aws:sts::{account.account}:assumed-role/{body['RoleArn'].rpartition('/')[2]}/SageMaker"
     try:
         for attempt in _STAGES[stage](body, account):
+            account.attempted.add(attempt.action)
             require(attempt, account.job_policy, who)
     except ServiceError as refused:
         return refused.message
