@@ -72,7 +72,7 @@ def up_command(
     if dry_run:
         ground.discard(plan)
         return
-    deployment = _carried_out(lambda: ground.up(plan, _report), ("up", provider, name))
+    deployment = _carried_out(lambda: ground.up(plan, _report), ("up", provider, name, region))
     edit = _settings_edit(deployment)
     _write_settings(edit, yes=yes)
     if as_json:
@@ -126,7 +126,7 @@ def down_command(
         return
     if not plan.is_empty:
         _confirm("Delete this, and all data in it, for good?" if delete_data else "Delete this?", yes=yes)
-        _carried_out(lambda: ground.down(plan, _report), ("down", provider, name))
+        _carried_out(lambda: ground.down(plan, _report), ("down", provider, name, region))
     if as_json:
         print_json({"applied": True, "plan": plan.to_json()})
 
@@ -175,10 +175,11 @@ def _confirm(question: str, *, yes: bool) -> None:
         raise RefusedError("not confirmed; nothing was changed")
 
 
-def _carried_out(work: Callable[[], Any], again: tuple[str, str, str]) -> Any:
+def _carried_out(work: Callable[[], Any], again: tuple[str, str, str, str | None]) -> Any:
     """The result of the work. An interruption tells how to go on; an error of the cloud keeps its own hint."""
-    verb, provider, name = again
-    repeated = command("infra", verb, "--provider", provider, *(["--name", name] if name != "cloudtrain" else []))
+    verb, provider, name, region = again
+    chosen = [*(["--region", region] if region else []), *(["--name", name] if name != "cloudtrain" else [])]
+    repeated = command("infra", verb, "--provider", provider, *chosen)
     try:
         return work()
     except KeyboardInterrupt:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import CloudError, UsageError
-from cloudtrain.infrastructure import Infrastructure, Report
+from cloudtrain.infrastructure import DEFAULT_NAME, Infrastructure, Report
 from cloudtrain.infrastructure.changes import ChangePlan, Deployment, Resource
 from cloudtrain.providers.aws import infra_parameters
 from cloudtrain.providers.aws.infra_parameters import PARAMETERS, kind_of
@@ -102,7 +102,7 @@ class AwsInfrastructure(Infrastructure):
 
     def up(self, plan: ChangePlan, report: Report) -> Deployment:
         """Execute the change set, and watch until all is done or rolled back."""
-        stack, again = self._stacks.find(), f"cloudtrain infra up --provider aws --name {self.name}"
+        stack, again = self._stacks.find(), self._command("up")
         if stack is not None and ("change_set" in plan.reference or "watch" in plan.reference):
             since = self._stacks.last_event(stack.id)
             if "change_set" in plan.reference:
@@ -139,7 +139,7 @@ class AwsInfrastructure(Infrastructure):
         """The stack first, so that nobody writes any more; then the data, where the plan says so."""
         from cloudtrain.providers.aws.stored_data import delete_for_good
 
-        again = f"cloudtrain infra down --provider aws --name {self.name}"
+        again = self._command("down")
         stack = self._stacks.find(plan.reference.get("stack", "")) if "stack" in plan.reference else None
         if stack is not None and stack.status != "DELETE_COMPLETE":
             since = self._stacks.last_event(stack.id)
@@ -173,6 +173,11 @@ class AwsInfrastructure(Infrastructure):
     def _where(self) -> str:
         return f"account {self._identity['Account']}, {self._aws.region}"
 
+    def _command(self, verb: str) -> str:
+        """What to type to go on with this very stack."""
+        name = "" if self.name == DEFAULT_NAME else f" --name {self.name}"
+        return f"cloudtrain infra {verb} --provider aws --region {self._aws.region}{name}"
+
     def _plan(self, changes: Any, **more: Any) -> ChangePlan:
         return ChangePlan(provider="aws", name=self.name, where=self._where, changes=tuple(changes), **more)
 
@@ -196,13 +201,13 @@ class AwsInfrastructure(Infrastructure):
             continued = f"aws cloudformation continue-update-rollback --stack-name {self.name}"
             hint = f"put right what the reason names, then: {continued}"
         else:
-            hint = f"cloudtrain infra down --provider aws --name {self.name}; it keeps all data"
+            hint = f"{self._command('down')}; it keeps all data"
         raise CloudError(f"the stack {self.name} is {stack.status}: {stack.reason}", code=stack.status, hint=hint)
 
     def _delete_remains(self, stack: Stack) -> None:
         since = self._stacks.last_event(stack.id)
         self._stacks.delete(stack)
-        again = f"cloudtrain infra up --provider aws --name {self.name}"
+        again = self._command("up")
         self._finish(self._stacks.watch(stack, since, lambda _: None), since, again)
 
     def _left_behind(self) -> Iterator[dict[str, Any]]:
