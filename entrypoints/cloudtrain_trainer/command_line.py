@@ -224,6 +224,13 @@ def _add_performance(group: argparse._ArgumentGroup) -> None:
         help="save memory: keep no activations of layers (blocks), or those of matrix products only (selective) [none]",
     )
     group.add_argument(
+        "--gradient-sync",
+        choices=["each", "last"],
+        default="each",
+        help="under fsdp, reduce gradients after each micro-batch of --accumulate, or after the last only: fewer "
+        "messages, and every rank holds all gradients whole [each]",
+    )
+    group.add_argument(
         "--workers",
         type=non_negative_int,
         metavar="N",

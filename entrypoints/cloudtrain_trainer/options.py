@@ -69,6 +69,8 @@ class Options:
     """auto, no, bf16, fp16 or fp8."""
     compile: str
     """auto, yes or no."""
+    gradient_sync: str
+    """each or last: after which micro-batches of a step FSDP reduces the gradients."""
     recompute: str
     """none, blocks or selective: which activations of layers are computed again in the backward pass."""
     workers: int | None

@@ -163,6 +163,11 @@ def _check_flags(options: Options) -> None:
         raise Refused(
             f"--amp fp8 is not offered with --strategy {options.strategy}: use --amp bf16, or one of {', '.join(FP8)}"
         )
+    if options.gradient_sync == "last" and (piped or options.strategy not in ("fsdp", "hsdp", "context", "hybrid")):
+        raise Refused(
+            f"--gradient-sync is for --strategy fsdp, hsdp, context and hybrid --tensor, not {options.strategy}, which "
+            "sends gradients once per step anyway: leave it out"
+        )
     if options.recompute != "none" and options.strategy == "dp":
         raise Refused("--recompute is not offered with --strategy dp, which copies layers: use ddp")
     if options.recompute == "selective" and options.schedule == "zero-bubble":

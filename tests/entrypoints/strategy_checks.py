@@ -50,6 +50,7 @@ CURVES = {
         ("digits", "ddp", ""),
         ("digits", "ddp", "--accumulate 2 --clip-norm 0.5"),
         ("digits", "fsdp", "--accumulate 2 --clip-norm 0.5"),
+        ("gpt", "fsdp", "--accumulate 4 --gradient-sync last --clip-norm 0.5"),
         ("digits", "tp", "--clip-norm 0.5"),
         ("digits", "pipeline", "--schedule gpipe --clip-norm 0.5"),
         ("digits", "pipeline", "--accumulate 2"),
@@ -79,6 +80,7 @@ CURVES = {
     ],
     4: [
         ("digits", "hsdp", "--shard 2 --accumulate 2 --clip-norm 0.5"),
+        ("digits", "hsdp", "--shard 2 --accumulate 2 --gradient-sync last"),
         ("digits", "tp", ""),
         ("digits", "pipeline", ""),
         ("digits", "hybrid", "--tensor 2 --clip-norm 0.5"),
@@ -297,7 +299,7 @@ def check_bf16_in_pipelines(ranks: Ranks) -> None:
 def check_repeated_blocks(ranks: Ranks) -> None:
     """A task that does not name its layers, under fsdp: each repeated block is a unit, and the losses are the same."""
     expected = curve_of_one_process("gpt", ranks)
-    loop = begin(replace(small_task("gpt"), layers=None), [*task_flags("gpt"), "--strategy", "fsdp"], ranks)
+    loop = begin(replace(small_task("gpt"), layers=None, ends=None), [*task_flags("gpt"), "--strategy", "fsdp"], ranks)
     units = [name for name, module in loop.step.model.named_modules() if isinstance(module, FSDPModule)]
     assert units == ["", *(f"layers.{number}" for number in range(4))], units
     assert relative_difference(train(loop).losses, expected.losses) < TOLERANCE

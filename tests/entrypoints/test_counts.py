@@ -139,11 +139,15 @@ def test_ddp_sends_the_gradients_once_per_step(flags: str) -> None:
 
 @pytest.mark.parametrize("clip", ["", "--clip-norm 1"])
 def test_fsdp_gathers_each_layer_twice_and_reduces_it_once(clip: str) -> None:
-    """The rest, embedding, last norm and head, stays gathered between forward and backward pass."""
+    """The embedding is gathered for the forward pass only; last norm and head stay gathered until the backward pass.
+
+    As many bytes as if they were one unit, in one message more: so the head's gradients need not wait for the
+    embedding's, which are the last.
+    """
     layer, parameters, layers = matrices_and_all()
     counts = count_collectives(4, "--strategy", "fsdp", *clip.split())
     norm = {"all_reduce": 1} if clip else {}
-    assert +counts.collectives == {"all_gather": 2 * layers + 1, "reduce_scatter": layers + 1, **norm}
+    assert +counts.collectives == {"all_gather": 2 * layers + 2, "reduce_scatter": layers + 2, **norm}
     assert counts.collective_bytes["all_gather"] == parameters + layers * layer
     assert counts.collective_bytes["reduce_scatter"] == parameters
     assert counts.waits == []
@@ -153,10 +157,22 @@ def test_fsdp_gathers_each_layer_twice_and_reduces_it_once(clip: str) -> None:
 def test_hsdp_sums_its_shard_between_groups_once_per_step(accumulate: int) -> None:
     _, parameters, layers = matrices_and_all()
     counts = count_collectives(4, "--strategy", "hsdp", "--shard", "2", "--accumulate", str(accumulate))
-    gathers, sums = accumulate * (2 * layers + 1), accumulate * (layers + 1)
-    assert counts.collectives == {"all_gather": gathers, "reduce_scatter": sums, "all_reduce": layers + 1}
+    gathers, sums = accumulate * (2 * layers + 2), accumulate * (layers + 2)
+    assert counts.collectives == {"all_gather": gathers, "reduce_scatter": sums, "all_reduce": layers + 2}
     assert counts.collective_bytes["all_reduce"] == parameters / 2
     assert counts.waits == []
+
+
+@pytest.mark.parametrize(("strategy", "between_groups"), [("fsdp", False), ("hsdp --shard 2", True)])
+def test_gradients_of_several_micro_batches_are_sent_once_where_that_is_asked_for(
+    strategy: str, between_groups: bool
+) -> None:
+    _, parameters, layers = matrices_and_all()
+    flags = f"--strategy {strategy} --accumulate 4 --gradient-sync last"
+    counts = count_collectives(4, *flags.split())
+    sums = {"all_reduce": layers + 2} if between_groups else {}
+    assert +counts.collectives == {"all_gather": 4 * (2 * layers + 2), "reduce_scatter": layers + 2, **sums}
+    assert counts.collective_bytes["reduce_scatter"] == parameters
 
 
 @pytest.mark.parametrize("clip", ["", "--clip-norm 1"])

@@ -56,6 +56,8 @@ def parse_on(ranks: int, line: str, monkeypatch: pytest.MonkeyPatch, per_node: i
         (2, "--strategy hybrid --stages 3", "--stages 3 needs as many ranks, and there are 2: start more"),
         (4, "--strategy hsdp --shard 3", "--shard 3 does not divide the 4 ranks"),
         (4, "--strategy hsdp", "one group of all 4 ranks, which is --strategy fsdp"),
+        (2, "--gradient-sync last", "is for --strategy fsdp, .*, not ddp, which sends gradients once per step anyway"),
+        (4, "--strategy hybrid --stages 2 --gradient-sync last", "is for --strategy fsdp, hsdp, context and hybrid --"),
         (2, "--task keras-mnist --strategy fsdp", "FSDP cannot shard the parameters .*: use --strategy ddp"),
         (2, "--strategy pipeline --batch-size 30", "a batch of 30 cannot .* 4 micro-batches .* use --batch-size 28"),
         (2, "--strategy pipeline --microbatches 1", "1 micro-batches do not fill 2 stages .* --schedule gpipe"),

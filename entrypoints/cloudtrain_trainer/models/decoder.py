@@ -210,6 +210,12 @@ def context_plan(model: nn.Module) -> Sequence[tuple[nn.Module, nn.Module]]:
     return [(module.qkv, module.out) for module in model.modules() if isinstance(module, Attention)]
 
 
+def ends(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
+    """What comes before and behind the layers; nothing if one matrix is in both."""
+    embedding, norm, head = (model.get_submodule(name) for name in ("embedding", "norm", "head"))
+    return ([], []) if head.weight is embedding.weight else ([embedding], [norm, head])
+
+
 def joined(shape: Shape) -> dict[str, Joined]:
     """The matrices that checkpoints of earlier releases have in parts, by the ends of their names."""
     return {

@@ -3,10 +3,16 @@
 When: the model, its gradients or the optimizer state do not fit on one device. Memory: parameters, gradients and
 optimizer state divided by the number of ranks, plus one complete layer at a time. Communication: per micro-batch the
 parameters are gathered twice (forward and backward) and the gradients reduced once, 1.5 times what ddp sends.
-Accumulated micro-batches are reduced, too, since unreduced gradients would be complete on every rank. In bf16,
-parameters are gathered in bf16, half the bytes, and gradients are reduced in float32. A model with batch norm is
-gathered in float32, and autograd keeps bf16 copies of its weights until the backward pass. Batch norm's statistics
-differ between ranks until an evaluation or checkpoint, where all take those of rank 0.
+Accumulated micro-batches are reduced, too, since unreduced gradients would be complete on every rank; `--gradient-sync
+last` keeps them so, and reduces once per step, where memory allows it. In bf16, parameters are gathered in bf16, half
+the bytes, and gradients are reduced in float32. A model with batch norm is gathered in float32, and autograd keeps bf16
+copies of its weights until the backward pass. Batch norm's statistics differ between ranks until an evaluation or
+checkpoint, where all take those of rank 0.
+
+Embedding and head are units of their own where the task names them (`Task.ends`): the head's gradients are sent while
+those of the layers are computed, and the embedding is complete only in its own forward pass. Prefetching is torch's
+own: in the forward pass the host runs ahead of the GPU, so the next layer is gathered while one computes; in the
+backward pass torch asks for the next one beforehand (`_backward_prefetch`).
 
 Source: Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023; Rajbhandari et al.,
 "ZeRO", SC 2020; torch/distributed/fsdp/_fully_shard.
@@ -14,19 +20,21 @@ Source: Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Pa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import Strategy, layers_of
+from cloudtrain_trainer.strategies import ModelWithLoss, Strategy, layers_of
 
 if TYPE_CHECKING:
     from cloudtrain_trainer.training.step import Step
@@ -58,9 +66,33 @@ class FullyShardedData(Strategy):
             hardware.compile_each(layers)
         for layer in layers:
             fully_shard(layer, mesh=self.mesh, mp_policy=policy)
+        embeddings, head = step.task.ends(model) if step.task.ends else ((), ())
+        for embedding in embeddings:
+            fully_shard(embedding, mesh=self.mesh, mp_policy=policy).set_unshard_in_backward(False)
+        if head:  # the backward pass begins with it, so it stays gathered
+            fully_shard(list(head), mesh=self.mesh, mp_policy=policy, reshard_after_forward=False)
         fully_shard(model, mesh=self.mesh, mp_policy=policy)
         step.place(model)
         return model, self.with_loss(model, step)
+
+    @contextmanager
+    def accumulation_context(self, wrapped: nn.Module) -> Iterator[None]:
+        """With `--gradient-sync last` gradients stay whole on each rank until the last micro-batch of a step."""
+        if self.options.gradient_sync == "each":
+            yield
+            return
+        model = self._sharded(wrapped)
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+
+    @staticmethod
+    def _sharded(wrapped: nn.Module) -> FSDPModule:
+        assert isinstance(wrapped, ModelWithLoss)  # noqa: S101  (made by `with_loss`)
+        assert isinstance(wrapped.model, FSDPModule)  # noqa: S101  (made by `fully_shard`)
+        return wrapped.model
 
     def sync_buffers(self, model: nn.Module) -> None:
         """Broadcast rank 0's buffers."""

@@ -15,11 +15,10 @@ from contextlib import contextmanager
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule
 
 from cloudtrain_trainer.options import Options
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.strategies import ModelWithLoss, Strategy
+from cloudtrain_trainer.strategies import Strategy
 from cloudtrain_trainer.strategies.fsdp import FullyShardedData
 
 
@@ -33,20 +32,18 @@ class HybridShardedData(FullyShardedData):
     @contextmanager
     def accumulation_context(self, wrapped: nn.Module) -> Iterator[None]:
         """All micro-batches of a step but the last are reduced inside the group only; between groups their sum is sent
-        once.
+        once. With `--gradient-sync last` nothing is sent before.
         """
+        if self.options.gradient_sync == "last":
+            with super().accumulation_context(wrapped):
+                yield
+            return
         model = self._sharded(wrapped)
         model.set_requires_all_reduce(False)
         try:
             yield
         finally:
             model.set_requires_all_reduce(True)
-
-    @staticmethod
-    def _sharded(wrapped: nn.Module) -> FSDPModule:
-        assert isinstance(wrapped, ModelWithLoss)  # noqa: S101  (made by `with_loss`)
-        assert isinstance(wrapped.model, FSDPModule)  # noqa: S101  (made by `fully_shard`)
-        return wrapped.model
 
     def make_mesh(self) -> DeviceMesh:
         sizes = self.ranks.size // self.shard_group_size, self.shard_group_size

@@ -103,6 +103,12 @@ class Task:
     """
     layers: Callable[[nn.Module], Sequence[nn.Module]] | None = None
     """The modules that FSDP shards one by one, in order of use; None: the repeated blocks (models/partition.py)."""
+    ends: Callable[[nn.Module], tuple[Sequence[nn.Module], Sequence[nn.Module]]] | None = None
+    """The modules before and behind the layers that FSDP shards apart from the rest: (embeddings, head).
+
+    Embeddings are gathered in the forward pass only, since their gradients do not depend on their weights. The modules
+    of the head run one after the other, last of all. Neither may share a parameter or be used without being called.
+    """
     tensor_plan: Callable[[nn.Module], Mapping[str, Any]] | None = None
     """How each named module is split over ranks (`ParallelStyle`s of torch); None: no tensor parallelism."""
     tensor_limit: Callable[[nn.Module], int] | None = None

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cloudtrain_trainer.data.token_files import TokenFiles, token_data
 from cloudtrain_trainer.models.cross_entropy import cross_entropy
-from cloudtrain_trainer.models.decoder import Shape, blocks, context_plan, decoder, joined, stages, tensor_plan
+from cloudtrain_trainer.models.decoder import Shape, blocks, context_plan, decoder, ends, joined, stages, tensor_plan
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
 
@@ -135,6 +135,7 @@ def build(
         tokens=shape.context,
         flops=shape.flops,
         layers=blocks,
+        ends=ends,
         tensor_plan=None if shape.tied else tensor_plan,
         tensor_limit=lambda model: shape.tensor_limit,  # noqa: ARG005
         context_plan=context_plan,
