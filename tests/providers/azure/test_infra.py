@@ -15,7 +15,7 @@ from tests.fakes.azure.cloud import AzureCloud
 from tests.fakes.azure.resource_manager.store import WORKSPACES
 from tests.fakes.azure.resource_manager.subscription import ResourceManager
 from tests.fakes.azure.tokens import OBJECT_ID
-from tests.providers.azure.jobs import forget
+from tests.providers.azure.jobs import JOB, forget
 from tests.support.command_line import CommandResult
 from tests.support.in_process import call
 
@@ -81,6 +81,25 @@ def test_up_shows_the_plan_and_its_cost_deploys_it_and_writes_the_settings(groun
         "repository": f"{registry.answers['loginServer']}/train",
     }
     assert said.out.startswith("key vault: cloudtrain-")
+
+
+def test_what_was_set_up_takes_a_job_by_the_settings_that_were_written(
+    ground: ResourceManager, cloud: AzureCloud, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    runs = tmp_path_factory.mktemp("runs")
+    spec = {**JOB, "resources": {"nodes": 2, "gpus": 0}}
+    Path("job.yaml").write_text(json.dumps(spec))
+    words = ("submit", "--provider", "azure", "--detach", "--yes", "--run-id", "first-job")
+    said = call("--data-dir", str(runs), *words)
+    assert said.code == 2, "nothing is set yet"
+    assert up().code == 0
+    said = call("--data-dir", str(runs), *words)
+    assert said.code == 0, said.err
+    assert cloud.service.jobs["first-job"].properties["computeId"].endswith("/workspaces/cloudtrain/computes/cpu")
+    assert down("--delete-data").code == 0
+    forget()
+    said = call("--data-dir", str(runs), "status", "first-job")
+    assert f"{WORKSPACES}/cloudtrain" in said.out + said.err, "the workspace is gone, and that is told"
 
 
 def test_up_twice_changes_nothing_and_asks_nothing(ground: ResourceManager) -> None:
