@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import signal
-import socket
 import sys
 from pathlib import Path
+
+from cloudtrain.bundle import launcher_module
 
 _RUN = """
 import sys
@@ -15,7 +14,6 @@ sys.path[0] = sys.argv.pop(1)
 from cloudtrain.providers.{module} import main
 sys.exit(main(sys.argv[1:]))
 """
-_PR_SET_PDEATHSIG = 1
 
 SUPERVISOR_PID = "CLOUDTRAIN_SUPERVISOR_PID"
 """Environment variable with the process id of the supervisor, whose end also ends the process that has it."""
@@ -37,27 +35,10 @@ def set_parent_death_signal(parent: int) -> None:
 
     Exits at once if `parent`, a process id, is not the parent any more.
     """
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    if os.getppid() != parent:
-        os._exit(128 + signal.SIGTERM)
+    launcher_module("host").set_parent_death_signal(parent, signal.SIGTERM)
 
 
 def free_port() -> int:
-    """A port on loopback that the system assigns to no other process for the next minute.
-
-    A connection through it is closed by the listening side first. The port then is in TIME_WAIT, so it is not chosen
-    for others, while a server that asks for it by number (with SO_REUSEADDR, as torch does) gets it.
-    """
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", 0))
-        server.listen(1)
-        address = server.getsockname()
-        with socket.socket() as client:
-            client.connect(address)
-            accepted, _ = server.accept()
-            accepted.close()
-            client.recv(1)
-        return int(address[1])
+    """A port on loopback that the system assigns to no other process for the next minute."""
+    port: int = launcher_module("host").free_port()
+    return port
