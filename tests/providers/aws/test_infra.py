@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+import cloudtrain
 from tests.fakes.aws.cloud import ACCOUNT, Cloud
+from tests.fakes.aws.policies import statements
+from tests.fakes.aws.rights import check_stage
 from tests.support.command_line import CommandResult
 from tests.support.in_process import call
 
@@ -269,3 +272,27 @@ def test_without_a_region_the_template_is_printed_and_everything_else_asks_for_o
     said = call("infra", "show", "--provider", "aws")
     assert said.code == 2
     assert "aws.region is not set" in said.err
+
+
+def test_what_up_has_made_is_enough_to_submit_and_to_follow_a_job_and_down_leaves_nothing(cloud: Cloud) -> None:
+    """The policies are read back from the account, as they are there."""
+    up()
+    outputs, iam = cloud.stacks.stack("cloudtrain").outputs, cloud.client("iam", direct=True)
+    granted = iam.get_policy_version(PolicyArn=outputs["SubmitterPolicy"], VersionId="v1")["PolicyVersion"]["Document"]
+    role = outputs["Role"].rpartition("/")[2]
+    cloud.account.job_policy = statements([iam.get_role_policy(RoleName=role, PolicyName="jobs")["PolicyDocument"]])
+    cloud.account.caller_policy = statements([granted])
+    cloud.registry.images.put(outputs["Repository"].rpartition("/")[2], "1", "amd64")
+    job = {"name": "first", "entrypoint": "train.py", "image": f"{outputs['Repository']}:1",
+           "resources": {"instance": {"aws": "ml.m5.xlarge"}}}  # fmt: skip
+    try:
+        run = cloudtrain.submit(cloudtrain.plan(cloudtrain.load(job), "aws"))
+        assert run.status().state == "pending"
+        body = cloud.service.jobs[run.id].body
+        stages = ("create", "image", "download", "checkpoints", "results", "logs")
+        assert [check_stage(stage, body, cloud.account) for stage in stages] == [""] * len(stages)
+    finally:
+        cloud.account.caller_policy = cloud.account.job_policy = None
+    assert call(*DOWN, "--delete-data").code == 0
+    assert [each["Name"] for each in cloud.client("s3", direct=True).list_buckets()["Buckets"]] == [cloud.bucket]
+    assert (iam.list_roles()["Roles"], iam.list_policies(Scope="Local")["Policies"]) == ([], [])
