@@ -6,6 +6,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -76,7 +77,8 @@ class LogGroup:
 
     def _begin(self, stream: str) -> None:
         if not self._streams:
-            self._client.create_log_group(logGroupName=GROUP)
+            with suppress(self._client.exceptions.ResourceAlreadyExistsException):  # a stack may have made it
+                self._client.create_log_group(logGroupName=GROUP)
         if stream not in self._streams:
             self._client.create_log_stream(logGroupName=GROUP, logStreamName=stream)
             self._streams.add(stream)
