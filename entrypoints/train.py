@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,9 +23,13 @@ from cloudtrain_trainer.arguments import exit_with_error, parse, refuse
 from cloudtrain_trainer.options import Folders, Options
 from cloudtrain_trainer.rules import Refused
 
+ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""The variables of torch's allocator: today's name, and those that torch still reads."""
+
 
 def main() -> NoReturn:
     """Parse the options and train. Exit code 2 and an error event if they are refused; slow imports come after that."""
+    use_expandable_segments(os.environ)
     try:
         options = parse(sys.argv[1:])
         from torch.distributed.elastic.multiprocessing.errors import record
@@ -33,6 +38,16 @@ def main() -> NoReturn:
     except Refused as reason:
         refuse(reason)
     raise AssertionError("train() ends the process")
+
+
+def use_expandable_segments(environ: MutableMapping[str, str]) -> None:
+    """Have torch's allocator grow its blocks on GPUs, so that batches of other sizes leave no holes between them.
+
+    Not if the user has set anything for the allocator. torch 2.13 reads the variable when the allocator is first used,
+    also if it was imported before, as in a rank that is forked. Nothing changes without a GPU.
+    """
+    if not any(name in environ for name in ALLOCATOR_SETTINGS):
+        environ[ALLOCATOR_SETTINGS[0]] = "expandable_segments:True"
 
 
 def train(options: Options, folders: Folders) -> NoReturn:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from cloudtrain_trainer.models.deferred import MIN_NUMBERS, Recording
 from cloudtrain_trainer.ranks import Ranks
-from tests.entrypoints.loss_curves import begin, begin_in_one_process, small_task, task_flags
+from cloudtrain_trainer.strategies import full_tensor
+from tests.entrypoints.loss_curves import (
+    NORM_TOLERANCE,
+    TOLERANCE,
+    begin,
+    begin_in_one_process,
+    relative_difference,
+    small_task,
+    task_flags,
+    train,
+)
 
 SPLIT = {
     2: ["fsdp", "tp", "pipeline --schedule interleaved"],
@@ -38,3 +50,45 @@ def check_initial_weights(ranks: Ranks, folder: Path) -> None:
             if ranks.rank == 0:
                 assert found.keys() == expected.keys()
                 assert all(torch.equal(found[name], value + added) for name, value in expected.items()), flags
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer and a trained one of low rank (LoRA)."""
+
+    def __init__(self, frozen: nn.Linear) -> None:
+        super().__init__()
+        self.frozen = frozen
+        self.down = nn.Linear(frozen.in_features, 2, bias=False)
+        self.up = nn.Linear(2, frozen.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.frozen(x) + self.up(self.down(x))
+        return out
+
+
+def adapted_gpt() -> nn.Module:
+    """The tiny gpt, frozen, with an adapter in each layer: embedding and head have nothing to train."""
+    model = small_task("gpt").model().requires_grad_(False)
+    for module in list(model.modules()):
+        if isinstance(getattr(module, "out", None), nn.Linear):
+            module.out = Adapted(module.out)  # type: ignore[arg-type]
+    return model
+
+
+def check_frozen_weights(ranks: Ranks) -> None:
+    """FSDP trains adapters in layers that are frozen otherwise, with the losses of one process; the rest stays."""
+    task, argv = replace(small_task("gpt"), model=adapted_gpt), [*task_flags("gpt"), "--clip-norm", "0.5"]
+    alone = begin_in_one_process(task, argv)
+    before = {name: value.clone() for name, value in alone.step.model.state_dict().items()}
+    expected, after = train(alone), alone.step.model.state_dict()
+    for more in ("", "--recompute blocks", "--accumulate 2 --gradient-sync last"):
+        loop = begin(task, [*argv, "--strategy", "fsdp", *more.split()], ranks)
+        found = train(loop)
+        assert relative_difference(found.losses, expected.losses) < TOLERANCE, f"{more}: {found}, not {expected}"
+        assert relative_difference(found.norms, expected.norms) < NORM_TOLERANCE, f"{more}: {found}, not {expected}"
+        for name, parameter in loop.step.model.named_parameters():
+            trained, whole = name.endswith(("down.weight", "up.weight")) and "out." in name, full_tensor(parameter)
+            assert parameter.requires_grad == trained, name
+            assert torch.equal(whole, before[name]) != trained, name
+            torch.testing.assert_close(whole, after[name], rtol=1e-3, atol=1e-5)

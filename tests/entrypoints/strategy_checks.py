@@ -36,7 +36,7 @@ from tests.entrypoints.loss_curves import (
     task_flags,
     train,
 )
-from tests.entrypoints.shard_checks import check_initial_weights
+from tests.entrypoints.shard_checks import check_frozen_weights, check_initial_weights
 
 BF16_TOLERANCE = 2e-2
 """Relative, between two ways of computing in bf16, whose numbers have 8 bits, after some steps."""
@@ -390,6 +390,7 @@ def details() -> None:
             check_fused_optimizer,
             check_skipped_steps,
             check_repeated_blocks,
+            check_frozen_weights,
             check_bf16_under_fsdp,
             check_bf16_in_pipelines,
             check_muon_state_for_other_ranks,

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from cloudtrain_trainer import hardware
 from cloudtrain_trainer.rules import Refused
+from train import use_expandable_segments
+
+ROOT = Path(__file__).resolve().parents[2]
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -75,3 +83,23 @@ def test_peak_flops_are_looked_up_by_gpu_name() -> None:
     assert hardware.peak_flops("Tesla T4", "no") == 8.1e12
     assert hardware.peak_flops("NVIDIA L40S", "bf16") == 362e12
     assert hardware.peak_flops("Some Card", "bf16") == 0
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"])
+def test_the_allocator_grows_its_blocks_unless_the_user_has_set_something_for_it(name: str) -> None:
+    own = {name: "max_split_size_mb:64"}
+    use_expandable_segments(own)
+    assert own == {name: "max_split_size_mb:64"}
+
+
+def test_torch_reads_that_variable_after_it_is_imported() -> None:
+    """A rank that is forked has imported torch before its program begins."""
+    program = (
+        "import os, torch, train; train.use_expandable_segments(os.environ); "
+        "print(torch._C._accelerator_getAllocatorSettings())"
+    )
+    clean = {key: value for key, value in os.environ.items() if not key.endswith("_ALLOC_CONF")}
+    paths = os.pathsep.join(str(ROOT / part) for part in ("entrypoints", "entrypoints/job"))
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env={**clean, "PYTHONPATH": paths}, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "expandable_segments:True"
