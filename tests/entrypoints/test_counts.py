@@ -196,8 +196,8 @@ def test_data_by_tensor_sends_what_both_send(clip: str) -> None:
     _, _, layers = matrices_and_all()
     norms = 2 * layers + 1
     counts = count_collectives(4, "--strategy", "hybrid", "--tensor", "2", *clip.split())
-    assert counts.collectives["all_gather"] == (2 * layers + 1) + (4 * layers + 3)
-    assert counts.collectives["reduce_scatter"] == (layers + 1) + (4 * layers + 2)
+    assert counts.collectives["all_gather"] == (2 * layers + 2) + (4 * layers + 3)
+    assert counts.collectives["reduce_scatter"] == (layers + 2) + (4 * layers + 2)
     assert counts.collectives["all_reduce"] == norms + (5 if clip else 0)
     assert counts.waits == []
 
