@@ -60,6 +60,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
     from cloudtrain_trainer.reporting.trackers import Trackers
     from cloudtrain_trainer.sigterm import Stop
     from cloudtrain_trainer.training import memory
+    from cloudtrain_trainer.training.batch_report import log_batch
     from cloudtrain_trainer.training.loop import Loop
 
     ranks = Ranks(options.start_timeout)
@@ -94,6 +95,7 @@ def train(options: Options, folders: Folders) -> NoReturn:
     try:
         loop = Loop(task, strategy, options, checkpoints, stop, trackers)
         memory.fit_micro_batch(loop, micro_batches)
+        log_batch(loop)
         loop.resume()
         if options.profile is not None:
             loop.profiler = StepProfiler(*options.profile, folders.output / "profile", ranks)

@@ -76,6 +76,16 @@ def peak_memory(devices: Sequence[torch.device]) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kibi
 
 
+def allocated_memory(devices: Sequence[torch.device]) -> int:
+    """Bytes of tensors on the GPU that has most of them; 0 on a CPU."""
+    return max(torch.cuda.memory_allocated(device) if device.type == "cuda" else 0 for device in devices)
+
+
+def total_memory(devices: Sequence[torch.device]) -> int:
+    """Memory of the smallest GPU, in bytes; 0 on a CPU, where others may use it, too."""
+    return min(torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0 for device in devices)
+
+
 def check_compiler(device: torch.device) -> None:
     """Raise `Refused` if the system has no compiler: torch.compile generates C++ for CPUs and C for GPUs."""
     names = ("cc", "gcc", "clang") if device.type == "cuda" else ("g++", "clang++", "c++")

@@ -11,7 +11,7 @@ import json
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -32,6 +32,9 @@ FILE = "micro-batch.json"
 
 RESERVE_BYTES = 64 << 20
 """What a trial must leave free for checkpoint threads, libraries and fragmentation."""
+
+TOLD_FACTOR, ROOM_SHARE = 1.5, 0.9
+"""A micro-batch that could be so many times as large is told; of the free memory, the share that it may take."""
 
 _OOM_MESSAGES = {
     r"out of memory": "",
@@ -103,10 +106,11 @@ def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
         if probe == "yes":
             loop.ranks.log(f"--probe-memory: --strategy {loop.options.strategy} can only be tried by its first step")
         return
-    refused = []
-    while loop.ranks.all_reduce_max(not _fits(loop))()[0]:
+    refused, trial = [], _fits(loop)
+    while loop.ranks.all_reduce_max(trial is None)()[0]:
         refused.append(loop.micro_batch)
         loop.split_to_fit(loop.micro_batch // 2)
+        trial = _fits(loop)
     if refused:
         cache.write(loop.micro_batch)
         loop.ranks.log(
@@ -116,11 +120,37 @@ def fit_micro_batch(loop: Loop, cache: MicroBatchCache) -> None:
         )
         if loop.ranks.rank == 0:
             emit_event(Memory(refused=refused, micro_batch=loop.micro_batch, parts=step.accumulation_steps))
+    elif trial is not None:
+        _tell_room(loop, trial)
 
 
-def _fits(loop: Loop) -> bool:
-    """Whether one micro-batch and the optimizer's state fit, tried on this rank alone. Model and generators are
-    restored.
+class Trial(NamedTuple):
+    """The memory of a GPU, in bytes: before the forward pass, at most in it, and all that it has. 0 on CPUs."""
+
+    before: int
+    peak: int
+    total: int
+
+    def largest(self, samples: int) -> int:
+        """About how many samples would fit, if so many took this much."""
+        each = max(1.0, (self.peak - self.before) / samples)
+        return max(samples, int(samples + ROOM_SHARE * (self.total - self.peak) / each)) if self.total else samples
+
+
+def _tell_room(loop: Loop, trial: Trial) -> None:
+    """Say how much larger a micro-batch could be on the rank that has least room, if it is much larger."""
+    largest = min(loop.ranks.all_gather(trial.largest(loop.micro_batch)))
+    if largest >= TOLD_FACTOR * loop.micro_batch:
+        loop.ranks.log(
+            f"memory: a micro-batch of {loop.micro_batch} samples per rank takes {trial.peak / 1e9:.1f} of "
+            f"{trial.total / 1e9:.1f} GB; about {largest} would fit: a larger --batch-size, or less --accumulate and "
+            "--recompute, may use the GPU better"
+        )
+
+
+def _fits(loop: Loop) -> Trial | None:
+    """Try one micro-batch with the optimizer's state on this rank alone; None if they do not fit. Model and generators
+    are restored.
     """
     step = loop.step
     devices = loop.strategy.devices
@@ -128,11 +158,11 @@ def _fits(loop: Loop) -> bool:
     sums = step.loss.state()
     step.wrapped.train()
     try:
-        _try(loop)
+        return _try(loop)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        return False  # the error's frames hold tensors, which are freed here
+        return None  # the error's frames hold tensors, which are freed here
     finally:
         step.optimizer.zero_grad(set_to_none=True)
         state.restore_generators(generators, devices)
@@ -140,18 +170,21 @@ def _fits(loop: Loop) -> bool:
         step.loss.restore(sums)
         if loop.device.type == "cuda":
             torch.cuda.empty_cache()
-    return True
 
 
-def _try(loop: Loop) -> None:
+def _try(loop: Loop) -> Trial:
     step = loop.step
     inputs, targets = step.to_device(*loop.batches.trial(loop.micro_batch))
     # The optimizer's first step allocates its state; of a user's it is not known.
     copies = 0 if step.optimizer.state else NUMBERS_PER_PARAMETER.get(step.options.optimizer, 2)
     moments = [torch.empty_like(p) for p in step.model.parameters() for _ in range(copies)]
     reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=loop.device)
+    devices = loop.strategy.devices
+    hardware.peak_memory(devices)  # count from here
+    before = hardware.allocated_memory(devices)
     with hardware.run_eagerly():  # a graph for each size that is tried would cost minutes
         loop.strategy.forward_backward_alone(step, inputs, targets)
     if loop.device.type == "cuda":
         torch.cuda.synchronize()
     del moments, reserve
+    return Trial(before, hardware.peak_memory(devices), hardware.total_memory(devices))
