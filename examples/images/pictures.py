@@ -22,7 +22,7 @@ SIZE = 32
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
-    """One picture per sample, (3, SIZE, SIZE) from -1 to 1, and its class, in the order of the folders' names."""
+    """One picture per sample, (3, SIZE, SIZE), uint8, and its class, in the order of the folders' names."""
 
     def __init__(self, folder: Path, augment: bool = False) -> None:
         self.classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
@@ -40,7 +40,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
             picture = file.convert("RGB").resize((SIZE, SIZE))
         if self.augment and random.random() < 0.5:  # the trainer seeds this by the sample and the epoch
             picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return torch.from_numpy(np.asarray(picture)).permute(2, 0, 1) / 127.5 - 1, label
+        return torch.from_numpy(np.array(picture)).permute(2, 0, 1), label
 
 
 def net(classes: int) -> nn.Module:
@@ -65,4 +65,5 @@ def task() -> Task:
         workers=None,
         unit="pictures",
         channels_last=True,
+        on_device=lambda pictures: pictures / 127.5 - 1,  # they travel to the GPU as bytes
     )

@@ -46,9 +46,33 @@ def main() -> int:
         print(f"| {name} | {counts.launches} | {other} | {products} | {len(counts.waits)} | {times} |")
         for operation, launches in counts.by_name.most_common() if options.operations else ():
             print(f"    {launches:5} launches {counts.bytes_by_name[operation] / 1e9:8.2f} GB  {operation}")
+    for task, moved in images_per_batch().items():
+        figures[task] = {"batch_bytes": moved, "batch_bytes_as_float32": moved_as_float32(task)}
+        print(f"{task}: a batch is {moved / 1e6:.1f} MB to the GPU, as float32 {moved_as_float32(task) / 1e6:.1f} MB")
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
     return 0
+
+
+IMAGES = {"resnet50": (256, 3 * 224 * 224), "mnist": (128, 28 * 28)}
+"""Samples of a batch, and numbers in an image."""
+
+
+def images_per_batch() -> dict[str, int]:
+    """Bytes of a batch of images and labels that leave the host, by task."""
+    from cloudtrain_trainer import tasks
+    from tests.support.counted_steps import bytes_to_device
+
+    options = {"resnet50": {"data": "synthetic"}, "mnist": {"data": "digits"}}
+    return {
+        name: bytes_to_device(tasks.build(name, 0, **options[name]), samples) for name, (samples, _) in IMAGES.items()
+    }
+
+
+def moved_as_float32(task: str) -> int:
+    """The same if the host made floats of them."""
+    samples, pixels = IMAGES[task]
+    return samples * (4 * pixels + 8)
 
 
 def roofline(other_bytes: int, batch: int) -> list[str]:

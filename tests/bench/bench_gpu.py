@@ -184,6 +184,7 @@ def stepping(
     inputs, targets = (t.to(ranks.device) for t in task.train[Draw(0, list(range(each)))])
     if task.channels_last and ranks.device.type == "cuda":
         inputs = inputs.to(memory_format=torch.channels_last)
+    inputs = inputs if task.on_device is None else task.on_device(inputs)
 
     def run(count: int) -> None:
         net.train()

@@ -7,10 +7,19 @@ import torch
 from torch import nn
 
 from cloudtrain_trainer import tasks
+from cloudtrain_trainer.tasks import Draw, mnist, resnet50
 from cloudtrain_trainer.tasks.gpt import SIZES
-from tests.support.counted_steps import activation_bytes, count_by_hand, count_collectives, count_ours, count_torchtitan
+from tests.support.counted_steps import (
+    activation_bytes,
+    bytes_to_device,
+    count_by_hand,
+    count_collectives,
+    count_ours,
+    count_torchtitan,
+)
 from tests.support.counts import counting, fake_tensors, launches_of
 
+NORMAL = {"resnet50": (resnet50.MEAN, resnet50.DEVIATION), "mnist": ([mnist.MEAN], [mnist.DEVIATION])}
 LAUNCHES, GIGABYTES = 545, 54.8
 """Of our step of GPT-2 124M on 16 sequences of 1,024 tokens, in eager mode: lower them with what lowers the counts."""
 
@@ -115,6 +124,28 @@ def test_ranks_that_share_a_sequence_share_its_activations(flags: str) -> None:
     n = 2 if "hybrid" in flags else 4
     assert whole > 0
     assert whole / n <= part < 1.05 * whole / n
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "pixels"),
+    [("resnet50", {"data": "synthetic"}, 3 * 224 * 224), ("mnist", {"data": "digits"}, 784)],
+)
+def test_images_reach_the_device_as_bytes_and_one_kernel_normalizes_them(
+    name: str, options: dict[str, str], pixels: int
+) -> None:
+    """Eight bytes are the label; as float32 the images would be four times as much."""
+    task = tasks.build(name, 0, **options)
+    assert bytes_to_device(task, 64) == 64 * (pixels + 8)
+    images, _ = task.train[Draw(0, list(range(4)))]
+    assert task.on_device is not None
+    mean, deviation = NORMAL[name]
+    expected = (images.float() / 255 - torch.tensor(mean)[:, None, None]) / torch.tensor(deviation)[:, None, None]
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        with counting() as counts:
+            found = task.on_device(images.to(memory_format=memory_format))
+        assert found.is_contiguous(memory_format=memory_format)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+        assert counts.by_name["addcmul"] == 1
 
 
 def matrices_and_all() -> tuple[int, int, int]:

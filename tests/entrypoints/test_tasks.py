@@ -51,6 +51,12 @@ def fresh(task: Task, seed: int = 0) -> nn.Module:
     return task.model()
 
 
+def batch(task: Task, indices: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Training samples as the model and the loss get them."""
+    inputs, targets = task.train[Draw(0, indices)]
+    return inputs if task.on_device is None else task.on_device(inputs), targets
+
+
 def parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
@@ -147,7 +153,7 @@ def test_gpt_attends_to_earlier_tokens_only() -> None:
 def test_the_stages_in_sequence_are_the_model_bit_for_bit(name: str) -> None:
     task = small(name)
     assert task.stages is not None
-    model, (inputs, _) = fresh(task).eval(), task.train[Draw(0, [0, 1])]
+    model, (inputs, _) = fresh(task).eval(), batch(task, [0, 1])
     with torch.no_grad():
         whole = model(inputs)
         for count in range(1, task.max_stages + 1):
@@ -230,7 +236,7 @@ def test_the_loss_decreases_in_eight_steps(name: str) -> None:
     task = small(name)
     model = fresh(task)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], task.lr)
-    inputs, targets = task.train[Draw(0, list(range(0, 16 * 40, 40)) if name != "resnet50" else list(range(16)))]
+    inputs, targets = batch(task, list(range(0, 16 * 40, 40)) if name != "resnet50" else list(range(16)))
     losses = []
     for _ in range(8):
         loss = task.loss(task.call(model, inputs, True), targets)
@@ -248,12 +254,12 @@ def test_the_loss_decreases_in_eight_steps(name: str) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_samples_depend_on_seed_epoch_and_index_only(name: str) -> None:
     data = small(name).train
-    batch = data[Draw(2, [9, 4, 5])]
+    several = data[Draw(2, [9, 4, 5])]
     data[Draw(3, [1])]
     alone, other_order = data[Draw(2, [4])], data[Draw(2, [5, 9])]
     for part in (0, 1):
-        assert torch.equal(alone[part][0], batch[part][1])
-        assert torch.equal(other_order[part], batch[part][[2, 0]])
+        assert torch.equal(alone[part][0], several[part][1])
+        assert torch.equal(other_order[part], several[part][[2, 0]])
     assert torch.equal(small(name).train[Draw(2, [4])][0], alone[0])
     if name != "resnet50":  # its synthetic images are the same in every epoch
         assert not torch.equal(data[Draw(3, [4])][0], alone[0])
@@ -280,7 +286,7 @@ def test_the_last_training_sample_exists_in_every_epoch(name: str) -> None:
 
 def test_keras_statistics_change_in_training_only() -> None:
     task = small("keras-mnist")
-    model, (inputs, _) = fresh(task), task.train[Draw(0, [0, 400, 800])]
+    model, (inputs, _) = fresh(task), batch(task, [0, 400, 800])
     before = [value.clone() for value in task.statistics(model)]
     model.train()
     first = task.call(model, inputs, False)
@@ -309,7 +315,7 @@ def test_keras_weights_depend_on_the_seed_and_their_names_do_not() -> None:
 
 def test_a_keras_state_dict_restores_the_same_outputs() -> None:
     task = small("keras-mnist")
-    saved, model, (inputs, _) = fresh(task, 1), fresh(task, 2), task.train[Draw(0, [1, 2])]
+    saved, model, (inputs, _) = fresh(task, 1), fresh(task, 2), batch(task, [1, 2])
     task.call(saved, inputs, True)
     model.load_state_dict(saved.state_dict())
     assert torch.equal(task.call(model, inputs, False), task.call(saved, inputs, False))

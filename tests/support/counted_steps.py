@@ -19,7 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from cloudtrain_trainer import hardware, strategies, tasks
 from cloudtrain_trainer.arguments import parse
 from cloudtrain_trainer.ranks import Ranks
-from cloudtrain_trainer.tasks import gpt
+from cloudtrain_trainer.tasks import Draw, Task, gpt
 from cloudtrain_trainer.training import step as step_module
 from cloudtrain_trainer.training.step import Step
 from tests.support import gpt2, torchtitan
@@ -72,6 +72,12 @@ def _counter(compiled: bool) -> Iterator[KernelCounter | None]:
         return
     with counting_compiled() as counter:
         yield counter
+
+
+def bytes_to_device(task: Task, samples: int) -> int:
+    """What a batch of so many training samples has when it leaves the host."""
+    found = task.train[Draw(0, [index % len(task.train) for index in range(samples)])]
+    return sum(tensor.nbytes for tensor in found)
 
 
 def count_collectives(ranks: int, *flags: str, rank: int = 0) -> Counts:

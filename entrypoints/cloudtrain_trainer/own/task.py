@@ -29,7 +29,7 @@ __all__ = ["DATA_FIELDS", "OwnModel", "complete", "default_loss", "from_options"
 
 DATA_FIELDS = (
     "loss", "correct", "train", "validation", "epochs", "batch_size", "lr", "weight_decay", "workers", "unit", "tokens",
-    "channels_last",
+    "channels_last", "on_device",
 )  # fmt: skip
 """The fields of a built-in task that are valid for any model of its data."""
 PARTS = ("train", "validation", "collate")
@@ -155,6 +155,7 @@ def _with_built_in(
             base,
             train=adapt(data["train"], seed, "--data: train", data.get("collate"), pairs=True),
             validation=None,
+            on_device=None,
         )
         if data.get("validation") is not None:
             validation = adapt(data["validation"], seed, "--data: validation", data.get("collate"), pairs=True)

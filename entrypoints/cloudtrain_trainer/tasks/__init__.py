@@ -93,6 +93,8 @@ class Task:
     """Floating-point operations per sample, forward and backward; 0: unknown. The numerator of MFU."""
     channels_last: bool = False
     """Whether the inputs are images (batch, channels, height, width): GPUs convolve them faster with channels last."""
+    on_device: Callable[[Any], Any] | None = None
+    """Inputs -> inputs as the model takes them, on the device: there images of uint8 become floats, for example."""
     compiles: bool = True
     """Whether `--compile auto` may compile the model."""
     call: Callable[[nn.Module, Any, bool], Any] = call

@@ -94,6 +94,7 @@ def build(seed: int, data: str = "mnist") -> Task:
         weight_decay=1e-2,
         unit="images",
         call=call,
+        on_device=mnist.normalize,
         compiles=False,
         statistics=statistics,
     )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cloudtrain_trainer.data.dataset_files import cache_folder, fetch, read_idx
+from cloudtrain_trainer.data.pixels import Normalize
 from cloudtrain_trainer.models.partition import stages
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task, digits
@@ -30,12 +31,13 @@ FILES = {
 PIXELS, CLASSES = 28, 10
 MEAN, DEVIATION = 0.1307, 0.3081
 """Mean and standard deviation of the training images' pixels (0 to 1)."""
+normalize = Normalize([MEAN], [DEVIATION])
 SHIFT = 2
 """Training images are shifted by up to so many pixels."""
 
 
 class Images:
-    """Normalized images (batch, 1, 28, 28), float32, and labels (batch,), int64.
+    """Images (batch, 1, 28, 28), uint8, and labels (batch,), int64.
 
     With a seed, the images are shifted at random by (seed, epoch, index).
     """
@@ -52,7 +54,7 @@ class Images:
         images = self.pixels[draw.indices]
         if self.seed is not None:
             images = self._shifted(images, draw)
-        return ((images.float() / 255 - MEAN) / DEVIATION)[:, None], self.labels[draw.indices]
+        return images[:, None], self.labels[draw.indices]
 
     def _shifted(self, images: Tensor, draw: Draw) -> Tensor:
         if draw.epoch != self._shifts_epoch:  # drawn once per epoch for all samples: depends only on the index
@@ -135,6 +137,7 @@ def build(seed: int, data: str = "mnist") -> Task:
         weight_decay=1e-2,
         unit="images",
         channels_last=True,
+        on_device=normalize,
         layers=digits.layers,
         tensor_plan=digits.tensor_plan,
         tensor_limit=digits.tensor_limit,

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cloudtrain_trainer.data.pixels import Normalize
 from cloudtrain_trainer.models.resnet import bottlenecks, resnet, stages
 from cloudtrain_trainer.rules import Refused
 from cloudtrain_trainer.tasks import Draw, Task
@@ -39,7 +40,7 @@ SYNTHETIC_IMAGES = 64
 
 
 class Images:
-    """Normalized images (batch, 3, size, size), float32, and labels (batch,), int64, read from files on demand.
+    """Images (batch, 3, size, size), uint8, and labels (batch,), int64, read from files on demand.
 
     With a seed, each is cropped and flipped at random by (seed, epoch, index); without, the center is cropped.
     """
@@ -52,9 +53,9 @@ class Images:
 
     def __getitem__(self, draw: Draw) -> tuple[Tensor, Tensor]:
         pixels = np.stack([self._pixels(index, draw.epoch) for index in draw.indices])
-        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
-        images = (images - torch.tensor(MEAN)[:, None, None]) / torch.tensor(DEVIATION)[:, None, None]
-        return images, torch.tensor([self.files[index][1] for index in draw.indices])
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.tensor(
+            [self.files[index][1] for index in draw.indices]
+        )
 
     def _pixels(self, index: int, epoch: int) -> Any:
         """One image (size, size, 3), uint8. RuntimeError names a file that cannot be read."""
@@ -75,11 +76,12 @@ class Images:
 
 
 class Synthetic:
-    """A few random images, repeated, each with its own label: (batch, 3, size, size), float32, and (batch,), int64."""
+    """A few random images, repeated, each with its own label: (batch, 3, size, size), uint8, and (batch,), int64."""
 
     def __init__(self, count: int, size: int, classes: int, seed: int) -> None:
         self.count, self.classes = count, classes
-        self.images = torch.randn(SYNTHETIC_IMAGES, 3, size, size, generator=torch.Generator().manual_seed(seed))
+        shape, generator = (SYNTHETIC_IMAGES, 3, size, size), torch.Generator().manual_seed(seed)
+        self.images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
 
     def __len__(self) -> int:
         return self.count
@@ -183,6 +185,7 @@ def build(seed: int, size: str = "full", image_size: int | None = None, data: st
         unit="images",
         flops=0.0 if tiny else FLOPS * (pixels / 224) ** 2,
         channels_last=True,
+        on_device=Normalize(MEAN, DEVIATION),
         layers=bottlenecks,
         stages=stages,
         max_stages=4 if tiny else 16,

@@ -210,12 +210,14 @@ class Step:
         return torch.autocast(self.device.type, dtype=DTYPES[self.amp])
 
     def to_device(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
-        """The tensors that this rank computes with, on its device; images channels-last where that is faster.
+        """The tensors that this rank computes with, on its device, as the task prepares them; images channels-last.
 
         Without targets they are the inputs: a batch that is not a pair.
         """
         own = self.strategy.own_part
         on_device = own(trees.to_device(inputs, self.device, self._image_format))
+        if self.task.on_device is not None:
+            on_device = self.task.on_device(on_device)
         return on_device, on_device if targets is None else own(trees.to_device(targets, self.device))
 
     def _clip(self) -> Tensor:
