@@ -59,8 +59,8 @@ class Question:
     @classmethod
     def about(cls, issue: Issue) -> Check:
         """The check of a setting that is missing, or of another form than it must have."""
-        asked = cls("settings", "is all set as it must be", issue.path)
-        return asked.wrong(issue.line(), issue.hint or "")
+        asked = cls(".".join(map(str, issue.path)) or "settings", "is it set as it must be", issue.path)
+        return asked.wrong(": ".join(part for part in (issue.origin, issue.message) if part), issue.hint or "")
 
     def ok(self, answer: str) -> Check:
         """It is as it should be."""

@@ -67,6 +67,8 @@ def _printed(section: Section) -> Iterator[Check]:
     for check in section.checks:
         print_output(_row(check))
         yield check
+    if section.tip:
+        print_output(f"  {section.tip}")
 
 
 def _row(check: Check) -> str:

@@ -11,7 +11,7 @@ from cloudtrain.catalog.machines import architecture_of
 from cloudtrain.checkup import Check, Question
 from cloudtrain.declaration import declaration_of
 from cloudtrain.errors import CloudError, CloudtrainError
-from cloudtrain.providers import get_provider
+from cloudtrain.providers import Provider, get_provider
 from cloudtrain.settings import DEFAULT_PROVIDER, load_settings
 from cloudtrain.submission.images import is_named
 from cloudtrain.submission.registry import inspect_image
@@ -35,6 +35,8 @@ class Section:
     """`this machine`, `SageMaker, us-east-1`."""
     checks: Iterable[Check]
     """To be read once: each is asked when it is read."""
+    tip: str = ""
+    """What to type where there is no account yet."""
 
 
 def sections(provider: str, settings: Settings, spec: JobSpec) -> Iterator[Section]:
@@ -46,7 +48,13 @@ def sections(provider: str, settings: Settings, spec: JobSpec) -> Iterator[Secti
     if provider != MACHINE:
         asked = get_provider(provider).target(settings, spec)
         where = f", {asked.where}" if declaration.is_remote and asked.where else ""
-        yield Section(f"{declaration.label}{where}", platform_checks(provider, settings, asked, spec))
+        tip = f"cloudtrain infra up --provider {provider} makes an account ready and writes these settings"
+        tip = tip if asked.problems and _sets_up_accounts(provider) else ""
+        yield Section(f"{declaration.label}{where}", platform_checks(provider, settings, asked, spec), tip)
+
+
+def _sets_up_accounts(provider: str) -> bool:
+    return type(get_provider(provider)).infrastructure is not Provider.infrastructure
 
 
 def platform_checks(provider: str, settings: Settings, target: Target, spec: JobSpec) -> Iterator[Check]:

@@ -66,7 +66,7 @@ def target(settings: Settings, spec: JobSpec, *, rehearsal: bool) -> Target:
     return Target(
         provider="azure",
         contract="azureml",
-        where=location or f"the workspace {config.workspace}",
+        where=location or (f"the workspace {config.workspace}" if config.workspace else ""),
         max_nodes=MAX_NODES,
         grace_seconds=settings["azure.stop_grace"],
         unused=UNUSED,

@@ -151,7 +151,7 @@ def test_a_broken_network_is_told_of_the_one_thing_that_is_wrong(
 @pytest.mark.parametrize("name", ["role", "bucket"])
 def test_a_setting_of_another_form_is_told_before_anything_is_asked(name: str, healthy: HealthyAccount) -> None:
     found = asked({"name": "digits", "aws": {"role": healthy.role, name: "Not One"}})
-    assert wrong(found) == ["settings"]
+    assert wrong(found) == [f"aws.{name}"]
     assert healthy.cloud.endpoint.calls == []
 
 
@@ -239,4 +239,8 @@ def test_the_command_asks_for_the_job_of_the_folder_and_says_what_is_not_set(
     with pytest.raises(SystemExit):
         main(["doctor", "aws", "--json"])
     checks = json.loads(capsys.readouterr().out)["checks"]
-    assert [check["answer"] for check in checks if check["verdict"] == "wrong"] == ["aws.bucket: is not set"]
+    missing = [(check["name"], check["answer"]) for check in checks if check["verdict"] == "wrong"]
+    assert missing == [("aws.bucket", "is not set")]
+    with pytest.raises(SystemExit):
+        main(["doctor", "aws"])
+    assert "\n  cloudtrain infra up --provider aws makes an account ready" in capsys.readouterr().out
