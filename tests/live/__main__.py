@@ -20,6 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+PERMISSION = "CLOUDTRAIN_LIVE"
+"""The variable with which a person says that money may be spent."""
 JOBS = 4
 POLL_SECONDS = 5.0
 DIGITS = """\
@@ -53,7 +55,7 @@ class Account:
     def __init__(self, provider: str, budget: float, folder: Path) -> None:
         self.provider, self.folder, self.usd_per_job = provider, folder, budget / JOBS
         (folder / "job").mkdir(parents=True)
-        self.environment = dict(os.environ)
+        self.environment = {name: value for name, value in os.environ.items() if name != PERMISSION}
         for name, text in {"job.yaml": DIGITS, "failing.yaml": FAILING, "fail.py": FAIL}.items():
             (folder / "job" / name).write_text(text)
 
@@ -201,8 +203,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("provider", choices=["aws", "azure"])
     parser.add_argument("--budget", type=float, default=1.0, metavar="USD", help="for all jobs together [1.0]")
     options = parser.parse_args(argv)
-    if os.environ.get("CLOUDTRAIN_LIVE") != options.provider:
-        print(f"this costs money: set CLOUDTRAIN_LIVE={options.provider} to say that it may", file=sys.stderr)
+    if os.environ.get(PERMISSION) != options.provider:
+        print(f"this costs money: set {PERMISSION}={options.provider} to say that it may", file=sys.stderr)
         return 2
     folder = Path(tempfile.mkdtemp(prefix="cloudtrain-live-"))
     rows = prove(Account(options.provider, options.budget, folder))
