@@ -47,4 +47,5 @@ if rank == 0:
     with (options.out_dir / "losses.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("step", "loss"), *losses])
 if dist.is_initialized():
+    del trained  # before its process group: the other way round torch 2.13 may hang at the end
     dist.destroy_process_group()

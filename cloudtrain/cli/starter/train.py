@@ -20,13 +20,7 @@ except ImportError:
         print(values, flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--lr", type=float, default=0.05)
-    args = parser.parse_args()
-
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+def train(args: argparse.Namespace) -> None:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     rank = dist.get_rank()
     print(f"rank {rank} of {dist.get_world_size()} is here", flush=True)
@@ -65,6 +59,16 @@ def main() -> None:
         folder = Path(os.environ.get("CLOUDTRAIN_MODEL_DIR", "."))
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(model.module.state_dict(), folder / "model.pt")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--lr", type=float, default=0.05)
+    args = parser.parse_args()
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    train(args)  # the model is gone before its process group: the other way round torch 2.13 may hang at the end
     dist.barrier()
     dist.destroy_process_group()
 
