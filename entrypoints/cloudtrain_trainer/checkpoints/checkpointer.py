@@ -203,11 +203,9 @@ class Checkpointer:
             return
         if self._best_writer is not None:
             self._best_writer.join()  # it reads the copies that are overwritten now
+        # Of a sharded model on GPUs the weights were gathered on the host, where nothing changes them.
         live = {name: value for name, value in weights.items() if value.device.type == loop.device.type}
-        copies = {
-            **weights,
-            **self._best_copies.copy(live, self._trained()),
-        }  # what is on the host already was gathered
+        copies = weights | self._best_copies.copy(live, self._trained())
 
         def write() -> None:
             self._best_copies.wait()

@@ -2,12 +2,12 @@
 
 When: sequences so long that the activations of a single one do not fit on a device, however small the batch. Memory:
 activations divided by the ranks that share a sequence (`--context-ranks`, or all of them), with the attention's result
-once more, as it was exchanged; parameters, gradients and
-optimizer state divided by all ranks, as fsdp does. Communication: that of fsdp, and four all-to-alls per layer: before
-the attention queries, keys and values are exchanged so that each rank has all tokens of some heads, after it the result
-so that each has all heads of its tokens; in the backward pass the other way round. Each sends (n - 1)/n of what a rank
-has, so that more ranks send less each. Every rank does the same work, though the attention is causal, and any kernel
-for attention does. There can be at most as many ranks per sequence as there are heads.
+once more, as it was exchanged; parameters, gradients and optimizer state divided by all ranks, as fsdp does.
+Communication: that of fsdp, and four all-to-alls per layer: before the attention queries, keys and values are exchanged
+so that each rank has all tokens of some heads, after it the result so that each has all heads of its tokens; in the
+backward pass the other way round. Each sends (n - 1)/n of what a rank has, so that more ranks send less each. Every
+rank does the same work, though the attention is causal, and any kernel for attention does. There can be at most as many
+ranks per sequence as there are heads.
 
 torch's own `context_parallel` (ring attention, torch 2.13) has no such limit, but only handles the kernels of CUDA, and
 sends keys and values around once per layer for each rank.

@@ -137,9 +137,8 @@ class Step:
         norm = self._clip()
         bad = self._on_any_rank(self._is_bad(self._local_loss, norm))
         self.finite_watch.record_step(step + 1, self._local_loss, norm, bad)
-        if getattr(
-            self.optimizer, "_step_supports_amp_scaling", False
-        ):  # torch's fused ones: the kernel reads the flag itself: the host does not wait
+        # Kernels of torch's fused optimizers read the flag themselves: the host does not wait.
+        if getattr(self.optimizer, "_step_supports_amp_scaling", False):
             self.optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
             self.optimizer.step()
         elif not bool(bad):
