@@ -1,24 +1,24 @@
-"""Reads resources by Azure Resource Manager: all requests are GETs. Calls azure-core, and azure-ai-ml for the cloud."""
+"""Requests to Azure Resource Manager with the user's credentials. Calls azure-core, and azure-ai-ml for the cloud."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from azure.core import PipelineClient
+from azure.core.exceptions import HttpResponseError
 from azure.core.pipeline.policies import BearerTokenCredentialPolicy, RetryPolicy
 from azure.core.rest import HttpRequest, HttpResponse
 from azure.mgmt.core.exceptions import ARMErrorFormat
 
-from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.errors import CloudError
 from cloudtrain.providers.azure.credentials import credential
-from cloudtrain.providers.azure.errors import is_foreign, translated
-from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, without_sdk_output
+from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, calling
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class Found:
 
 
 class ResourceManager:
-    """Azure Resource Manager, with the user's credentials. Every method may raise CloudError."""
+    """Azure Resource Manager. Every method may raise CloudError; `request` and `pages` raise the SDK's errors."""
 
     @cached_property
     def cloud(self) -> str:
         """The name of the cloud: `AzureCloud`, `AzureChinaCloud`, `AzureUSGovernment`."""
         from azure.ai.ml import _azure_environments as environments
 
-        with _calling("looking which cloud this is"):
+        with calling("looking which cloud this is"):
             return str(environments._get_default_cloud_name())
 
     @cached_property
@@ -46,12 +46,12 @@ class ResourceManager:
         """Where it is, without a slash at the end."""
         from azure.ai.ml import _azure_environments as environments
 
-        with _calling("looking where Azure is"):
+        with calling("looking where Azure is"):
             return str(environments._get_base_url_from_metadata(cloud_name=self.cloud))
 
     def claims(self) -> Mapping[str, Any]:
         """What the user's token says of its owner: `upn` or `appid`, and `oid`. Empty where it is not readable."""
-        with _calling("logging in"):
+        with calling("logging in"):
             token = credential().get_token(f"{self.address}/.default").token
         try:
             middle = token.split(".")[1]
@@ -62,7 +62,9 @@ class ResourceManager:
 
     def get(self, path: str, version: str, **query: str) -> Found:
         """One resource, by its id. CloudError with the code NotFound or NoWorkspace if there is none."""
-        return self._get(f"{self.address}{path}", path, {**query, "api-version": version})
+        with _looking(path):
+            answer = self.request("GET", path, {**query, "api-version": version})
+            return Found(answer.json(), str(answer.headers.get("Date", "")))
 
     def find(self, path: str, version: str) -> Found | None:
         """The same; None if there is none."""
@@ -75,21 +77,45 @@ class ResourceManager:
 
     def listed(self, path: str, version: str, **query: str) -> Iterator[Mapping[str, Any]]:
         """What a list has, on all its pages. `query`: `filter` for `$filter`."""
-        named = {f"${name}": value for name, value in query.items()}
-        page = self._get(f"{self.address}{path}", path, {**named, "api-version": version}).document
+        pages = self.pages(path, {**{f"${name}": value for name, value in query.items()}, "api-version": version})
         while True:
-            yield from page.get("value", ())
+            with _looking(path):
+                page = next(pages, None)
+            if page is None:
+                return
+            yield from page
+
+    def pages(
+        self, path: str, query: Mapping[str, str], allowed: tuple[int, ...] = ()
+    ) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """The pages of a list, requested as it is needed; none where the answer is an allowed 404 (see `request`)."""
+        answer = self.request("GET", path, query, allowed=allowed)
+        while answer.status_code < 400:
+            page = answer.json()
+            yield page.get("value") or ()
             following = str(page.get("nextLink") or "")
             if not following.startswith(f"{self.address}/"):  # the token is for this address alone
                 return
-            page = self._get(following, path, {}).document
+            answer = self.request("GET", following, {}, allowed=allowed)
 
-    def _get(self, address: str, path: str, query: Mapping[str, str]) -> Found:
-        with _calling(f"looking at {path.rpartition('/providers/')[2] or path}"):
-            answer = self._client.send_request(HttpRequest("GET", address, params=dict(query)))
-            if answer.status_code >= 400:
-                raise _refusal(answer)
-            return Found(answer.json(), str(answer.headers.get("Date", "")))
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Mapping[str, Any] | None = None,
+        *,
+        allowed: tuple[int, ...] = (),
+    ) -> HttpResponse:
+        """The answer to one request, at a path or at a whole address. HttpResponseError for one of 400 or more, unless
+        its status is allowed.
+        """
+        address = f"{self.address}{path}" if path.startswith("/") else path
+        content: dict[str, Any] = {} if body is None else {"json": dict(body)}
+        answer = self._client.send_request(HttpRequest(method, address, params=dict(query), **content))
+        if answer.status_code >= 400 and answer.status_code not in allowed:
+            raise HttpResponseError(response=answer, error_format=ARMErrorFormat)
+        return answer
 
     @cached_property
     def _client(self) -> PipelineClient[HttpRequest, HttpResponse]:
@@ -97,19 +123,5 @@ class ResourceManager:
         return PipelineClient(self.address, policies=[RetryPolicy(**RETRIES), token], **TIMEOUTS)
 
 
-def _refusal(answer: HttpResponse) -> Exception:
-    from azure.core.exceptions import HttpResponseError
-
-    return HttpResponseError(response=answer, error_format=ARMErrorFormat)
-
-
-@contextmanager
-def _calling(what: str) -> Iterator[None]:
-    """Translate the SDK's errors and suppress its output. `what`: the action in messages."""
-    try:
-        with without_sdk_output():
-            yield
-    except Exception as error:
-        if isinstance(error, CloudtrainError) or not is_foreign(error):
-            raise  # a bug of ours keeps its traceback
-        raise translated(error, what, "") from error
+def _looking(path: str) -> AbstractContextManager[None]:
+    return calling(f"looking at {path.rpartition('/providers/')[2] or path}")

@@ -6,15 +6,14 @@ import io
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import AbstractContextManager, redirect_stderr
 from functools import cache, cached_property
 from typing import Any
 
-from cloudtrain.errors import CloudError, CloudtrainError, Outcome
+from cloudtrain.errors import CloudError, Outcome
 from cloudtrain.providers.azure.credentials import credential
-from cloudtrain.providers.azure.errors import is_foreign, translated
 from cloudtrain.providers.azure.resources import Cluster, JobInfo, QuotaUsage, VmFamily
-from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, CreateHook, without_sdk_output
+from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, CreateHook, calling
 from cloudtrain.providers.azure.storage import BlobContainer, LogChunk, read_log
 
 with warnings.catch_warnings(), redirect_stderr(io.StringIO()):  # some of its loggers keep this stream
@@ -201,16 +200,9 @@ class Workspace:
         }
         return MLClient(credential(), **options, **RETRIES, **TIMEOUTS)
 
-    @contextmanager
-    def _calling(self, what: str) -> Iterator[None]:
-        """Translate the SDK's errors and suppress its output. `what`: the action in messages."""
-        try:
-            with without_sdk_output():
-                yield
-        except Exception as error:
-            if isinstance(error, CloudtrainError) or not is_foreign(error):
-                raise  # a bug of ours keeps its traceback
-            raise translated(error, what, f"the workspace {self.name}") from error
+    def _calling(self, what: str) -> AbstractContextManager[None]:
+        """`calling`, in this workspace."""
+        return calling(what, f"the workspace {self.name}")
 
 
 @cache

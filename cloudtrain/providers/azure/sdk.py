@@ -1,4 +1,4 @@
-"""How azure-ai-ml is called: its options, without its output on the screen, and with a hook before a job is created."""
+"""How Azure's SDKs are called: options, errors translated, no output on the screen, a hook before a job is created."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 from azure.core.pipeline.policies import SansIOHTTPPolicy
+
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.providers.azure.errors import is_foreign, translated
 
 RETRIES: dict[str, Any] = {"retry_total": 4, "retry_backoff_factor": 0.5, "retry_backoff_max": 20}
 """Options of the SDK: it retries for seconds, not for the minutes of its defaults."""
@@ -42,6 +45,23 @@ class CreateHook(SansIOHTTPPolicy[Any, Any]):
         if self._before is not None and sent.method == "PUT" and re.search(r"/jobs/[^/?]+(\?|$)", sent.url):
             self._before()
             self.sent_create = True
+
+
+@contextmanager
+def calling(
+    what: str, place: str = "", explain: Callable[[Exception, str], CloudtrainError | None] | None = None
+) -> Iterator[None]:
+    """Translate the SDK's errors and suppress its output. `what`: the action in messages; `place`: see `translated`.
+
+    `explain`: asked first, for callers who know more of an error of this action than `translated` does.
+    """
+    try:
+        with without_sdk_output():
+            yield
+    except Exception as error:
+        if isinstance(error, CloudtrainError) or not is_foreign(error):
+            raise  # a bug of ours keeps its traceback
+        raise (explain and explain(error, what)) or translated(error, what, place) from error
 
 
 @contextmanager

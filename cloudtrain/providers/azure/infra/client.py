@@ -1,23 +1,22 @@
-"""The only module that calls Azure Resource Manager: deployments, and the resources of one resource group."""
+"""Deployments, and the resources of one resource group. The only module that calls the SDK for deployments."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
 from azure.core.exceptions import HttpResponseError
-from azure.core.rest import HttpRequest, HttpResponse
+from azure.core.rest import HttpResponse
 from azure.mgmt.resource.deployments import DeploymentsMgmtClient
 
-from cloudtrain.errors import CloudError, CloudtrainError
+from cloudtrain.errors import CloudError
 from cloudtrain.providers.azure.arm import ResourceManager
 from cloudtrain.providers.azure.credentials import credential
-from cloudtrain.providers.azure.errors import is_foreign, translated
 from cloudtrain.providers.azure.infra.failures import Failure, explained, root_failures
-from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, without_sdk_output
+from cloudtrain.providers.azure.sdk import RETRIES, TIMEOUTS, calling
 
 GROUPS_VERSION = "2022-09-01"
 
@@ -46,7 +45,8 @@ class ResourceGroup:
     def create(self, location: str, tags: Mapping[str, str]) -> None:
         """Create the group, empty."""
         with self._calling("creating the resource group"):
-            self._send("PUT", self.id, GROUPS_VERSION, {"location": location, "tags": dict(tags)})
+            body = {"location": location, "tags": dict(tags)}
+            self._arm.request("PUT", self.id, {"api-version": GROUPS_VERSION}, body)
 
     def what_if(self, deployment: str, document: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The changes that a deployment would make, one for each resource, as Azure words them."""
@@ -87,27 +87,20 @@ class ResourceGroup:
     def get(self, resource: str, version: str) -> dict[str, Any] | None:
         """A resource by its id; None if there is none."""
         with self._calling("looking at a resource"):
-            answer = self._send("GET", resource, version, allowed=(404,))
+            answer = self._arm.request("GET", resource, {"api-version": version}, allowed=(404,))
         return None if answer.status_code == 404 else dict(answer.json())
 
     def list(self, collection: str, version: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
         """The resources of a collection, such as `.../resources`; none if what it belongs to does not exist."""
-        found: list[dict[str, Any]] = []
         with self._calling("listing resources"):
-            answer = self._send("GET", collection, version, query=query, allowed=(404,))
-            while answer.status_code != 404:
-                page = answer.json()
-                found += page.get("value") or []
-                following = str(page.get("nextLink") or "")
-                if not following.startswith(f"{self._arm.address}/"):  # the token is for this address alone
-                    break
-                answer = self._request("GET", following)
-        return found
+            pages = self._arm.pages(collection, {**(query or {}), "api-version": version}, allowed=(404,))
+            return [dict(each) for page in pages for each in page]
 
     def delete(self, resource: str, version: str, query: Mapping[str, str] | None = None) -> bool:
         """Delete a resource and wait until it is gone; False if it was not there."""
         with self._calling(f"deleting {resource.rpartition('/providers/')[2]}"):
-            answer = self._send("DELETE", resource, version, query=query or {}, allowed=(404,))
+            query = {**(query or {}), "api-version": version}
+            answer = self._arm.request("DELETE", resource, query, allowed=(404,))
             was_there = answer.status_code not in (204, 404)
             self._wait(answer)
         return was_there
@@ -116,7 +109,7 @@ class ResourceGroup:
         """Delete the group where nothing is in it, without waiting for it."""
         if self.list(f"{self.id}/resources", GROUPS_VERSION) == []:
             with self._calling("deleting the empty resource group"):
-                self._send("DELETE", self.id, GROUPS_VERSION, allowed=(404,))
+                self._arm.request("DELETE", self.id, {"api-version": GROUPS_VERSION}, allowed=(404,))
 
     def _wait(self, answer: HttpResponse) -> None:
         """Until an operation that was accepted has ended, as its headers say where to look.
@@ -128,7 +121,7 @@ class ResourceGroup:
         address = status_address or answer.headers.get("Location")
         while answer.status_code == 202 and address:
             time.sleep(float(answer.headers.get("Retry-After") or self._poll))
-            polled = self._request("GET", address, allowed=(404,))
+            polled = self._arm.request("GET", address, {}, allowed=(404,))
             if not status_address:
                 answer, address = polled, polled.headers.get("Location") or address
                 continue
@@ -137,34 +130,6 @@ class ResourceGroup:
                 raise explained(root_failures(polled.json().get("error") or {}), "deleting a resource")
             if state == "Succeeded":
                 return
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        version: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        query: Mapping[str, str] | None = None,
-        allowed: tuple[int, ...] = (),
-    ) -> HttpResponse:
-        address = f"{self._arm.address}{path}"
-        return self._request(method, address, body, {**(query or {}), "api-version": version}, allowed)
-
-    def _request(
-        self,
-        method: str,
-        address: str,
-        body: Mapping[str, Any] | None = None,
-        query: Mapping[str, str] | None = None,
-        allowed: tuple[int, ...] = (),
-    ) -> HttpResponse:
-        content: dict[str, Any] = {} if body is None else {"json": dict(body)}
-        request = HttpRequest(method, address, params=dict(query or {}), **content)
-        answer: HttpResponse = self._client.send_request(request)
-        if answer.status_code not in allowed:
-            answer.raise_for_status()
-        return answer
 
     @cached_property
     def _client(self) -> Any:
@@ -178,23 +143,17 @@ class ResourceGroup:
             **options,
         )
 
-    @contextmanager
-    def _calling(self, what: str) -> Iterator[None]:
-        """Translate the SDK's errors and suppress its output. `what`: the action in messages."""
-        try:
-            with without_sdk_output():
-                yield
-        except Exception as error:
-            if isinstance(error, CloudtrainError) or not is_foreign(error):
-                raise  # a bug of ours keeps its traceback
-            failures = _failures_in(error)
-            if failures:
-                raise explained(failures, f"{what} in {self.name}") from error
-            raise translated(error, what, f"the resource group {self.name}") from error
+    def _calling(self, what: str) -> AbstractContextManager[None]:
+        """`calling`, in this group, whose refusals `explained` knows more of than the jobs' own errors."""
+        return calling(what, f"the resource group {self.name}", self._explanation)
+
+    def _explanation(self, error: Exception, what: str) -> CloudError | None:
+        failures = _failures_in(error)
+        return explained(failures, f"{what} in {self.name}") if failures else None
 
 
 def _failures_in(error: Exception) -> tuple[Failure, ...]:
-    """What Resource Manager says is wrong, for refusals that `explained` knows more of than the jobs' own errors."""
+    """What Resource Manager says is wrong, in a refusal of the request itself."""
     status = getattr(error, "status_code", None)
     if not isinstance(error, HttpResponseError) or status is None or status in (401, 408, 429) or status >= 500:
         return ()
