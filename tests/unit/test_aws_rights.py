@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import botocore.session
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 import cloudtrain
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.infra_parameters import settings_of
-from cloudtrain.providers.aws.permissions import JOB, SUBMITTER, Permission
+from cloudtrain.providers.aws.permissions import DOCTOR, JOB, SUBMITTER, Permission
 from cloudtrain.settings import variable_of
 from tests.fakes.aws.policies import Attempt, Statement, actions, is_allowed, resources
 from tests.support.aws_template import (
@@ -32,10 +33,11 @@ WITHOUT_RESOURCES = {
     "ecr:GetAuthorizationToken",
     "sagemaker:Search",
     "cloudwatch:PutMetricData",
-    *(each.action for each in JOB if each.action.startswith("ec2:Describe")),
+    *(each.action for each in (*JOB, *DOCTOR) if each.action.startswith("ec2:Describe")),
+    *(each.action for each in DOCTOR if each.action.startswith("servicequotas:")),
 }
 """Actions that know no resources (Service Authorization Reference)."""
-POLICIES = {"job": (job_policy, JOB), "submitter": (submitter_policy, SUBMITTER)}
+POLICIES = {"job": (job_policy, JOB), "submitter": (submitter_policy, (*SUBMITTER, *DOCTOR))}
 EACH = pytest.mark.parametrize("who", POLICIES)
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/made-role"
 BUCKETS = st.from_regex(r"[a-z0-9][a-z0-9.-]{1,40}[a-z0-9]", fullmatch=True)
@@ -58,6 +60,23 @@ def test_the_policy_has_exactly_the_actions_of_the_list(who: str) -> None:
     assert set(actions(policy(KmsKey="new"))) == granted(permissions, "kms_key")
     assert set(actions(policy(Network="existing"))) == granted(permissions, "network")
     assert set(actions(policy(**EVERYTHING))) == granted(permissions, "kms_key", "network")
+
+
+def test_what_doctor_looks_at_is_left_out_on_request_and_nothing_else_is() -> None:
+    assert set(actions(submitter_policy(**EVERYTHING, Doctor="no"))) == granted(SUBMITTER, "kms_key")
+    looks = [each for each in submitter_policy(**EVERYTHING) if each["Sid"].startswith("LookAt")]
+    assert set(actions(looks)) - {"ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"} == {
+        each.action for each in DOCTOR
+    }, "in statements of their own"
+
+
+def test_everything_is_granted_only_where_aws_knows_no_narrower_resource() -> None:
+    """By the Service Authorization Reference as cfn-lint carries it; the namespace narrows metrics down."""
+    cfnlint = pytest.importorskip("cfnlint")
+    known = json.loads((Path(cfnlint.__file__).parent / "data/AdditionalSpecs/Policies.json").read_text())
+    for action in WITHOUT_RESOURCES - {"cloudwatch:PutMetricData"}:
+        service, _, name = action.partition(":")
+        assert "Resources" not in known[service]["Actions"][name.lower()], action
 
 
 @EACH
@@ -87,8 +106,27 @@ def is_narrow(arn: str) -> bool:
             rf"arn:aws:ec2:{here}:(network-interface/\*|subnet/<Subnet[AB]>|security-group/<SecurityGroup.GroupId>)",
             rf"arn:aws:sagemaker:{here}:training-job/\*",
             ROLE,
+            rf"arn:aws:iam::{ACCOUNT}:(role/cloudtrain-GitHubRole-\*|user/(\*/)?\$\{{aws:username\}})",
         )
     )
+
+
+@given(
+    name=st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1),
+    kind=st.sampled_from(["user", "role"]),
+)
+def test_people_look_at_the_rights_of_themselves_and_of_the_stack_s_roles_alone(name: str, kind: str) -> None:
+    def looks(arn: str, **who: str) -> bool:
+        attempt = Attempt(action="iam:SimulatePrincipalPolicy", resource=arn, context=who)
+        return is_allowed(attempt, submitter_policy(**EVERYTHING))
+
+    ann = {"aws:username": "ann"}
+    assert looks(f"arn:aws:iam::{ACCOUNT}:{kind}/{name}", **ann) == ((kind, name) == ("user", "ann"))
+    assert looks(f"arn:aws:iam::{ACCOUNT}:user/team/ann", **ann)
+    assert not looks(f"arn:aws:iam::{ACCOUNT}:user/ann"), "a session of a role has no name of a user"
+    assert looks(ROLE)
+    assert looks(f"arn:aws:iam::{ACCOUNT}:role/cloudtrain-GitHubRole-1A2B3C")
+    assert not looks(ROLE.replace(ACCOUNT, "999999999999"), **ann)
 
 
 def test_metrics_go_to_the_namespace_of_training_jobs_alone() -> None:

@@ -44,7 +44,7 @@ def test_the_module_takes_every_parameter_and_gives_every_output() -> None:
 def test_the_defaults_are_those_of_the_command() -> None:
     for each in PARAMETERS:
         [written] = re.findall(rf'variable "{each.name}" {{.*?default     = (.+?)\n', VARIABLES, re.DOTALL)
-        meant = {"[]": "", "false": "no", '""': ""}.get(written, written.strip('"'))
+        meant = {"[]": "", "false": "no", "true": "yes", '""': ""}.get(written, written.strip('"'))
         assert meant == each.default, each.name
 
 

@@ -82,6 +82,12 @@ PARAMETERS = (
         pattern=rf"({_PROVIDER})?",
     ),
     Parameter(
+        name="doctor",
+        meaning="whether people who submit may also look at all that cloudtrain doctor asks about",
+        default="yes",
+        choices=("yes", "no"),
+    ),
+    Parameter(
         name="budget",
         meaning="US dollars a month for SageMaker, with an alarm by mail; 0: none",
         default="0",
@@ -110,6 +116,7 @@ TEMPLATE_NAMES = {
     "log_days": "LogDays",
     "github_subject": "GitHubSubject",
     "github_provider": "GitHubProviderArn",
+    "doctor": "Doctor",
     "budget": "MonthlyBudget",
     "alarm_email": "AlarmEmail",
 }

@@ -1,4 +1,4 @@
-"""The IAM actions that submitting people and their jobs need, and what for: infra/aws grants these, and no others.
+"""The IAM actions that submitting people, doctor and jobs need, and what for: infra/aws grants these, and no others.
 
 Tests hold this list against the template, and against the calls that the client makes on a loopback, so that neither
 grows alone.
@@ -52,6 +52,21 @@ SUBMITTER = (
     Permission("sagemaker:UpdateTrainingJob", "stop --release: giving kept machines back"),
 )
 """For people and CI. GetCallerIdentity is not here: everybody may call it."""
+
+DOCTOR = (
+    Permission("ec2:DescribeRouteTables", "endpoints: is there a way to S3", only_with="network"),
+    Permission("ec2:DescribeSecurityGroups", "security groups: do the nodes reach each other", only_with="network"),
+    Permission("ec2:DescribeSubnets", "subnets: are they there, with free addresses", only_with="network"),
+    Permission("ec2:DescribeVpcEndpoints", "endpoints: is there a way to S3", only_with="network"),
+    Permission("ecr:DescribeRepositories", "repository: is it there"),
+    Permission("iam:GetRole", "execution role: is it there, and whom does it trust"),
+    Permission("iam:SimulatePrincipalPolicy", "PassRole, submitting, role's rights"),
+    Permission("kms:DescribeKey", "key: is it there and enabled", only_with="kms_key"),
+    Permission("servicequotas:ListAWSDefaultServiceQuotas", "quota: where the account's own was never raised"),
+    Permission("servicequotas:ListServiceQuotas", "quota"),
+)
+"""What `cloudtrain doctor` and `check --online` look at besides: `used_for` is the line that nobody could answer
+without it. The same people have it, unless the parameter `doctor` is `no`."""
 
 JOB = (
     Permission("cloudwatch:PutMetricData", "the machines' load in CloudWatch"),

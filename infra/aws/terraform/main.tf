@@ -30,6 +30,7 @@ resource "aws_cloudformation_stack" "cloudtrain" {
     LogDays           = var.log_days
     GitHubSubject     = var.github_subject
     GitHubProviderArn = var.github_provider
+    Doctor            = var.doctor ? "yes" : "no"
     MonthlyBudget     = var.budget
     AlarmEmail        = var.alarm_email
     ContainersAccount = var.containers_account

@@ -82,6 +82,12 @@ variable "github_provider" {
   default     = ""
 }
 
+variable "doctor" {
+  description = "Whether people who submit may also look at all that cloudtrain doctor asks about"
+  type        = bool
+  default     = true
+}
+
 variable "budget" {
   description = "US dollars for SageMaker in a month; 0: none"
   type        = number

@@ -15,6 +15,7 @@ from typing import Any
 from tests.fakes.messages import ServiceError
 
 Statement = Mapping[str, Any]
+_VARIABLE = re.compile(r"\$\{([a-z]+:[A-Za-z]+)\}")
 _ELEMENTS = {"Sid", "Effect", "Action", "Resource", "Condition"}
 
 
@@ -72,9 +73,19 @@ def _applies(statement: Statement, attempt: Attempt) -> bool:
         raise ValueError(f"elements that this does not know: {sorted(unknown)}")
     return (
         any(_matches(pattern, attempt.action, any_case=True) for pattern in _listed(statement["Action"]))
-        and any(_matches(pattern, attempt.resource) for pattern in _listed(statement["Resource"]))
+        and any(_matches(pattern, attempt.resource) for pattern in _resolved(statement["Resource"], attempt.context))
         and all(_holds(name, keys, attempt.context) for name, keys in statement.get("Condition", {}).items())
     )
+
+
+def _resolved(resource: Any, context: Mapping[str, str]) -> list[str]:
+    """The resources with their policy variables, `${aws:username}`; without those that the request does not say.
+
+    After "IAM policy elements: Variables and tags": a variable without a value makes its statement void.
+    """
+    found = [(each, set(_VARIABLE.findall(each))) for each in _listed(resource)]
+    known = [(each, names) for each, names in found if names <= context.keys()]
+    return [_VARIABLE.sub(lambda match: context[match[1]], each) for each, _ in known]
 
 
 def _holds(operator: str, wanted: Mapping[str, Any], context: Mapping[str, str]) -> bool:

@@ -7,8 +7,9 @@ After the Service Authorization Reference (resource types of each action), "Perm
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.fakes.aws.account import Account
 from tests.fakes.aws.permissions import USER, needed
@@ -28,7 +29,8 @@ def check_call(request: Request, call: Call, account: Account) -> None:
     try:
         for attempt in _attempts(request, call, account):
             account.attempted.add(attempt.action)
-            require(attempt, account.caller_policy or [], USER)
+            who = {"aws:username": USER.rpartition("/")[2]}
+            require(replace(attempt, context={**attempt.context, **who}), account.caller_policy or [], USER)
     except ServiceError as refused:
         if call.service == "s3":
             raise ServiceError("AccessDenied", refused.message, 403) from None
@@ -42,7 +44,7 @@ def _attempts(request: Request, call: Call, account: Account) -> Iterator[Attemp
     if call.service == "s3":
         yield from _s3(request, action, account)
         return
-    body = request.document()
+    body = request.document() or dict(parse_qsl(request.body.decode()))
     yield Attempt(action=action, resource=_resource(call, body, account))
     if call.operation == "CreateTrainingJob":
         if body.get("Tags"):
@@ -79,6 +81,12 @@ def _resource(call: Call, body: Mapping[str, Any], account: Account) -> str:
     if call.service == "ecr" and "repositoryName" in body:
         registry = body.get("registryId", account.account)
         return f"arn:aws:ecr:{account.region}:{registry}:repository/{body['repositoryName']}"
+    if call.service == "ecr" and "repositoryNames" in body:
+        return f"arn:aws:ecr:{account.region}:{body['registryId']}:repository/{body['repositoryNames'][0]}"
+    if call.service == "iam":
+        return str(body.get("PolicySourceArn") or f"arn:aws:iam::{account.account}:role/{body['RoleName']}")
+    if call.service == "kms":
+        return str(body["KeyId"])
     if call.service == "secretsmanager":
         return f"arn:aws:secretsmanager:{here}:secret:{body['SecretId']}-a1B2c3"
     if call.service == "ssm":

@@ -174,7 +174,7 @@ class Resolver:
                 return str(names[name])
             return str(self.attribute(name.split(".", 1)) if "." in name else self.ref(name))
 
-        return re.sub(r"\$\{([^!}]+)\}", found, text)
+        return re.sub(r"\$\{([^!}]+)\}", found, text).replace("${!", "${")  # "${!x}" stands for the text "${x}"
 
 
 def _function(name: str) -> Callable[[Resolver, Any], Any] | None:

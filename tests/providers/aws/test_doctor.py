@@ -16,9 +16,12 @@ from cloudtrain.checkup import Check
 from cloudtrain.cli import main
 from cloudtrain.providers import get_provider
 from cloudtrain.providers.aws.account_checks import identity
+from cloudtrain.providers.aws.permissions import DOCTOR, SUBMITTER
 from cloudtrain.settings import load_settings
 from cloudtrain.submission.checkup import platform_checks
 from tests.fakes.aws.cloud import ACCOUNT, REGION, Cloud
+from tests.fakes.aws.permissions import needed
+from tests.fakes.messages import Call
 from tests.providers.aws.accounts import TRUST, HealthyAccount, allow, job_rights, log_in
 from tests.providers.aws.broken_accounts import BROKEN, NO_CONDITION, P4D
 
@@ -103,9 +106,11 @@ def test_the_smallest_job_needs_no_network_of_its_own_and_the_default_quota(
     assert ("servicequotas", "ListAWSDefaultServiceQuotas") in healthy.cloud.endpoint.calls
 
 
-def test_all_that_is_asked_is_a_kind_of_reading() -> None:
+def test_all_that_is_asked_is_a_kind_of_reading_that_infra_grants() -> None:
     for _, operation in READS:
         assert re.match(r"(Batch)?(Get|List|Describe|Head|Simulate)", operation), operation
+    asked = {needed(Call(*each)) for each in READS} - {""}
+    assert asked - {each.action for each in SUBMITTER} == {each.action for each in DOCTOR}
 
 
 @pytest.mark.parametrize("name", BROKEN)

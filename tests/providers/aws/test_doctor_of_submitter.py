@@ -1,0 +1,90 @@
+"""`cloudtrain doctor aws` by people who submit: the policy of infra lets them look at every line of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain
+from cloudtrain.checkup import Check
+from cloudtrain.providers import get_provider
+from cloudtrain.providers.aws.permissions import DOCTOR
+from cloudtrain.settings import load_settings
+from cloudtrain.submission.checkup import platform_checks
+from tests.fakes.aws.cloud import Cloud
+from tests.fakes.aws.permissions import USER
+from tests.fakes.aws.policies import Statement, statements, without
+from tests.providers.aws.accounts import HealthyAccount
+from tests.support.in_process import call
+
+UP = ("infra", "up", "--provider", "aws", "--yes", "--set", "network=existing", "--set", "kms_key=new")
+
+
+@pytest.fixture
+def submitter(cloud: Cloud, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Statement]]:
+    """An account that `infra up` has made ready, and the policy of it, which is all that this process has."""
+    from cloudtrain.providers.aws.client import aws
+
+    cloud.empty()
+    cloud.account.quotas.clear()
+    for name in ("ROLE", "BUCKET"):
+        monkeypatch.delenv(f"CLOUDTRAIN_AWS_{name}")
+    said = call(*UP)
+    assert said.code == 0, said.err
+    iam, arn = cloud.client("iam", direct=True), cloud.stacks.stack("cloudtrain").outputs["SubmitterPolicy"]
+    user = USER.rpartition("/")[2]
+    iam.create_user(UserName=user)
+    iam.attach_user_policy(UserName=user, PolicyArn=arn)
+    key = iam.create_access_key(UserName=user)["AccessKey"]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
+    aws.cache_clear()
+    policy = statements([iam.get_policy_version(PolicyArn=arn, VersionId="v1")["PolicyVersion"]["Document"]])
+    cloud.account.caller_policy = policy
+    yield policy
+    cloud.account.caller_policy = None
+    cloud.empty()
+
+
+def job(cloud: Cloud) -> dict[str, Any]:
+    """One that makes doctor ask everything but for the repository of an image that is built."""
+    network = HealthyAccount(cloud).network().open().with_endpoint()
+    image = f"{cloud.stacks.stack('cloudtrain').outputs['Repository']}:1"
+    cloud.registry.images.put(image.partition("/")[2].partition(":")[0], "1", "amd64")
+    return {
+        "name": "digits",
+        "image": image,
+        "resources": {"nodes": 2, "instance": {"aws": "ml.m5.xlarge"}},
+        "limits": {"max_runtime": "1 h"},
+        "aws": {"subnets": [network.subnet], "security_groups": [network.group]},
+    }
+
+
+def asked(spec: dict[str, Any]) -> list[Check]:
+    made, settings = cloudtrain.load(spec), load_settings(Path.cwd())
+    return list(platform_checks("aws", settings, get_provider("aws").target(settings, made.spec), made.spec))
+
+
+def test_after_infra_up_who_may_submit_may_look_at_every_line(cloud: Cloud, submitter: list[Statement]) -> None:
+    found = asked(job(cloud))
+    assert {each.name: each.answer for each in found if each.verdict != "ok"} == {}
+    assert len(found) == 14
+    Path("job.yaml").write_text(json.dumps({**job(cloud), "image": "auto"}))
+    said = call("check", "--provider", "aws", "--online")
+    assert (said.code, "not allowed to look" in said.err) == (0, False), said.err
+
+
+def test_without_one_action_exactly_its_lines_are_not_told_and_name_it(
+    cloud: Cloud, submitter: list[Statement]
+) -> None:
+    named, built = job(cloud), {**job(cloud), "image": "auto"}
+    for permission in DOCTOR:
+        cloud.account.caller_policy = without(permission.action, submitter)
+        unseen = {each.name: each for each in asked(named) + asked(built) if each.verdict == "not allowed to look"}
+        lines = {name.strip() for name in permission.used_for.partition(":")[0].split(",")}
+        assert set(unseen) == lines, permission
+        assert all(permission.action in f"{each.answer} {each.fix}" for each in unseen.values())
