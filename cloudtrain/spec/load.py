@@ -26,6 +26,7 @@ from cloudtrain.spec.metric_patterns import TRAINER_METRICS
 from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_model
 from cloudtrain.spec.placeholders import placeholders_in_env, unknown_placeholders
 from cloudtrain.spec.sources import FlagText, job_folder, read_source, with_arguments
+from cloudtrain.spec.sweep import Sweep
 from cloudtrain.spec.yaml_document import Document, kind_of, parse_scalar
 from cloudtrain.units import parse_duration
 
@@ -120,6 +121,8 @@ def spec_from_document(document: Document, folder: Path, *, look: bool = True) -
         for item in error.errors(include_url=False):
             found += _from_pydantic(item)
     found += _contradictions(values)
+    if sweep := _mapping(values, "sweep"):
+        found += Sweep.contradictions(sweep, values)
     found += [issue for key, model in sections.items() for issue in model.contradictions(_mapping(values, key), values)]
     found += _on_disk(values, folder) if look else []
     if found or spec is None:

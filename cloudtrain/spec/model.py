@@ -25,6 +25,7 @@ from cloudtrain.spec.section import (
     Section,
     Size,
 )
+from cloudtrain.spec.sweep import Sweep
 
 SCHEMA_ID = "urn:cloudtrain:job.schema.json"
 """The `$id` of the JSON Schema: a name and no address, as a copy lies beside each job.yaml."""
@@ -185,6 +186,7 @@ class JobSpec(Section):
     tags: Annotated[Mapping[str, str], BeforeValidator(fields.read_tags), WithJsonSchema(_TEXT_MAP)] = Field(
         {}, description="labels of the job"
     )
+    sweep: Sweep | None = Field(None, description="a search over settings, which `cloudtrain sweep` runs as trials")
 
     @property
     def sections(self) -> tuple[str, ...]:

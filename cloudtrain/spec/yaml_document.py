@@ -7,7 +7,9 @@ number, `007` is seven. A number remembers how it was written, so that an argume
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +193,7 @@ class _Walk:
     def _mapping(self, node: yaml.MappingNode, keys: Keys) -> dict[str, Any]:
         values: dict[str, Any] = {}
         first: dict[str, yaml.Node] = {}
-        for key_node, value_node in node.value:
+        for key_node, value_node in _joined_calls(node):
             if self._exhausted():
                 break
             if not isinstance(key_node, yaml.ScalarNode):
@@ -245,6 +247,37 @@ class _Walk:
 
     def _place(self, node: yaml.Node) -> str:
         return f"{self.name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+
+
+def _joined_calls(node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """The pairs of a mapping; in one of the form {a: f(1, 2), b: 3}, `f(1, 2)` is one value.
+
+    YAML ends a plain word in braces at each comma, and takes `2)` for a key without a value.
+    """
+    rest = list(node.value)
+    while rest:
+        key, value = rest.pop(0)
+        if node.flow_style and _is_open(value):
+            words = [word for word, empty in takewhile(_is_word_alone, rest)]
+            length = next((at for at, word in enumerate(words, 1) if word.value.endswith(")")), 0)
+            if length:
+                text = ", ".join(word.value for word in (value, *words[:length]))
+                value = yaml.ScalarNode("tag:yaml.org,2002:str", text, value.start_mark, value.end_mark)
+                del rest[:length]
+        yield key, value
+
+
+def _is_word_alone(pair: tuple[yaml.Node, yaml.Node]) -> bool:
+    """Whether a key of a mapping has nothing behind it."""
+    return all(map(_is_plain, pair)) and not pair[1].value
+
+
+def _is_plain(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.style in (None, "")
+
+
+def _is_open(node: yaml.Node) -> bool:
+    return _is_plain(node) and node.value.count("(") > node.value.count(")")
 
 
 def _written_int(text: str) -> Any:

@@ -1,0 +1,121 @@
+"""The section `sweep` of job.yaml: which settings are varied, how they are chosen, and what the search may spend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from cloudtrain.issues import Issue, Keys
+from cloudtrain.spec.fields import expect
+from cloudtrain.spec.search_space import FORMS, Choice, Dimension, Integers, read_space
+from cloudtrain.spec.section import Duration, Money, Section
+
+MAX_TRIALS = 10_000
+MAX_PARALLEL = 100
+"""SageMaker runs at most 100 training jobs of one tuning job at once (ResourceLimits, by default 10)."""
+
+
+def _read_metric(value: Any) -> str:
+    return str(expect(value, str, "the name of a metric, such as val_accuracy"))
+
+
+class Objective(Section):
+    """The number that tells how good a trial is."""
+
+    metric: Annotated[str, BeforeValidator(_read_metric), WithJsonSchema({"type": "string"})] = Field(
+        description="a metric that the program reports, such as val_accuracy; its latest value counts"
+    )
+    goal: Literal["minimize", "maximize"] = Field(description="whether less or more of it is better")
+
+
+class EarlyStopping(Section):
+    """Which trials are ended before their time: successive halving, by reports of the objective."""
+
+    grace: int = Field(1, ge=1, description="the first rung: no trial ends before so many reports")
+    eta: int = Field(
+        3, ge=2, le=100, description="the best 1/eta of a rung go on; the next rung has eta times the reports"
+    )
+    max: int | None = Field(None, ge=1, description="reports of a trial that trains to its end, such as its epochs")
+    promote: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="end each trial at its rung, and bring the best back from their checkpoints; "
+        "auto: where a start costs little, on this machine",
+    )
+
+
+class Budget(Section):
+    """What all trials together may take: no trial is started that could exceed it, so that it holds unwatched."""
+
+    max_time: Duration = Field(None, description="no trial goes on after this long, such as 6 h")
+    max_cost: Money = Field(None, description="all trials together never cost more, such as 50 USD")
+
+
+class Sweep(Section):
+    """A search over settings of the job: each trial is a run of it with other values."""
+
+    objective: Objective = Field(description="the metric to improve, and its goal")
+    space: Annotated[
+        Mapping[str, Dimension],
+        BeforeValidator(read_space),
+        WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "array"]}}),
+    ] = Field(description=f"settings, each with what it may be: {FORMS}, or a list")
+    method: Literal["grid", "random", "bayesian", "asha"] = Field(
+        "bayesian", description="how values are chosen; asha: at random, and early stopping ends what is not worth it"
+    )
+    sampler: Literal["tpe", "gp", "random", "qmc"] | None = Field(
+        None, description="how bayesian (tpe, gp), random or asha (random, qmc, tpe) choose; default: the first"
+    )
+    trials: int | None = Field(None, ge=1, le=MAX_TRIALS, description="how many trials; a grid has all of its own")
+    parallel: int = Field(1, ge=1, le=MAX_PARALLEL, description="how many trials run at once")
+    early_stopping: EarlyStopping | None = Field(None, description="ends trials that are behind; asha always has it")
+    budget: Budget = Budget.model_construct()
+    retries: int = Field(0, ge=0, le=10, description="how often a failed trial is run again before it counts as failed")
+    engine: Literal["auto", "portable", "native", "ray"] = Field(
+        "auto", description="portable: from this machine, for any provider; native: the cloud's own; auto: portable"
+    )
+    seed: int = Field(0, ge=0, lt=2**31, description="of the choices; the same seed gives the same ones")
+
+    @property
+    def stopping(self) -> EarlyStopping | None:
+        """The rules of early stopping, with those of asha by default; None for none."""
+        return self.early_stopping or (EarlyStopping() if self.method == "asha" else None)
+
+    @property
+    def chosen_sampler(self) -> str:
+        """What chooses the values: tpe, gp, random, qmc or grid."""
+        return self.sampler or {"grid": "grid", "bayesian": "tpe"}.get(self.method, "random")
+
+    @property
+    def trial_count(self) -> int:
+        """How many trials are asked for: of a grid by default all, at most `trials`."""
+        size = self.grid_size
+        return min(size, self.trials or size) if self.method == "grid" else self.trials or 1
+
+    @property
+    def grid_size(self) -> int:
+        """How many points a grid over the space has; 0 where it has a range of real numbers."""
+        size = 1
+        for dimension in self.space.values():
+            if isinstance(dimension, Choice):
+                size *= len(dimension.values)
+            elif isinstance(dimension, Integers):
+                size *= dimension.high - dimension.low + 1
+            else:
+                return 0
+        return size
+
+    @classmethod
+    def contradictions(cls, section: Mapping[str, Any], spec: Mapping[str, Any]) -> list[Issue]:
+        """What is right each by itself but impossible together."""
+        from cloudtrain.spec.sweep_rules import contradictions
+
+        return [issue_at(("sweep",), issue) for issue in contradictions(section, spec)]
+
+
+def issue_at(keys: Keys, issue: Issue) -> Issue:
+    """The same issue, below these keys."""
+    from dataclasses import replace
+
+    return replace(issue, path=(*keys, *issue.path))

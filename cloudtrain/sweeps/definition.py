@@ -1,0 +1,78 @@
+"""What a sweep is, decided before its first trial: the document `sweep.json` of its folder. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from cloudtrain.spec.search_space import Dimension, Scalar, read_space
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Caps:
+    """The most that something may take; None: no cap is known."""
+
+    usd: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Definition:
+    """What a sweep is: never changed after its start, but for the number of trials (the event `extended`)."""
+
+    sweep_id: str
+    name: str
+    provider: str
+    """Where its trials run."""
+    as_: str = ""
+    """The provider whose requests are rehearsed there; empty for none."""
+    engine: Literal["portable", "native", "ray"] = "portable"
+    metric: str
+    goal: Literal["minimize", "maximize"]
+    space: Mapping[str, Dimension]
+    sampler: Literal["grid", "random", "tpe", "gp", "qmc"]
+    seed: int = 0
+    trials: int
+    parallel: int = 1
+    retries: int = 0
+    """How often a failed trial is run again before it counts as failed."""
+    rungs: tuple[int, ...] = ()
+    """At which reports of the metric trials are compared, from 1; empty: none is ended early."""
+    eta: int = 3
+    last_report: int | None = None
+    """How many reports a whole trial makes; None where that is unknown."""
+    promotes: bool = False
+    """Whether trials end at their rung, and the best come back from their checkpoints; else those behind are ended."""
+    budget: Caps = Caps()
+    """Of all trials together; seconds count from the start of the sweep."""
+    trial_cap: Caps = Caps()
+    """Of one trial, retries and promotions each by themselves."""
+    folder: str = ""
+    """The job's folder; relative paths of its spec count from it."""
+    overrides: tuple[str, ...] = ()
+    """Of the job, before those of the trial."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, with the version of the format. The space is written as job.yaml says it."""
+        space = {key: dimension.text() for key, dimension in self.space.items()}
+        return {"version": 1, **asdict(self), "space": space}
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> Definition:
+        """What `to_json` gave, read back. Unknown keys are passed over; KeyError, TypeError, ValueError otherwise."""
+        known = {name: document[name] for name in Definition.__slots__ if name in document}
+        return Definition(
+            **{
+                **known,
+                "space": read_space(known["space"]),
+                "rungs": tuple(known["rungs"]),
+                "budget": Caps(**known["budget"]),
+                "trial_cap": Caps(**known["trial_cap"]),
+                "overrides": tuple(known["overrides"]),
+            }
+        )
+
+
+Parameters = Mapping[str, Scalar]
+"""A value for each setting of the space."""

@@ -1,0 +1,126 @@
+"""A sweep on disk: `sweep.json` and `spec.yaml`, written once, and `journal.jsonl`, which only grows."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from cloudtrain.errors import RunExists, StorageError, UsageError
+from cloudtrain.runs.files import (
+    FILE_MODE,
+    as_text,
+    encode_json,
+    lock_file,
+    make_private_folder,
+    open_regular_file,
+    private_opener,
+    read_lines,
+    read_regular_file,
+    storing,
+    strict_json,
+)
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.events import SweepEvent, parse
+
+SWEEPS = "sweeps"
+"""The folder of all sweeps, beside that of all runs."""
+SWEEP, SPEC, JOURNAL, DRIVER_LOCK = "sweep.json", "spec.yaml", "journal.jsonl", "driver.lock"
+
+
+class SweepFolder:
+    """One sweep on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sweep_id = path.name
+
+    @staticmethod
+    def create(data_dir: Path, definition: Definition, spec_text: str) -> SweepFolder:
+        """Make the folder of a sweep, complete or not at all. RunExists when its id is taken, StorageError."""
+        folder = SweepFolder(data_dir / SWEEPS / definition.sweep_id)
+        draft = folder.path.with_name(f".{definition.sweep_id}.{os.urandom(4).hex()}")
+        documents: Mapping[str, str] = {SWEEP: as_text(definition.to_json()), SPEC: spec_text}
+        with storing(folder.path):
+            make_private_folder(draft)
+            try:
+                for name, text in documents.items():
+                    with open(draft / name, "wb", opener=private_opener) as file:
+                        file.write(encode_json(text))
+                draft.rename(folder.path)
+            except OSError as error:
+                shutil.rmtree(draft, ignore_errors=True)
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    hint = f"cloudtrain status {definition.sweep_id}"
+                    raise RunExists(f"sweep {definition.sweep_id} exists already", hint=hint) from None
+                raise
+        return folder
+
+    def definition(self) -> Definition:
+        """What the sweep is. StorageError when it cannot be read."""
+        try:
+            return Definition.from_json(json.loads(read_regular_file(self.path / SWEEP)))
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            raise self._damaged(f"{SWEEP} cannot be read: {error}") from None
+
+    def spec_text(self) -> str:
+        """The job.yaml that it was made from. StorageError when it cannot be read."""
+        try:
+            return read_regular_file(self.path / SPEC).decode("utf-8")
+        except (OSError, ValueError) as error:
+            raise self._damaged(f"{SPEC} cannot be read: {error}") from None
+
+    def append(self, *events: SweepEvent) -> None:
+        """Append events, one line of JSON each, flushed to the disk before this returns. StorageError."""
+        lines = "".join(strict_json(event.to_json(), separators=(",", ":")) + "\n" for event in events)
+        journal = self.path / JOURNAL
+        with storing(journal):
+            file = os.open(journal, os.O_RDWR | os.O_APPEND | os.O_CREAT, FILE_MODE)
+            try:
+                lock_file(file)
+                size = os.fstat(file).st_size
+                # A writer that died left an incomplete line: the next event begins on a new one.
+                is_incomplete = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+                data = (b"\n" if is_incomplete else b"") + encode_json(lines)
+                if os.write(file, data) < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file)
+            finally:
+                os.close(file)
+
+    def events_from(self, offset: int = 0) -> Iterator[tuple[SweepEvent | None, int]]:
+        """The events appended after a byte offset, each with the offset after it; None for a line that holds none.
+
+        StorageError when they cannot be read.
+        """
+        try:
+            with open_regular_file(self.path / JOURNAL) as file:
+                for line, behind in read_lines(file, offset):
+                    yield parse(line) if line else None, behind
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._damaged(f"{JOURNAL} cannot be read: {error.strerror or error}") from None
+
+    @contextmanager
+    def driving(self) -> Iterator[None]:
+        """Hold the lock of the one process that drives the sweep; the kernel releases it when that dies.
+
+        UsageError when another process holds it.
+        """
+        with storing(self.path):
+            lock = os.open(self.path / DRIVER_LOCK, os.O_RDWR | os.O_CREAT, FILE_MODE)
+        try:
+            if not lock_file(lock, wait=False):
+                hint = f"cloudtrain attach {self.sweep_id} watches it"
+                raise UsageError(f"sweep {self.sweep_id} is driven by another process already", hint=hint)
+            yield
+        finally:
+            os.close(lock)
+
+    def _damaged(self, what: str) -> StorageError:
+        return StorageError(f"sweep {self.sweep_id}: {what}", hint="its folder was changed by hand, or its disk failed")

@@ -1,0 +1,129 @@
+"""What a sweep does next, decided from its state alone: start a trial, bring one back, end, or wait. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cloudtrain.sweeps.definition import Caps
+from cloudtrain.sweeps.rungs import promotable
+from cloudtrain.sweeps.state import SweepState, Trial
+
+SHORTEST_SECONDS = 60
+"""A run that may take less than this trains nothing: none is started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suggest:
+    """Choose the values of the next trial."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """Start a run of a trial: its first one, one after a failure, or one that goes on from a rung."""
+
+    trial: int
+    run: str
+    until: int | None
+    resumes: str
+    cap: Caps
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Nothing goes on, and nothing is left to be done."""
+
+    state: Literal["succeeded", "failed", "stopped"]
+    reason: str = ""
+
+
+Action = Suggest | Start | End
+
+
+def next_action(state: SweepState, now: float) -> Action | None:
+    """What is to be done now; None: wait for what goes on. `now`: a Unix timestamp."""
+    running = [trial for trial in state.trials if trial.state == "running"]
+    if state.state != "running":
+        return None if running else End("stopped", "it was asked to stop")
+    if len(running) >= state.definition.parallel:
+        return None
+    cap, refusal = cap_of_next(state, now)
+    if refusal:
+        return None if running else _end(state, refusal)
+    waiting = next((trial for trial in state.trials if trial.state == "waiting"), None)
+    if waiting is not None:
+        return _start(state, waiting, cap)
+    if (back := _promotable(state)) is not None:
+        return _start(state, back, cap)
+    if len(state.trials) < state.wanted:
+        return Suggest()
+    return None if running else _end(state, "")
+
+
+def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
+    """The most that the next run may take; and, instead of it, why none may be started.
+
+    What was spent, the caps of the runs that go on and this one never come to more than the budget.
+    """
+    definition = state.definition
+    usd, seconds = definition.trial_cap.usd, definition.trial_cap.seconds
+    if definition.budget.usd is not None:
+        left = definition.budget.usd - state.spent_usd - state.committed_usd
+        if usd is None:
+            return Caps(), "what a trial may cost is not known, and the budget is in money"
+        if usd > left + 1e-9:
+            refusal = f"{max(0.0, left):.2f} of {definition.budget.usd:.2f} USD are left, a trial may take {usd:.2f}"
+            return Caps(), refusal
+    if definition.budget.seconds is not None and state.started:
+        left = state.started + definition.budget.seconds - now
+        if left < SHORTEST_SECONDS:
+            return Caps(), "the time of the budget is over"
+        seconds = left if seconds is None else min(seconds, left)
+    elif definition.budget.seconds is not None:
+        seconds = definition.budget.seconds if seconds is None else min(seconds, definition.budget.seconds)
+    return Caps(usd=usd, seconds=seconds), ""
+
+
+def run_id_of(sweep_id: str, trial: int, attempt: int) -> str:
+    """The id of a trial's run, by which it is found again: `digits-k2x9-t007`, `digits-k2x9-t007-2` for its second."""
+    return f"{sweep_id}-t{trial:03}" + (f"-{attempt}" if attempt > 1 else "")
+
+
+def _start(state: SweepState, trial: Trial, cap: Caps) -> Start:
+    resumes = trial.run if trial.reports or trial.state == "paused" else ""
+    return Start(
+        trial=trial.number,
+        run=run_id_of(state.definition.sweep_id, trial.number, len(trial.runs) + 1),
+        until=_until(state, trial),
+        resumes=resumes,
+        cap=cap,
+    )
+
+
+def _until(state: SweepState, trial: Trial) -> int | None:
+    """At which report a trial's next run ends by itself: the rung after those that it has passed."""
+    if not state.definition.promotes:
+        return None
+    return next((rung for rung in state.definition.rungs if rung > trial.reports), None)
+
+
+def _promotable(state: SweepState) -> Trial | None:
+    """The trial to be brought back next: of the highest rung that has one."""
+    definition = state.definition
+    if not definition.promotes:
+        return None
+    for rung in reversed(range(len(definition.rungs))):
+        gone = {number for number in state.rungs[rung] if state.trials[number].state != "paused"}
+        number = promotable(state.rungs[rung], state.promoted[rung] | gone, definition.eta, definition.goal)
+        if number is not None:
+            return state.trials[number]
+    return None
+
+
+def _end(state: SweepState, reason: str) -> End:
+    values = [trial for trial in state.trials if trial.value is not None]
+    if not values:
+        failed = sum(trial.state == "failed" for trial in state.trials)
+        why = reason or (f"all {failed} trials failed" if failed else f"no trial reported {state.definition.metric}")
+        return End("failed", why)
+    return End("succeeded", reason)

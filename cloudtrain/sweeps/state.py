@@ -1,0 +1,177 @@
+"""The state of a sweep, computed from the events of its journal: its trials, its rungs, and what was spent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cloudtrain.spec.search_space import Scalar
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.events import (
+    Extended,
+    Launching,
+    Reported,
+    RunEnded,
+    StopRequested,
+    Suggested,
+    SweepEnded,
+    SweepEvent,
+)
+
+IN_FLIGHT = ("waiting", "running")
+ENDED = ("completed", "pruned", "failed", "stopped")
+"""The states that a trial never leaves; one that is paused may be promoted."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Trial:
+    """One set of values, and what became of it."""
+
+    number: int
+    parameters: Mapping[str, Scalar]
+    state: str = "waiting"
+    """waiting (no run of it is going on), running, paused (at a rung), completed, pruned, failed, stopped."""
+    reason: str = ""
+    runs: list[Launching] = field(default_factory=list)
+    """All of its runs, the latest last."""
+    curve: list[float] = field(default_factory=list)
+    """Every report of the metric; NaN for one that was not a finite number."""
+    failures: int = 0
+    """How many of its runs have failed; interruptions of spot machines are none."""
+    spent_usd: float = 0.0
+    """What its ended runs have cost; where that is unknown, the most that they could."""
+    seconds: float = 0.0
+    """How long they ran."""
+
+    @property
+    def run(self) -> str:
+        """The id of its latest run; empty before the first."""
+        return self.runs[-1].run if self.runs else ""
+
+    @property
+    def value(self) -> float | None:
+        """The latest value of the metric; None before the first report."""
+        return self.curve[-1] if self.curve else None
+
+    @property
+    def reports(self) -> int:
+        """How many reports it has made."""
+        return len(self.curve)
+
+
+@dataclass(kw_only=True, slots=True)
+class SweepState:
+    """A sweep, by its events."""
+
+    definition: Definition
+    trials: list[Trial] = field(default_factory=list)
+    """By number."""
+    wanted: int = 0
+    """How many trials there are to be in all."""
+    rungs: list[dict[int, float]] = field(default_factory=list)
+    """For each rung: trial -> its value there, in the order in which they came."""
+    promoted: list[set[int]] = field(default_factory=list)
+    """For each rung: the trials that went on from it."""
+    started: float = 0.0
+    """When the first trial was suggested; 0: not yet."""
+    state: str = "running"
+    """running, stopping, then one of succeeded, failed, stopped; `extended` makes it running again."""
+    reason: str = ""
+    ended: float = 0.0
+
+    @classmethod
+    def new(cls, definition: Definition) -> SweepState:
+        """The state before the first event."""
+        count = len(definition.rungs)
+        return cls(
+            definition=definition,
+            wanted=definition.trials,
+            rungs=[{} for _ in range(count)],
+            promoted=[set() for _ in range(count)],
+        )
+
+    @property
+    def in_flight(self) -> list[Trial]:
+        """The trials whose runs go on, or are about to be started."""
+        return [trial for trial in self.trials if trial.state in IN_FLIGHT]
+
+    @property
+    def spent_usd(self) -> float:
+        """What all ended runs have cost."""
+        return sum(trial.spent_usd for trial in self.trials)
+
+    @property
+    def committed_usd(self) -> float:
+        """The caps of the runs that go on."""
+        return sum(trial.runs[-1].cap_usd or 0.0 for trial in self.trials if trial.state == "running")
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial with the best latest value, of those that reported the most; None where none has a value.
+
+        Of trials that were ended at a rung only those count that no other has passed.
+        """
+        done = [trial for trial in self.trials if trial.value is not None and math.isfinite(trial.value)]
+        whole = [trial for trial in done if trial.state == "completed"] or done
+        sign = -1.0 if self.definition.goal == "maximize" else 1.0
+        return min(whole, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
+
+    def apply(self, event: SweepEvent) -> None:
+        """Take the next event of the journal. One that does not fit what was before it is passed over."""
+        match event:
+            case Suggested() if event.trial == len(self.trials):
+                self.started = self.started or event.time
+                self.trials.append(Trial(number=event.trial, parameters=event.parameters))
+            case Launching() if event.trial < len(self.trials):
+                self._launch(self.trials[event.trial], event)
+            case Reported() if event.trial < len(self.trials):
+                self._report(self.trials[event.trial], event)
+            case RunEnded() if event.trial < len(self.trials):
+                self._end_run(self.trials[event.trial], event)
+            case Extended():
+                self.wanted, self.state, self.reason, self.ended = event.trials, "running", "", 0.0
+            case StopRequested() if self.state == "running":
+                self.state = "stopping"
+            case SweepEnded():
+                self.state, self.reason, self.ended = event.state, event.reason, event.time
+
+    def _launch(self, trial: Trial, event: Launching) -> None:
+        if trial.state == "paused":
+            rung = self.definition.rungs.index(trial.reports) if trial.reports in self.definition.rungs else None
+            if rung is not None:
+                self.promoted[rung].add(trial.number)
+        trial.runs.append(event)
+        trial.state, trial.reason = "running", ""
+
+    def _report(self, trial: Trial, event: Reported) -> None:
+        if event.report != trial.reports + 1:
+            return
+        value = math.nan if event.value is None else event.value
+        trial.curve.append(value)
+        if event.report in self.definition.rungs:
+            self.rungs[self.definition.rungs.index(event.report)][trial.number] = value
+
+    def _end_run(self, trial: Trial, event: RunEnded) -> None:
+        if trial.state != "running" or trial.run != event.run:
+            return
+        cap = trial.runs[-1].cap_usd
+        trial.spent_usd += (cap or 0.0) if event.usd is None else event.usd
+        trial.seconds += event.seconds
+        trial.reason = event.reason
+        if event.outcome == "failed":
+            trial.failures += 1
+            trial.state = "waiting" if trial.failures <= self.definition.retries else "failed"
+        elif event.outcome == "interrupted":
+            trial.state = "waiting"
+        else:
+            trial.state = "failed" if event.outcome == "refused" else event.outcome
+
+
+def state_of(definition: Definition, events: Iterable[SweepEvent | None]) -> SweepState:
+    """The state after these events."""
+    state = SweepState.new(definition)
+    for event in events:
+        if event is not None:
+            state.apply(event)
+    return state
