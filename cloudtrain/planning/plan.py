@@ -42,6 +42,26 @@ class SourceSummary:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TrialRules:
+    """What a run needs to know as a trial of a sweep, to end itself at a rung."""
+
+    trial: int
+    """The number of the trial, by which the values of the others are told from its own."""
+    metric: str
+    goal: str
+    """minimize or maximize."""
+    rungs: tuple[int, ...]
+    """At which reports of the metric it is compared with the others, from 1; those that it has passed, too."""
+    eta: int
+    until: int | None = None
+    """At which report it ends, to wait for its promotion; None: it ends at a rung only if it is behind there."""
+    reports: int = 0
+    """How many reports earlier runs of the trial have made."""
+    position: float | None = None
+    """The step, or else the epoch, of the latest of them; None where it has neither."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PlanContext:
     """What is read from disk, git and the clock: all that a plan knows besides spec and target."""
 
@@ -66,6 +86,8 @@ class PlanContext:
     """The run that this one goes on from."""
     resume_from: str = ""
     """Where the checkpoints of that run are: a folder, or a URI."""
+    trial: TrialRules | None = None
+    """As a trial of a sweep that ends trials early; None for any other run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
