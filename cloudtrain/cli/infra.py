@@ -47,7 +47,13 @@ Examples:
 @_name
 @_region
 @profile_option
-@click.option("--set", "given", multiple=True, metavar="KEY=VALUE", help="Choose a parameter; repeatable.")
+@click.option(
+    "--set",
+    "given",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Choose a parameter; repeatable. `cloudtrain infra parameters` shows those there are.",
+)
 @_yes
 @_dry_run
 @json_option
@@ -61,7 +67,8 @@ def up_command(
     from cloudtrain.infrastructure.parameters import read_parameters
 
     ground = _infrastructure(provider, name, region)
-    plan = ground.plan_up(read_parameters(given, ground.parameters))
+    explained = command("infra", "parameters", "--provider", provider)
+    plan = ground.plan_up(read_parameters(given, ground.parameters, explained))
     try:
         _show_plan(plan, dry_run=dry_run, as_json=as_json)
         if not dry_run and not plan.is_empty:
@@ -79,6 +86,22 @@ def up_command(
         print_json({"applied": True, "plan": plan.to_json(), "deployment": deployment.to_json()})
         return
     _print_outputs(deployment)
+
+
+@infra_command.command("parameters")
+@_provider
+@json_option
+def parameters_command(provider: str, as_json: bool) -> None:
+    """Show what `infra up --set KEY=VALUE` can choose, its default, and what it costs while no job runs."""
+    from cloudtrain.cli.infra_view import parameter_lines
+
+    ground = _infrastructure(provider, "cloudtrain", None)
+    if as_json:
+        print_json({"parameters": [each.to_json() for each in ground.parameters]})
+        return
+    print_output(f"{command('infra', 'up', '--provider', provider)} --set KEY=VALUE; each key with its default:")
+    for line in parameter_lines(ground.parameters):
+        print_output(line)
 
 
 @infra_command.command("show")

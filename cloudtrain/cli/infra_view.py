@@ -10,6 +10,7 @@ from cloudtrain.cli.terminal import one_line
 
 if TYPE_CHECKING:
     from cloudtrain.infrastructure.changes import Change, ChangePlan, Deployment, IdleCost, ResourceEvent
+    from cloudtrain.infrastructure.parameters import Parameter
 
 _STATES = {
     "absent": "does not exist",
@@ -33,6 +34,20 @@ def plan_lines(plan: ChangePlan) -> list[str]:
     elif plan.parameters:  # what would be up, not what goes
         lines.append(f"  while no job runs: {_total(plan)}")
     return [*lines, *(f"  note: {one_line(note)}" for note in plan.notes)]
+
+
+def parameter_lines(parameters: Iterable[Parameter]) -> list[str]:
+    """Each with its default, what it means, the values there are, and what it costs."""
+    lines = []
+    for each in parameters:
+        lines.append(f"{each.name}={each.default}")
+        lines.append(f"    {each.meaning}")
+        if each.choices:
+            lines.append(f"    one of: {', '.join(each.choices)}")
+        elif each.example and each.example != each.default:
+            lines.append(f"    such as: {each.name}={each.example}")
+        lines += [f"    {value}: {usd:.2f} USD a month idle" for value, usd in each.idle_usd_per_month.items()]
+    return lines
 
 
 def event_line(event: ResourceEvent) -> str:

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from cloudtrain.bundle import bundled
 from cloudtrain.catalog.dlc import dlc_image, dlc_regions
+from cloudtrain.infrastructure.idle_costs import prices
+from cloudtrain.infrastructure.parameters import defaults, to_template
 from cloudtrain.providers.aws.infra_parameters import (
     DATA_TYPES,
     KINDS,
     PARAMETERS,
-    TEMPLATE_NAMES,
+    idle_cost,
     settings_of,
     template_values,
     values_of,
@@ -316,14 +318,15 @@ def test_the_stack_gives_the_settings_that_the_client_reads() -> None:
 
 def test_the_parameters_of_the_command_are_those_of_the_template() -> None:
     declared = template()["Parameters"]
-    assert {each.name for each in PARAMETERS} == TEMPLATE_NAMES.keys()
-    assert set(TEMPLATE_NAMES.values()) | {"CreateLogGroup", "ContainersAccount"} == declared.keys()
+    assert {each.template for each in PARAMETERS} | {"CreateLogGroup", "ContainersAccount"} == declared.keys()
+    written = to_template(PARAMETERS, defaults(PARAMETERS))
     for each in PARAMETERS:
         assert each.problem(each.default) == "", each.name
-        assert each.default == str(declared[TEMPLATE_NAMES[each.name]]["Default"]), each.name
-        assert list(each.choices) == [
-            str(value) for value in declared[TEMPLATE_NAMES[each.name]].get("AllowedValues", [])
-        ], each.name
+        assert not each.example or each.problem(each.example) == "", each.name
+        assert written[each.template] == str(declared[each.template]["Default"]), each.name
+        assert set(each.choices) == {str(value) for value in declared[each.template].get("AllowedValues", [])}, (
+            each.name
+        )
 
 
 @given(
@@ -356,6 +359,21 @@ def test_the_account_of_aws_own_containers_is_that_of_the_region() -> None:
 def test_every_kind_of_resource_has_a_name_for_people_and_the_template_fits_into_a_request() -> None:
     assert {each["Type"] for each in template()["Resources"].values()} == KINDS.keys()
     assert (bundled("infra") / "aws" / "cloudtrain.yaml").stat().st_size <= MAX_BYTES
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"kms_key": "new"}, {"network": "new"}, {"network": "new", "secret_endpoints": "yes"}]
+)
+def test_what_a_choice_costs_idle_is_what_the_resources_cost_that_it_makes(given: dict[str, str]) -> None:
+    made = resolved(**template_values(given, REGION, "aws")).resources()
+    costs = [idle_cost(name, each["Type"]) for name, each in made.items()]
+    chosen = defaults(PARAMETERS) | given
+    told = sum(each.idle_usd_per_month.get(chosen[each.name], 0.0) for each in PARAMETERS)
+    assert sum(each.usd_per_month or 0.0 for each in costs if each) == pytest.approx(told)
+
+
+def test_every_price_is_of_a_resource_of_the_template() -> None:
+    assert {type_ for type_, _ in prices("aws")} <= {each["Type"] for each in template()["Resources"].values()}
 
 
 def test_every_exception_from_a_checkers_rule_is_justified_beside_its_resource() -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from typing import Any
 
 import pytest
 
-from cloudtrain.bundle import bundled
 from cloudtrain.errors import DENIED
+from cloudtrain.infrastructure.idle_costs import idle_cost, prices
 from cloudtrain.infrastructure.parameters import read_parameters
 from cloudtrain.providers.azure.infra.failures import Failure, explained, failures_of, root_failures
-from cloudtrain.providers.azure.infra.kinds import WORDS, api_versions, idle_cost, type_of
-from cloudtrain.providers.azure.infra.parameters import PARAMETERS, chosen_values, resolved, template_parameters
+from cloudtrain.providers.azure.infra.kinds import WORDS, api_versions, template, type_of
+from cloudtrain.providers.azure.infra.parameters import (
+    NETWORK,
+    PARAMETERS,
+    chosen_values,
+    resolved,
+    template_parameters,
+)
 
 ROLE = {"code": "RoleAssignmentUpdateNotPermitted", "message": "Tenant ID is not allowed to be updated."}
 
@@ -84,6 +89,7 @@ def test_choices_become_parameters_of_the_template_and_back() -> None:
             "alarm_email=a@b.org,c@d.org",
         ],
         PARAMETERS,
+        "cloudtrain infra parameters",
     )
     me = ("11111111-bbbb-cccc-dddd-eeeeeeeeeeee", "app")
     chosen = resolved({**{each.name: each.default for each in PARAMETERS}, **given}, me)
@@ -118,14 +124,19 @@ def test_every_type_of_the_template_has_words_of_its_own() -> None:
     assert set(WORDS) == set(api_versions())
 
 
-def test_every_price_has_a_source_and_a_date_or_is_said_to_be_unverified() -> None:
-    with (bundled("infra") / "azure" / "idle_costs.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        assert row["source"].startswith("https://"), row
-        assert row["as_of"] == "unverified" or row["as_of"].startswith("2026-"), row
-        assert row["type"] in WORDS, row
-    cost = idle_cost("Microsoft.ContainerRegistry/registries", "Basic")
+def test_what_a_new_network_costs_idle_is_what_the_resources_cost_that_it_makes() -> None:
+    variables, private = template()["variables"], "[parameters('privateNetwork')]"
+    made = {each["type"] for each in template()["resources"] if each.get("condition") == private}
+    assert {each.type for each in NETWORK} == made & {type_ for type_, _ in prices("azure")}
+    counted = {each.type.rpartition("/")[2]: each.how_many for each in NETWORK if each.how_many > 1}
+    assert counted == {"privateEndpoints": len(variables["endpoints"]), "privateDnsZones": len(variables["zones"])}
+    told = {each.name: each.idle_usd_per_month for each in PARAMETERS if each.idle_usd_per_month}
+    assert told == {"registry": {"basic": 5.08, "standard": 20.29, "premium": 50.70}, "network": {"new": 76.00}}
+
+
+def test_every_price_is_of_a_resource_of_the_template() -> None:
+    assert {type_ for type_, _ in prices("azure")} <= set(WORDS)
+    cost = idle_cost("azure", "Microsoft.ContainerRegistry/registries", "Basic")
     assert cost is not None
     assert (cost.usd_per_month, cost.note) == (5.08, "0.167 USD a day with 10 GB (2026-11)")
-    assert idle_cost("Microsoft.MachineLearningServices/workspaces/computes", "") is None
+    assert idle_cost("azure", "Microsoft.MachineLearningServices/workspaces/computes") is None

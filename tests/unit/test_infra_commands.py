@@ -36,7 +36,13 @@ class InMemory(Infrastructure):
 
     parameters = (
         Parameter(name="budget", meaning="US dollars a month", pattern=r"\d+", example="50"),
-        Parameter(name="network", meaning="a network of its own", default="none", choices=("none", "new")),
+        Parameter(
+            name="network",
+            meaning="a network of its own",
+            default="none",
+            choices=("none", "new"),
+            idle_usd_per_month={"new": 7.30},
+        ),
     )
     formats = ("native", "terraform")
 
@@ -186,12 +192,31 @@ def test_a_failure_of_the_cloud_says_how_to_go_on(ground: InMemory) -> None:
     assert "the cloud goes on by itself" in said.err
 
 
+def test_what_can_be_chosen_is_explained_without_an_account(ground: InMemory) -> None:
+    said = call("infra", "parameters", "--provider", "aws")
+    assert said.code == 0
+    assert said.out.splitlines() == [
+        "cloudtrain infra up --provider aws --set KEY=VALUE; each key with its default:",
+        "budget=",
+        "    US dollars a month",
+        "    such as: budget=50",
+        "network=none",
+        "    a network of its own",
+        "    one of: none, new",
+        "    new: 7.30 USD a month idle",
+    ]
+    found = json.loads(call("infra", "parameters", "--provider", "aws", "--json").out)["parameters"]
+    assert [each["name"] for each in found] == ["budget", "network"]
+    assert found[1]["idle_usd_per_month"] == {"new": 7.3}
+    assert ground.done == []
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ("budgt=1", "there is no parameter 'budgt' (did you mean 'budget'?)"),
         ("budget", "expected KEY=VALUE"),
-        ("budget=ten", "'ten' is not what it takes: US dollars a month, such as 50"),
+        ("budget=ten", "expected a value such as 50, got 'ten'\nhint: US dollars a month"),
         ("network=nwe", "'nwe' is none of none, new (did you mean 'new'?)"),
     ],
 )

@@ -10,8 +10,9 @@ from cloudtrain.bundle import bundled
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.infrastructure import DEFAULT_NAME, Infrastructure, Report
 from cloudtrain.infrastructure.changes import ChangePlan, Deployment, Resource
+from cloudtrain.infrastructure.parameters import NONE, defaults
 from cloudtrain.providers.aws import infra_parameters
-from cloudtrain.providers.aws.infra_parameters import PARAMETERS, kind_of
+from cloudtrain.providers.aws.infra_parameters import FOUND, NEW, PARAMETERS, kind_of
 from cloudtrain.providers.aws.stack import Stack, Stacks, failure_of
 from cloudtrain.providers.aws.stack_changes import change_of, deletion_of, log_change, removal_of
 
@@ -80,12 +81,13 @@ class AwsInfrastructure(Infrastructure):
             self._delete_remains(stack)
         is_new = stack is None or stack.is_empty
         before = {} if stack is None or is_new else infra_parameters.values_of(stack.parameters)
-        chosen = {each.name: each.default for each in PARAMETERS} | before | dict(values)
-        if (chosen["budget"] == "0") != (chosen["alarm_email"] == ""):
+        chosen = defaults(PARAMETERS) | before | dict(values)
+        if (chosen["budget"] == "0") != (chosen["alarm_email"] == NONE):
             raise UsageError(
                 "budget and alarm_email go together", hint="--set budget=50 --set alarm_email=me@example.org"
             )
-        chosen["github_provider"] = chosen["github_provider"] or self._github_provider(chosen, stack)
+        if chosen["github_provider"] == FOUND:
+            chosen["github_provider"] = self._github_provider(chosen, stack)
         owns_log = not is_new and stack is not None and stack.parameters.get("CreateLogGroup") == "yes"
         log = None if owns_log else self._log_group()
         parameters = infra_parameters.template_values(chosen, self._aws.region, self._partition)
@@ -224,7 +226,7 @@ class AwsInfrastructure(Infrastructure):
         """For a new stack: what there is already, and what a network means."""
         left = {each["ResourceType"]: each["PhysicalResourceId"] for each in self._left_behind()}
         for name, kind in (("bucket", "AWS::S3::Bucket"), ("repository", "AWS::ECR::Repository")):
-            if kind in left and not chosen[name]:
+            if kind in left and chosen[name] == NEW:
                 yield f"an earlier stack has left {left[kind]}: --set {name}={left[kind]} uses it again"
         if chosen["network"] == "new":
             yield "the new network has no way to the internet: jobs cannot install packages, the image must have them"
@@ -236,9 +238,9 @@ class AwsInfrastructure(Infrastructure):
         return next((each for each in groups if each["logGroupName"] == LOG_GROUP), None)
 
     def _github_provider(self, chosen: Mapping[str, str], stack: Stack | None) -> str:
-        """The account's OIDC provider for GitHub if it is not the stack's own: there can be only one."""
-        if not chosen["github_subject"]:
-            return ""
+        """The account's OIDC provider for GitHub if it is not the stack's own: there can be only one. Else FOUND."""
+        if chosen["github_subject"] == NONE:
+            return FOUND
         own = (
             []
             if stack is None or stack.is_empty
@@ -247,5 +249,5 @@ class AwsInfrastructure(Infrastructure):
         try:
             found = self._aws.call("iam", "list_open_id_connect_providers")["OpenIDConnectProviderList"]
         except CloudError:
-            return ""  # who may not look learns it from the stack
-        return next((each["Arn"] for each in found if each["Arn"].endswith(_GITHUB) and each["Arn"] not in own), "")
+            return FOUND  # who may not look learns it from the stack
+        return next((each["Arn"] for each in found if each["Arn"].endswith(_GITHUB) and each["Arn"] not in own), FOUND)

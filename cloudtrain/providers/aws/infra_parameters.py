@@ -5,50 +5,87 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cloudtrain.catalog.dlc import dlc_image, dlc_versions
+from cloudtrain.infrastructure import idle_costs
 from cloudtrain.infrastructure.changes import IdleCost, SettingValue
-from cloudtrain.infrastructure.parameters import Parameter
+from cloudtrain.infrastructure.idle_costs import Priced
+from cloudtrain.infrastructure.parameters import (
+    EMAIL,
+    NONE,
+    Parameter,
+    from_template,
+    github_subject,
+    network_range,
+    to_template,
+)
 
+NEW, FOUND = "new", "found"
+"""The values of parameters for a resource that the stack makes, and for one that is looked up."""
+
+_ENDPOINT = Priced("AWS::EC2::VPCEndpoint", "Interface")
 _DAYS = r"[1-9][0-9]{0,3}"
 _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 _KEY = r"arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[a-zA-Z0-9-]+"
-_SUBJECT = r"repo:[A-Za-z0-9_.@-]+/[A-Za-z0-9_.@-]+:[A-Za-z0-9_./@:=-]+"
 _PROVIDER = r"arn:aws[a-z-]*:iam::[0-9]{12}:oidc-provider/token[.]actions[.]githubusercontent[.]com"
 
+
+def _bucket_names(arns: str) -> str:
+    """The names in the template's DataArns, which has the ARN of each bucket, and that of all that is in it."""
+    return ",".join(arn.rpartition(":::")[2] for arn in arns.split(",") if not arn.endswith("/*"))
+
+
 PARAMETERS = (
-    Parameter(name="bucket", meaning="a bucket that exists, instead of a new one", pattern=rf"({_BUCKET})?"),
+    Parameter(
+        name="bucket",
+        meaning="new, or the name of a bucket that exists, for source, checkpoints and models",
+        default=NEW,
+        pattern=_BUCKET,
+        example="my-bucket",
+        template="BucketName",
+        empty=NEW,
+    ),
     Parameter(
         name="repository",
-        meaning="an ECR repository that exists, instead of a new one",
-        pattern="[a-z0-9]+([._/-][a-z0-9]+)*|",
+        meaning="new, or the name of an ECR repository that exists, for images",
+        default=NEW,
+        pattern="[a-z0-9]+([._/-][a-z0-9]+)*",
+        example="team/train",
+        template="RepositoryName",
+        empty=NEW,
     ),
     Parameter(
         name="data_buckets",
-        meaning="other buckets that jobs may read, separated by commas",
-        pattern=rf"(({_BUCKET}(,{_BUCKET})*))?",
+        meaning="other buckets that jobs may read, separated by commas; none: no other",
+        default=NONE,
+        pattern=rf"{_BUCKET}(,{_BUCKET})*",
+        example="my-data,their-data",
+        template="DataArns",
+        empty=NONE,
+        read=_bucket_names,
     ),
     Parameter(
         name="kms_key",
         meaning="what encrypts storage and disks: none (AWS's own keys), new, or a key's ARN",
-        default="none",
+        default=NONE,
         pattern=rf"none|new|{_KEY}",
+        example="arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab",
+        idle_usd_per_month={NEW: idle_costs.usd_per_month("aws", Priced("AWS::KMS::Key"))},
+        template="KmsKey",
     ),
     Parameter(
         name="network",
-        meaning="new: private subnets for jobs; existing: jobs may use subnets of the account",
-        default="none",
-        choices=("none", "new", "existing"),
+        meaning="new: private subnets for jobs; existing: jobs may use subnets of the account; none: SageMaker's own",
+        default=NONE,
+        choices=(NONE, NEW, "existing"),
+        template="Network",
     ),
-    Parameter(
-        name="network_range",
-        meaning="addresses of a new network, /16 to /20",
-        default="10.87.0.0/16",
-        pattern=r"([0-9]{1,3}[.]){3}[0-9]{1,3}/(1[6-9]|20)",
-    ),
+    network_range("NetworkRange", "10.87.0.0/16", "1[6-9]|20"),
     Parameter(
         name="secret_endpoints",
-        meaning="in a new network, ways to Secrets Manager and Parameter Store",
+        meaning="whether a new network has ways to Secrets Manager and Parameter Store",
         default="no",
         choices=("yes", "no"),
+        idle_usd_per_month={"yes": idle_costs.usd_per_month("aws", _ENDPOINT._replace(how_many=2))},
+        template="SecretEndpoints",
     ),
     Parameter(
         name="source_days",
@@ -56,6 +93,7 @@ PARAMETERS = (
         default="180",
         pattern=r"[3-9][0-9]|[1-9][0-9]{2,3}",
         example="180",
+        template="SourceDays",
     ),
     Parameter(
         name="run_days",
@@ -63,29 +101,31 @@ PARAMETERS = (
         default="0",
         pattern=rf"0|{_DAYS}",
         example="90",
+        template="RunDays",
     ),
     Parameter(
         name="log_days",
         meaning="days for which the log of jobs is kept, where nothing else is set",
         default="30",
         choices=("7", "14", "30", "60", "90", "180", "365"),
+        template="LogDays",
     ),
-    Parameter(
-        name="github_subject",
-        meaning="the whole subject of the GitHub workflow that may submit",
-        pattern=rf"({_SUBJECT})?",
-        example="repo:me/mine:ref:refs/heads/main",
-    ),
+    github_subject("GitHubSubject"),
     Parameter(
         name="github_provider",
-        meaning="the account's OIDC provider for GitHub, its ARN; found by itself, else a new one",
-        pattern=rf"({_PROVIDER})?",
+        meaning="found: the account's OIDC provider for GitHub, else a new one; or its ARN",
+        default=FOUND,
+        pattern=rf"found|{_PROVIDER}",
+        example="arn:aws:iam::123456789012:oidc-provider/token.actions.githubusercontent.com",
+        template="GitHubProviderArn",
+        empty=FOUND,
     ),
     Parameter(
         name="doctor",
         meaning="whether people who submit may also look at all that cloudtrain doctor asks about",
         default="yes",
         choices=("yes", "no"),
+        template="Doctor",
     ),
     Parameter(
         name="budget",
@@ -93,34 +133,19 @@ PARAMETERS = (
         default="0",
         pattern="[0-9]{1,7}",
         example="50",
+        template="MonthlyBudget",
     ),
     Parameter(
         name="alarm_email",
-        meaning="who gets the alarm of the budget",
-        pattern="([^@ ]+@[^@ ]+)?",
+        meaning="who gets the alarm of the budget; none: nobody",
+        default=NONE,
+        pattern=rf"none|{EMAIL}",
         example="me@example.org",
+        template="AlarmEmail",
+        empty=NONE,
     ),
 )
-"""What `--set` takes for aws."""
-
-TEMPLATE_NAMES = {
-    "bucket": "BucketName",
-    "repository": "RepositoryName",
-    "data_buckets": "DataArns",
-    "kms_key": "KmsKey",
-    "network": "Network",
-    "network_range": "NetworkRange",
-    "secret_endpoints": "SecretEndpoints",
-    "source_days": "SourceDays",
-    "run_days": "RunDays",
-    "log_days": "LogDays",
-    "github_subject": "GitHubSubject",
-    "github_provider": "GitHubProviderArn",
-    "doctor": "Doctor",
-    "budget": "MonthlyBudget",
-    "alarm_email": "AlarmEmail",
-}
-"""Parameter -> its name in the template. The template has two more: CreateLogGroup and ContainersAccount."""
+"""What `--set` takes for aws. The template has two more: CreateLogGroup and ContainersAccount."""
 
 KINDS = {
     "AWS::KMS::Key": "KMS key",
@@ -154,20 +179,13 @@ def kind_of(resource_type: str) -> str:
 
 
 def idle_cost(resource: str, resource_type: str) -> IdleCost | None:
-    """What a resource costs while no job runs, by the list prices of us-east-1; None for nothing."""
-    if resource in _PAID_ENDPOINTS:
-        return IdleCost(usd_per_month=14.60, note="2 zones at 0.01 an hour")
-    return {
-        "AWS::KMS::Key": IdleCost(usd_per_month=1.0, note="1 a key"),
-        "AWS::S3::Bucket": IdleCost(usd_per_month=None, note="by GB stored, about 0.023"),
-        "AWS::ECR::Repository": IdleCost(usd_per_month=None, note="by GB stored, about 0.10"),
-        "AWS::Logs::LogGroup": IdleCost(usd_per_month=None, note="by GB stored, about 0.03"),
-    }.get(resource_type)
+    """What a resource of the template costs while no job runs, by the list prices of us-east-1; None for nothing."""
+    return idle_costs.idle_cost("aws", resource_type, _ENDPOINT.tier if resource in _PAID_ENDPOINTS else "")
 
 
 def template_values(values: Mapping[str, str], region: str, partition: str) -> dict[str, str]:
     """Our parameters as those of the template, and the account of AWS's own containers in a region."""
-    given = {TEMPLATE_NAMES[name]: value for name, value in values.items()}
+    given = to_template(PARAMETERS, values)
     if "DataArns" in given:
         arns = [f"arn:{partition}:s3:::{name}" for name in given["DataArns"].split(",") if name]
         given["DataArns"] = ",".join(part for arn in arns for part in (arn, f"{arn}/*"))
@@ -179,11 +197,7 @@ def template_values(values: Mapping[str, str], region: str, partition: str) -> d
 
 def values_of(template: Mapping[str, str]) -> dict[str, str]:
     """The template's parameters as ours; others are left out."""
-    values = {ours: template[theirs] for ours, theirs in TEMPLATE_NAMES.items() if theirs in template}
-    if "data_buckets" in values:
-        names = [arn.rpartition(":::")[2] for arn in values["data_buckets"].split(",") if not arn.endswith("/*")]
-        values["data_buckets"] = ",".join(names)
-    return values
+    return from_template(PARAMETERS, template)
 
 
 def settings_of(outputs: Mapping[str, str]) -> dict[str, SettingValue]:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cloudtrain.infrastructure.changes import Action, Change
+from cloudtrain.infrastructure.idle_costs import idle_cost
 from cloudtrain.providers.azure.infra.kinds import (
     HOLD_DATA,
     ROLE_ASSIGNMENT,
     ROLES,
-    idle_cost,
     name_of,
     rank,
     type_of,
@@ -43,7 +43,7 @@ def unpredictable(found: Iterable[Mapping[str, Any]]) -> list[str]:
 def _change(each: Mapping[str, Any]) -> Change | None:
     resource, type_ = each["resourceId"], type_of(each["resourceId"])
     there = each.get("after") or each.get("before") or {}
-    cost = idle_cost(type_, str((there.get("sku") or {}).get("name", "")))
+    cost = idle_cost("azure", type_, str((there.get("sku") or {}).get("name", "")))
     kind = each.get("changeType", "")
     if kind not in _ACTIONS and not (kind == "NoChange" and cost is not None):
         return None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import DENIED, CloudError, UsageError
 from cloudtrain.infrastructure import Infrastructure, Report
 from cloudtrain.infrastructure.changes import ChangePlan, Deployment, DeploymentState, Resource, ResourceEvent
+from cloudtrain.infrastructure.parameters import defaults
 from cloudtrain.providers.azure.account import cli_default_account
 from cloudtrain.providers.azure.declaration import DECLARATION
 from cloudtrain.providers.azure.infra import kinds, removal
@@ -52,8 +53,7 @@ class AzureInfrastructure(Infrastructure):
         """See `Infrastructure.plan_up`. A resource group that does not exist is created, empty, to ask Azure in it."""
         known = self._group.deployment(self.name) or {}
         there = {key: each["value"] for key, each in (known.get("parameters") or {}).items() if "value" in each}
-        defaults = {each.name: each.default for each in PARAMETERS}
-        chosen = {**defaults, **chosen_values(there), **values}
+        chosen = {**defaults(PARAMETERS), **chosen_values(there), **values}
         if ME in chosen["submitters"].split(","):
             chosen = resolved(chosen, self._group.me())
         found = self._group.location()

@@ -1,15 +1,13 @@
-"""What the resources of a deployment are in plain words, which of them hold data, and what they cost while idle."""
+"""What the resources of a deployment are in plain words, and which of them hold data."""
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from cloudtrain.bundle import bundled
-from cloudtrain.infrastructure.changes import IdleCost
 
 TAG = "cloudtrain-infra"
 """The tag of everything that a deployment consists of; its value is the deployment's name."""
@@ -110,19 +108,3 @@ def template() -> dict[str, Any]:
 def api_versions() -> Mapping[str, str]:
     """Type -> the version of its API that the template uses."""
     return {resource["type"]: resource["apiVersion"] for resource in template()["resources"]}
-
-
-def idle_cost(type_: str, tier: str) -> IdleCost | None:
-    """What a resource costs while no job runs; None for nothing. `tier`: the name of its SKU, for those that differ."""
-    row = _costs().get((type_, tier)) or _costs().get((type_, ""))
-    if row is None:
-        return None
-    known = f"{row['note']} ({row['as_of']})"
-    return IdleCost(usd_per_month=float(row["usd_per_month"]) if row["usd_per_month"] else None, note=known)
-
-
-@cache
-def _costs() -> dict[tuple[str, str], dict[str, str]]:
-    path = bundled("infra") / "azure" / "idle_costs.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        return {(row["type"], row["tier"]): row for row in csv.DictReader(file)}

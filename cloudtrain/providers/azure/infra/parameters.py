@@ -6,7 +6,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cloudtrain.infrastructure.parameters import Parameter
+from cloudtrain.infrastructure.idle_costs import Priced, usd_per_month
+from cloudtrain.infrastructure.parameters import (
+    EMAIL,
+    NONE,
+    Parameter,
+    from_template,
+    github_subject,
+    network_range,
+    to_template,
+)
 
 ME = "me"
 """As a submitter: whose credentials these are."""
@@ -14,114 +23,29 @@ ME = "me"
 _ID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _SUBMITTER = rf"({ME}|{_ID}(:(user|group|app))?)"
 _CLUSTER = r"[a-zA-Z][a-zA-Z0-9-]{1,31}:\w+:\d+(:spot)?"
-
-PARAMETERS = (
-    Parameter(
-        name="clusters",
-        meaning="clusters, NAME:SIZE:NODES, and :spot after it for low priority; separated by commas; none for none",
-        default="cpu:Standard_DS3_v2:2,cpu-spot:Standard_DS3_v2:2:spot",
-        pattern=rf"none|{_CLUSTER}(,{_CLUSTER})*",
-        example="gpu:Standard_NC24ads_A100_v4:4",
-    ),
-    Parameter(
-        name="submitters",
-        meaning="who may submit: me, or object ids of Entra ID, ID:user, ID:group, ID:app; separated by commas",
-        default=ME,
-        pattern=rf"none|{_SUBMITTER}(,{_SUBMITTER})*",
-        example="me,aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee:group",
-    ),
-    Parameter(
-        name="github_subject",
-        meaning="the subject of the GitHub workflows that may submit; none for none",
-        default="none",
-        pattern=r"none|repo:[\w.@-]+/[\w.@-]+:[\w./@:=-]+",
-        example="repo:me/mine:ref:refs/heads/main",
-    ),
-    Parameter(
-        name="registry", meaning="tier of the registry", default="basic", choices=("basic", "standard", "premium")
-    ),
-    Parameter(
-        name="network",
-        meaning="new: everything is reached from a private network alone; none: by public names, with roles",
-        default="none",
-        choices=("none", "new"),
-    ),
-    Parameter(
-        name="network_range",
-        meaning="addresses of a new network",
-        default="10.20.0.0/16",
-        pattern=r"(\d{1,3}\.){3}\d{1,3}/(8|9|1[0-6])",
-        example="10.20.0.0/16",
-    ),
-    Parameter(
-        name="budget",
-        meaning="monthly budget of the resource group in the currency of the bill; 0: none",
-        default="50",
-        pattern=r"\d{1,9}",
-        example="50",
-    ),
-    Parameter(
-        name="alarm_email",
-        meaning="who gets its mails besides the group's owners; separated by commas; none for none",
-        default="none",
-        pattern=r"none|[^@ ,]+@[^@ ,]+(,[^@ ,]+@[^@ ,]+)*",
-        example="me@example.org",
-    ),
-)
-
 _TYPES = {"user": "User", "group": "Group", "app": "ServicePrincipal"}
+_TIERS = ("basic", "standard", "premium")
+NETWORK = (
+    Priced("Microsoft.Network/natGateways"),
+    Priced("Microsoft.Network/publicIPAddresses"),
+    Priced("Microsoft.Network/privateEndpoints", how_many=5),
+    Priced("Microsoft.Network/privateDnsZones", how_many=6),
+)
+"""What of a private network is billed by the month, beside the registry's tier."""
 
 
-def resolved(values: Mapping[str, str], me: tuple[str, str]) -> dict[str, str]:
-    """The values with `me` replaced. `me`: an object id, and user or app."""
-    submitters = [":".join(me) if each == ME else each for each in values["submitters"].split(",")]
-    return {**values, "submitters": ",".join(dict.fromkeys(submitters))}
+def _tier_usd_per_month(tier: str) -> float:
+    return usd_per_month("azure", Priced("Microsoft.ContainerRegistry/registries", tier.capitalize()))
 
 
-def template_parameters(values: Mapping[str, str]) -> dict[str, Any]:
-    """The template's parameters for these values; those that depend on the account are not among them."""
-    return {
-        "clusters": [_cluster(each) for each in _items(values["clusters"])],
-        "submitters": [_submitter(each) for each in _items(values["submitters"])],
-        "githubSubject": "".join(_items(values["github_subject"])),
-        "registrySku": values["registry"].capitalize(),
-        "privateNetwork": values["network"] == "new",
-        "addressPrefix": values["network_range"],
-        "budget": int(values["budget"]),
-        "budgetEmails": _items(values["alarm_email"]),
-    }
+def _each(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Reads each part of a text with commas; none of an empty one."""
+    return lambda text: [read(part) for part in text.split(",")] if text else []
 
 
-def chosen_values(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """What was chosen for a deployment, by the parameters that Azure keeps with it; absent those it lacks."""
-    readers: dict[str, tuple[str, Callable[[Any], str]]] = {
-        "clusters": ("clusters", lambda value: _joined(map(_cluster_text, value))),
-        "submitters": ("submitters", lambda value: _joined(map(_submitter_text, value))),
-        "github_subject": ("githubSubject", lambda value: value or "none"),
-        "registry": ("registrySku", str.lower),
-        "network": ("privateNetwork", lambda value: "new" if value else "none"),
-        "network_range": ("addressPrefix", str),
-        "budget": ("budget", str),
-        "alarm_email": ("budgetEmails", _joined),
-    }
-    found = {}
-    for name, (there, read) in readers.items():
-        if there in parameters:
-            found[name] = read(parameters[there])
-    return found
-
-
-def first_of_month() -> str:
-    """When a new budget begins: the first day of this month, by UTC."""
-    return time.strftime("%Y-%m-01", time.gmtime())
-
-
-def _items(text: str) -> list[str]:
-    return [] if text == "none" else text.split(",")
-
-
-def _joined(items: Any) -> str:
-    return ",".join(items) or "none"
+def _joined(write: Callable[[Any], str]) -> Callable[[Any], str]:
+    """The inverse."""
+    return lambda items: ",".join(map(write, items))
 
 
 def _cluster(text: str) -> dict[str, Any]:
@@ -147,3 +71,93 @@ def _submitter(text: str) -> dict[str, str]:
 def _submitter_text(submitter: Mapping[str, str]) -> str:
     kinds = {type_: kind for kind, type_ in _TYPES.items()}
     return f"{submitter['id']}:{kinds[submitter['type']]}"
+
+
+PARAMETERS = (
+    Parameter(
+        name="clusters",
+        meaning="clusters, NAME:SIZE:NODES, and :spot after it for low priority; separated by commas; none for none",
+        default="cpu:Standard_DS3_v2:2,cpu-spot:Standard_DS3_v2:2:spot",
+        pattern=rf"none|{_CLUSTER}(,{_CLUSTER})*",
+        example="gpu:Standard_NC24ads_A100_v4:4",
+        template="clusters",
+        empty=NONE,
+        write=_each(_cluster),
+        read=_joined(_cluster_text),
+    ),
+    Parameter(
+        name="submitters",
+        meaning="who may submit: me, or object ids of Entra ID, ID:user, ID:group, ID:app; separated by commas",
+        default=ME,
+        pattern=rf"none|{_SUBMITTER}(,{_SUBMITTER})*",
+        example="me,aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee:group",
+        template="submitters",
+        empty=NONE,
+        write=_each(_submitter),
+        read=_joined(_submitter_text),
+    ),
+    github_subject("githubSubject"),
+    Parameter(
+        name="registry",
+        meaning="tier of the registry; a new network takes premium in any case",
+        default="basic",
+        choices=_TIERS,
+        idle_usd_per_month={tier: _tier_usd_per_month(tier) for tier in _TIERS},
+        template="registrySku",
+        write=str.capitalize,
+        read=str.lower,
+    ),
+    Parameter(
+        name="network",
+        meaning="new: everything is reached from a private network alone; none: by public names, with roles",
+        default=NONE,
+        choices=(NONE, "new"),
+        idle_usd_per_month={"new": usd_per_month("azure", *NETWORK)},
+        template="privateNetwork",
+        write=lambda value: value == "new",
+        read=lambda is_private: "new" if is_private else NONE,
+    ),
+    network_range("addressPrefix", "10.20.0.0/16", "8|9|1[0-6]"),
+    Parameter(
+        name="budget",
+        meaning="monthly budget of the resource group in the currency of the bill; 0: none",
+        default="50",
+        pattern=r"\d{1,9}",
+        example="50",
+        template="budget",
+        write=int,
+    ),
+    Parameter(
+        name="alarm_email",
+        meaning="who gets its mails besides the group's owners; separated by commas; none for none",
+        default=NONE,
+        pattern=rf"none|{EMAIL}(,{EMAIL})*",
+        example="me@example.org",
+        template="budgetEmails",
+        empty=NONE,
+        write=_each(str),
+        read=_joined(str),
+    ),
+)
+"""What `--set` takes for azure."""
+
+
+def resolved(values: Mapping[str, str], me: tuple[str, str]) -> dict[str, str]:
+    """The values with `me` replaced. `me`: an object id, and user or app."""
+    submitters = [":".join(me) if each == ME else each for each in values["submitters"].split(",")]
+    return {**values, "submitters": ",".join(dict.fromkeys(submitters))}
+
+
+def template_parameters(values: Mapping[str, str]) -> dict[str, Any]:
+    """The template's parameters for these values; those that depend on the account are not among them."""
+    return to_template(PARAMETERS, values)
+
+
+def chosen_values(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """What was chosen for a deployment, by the parameters that Azure keeps with it; absent those it lacks."""
+    return from_template(PARAMETERS, parameters)
+
+
+def first_of_month() -> str:
+    """When a new budget begins: the first day of this month, by UTC."""
+    return time.strftime("%Y-%m-01", time.gmtime())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.infrastructure.changes import Change
+from cloudtrain.infrastructure.idle_costs import idle_cost
 from cloudtrain.providers.azure.infra import kinds
 from cloudtrain.providers.azure.infra.kinds import api_versions, name_of, type_of, words_of
 
@@ -101,7 +102,7 @@ def removal(each: Found, reason: str) -> Change:
         identity="" if each.shown else name_of(each.id),
         detail=reason,
         holds_data=each.type in kinds.HOLD_DATA,
-        idle_cost=kinds.idle_cost(each.type, each.tier),
+        idle_cost=idle_cost("azure", each.type, each.tier),
     )
 
 
