@@ -234,7 +234,7 @@ class Run:
         CloudError when it cannot be sent, or when the cloud does not say that the run has ended.
         """
         state = self.last_known()
-        while not state.has_ended and not self._request_stop(state):
+        while not state.has_ended and not self.request_stop(state):
             time.sleep(RETRY_SECONDS)  # it is just being submitted
             state = self.last_known()
         try:
@@ -257,8 +257,11 @@ class Run:
                 raise
             return self.cached_status()
 
-    def _request_stop(self, state: RunState) -> bool:
-        """Send the stop; a failure that may pass is tried again. False: the job does not exist yet."""
+    def request_stop(self, state: RunState) -> bool:
+        """Send the stop, and do not wait for the end; a failure that may pass is tried again.
+
+        False: the job does not exist yet. CloudError when the stop cannot be sent.
+        """
         again = f"cloudtrain stop {self.id} asks again"
         for attempt in range(STOP_ATTEMPTS):
             try:

@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from cloudtrain.errors import UsageError
-from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, make_plan
+from cloudtrain.planning.plan import Plan, PlanContext, SourceSummary, TrialRules, make_plan
 from cloudtrain.runs.folder import RunFolder
-from cloudtrain.runs.record import RunRecord
+from cloudtrain.runs.record import PlanRecord, RunRecord
 from cloudtrain.runs.run_ids import new_run_id
 from cloudtrain.settings import STRICT, load_settings
 from cloudtrain.spec.load import override, spec_from_document
@@ -38,10 +38,35 @@ def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...],
     if kept and not resume_from and kept == old.checkpoints_uri:
         message = f"what run {run.run_id} has saved in {kept} would be restored, and this run is to begin anew"
         raise UsageError(message, hint=f"--set checkpoints.uri={kept.rstrip('/')}-2/")
-    settings = load_settings(folder)
     data_dir = run.path.parents[1]
-    new = PlanContext(
+    return replan(
+        old,
+        document,
+        data_dir,
+        provider=provider,
         run_id=new_run_id(data_dir, spec.name),
+        resume_run=run.run_id if resume_from else "",
+        resume_from=resume_from,
+    )
+
+
+def replan(
+    old: PlanRecord,
+    document: Document,
+    data_dir: Path,
+    *,
+    run_id: str,
+    provider: str | None = None,
+    resume_run: str = "",
+    resume_from: str = "",
+    trial: TrialRules | None = None,
+) -> Plan:
+    """A plan with the source of an earlier one, and the spec of `document`. SpecError lists the mistakes in it."""
+    folder = Path(old.context.folder)
+    spec, document = spec_from_document(document, folder, look=False)
+    settings = load_settings(folder)
+    context = PlanContext(
+        run_id=run_id,
         time=time.time(),
         folder=old.context.folder,
         data_dir=str(data_dir),
@@ -51,10 +76,11 @@ def plan_again(run: RunFolder, provider: str | None, overrides: tuple[str, ...],
         git_dirty=old.context.git_dirty,
         owner=submitter(),
         strict=settings["policy"] == STRICT,
-        resume_run=run.run_id if resume_from else "",
+        resume_run=resume_run,
         resume_from=resume_from,
+        trial=trial,
     )
     # The same rehearsal again, unless it is to run somewhere else now.
     as_ = old.target if old.is_rehearsal and provider in (None, old.provider) else None
     target, host = resolve_targets(spec, settings, provider or old.provider, as_)
-    return make_plan(spec, document, new, target, host)
+    return make_plan(spec, document, context, target, host)

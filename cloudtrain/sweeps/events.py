@@ -58,6 +58,8 @@ class Reported(SweepEvent):
     """How many reports the trial has made with this one, from 1, over all of its runs."""
     value: float | None
     """None: not a finite number."""
+    position: float | None = None
+    """Its training step, or else its epoch; None if the program has told neither."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,7 @@ from cloudtrain.runs.files import (
     FILE_MODE,
     as_text,
     encode_json,
+    is_locked,
     lock_file,
     make_private_folder,
     open_regular_file,
@@ -29,7 +30,7 @@ from cloudtrain.sweeps.events import SweepEvent, parse
 
 SWEEPS = "sweeps"
 """The folder of all sweeps, beside that of all runs."""
-SWEEP, SPEC, JOURNAL, DRIVER_LOCK = "sweep.json", "spec.yaml", "journal.jsonl", "driver.lock"
+SWEEP, JOURNAL, DRIVER_LOCK = "sweep.json", "journal.jsonl", "driver.lock"
 
 
 class SweepFolder:
@@ -40,15 +41,18 @@ class SweepFolder:
         self.sweep_id = path.name
 
     @staticmethod
-    def create(data_dir: Path, definition: Definition, spec_text: str) -> SweepFolder:
-        """Make the folder of a sweep, complete or not at all. RunExists when its id is taken, StorageError."""
+    def create(data_dir: Path, definition: Definition, documents: Mapping[str, str]) -> SweepFolder:
+        """Make the folder of a sweep, complete or not at all. RunExists when its id is taken, StorageError.
+
+        `documents`: those that runs have, too, by file name: `spec.yaml` and `plan.json`, of the job without the values
+        of a trial.
+        """
         folder = SweepFolder(data_dir / SWEEPS / definition.sweep_id)
         draft = folder.path.with_name(f".{definition.sweep_id}.{os.urandom(4).hex()}")
-        documents: Mapping[str, str] = {SWEEP: as_text(definition.to_json()), SPEC: spec_text}
         with storing(folder.path):
             make_private_folder(draft)
             try:
-                for name, text in documents.items():
+                for name, text in {SWEEP: as_text(definition.to_json()), **documents}.items():
                     with open(draft / name, "wb", opener=private_opener) as file:
                         file.write(encode_json(text))
                 draft.rename(folder.path)
@@ -66,13 +70,6 @@ class SweepFolder:
             return Definition.from_json(json.loads(read_regular_file(self.path / SWEEP)))
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise self._damaged(f"{SWEEP} cannot be read: {error}") from None
-
-    def spec_text(self) -> str:
-        """The job.yaml that it was made from. StorageError when it cannot be read."""
-        try:
-            return read_regular_file(self.path / SPEC).decode("utf-8")
-        except (OSError, ValueError) as error:
-            raise self._damaged(f"{SPEC} cannot be read: {error}") from None
 
     def append(self, *events: SweepEvent) -> None:
         """Append events, one line of JSON each, flushed to the disk before this returns. StorageError."""
@@ -105,6 +102,10 @@ class SweepFolder:
             return
         except OSError as error:
             raise self._damaged(f"{JOURNAL} cannot be read: {error.strerror or error}") from None
+
+    def is_driven(self) -> bool:
+        """Whether a process drives it now. On a disk without locks: False."""
+        return bool(is_locked(self.path / DRIVER_LOCK))
 
     @contextmanager
     def driving(self) -> Iterator[None]:

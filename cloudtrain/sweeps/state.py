@@ -37,6 +37,8 @@ class Trial:
     """All of its runs, the latest last."""
     curve: list[float] = field(default_factory=list)
     """Every report of the metric; NaN for one that was not a finite number."""
+    position: float | None = None
+    """The training step of the latest report, or else its epoch; None if neither is known."""
     failures: int = 0
     """How many of its runs have failed; interruptions of spot machines are none."""
     spent_usd: float = 0.0
@@ -149,6 +151,7 @@ class SweepState:
             return
         value = math.nan if event.value is None else event.value
         trial.curve.append(value)
+        trial.position = event.position
         if event.report in self.definition.rungs:
             self.rungs[self.definition.rungs.index(event.report)][trial.number] = value
 

@@ -1,0 +1,26 @@
+"""The process in the background that drives a sweep: `python -m cloudtrain.sweeps.background FOLDER`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.sweeps.driver import drive
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.trials import RunTrials
+
+
+def main() -> int:
+    """Drive the sweep in that folder to its end; the exit code."""
+    folder = SweepFolder(Path(sys.argv[1]))
+    try:
+        drive(folder, RunTrials(folder, folder.definition()))
+    except CloudtrainError as error:
+        print(error.render(), file=sys.stderr, flush=True)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

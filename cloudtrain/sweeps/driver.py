@@ -1,0 +1,162 @@
+"""Drives a sweep: looks at its trials, writes down what is new, does what is next, until nothing is left to be done.
+
+It knows nothing that the journal does not: killed at any moment, the next driver goes on where it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from cloudtrain.sweeps.events import Extended, Launching, RunEnded, StopRequested, Suggested, SweepEnded, SweepEvent
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.schedule import End, Start, Suggest, next_action
+from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain.sweeps.suggest import Suggester, suggester_of
+
+PAUSE_SECONDS = 0.2
+"""Between two looks at the trials; how often a cloud is asked is up to its provider."""
+
+
+class Trials(Protocol):
+    """What carries out a sweep's trials: runs, or whatever else a test or another engine brings."""
+
+    def warm(self) -> AbstractContextManager[None]:
+        """What makes starts cheap, held as long as the sweep is driven."""
+
+    def start(self, trial: Trial) -> RunEnded | None:
+        """Start the latest run of a trial, unless it was started already; the event of a run that was refused."""
+
+    def observe(self, trial: Trial) -> list[SweepEvent]:
+        """What is new of a running trial: its reports, then its end."""
+
+    def publish(self, state: SweepState) -> None:
+        """Tell the jobs that go on what other trials have reached at the rungs."""
+
+    def request_stop(self, trial: Trial) -> None:
+        """Ask the run of a trial to stop; repeating it does no harm."""
+
+
+class SweepJournal:
+    """The journal, read as it grows, and the state that it adds up to. Others may append to it, too."""
+
+    def __init__(self, folder: SweepFolder, state: SweepState, suggester: Suggester | None = None) -> None:
+        self.folder = folder
+        self.state = state
+        self._suggester = suggester
+        self._offset = 0
+
+    def read(self) -> list[SweepEvent]:
+        """Apply the events that are new, and return them. StorageError when they cannot be read."""
+        found = []
+        for event, offset in self.folder.events_from(self._offset):
+            self._offset = offset
+            if event is None:
+                continue
+            self.state.apply(event)
+            if self._suggester is not None:
+                self._suggester.apply(event, self.state)
+            found.append(event)
+        return found
+
+    def write(self, *events: SweepEvent) -> None:
+        """Append events, and apply them with those that others have appended before."""
+        if events:
+            self.folder.append(*events)
+        self.read()
+
+
+def drive(folder: SweepFolder, trials: Trials, *, pause: Callable[[], None] | None = None) -> SweepState:
+    """Drive a sweep to its end and return its state. UsageError when another process drives it.
+
+    `pause`: called between two looks at the trials.
+    """
+    definition = folder.definition()
+    suggester = suggester_of(definition)
+    journal = SweepJournal(folder, SweepState.new(definition), suggester)
+    with folder.driving():
+        journal.read()
+        if journal.state.state not in ("running", "stopping"):
+            return journal.state
+        with trials.warm():
+            driver = Driver(journal, trials, suggester)
+            driver.recover()
+            while not driver.advance():
+                (pause or _pause)()
+    return journal.state
+
+
+def _pause() -> None:
+    time.sleep(PAUSE_SECONDS)
+
+
+class Driver:
+    """One process's work on a sweep."""
+
+    def __init__(self, journal: SweepJournal, trials: Trials, suggester: Suggester) -> None:
+        self.journal, self.trials, self.suggester = journal, trials, suggester
+
+    @property
+    def state(self) -> SweepState:
+        """The state by all events that were read."""
+        return self.journal.state
+
+    def recover(self) -> None:
+        """Start the runs that the journal announces, and that an earlier driver may not have come to start."""
+        for trial in self.state.trials:
+            if trial.state == "running":
+                self._start(trial.number)
+
+    def advance(self) -> bool:
+        """Look at all trials once, and do all that is to be done now; whether the sweep has ended."""
+        self.journal.read()
+        for trial in self.state.trials:
+            if trial.state == "running":
+                for event in self.trials.observe(trial):
+                    self.journal.write(event)
+        self.trials.publish(self.state)
+        if self.state.state == "stopping":
+            for trial in self.state.trials:
+                if trial.state == "running":
+                    self.trials.request_stop(trial)
+        while (action := next_action(self.state, time.time())) is not None:
+            if isinstance(action, End):
+                self.journal.write(SweepEnded(time=time.time(), state=action.state, reason=action.reason))
+                return True
+            self._suggest() if isinstance(action, Suggest) else self._launch(action)
+        return False
+
+    def _suggest(self) -> None:
+        number = len(self.state.trials)
+        values = self.suggester.suggest(number)
+        if values is None:  # a grid has no more
+            self.journal.write(Extended(time=time.time(), trials=number))
+            return
+        self.journal.write(Suggested(time=time.time(), trial=number, parameters=values))
+
+    def _launch(self, action: Start) -> None:
+        self.journal.write(
+            Launching(
+                time=time.time(),
+                trial=action.trial,
+                run=action.run,
+                until=action.until,
+                resumes=action.resumes,
+                cap_usd=action.cap.usd,
+                cap_seconds=action.cap.seconds,
+            )
+        )
+        self._start(action.trial)
+
+    def _start(self, number: int) -> None:
+        refused = self.trials.start(self.state.trials[number])
+        if refused is not None:
+            self.journal.write(refused)
+        self.trials.publish(self.state)
+
+
+def request_stop(folder: SweepFolder) -> None:
+    """Write down that the sweep is to stop; whoever drives it stops its trials."""
+    folder.append(StopRequested(time=time.time()))

@@ -1,0 +1,133 @@
+"""The plan of a sweep: what it is, the job of its trials, and the most that it may cost. No network, no process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cloudtrain.api.jobs import Job, plan
+from cloudtrain.declaration import declaration_of
+from cloudtrain.errors import UsageError
+from cloudtrain.planning.plan import Plan
+from cloudtrain.providers import Progress
+from cloudtrain.runs.run_ids import new_run_id
+from cloudtrain.settings import load_settings
+from cloudtrain.spec.load import override, spec_from_document
+from cloudtrain.spec.model import JobSpec
+from cloudtrain.spec.sweep import EarlyStopping, Sweep
+from cloudtrain.sweeps.definition import Caps, Definition
+from cloudtrain.sweeps.journal import SWEEPS
+from cloudtrain.sweeps.rungs import rungs_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepPlan:
+    """Everything that is decided before the first trial."""
+
+    definition: Definition
+    job: Plan
+    """The job that every trial is a run of, without the values of a trial; its run id is the sweep's."""
+
+    @property
+    def worst_usd(self) -> float | None:
+        """The most that all trials together can cost; None where nothing is billed, or a price is not known."""
+        budget, each = self.definition.budget.usd, self.definition.trial_cap.usd
+        if each is None:
+            return None
+        runs = self.definition.trials * (1 + self.definition.retries)
+        return each * runs if budget is None else min(budget, each * runs)
+
+    @property
+    def is_billed(self) -> bool:
+        """Whether its trials cost money."""
+        return self.job.target.cost_estimate is not None and not self.job.is_rehearsal
+
+
+def plan_sweep(
+    job: Job,
+    provider: str | None = None,
+    *,
+    as_: str | None = None,
+    sweep_id: str | None = None,
+    data_dir: str | None = None,
+    progress: Progress | None = None,
+) -> SweepPlan:
+    """Decide what a sweep is, and do nothing. UsageError for a job without a `sweep`, SpecError as for any plan.
+
+    A budget in money is shared equally between the trials where the job itself has neither a cap nor a time.
+    """
+    sweep = job.spec.sweep
+    if sweep is None:
+        hint = "add a section sweep, or vary a setting here: --set args.lr=1e-4,1e-3"
+        raise UsageError(f"{job.document.name} has no section sweep: there is nothing to vary", hint=hint)
+    if sweep_id is None:
+        sweep_id = _new_sweep_id(job, provider, data_dir)
+    found = plan(job, provider, as_=as_, run_id=sweep_id, data_dir=data_dir, progress=progress)
+    limits = job.spec.limits
+    if _is_billed(found) and sweep.budget.max_cost and limits.max_cost is None and limits.max_runtime is None:
+        share = f"{sweep.budget.max_cost / sweep.trial_count:.2f} USD"
+        spec, document = spec_from_document(override(job.document, [f"limits.max_cost={share}"]), job.folder)
+        capped = Job(spec=spec, document=document, folder=job.folder)
+        found = plan(capped, provider, as_=as_, run_id=sweep_id, data_dir=data_dir)
+    return SweepPlan(definition=_definition(found, sweep, sweep_id), job=found)
+
+
+def _new_sweep_id(job: Job, provider: str | None, data_dir: str | None) -> str:
+    folder = Path(load_settings(job.folder, {"provider": provider, "data_dir": data_dir})["data_dir"]).absolute()
+    while True:
+        found = new_run_id(folder, job.spec.name)
+        if not (folder / SWEEPS / found).exists():
+            return found
+
+
+def _is_billed(found: Plan) -> bool:
+    return found.target.cost_estimate is not None and not found.is_rehearsal
+
+
+def _definition(found: Plan, sweep: Sweep, sweep_id: str) -> Definition:
+    stopping, last = sweep.stopping, _last_report(found.spec, sweep)
+    estimate = found.target.cost_estimate if _is_billed(found) else None
+    engine: Literal["portable", "native", "ray"] = "portable" if sweep.engine == "auto" else sweep.engine
+    sampler: Any = sweep.chosen_sampler
+    return Definition(
+        sweep_id=sweep_id,
+        name=found.spec.name,
+        provider=found.provider,
+        as_=found.target.provider if found.is_rehearsal else "",
+        engine=engine,
+        metric=sweep.objective.metric,
+        goal=sweep.objective.goal,
+        space=sweep.space,
+        sampler=sampler,
+        seed=sweep.seed,
+        trials=sweep.trial_count,
+        parallel=sweep.parallel,
+        retries=sweep.retries,
+        rungs=tuple(rungs_of(stopping.grace, stopping.eta, last)) if stopping else (),
+        eta=stopping.eta if stopping else EarlyStopping().eta,
+        last_report=last,
+        promotes=stopping is not None and _promotes(found, stopping, last),
+        budget=Caps(usd=sweep.budget.max_cost, seconds=sweep.budget.max_time),
+        trial_cap=Caps(usd=estimate.worst_usd if estimate else None, seconds=found.spec.limits.max_runtime),
+        folder=found.context.folder,
+        overrides=found.overrides,
+    )
+
+
+def _last_report(spec: JobSpec, sweep: Sweep) -> int | None:
+    """How many reports a whole trial makes: as the section says; of the shared trainer, one for each epoch."""
+    if sweep.stopping is not None and sweep.stopping.max is not None:
+        return sweep.stopping.max
+    values = spec.args.values
+    epochs = values.get("epochs") if spec.entrypoint is None and isinstance(values, Mapping) else None
+    return int(epochs) if isinstance(epochs, int) and "epochs" not in sweep.space else None
+
+
+def _promotes(found: Plan, stopping: EarlyStopping, last: int | None) -> bool:
+    """Whether trials end at their rungs and come back: where a start costs little, and checkpoints can be had."""
+    if stopping.promote != "auto":
+        return stopping.promote == "always"
+    is_here = not declaration_of(found.provider).is_remote
+    return is_here and last is not None and found.spec.entrypoint is None

@@ -1,0 +1,171 @@
+"""A sweep that was started, going on or ended: watch, stop, extend, and which of its runs is the best."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloudtrain.api.run import Run
+from cloudtrain.errors import RunNotFound, StorageError, UsageError
+from cloudtrain.issues import did_you_mean
+from cloudtrain.runs.files import private_opener, storing
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.settings import load_settings
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.driver import SweepJournal, request_stop
+from cloudtrain.sweeps.events import Extended, SweepEvent
+from cloudtrain.sweeps.journal import SWEEPS, SweepFolder
+from cloudtrain.sweeps.state import SweepState, Trial
+
+POLL_SECONDS = 0.2
+DRIVER_START_SECONDS = 20
+"""A driver that has not locked the sweep by then has failed to start."""
+DRIVER_LOG = "driver.log"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepUpdate:
+    """What is new about a sweep since the update before."""
+
+    state: SweepState
+    """The state now; the same object in every update."""
+    events: list[SweepEvent]
+
+
+class Sweep:
+    """One sweep of this machine."""
+
+    def __init__(self, folder: SweepFolder) -> None:
+        self.folder = folder
+        self.id = folder.sweep_id
+        self.definition: Definition = folder.definition()
+        self._journal = SweepJournal(folder, SweepState.new(self.definition))
+
+    def __repr__(self) -> str:
+        return f"<Sweep {self.id}: {self._journal.state.state}>"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no trial runs, and none is to be started, as last read."""
+        return self._journal.state.state not in ("running", "stopping")
+
+    def status(self) -> SweepState:
+        """The state by all that the journal has now. StorageError when it cannot be read."""
+        self._journal.read()
+        return self._journal.state
+
+    def start_driver(self) -> None:
+        """See to it that a process in the background carries the sweep on. StorageError when none can be started."""
+        if self.folder.is_driven() or self.status().state not in ("running", "stopping"):
+            return
+        log = self.folder.path / DRIVER_LOG
+        with storing(log), open(log, "ab", opener=private_opener) as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "cloudtrain.sweeps.background", str(self.folder.path)],
+                cwd=self.folder.path,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + DRIVER_START_SECONDS
+        while not self.folder.is_driven() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS / 4)
+        if process.poll():
+            raise StorageError(f"the driver of sweep {self.id} ended at once", hint=f"see {log}")
+
+    def watch(self) -> Iterator[SweepUpdate]:
+        """Updates until the sweep has ended, all events that are there already first.
+
+        A driver that was killed is replaced: its successor goes on where it was.
+        """
+        while True:
+            events = self._journal.read()
+            yield SweepUpdate(self._journal.state, events)
+            if self.has_ended:
+                return
+            if not events:
+                self.start_driver()
+                time.sleep(POLL_SECONDS)
+
+    def wait(self) -> SweepState:
+        """Wait for the end and return the state."""
+        for _ in self.watch():
+            pass
+        return self._journal.state
+
+    def stop(self) -> SweepState:
+        """Stop all trials that run, start none any more, wait for the end, and return the state."""
+        if self.status().state == "running":
+            request_stop(self.folder)
+        return self.wait()
+
+    def extend(self, trials: int) -> None:
+        """Want so many trials more, of the same search; a sweep that has ended goes on. UsageError after none."""
+        if trials < 1:
+            raise UsageError(f"{trials} more trials are none", hint="--more 20")
+        state = self.status()
+        self.folder.append(Extended(time=time.time(), trials=max(state.wanted, len(state.trials)) + trials))
+        self.start_driver()
+
+    def best(self) -> tuple[Trial, Run]:
+        """The best trial, and its latest run. RunNotFound while no trial has reported the metric."""
+        found = self.status().best
+        if found is None:
+            hint = f"cloudtrain status {self.id}"
+            raise RunNotFound(f"no trial of sweep {self.id} has reported {self.definition.metric} yet", hint=hint)
+        return found, self.run_of(found)
+
+    def run_of(self, trial: Trial) -> Run:
+        """The latest run of a trial. RunNotFound where none was started."""
+        folder = RunFolder(self.folder.path.parents[1] / "runs" / trial.run)
+        if not trial.run or not folder.path.is_dir():
+            raise RunNotFound(f"trial {trial.number} of sweep {self.id} has no run")
+        return Run(folder)
+
+
+def find_sweep(name: str, *, data_dir: str | None = None) -> Sweep:
+    """The sweep of that id, the only one whose id begins so, or the `last` one. RunNotFound when there is none."""
+    root = _root(data_dir)
+    ids = sweep_ids(root)
+    if name == "last" and ids:
+        return Sweep(SweepFolder(root / max(ids, key=lambda each: (root / each / "plan.json").stat().st_mtime_ns)))
+    found = [name] if name in ids else sorted(each for each in ids if name and each.startswith(name))
+    if len(found) == 1:
+        return Sweep(SweepFolder(root / found[0]))
+    if found:
+        shown = ", ".join(found[:5])
+        raise RunNotFound(f"{name!r} fits {len(found)} sweeps: {shown}", hint="give more letters of the id")
+    raise RunNotFound(f"there is no sweep {name!r}{did_you_mean(name, ids)}", hint="cloudtrain list shows all")
+
+
+def list_sweeps(*, data_dir: str | None = None) -> list[Sweep]:
+    """All sweeps of this machine that can be read, in no order."""
+    root = _root(data_dir)
+    found = []
+    for each in sweep_ids(root):
+        try:
+            found.append(Sweep(SweepFolder(root / each)))
+        except StorageError:
+            continue
+    return found
+
+
+def sweep_ids(root: Path) -> list[str]:
+    """The ids of all sweeps below their folder."""
+    try:
+        with os.scandir(root) as entries:
+            return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageError(f"{root}: {error.strerror}") from None
+
+
+def _root(data_dir: str | None) -> Path:
+    return Path(load_settings(Path.cwd(), {"data_dir": data_dir})["data_dir"]).absolute() / SWEEPS

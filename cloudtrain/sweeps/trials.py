@@ -1,0 +1,179 @@
+"""The trials of a sweep as runs: started once each, watched by their events, told what others have reached."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Literal
+
+from cloudtrain.api.monitor import RunMonitor
+from cloudtrain.api.run import Run
+from cloudtrain.errors import CloudError, CloudtrainError, Outcome, RunExists
+from cloudtrain.providers import get_provider
+from cloudtrain.runs.events import Metrics
+from cloudtrain.runs.failure import explain
+from cloudtrain.runs.folder import RunFolder
+from cloudtrain.runs.state import RunState
+from cloudtrain.submission.context import archive_of
+from cloudtrain.submission.submit import submit
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.events import Reported, RunEnded, SweepEvent
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.metric_reports import MetricReports
+from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain.sweeps.trial_plans import TrialPlans
+
+RUNGS_FILE = "rungs.json"
+"""The file by which a job learns what other trials have reached."""
+
+Ending = Literal["completed", "pruned", "paused", "failed", "interrupted", "stopped", "refused"]
+
+
+class _TrialRun:
+    """One run, as far as its events have been read."""
+
+    def __init__(self, folder: RunFolder, reports: MetricReports) -> None:
+        self.monitor = RunMonitor(folder)
+        self.reports = reports
+        self.offset = 0
+        self.stop_requested = False
+
+
+class RunTrials:
+    """Trials that are runs of the ordinary kind, on any provider."""
+
+    def __init__(self, folder: SweepFolder, definition: Definition) -> None:
+        self._definition = definition
+        self._data_dir = folder.path.parents[1]
+        self._plans = TrialPlans(folder, definition)
+        self._provider = get_provider(definition.provider)
+        self._runs: dict[str, _TrialRun] = {}
+        self._published: dict[str, str] = {}
+
+    def warm(self) -> AbstractContextManager[None]:
+        """A process on this machine that has imported torch, where the provider keeps one."""
+        keep = getattr(self._provider, "warm", None)
+        return nullcontext() if keep is None else keep(self._data_dir)
+
+    def start(self, trial: Trial) -> RunEnded | None:
+        """Submit the latest run of a trial, unless its folder is there: a submission has an id, and happens once."""
+        launching = trial.runs[-1]
+        if self._folder(launching.run).path.is_dir():
+            return None
+        try:
+            plan = self._plans.plan(trial, launching, self._checkpoints(launching.resumes))
+            submit(plan, archive=archive_of(plan))
+        except RunExists:
+            return None
+        except CloudtrainError as error:
+            if error.outcome is Outcome.UNKNOWN:  # the next look asks the provider what became of it
+                return None
+            may_pass = isinstance(error, CloudError) and error.transient
+            return _ended(trial, "interrupted" if may_pass else "refused", error.message)
+        return None
+
+    def observe(self, trial: Trial) -> list[SweepEvent]:
+        """Its reports since the last look and, when it has ended, how. A cloud that does not answer is asked later."""
+        run = self._run(trial)
+        with suppress(CloudError):
+            run.monitor.refresh()
+        state = run.monitor.state
+        ended = state.has_ended  # before the events are read: there are no more after its end
+        events, run.offset = run.monitor.folder.events_since(run.offset)
+        found: list[SweepEvent] = list(_reports(trial, run.reports, events))
+        if ended:
+            found.append(_end_of(trial, state, self._definition))
+        return found
+
+    def publish(self, state: SweepState) -> None:
+        """Write the values at all rungs to each run that goes on, where they have changed."""
+        publish = getattr(self._provider, "publish", None)
+        if publish is None or not self._definition.rungs or self._definition.promotes:
+            return
+        text = rungs_document(state)
+        for trial in state.trials:
+            if trial.state != "running" or self._published.get(trial.run) == text:
+                continue
+            run = self._run(trial)
+            with suppress(CloudError):  # it is told the next time
+                publish(run.monitor.folder, run.monitor.state, RUNGS_FILE, text)
+                self._published[trial.run] = text
+
+    def request_stop(self, trial: Trial) -> None:
+        """Send the stop once; a run that is just being submitted is asked again."""
+        run = self._run(trial)
+        if not run.stop_requested:
+            with suppress(CloudError):
+                run.stop_requested = Run(run.monitor.folder).request_stop(run.monitor.refresh())
+
+    def _run(self, trial: Trial) -> _TrialRun:
+        if trial.run not in self._runs:
+            folder = self._folder(trial.run)
+            # What the job itself was told that earlier runs of the trial have reported.
+            told = folder.document("plan.json")["facts"].get("trial") or {}
+            reports = MetricReports(self._definition.metric, told.get("reports", 0), told.get("position"))
+            self._runs[trial.run] = _TrialRun(folder, reports)
+        return self._runs[trial.run]
+
+    def _checkpoints(self, run_id: str) -> str:
+        """Where the checkpoints of an earlier run are; empty where there are none."""
+        if not run_id or not self._folder(run_id).path.is_dir():
+            return ""
+        folder = self._folder(run_id)
+        return self._provider.checkpoints(folder, RunMonitor(folder).history.read())
+
+    def _folder(self, run_id: str) -> RunFolder:
+        return RunFolder(self._data_dir / "runs" / run_id)
+
+
+def rungs_document(state: SweepState) -> str:
+    """The content of `rungs.json`: for each rung, what the trials had reached there."""
+    rungs = [
+        {"at": at, "values": {str(trial): value for trial, value in values.items() if math.isfinite(value)}}
+        for at, values in zip(state.definition.rungs, state.rungs, strict=True)
+    ]
+    return json.dumps({"version": 1, "rungs": rungs})
+
+
+def _reports(trial: Trial, reports: MetricReports, events: Iterable[object]) -> Iterable[Reported]:
+    """Reports that the journal does not have yet."""
+    for event in events:
+        if not isinstance(event, Metrics):
+            continue
+        value = reports.add(event)
+        if value is not None and reports.count > trial.reports:
+            yield Reported(
+                time=event.time or time.time(),
+                trial=trial.number,
+                report=reports.count,
+                value=value if math.isfinite(value) else None,
+                position=reports.position,
+            )
+
+
+def _end_of(trial: Trial, state: RunState, definition: Definition) -> RunEnded:
+    """How a run has ended, for the sweep."""
+    told: str = getattr(state, "trial_outcome", "")
+    billing = state.billing
+    seconds = state.seconds(time.time())
+    usd = billing.usd if billing else None
+    if definition.trial_cap.usd is None:
+        usd = 0.0 if usd is None else usd
+    if state.state == "succeeded":
+        outcome: Ending = "pruned" if told == "pruned" else "paused" if told == "paused" else "completed"
+        return _ended(trial, outcome, "", usd, seconds)
+    if state.ref is None:  # its submission was interrupted: nothing was started
+        return _ended(trial, "interrupted", state.reason, 0.0, 0.0)
+    if state.state == "stopped":
+        by_platform = any(node.why in ("preempted", "peer_preempted") for node in state.nodes_ended.values())
+        return _ended(trial, "interrupted" if by_platform else "stopped", state.reason, usd, seconds)
+    return _ended(trial, "failed", explain(state), usd, seconds)
+
+
+def _ended(trial: Trial, outcome: Ending, reason: str, usd: float | None = 0.0, seconds: float = 0.0) -> RunEnded:
+    return RunEnded(
+        time=time.time(), trial=trial.number, run=trial.run, outcome=outcome, reason=reason, usd=usd, seconds=seconds
+    )
