@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cloudtrain.infrastructure import Infrastructure
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import ProviderConfig, Target
+    from cloudtrain.providers.native_sweep import NativeSweeps
     from cloudtrain.runs.events import Event, Submitted, Submitting
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Observation, Record
@@ -231,6 +232,10 @@ class Provider(ABC):
         """
         hint = "aws and azure do: --provider aws"
         raise UsageError(f"the provider {self.declaration.name!r} sets up no account", hint=hint)
+
+    def native_sweeps(self) -> NativeSweeps:
+        """Its cloud's own service for sweeps. UsageError if there is none."""
+        raise UsageError(f"{self.declaration.label} has no service for sweeps of its own", hint="engine: portable")
 
     def native(self, run: RunFolder, state: RunState) -> Any:  # noqa: ARG002
         """The job as an object of the platform's own SDK. UsageError if there is no such SDK."""
