@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from cloudtrain.sweeps.events import Extended, Launching, RunEnded, StopRequested, Suggested, SweepEnded, SweepEvent
+from cloudtrain.sweeps.events import Launching, RunEnded, StopRequested, Suggested, SweepEnded, SweepEvent
 from cloudtrain.sweeps.journal import SweepFolder
 from cloudtrain.sweeps.schedule import End, Start, Suggest, next_action
 from cloudtrain.sweeps.state import SweepState, Trial
@@ -42,10 +42,9 @@ class Trials(Protocol):
 class SweepJournal:
     """The journal, read as it grows, and the state that it adds up to. Others may append to it, too."""
 
-    def __init__(self, folder: SweepFolder, state: SweepState, suggester: Suggester | None = None) -> None:
+    def __init__(self, folder: SweepFolder, state: SweepState) -> None:
         self.folder = folder
         self.state = state
-        self._suggester = suggester
         self._offset = 0
 
     def read(self) -> list[SweepEvent]:
@@ -56,8 +55,6 @@ class SweepJournal:
             if event is None:
                 continue
             self.state.apply(event)
-            if self._suggester is not None:
-                self._suggester.apply(event, self.state)
             found.append(event)
         return found
 
@@ -75,7 +72,7 @@ def drive(folder: SweepFolder, trials: Trials, *, pause: Callable[[], None] | No
     """
     definition = folder.definition()
     suggester = suggester_of(definition)
-    journal = SweepJournal(folder, SweepState.new(definition), suggester)
+    journal = SweepJournal(folder, SweepState.new(definition))
     with folder.driving():
         journal.read()
         if journal.state.state not in ("running", "stopping"):
@@ -129,12 +126,8 @@ class Driver:
         return False
 
     def _suggest(self) -> None:
-        number = len(self.state.trials)
-        values = self.suggester.suggest(number)
-        if values is None:  # a grid has no more
-            self.journal.write(Extended(time=time.time(), trials=number))
-            return
-        self.journal.write(Suggested(time=time.time(), trial=number, parameters=values))
+        values = self.suggester.suggest(self.state)
+        self.journal.write(Suggested(time=time.time(), trial=len(self.state.trials), parameters=values))
 
     def _launch(self, action: Start) -> None:
         self.journal.write(

@@ -8,6 +8,7 @@ from typing import Literal
 from cloudtrain.sweeps.definition import Caps
 from cloudtrain.sweeps.rungs import promotable
 from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain.sweeps.suggest import grid_size
 
 SHORTEST_SECONDS = 60
 """A run that may take less than this trains nothing: none is started."""
@@ -47,17 +48,13 @@ def next_action(state: SweepState, now: float) -> Action | None:
         return None if running else End("stopped", "it was asked to stop")
     if len(running) >= state.definition.parallel:
         return None
+    trial = _waiting(state) or _promotable(state)
+    if trial is None and len(state.trials) >= _wanted(state):
+        return None if running else _end(state, "")
     cap, refusal = cap_of_next(state, now)
     if refusal:
         return None if running else _end(state, refusal)
-    waiting = next((trial for trial in state.trials if trial.state == "waiting"), None)
-    if waiting is not None:
-        return _start(state, waiting, cap)
-    if (back := _promotable(state)) is not None:
-        return _start(state, back, cap)
-    if len(state.trials) < state.wanted:
-        return Suggest()
-    return None if running else _end(state, "")
+    return Suggest() if trial is None else _start(state, trial, cap)
 
 
 def cap_of_next(state: SweepState, now: float) -> tuple[Caps, str]:
@@ -90,12 +87,11 @@ def run_id_of(sweep_id: str, trial: int, attempt: int) -> str:
 
 
 def _start(state: SweepState, trial: Trial, cap: Caps) -> Start:
-    resumes = trial.run if trial.reports or trial.state == "paused" else ""
     return Start(
         trial=trial.number,
         run=run_id_of(state.definition.sweep_id, trial.number, len(trial.runs) + 1),
         until=_until(state, trial),
-        resumes=resumes,
+        resumes=trial.reported_by,
         cap=cap,
     )
 
@@ -107,23 +103,36 @@ def _until(state: SweepState, trial: Trial) -> int | None:
     return next((rung for rung in state.definition.rungs if rung > trial.reports), None)
 
 
+def _wanted(state: SweepState) -> int:
+    """How many trials there are to be; of a grid not more than it has points."""
+    if state.definition.sampler != "grid":
+        return state.wanted
+    return min(state.wanted, grid_size(state.definition.space))
+
+
+def _waiting(state: SweepState) -> Trial | None:
+    """The first trial that has its values and no run: a new one, or one to be run again."""
+    return next((trial for trial in state.trials if trial.state == "waiting"), None)
+
+
 def _promotable(state: SweepState) -> Trial | None:
     """The trial to be brought back next: of the highest rung that has one."""
     definition = state.definition
     if not definition.promotes:
         return None
-    for rung in reversed(range(len(definition.rungs))):
-        gone = {number for number in state.rungs[rung] if state.trials[number].state != "paused"}
-        number = promotable(state.rungs[rung], state.promoted[rung] | gone, definition.eta, definition.goal)
+    paused = {trial.number: state.rung_of(trial) for trial in state.trials if trial.state == "paused"}
+    for rung, values in reversed(list(enumerate(state.rungs))):
+        gone = {number for number in values if paused.get(number) != rung}
+        number = promotable(values, state.promoted[rung] | gone, definition.eta, definition.goal)
         if number is not None:
             return state.trials[number]
     return None
 
 
 def _end(state: SweepState, reason: str) -> End:
-    values = [trial for trial in state.trials if trial.value is not None]
-    if not values:
+    if state.best is None:
         failed = sum(trial.state == "failed" for trial in state.trials)
-        why = reason or (f"all {failed} trials failed" if failed else f"no trial reported {state.definition.metric}")
+        every = failed > 0 and failed == len(state.trials)
+        why = reason or (f"all {failed} trials failed" if every else f"no trial reported {state.definition.metric}")
         return End("failed", why)
     return End("succeeded", reason)

@@ -45,6 +45,8 @@ class Trial:
     """What its ended runs have cost; where that is unknown, the most that they could."""
     seconds: float = 0.0
     """How long they ran."""
+    reported_by: str = ""
+    """The run that made the latest report: another one goes on from its checkpoints. Empty before the first."""
 
     @property
     def run(self) -> str:
@@ -76,7 +78,7 @@ class SweepState:
     promoted: list[set[int]] = field(default_factory=list)
     """For each rung: the trials that went on from it."""
     started: float = 0.0
-    """When the first trial was suggested; 0: not yet."""
+    """When the first trial was suggested, later by the time between an end and `extended`; 0: not yet."""
     state: str = "running"
     """running, stopping, then one of succeeded, failed, stopped; `extended` makes it running again."""
     reason: str = ""
@@ -110,14 +112,22 @@ class SweepState:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best latest value, of those that reported the most; None where none has a value.
+        """The trial with the best latest value, whether it trained to its end or not; None where none has a value.
 
-        Of trials that were ended at a rung only those count that no other has passed.
+        A trial that failed does not count. Of equal ones the first is better.
         """
-        done = [trial for trial in self.trials if trial.value is not None and math.isfinite(trial.value)]
-        whole = [trial for trial in done if trial.state == "completed"] or done
         sign = -1.0 if self.definition.goal == "maximize" else 1.0
-        return min(whole, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
+        values = [
+            (sign * trial.value, trial.number)
+            for trial in self.trials
+            if trial.state != "failed" and trial.value is not None and math.isfinite(trial.value)
+        ]
+        return self.trials[min(values)[1]] if values else None
+
+    def rung_of(self, trial: Trial) -> int | None:
+        """The highest rung that a trial has got to, from 0; None before the first."""
+        passed = sum(rung <= trial.reports for rung in self.definition.rungs)
+        return passed - 1 if passed else None
 
     def apply(self, event: SweepEvent) -> None:
         """Take the next event of the journal. One that does not fit what was before it is passed over."""
@@ -125,48 +135,53 @@ class SweepState:
             case Suggested() if event.trial == len(self.trials):
                 self.started = self.started or event.time
                 self.trials.append(Trial(number=event.trial, parameters=event.parameters))
-            case Launching() if event.trial < len(self.trials):
-                self._launch(self.trials[event.trial], event)
-            case Reported() if event.trial < len(self.trials):
-                self._report(self.trials[event.trial], event)
-            case RunEnded() if event.trial < len(self.trials):
-                self._end_run(self.trials[event.trial], event)
-            case Extended():
+            case Launching() | Reported() | RunEnded() if 0 <= event.trial < len(self.trials):
+                self._apply_to(self.trials[event.trial], event)
+            case Extended() if event.trials >= len(self.trials):
+                if self.state not in ("running", "stopping"):
+                    self.started += max(0.0, event.time - self.ended) if self.started else 0.0
                 self.wanted, self.state, self.reason, self.ended = event.trials, "running", "", 0.0
             case StopRequested() if self.state == "running":
                 self.state = "stopping"
-            case SweepEnded():
+            case SweepEnded() if self.state in ("running", "stopping"):
                 self.state, self.reason, self.ended = event.state, event.reason, event.time
 
+    def _apply_to(self, trial: Trial, event: Launching | Reported | RunEnded) -> None:
+        match event:
+            case Launching() if trial.state in ("waiting", "paused"):
+                self._launch(trial, event)
+            case Reported() if trial.state == "running" and event.report == trial.reports + 1:
+                self._report(trial, event)
+            case RunEnded() if trial.state == "running" and trial.run == event.run:
+                self._end_run(trial, event)
+
     def _launch(self, trial: Trial, event: Launching) -> None:
-        if trial.state == "paused":
-            rung = self.definition.rungs.index(trial.reports) if trial.reports in self.definition.rungs else None
-            if rung is not None:
-                self.promoted[rung].add(trial.number)
+        rung = self.rung_of(trial)
+        if trial.state == "paused" and rung is not None:
+            self.promoted[rung].add(trial.number)
         trial.runs.append(event)
         trial.state, trial.reason = "running", ""
 
     def _report(self, trial: Trial, event: Reported) -> None:
-        if event.report != trial.reports + 1:
-            return
         value = math.nan if event.value is None else event.value
         trial.curve.append(value)
-        trial.position = event.position
+        trial.reported_by = trial.run
         if event.report in self.definition.rungs:
             self.rungs[self.definition.rungs.index(event.report)][trial.number] = value
 
     def _end_run(self, trial: Trial, event: RunEnded) -> None:
-        if trial.state != "running" or trial.run != event.run:
-            return
-        cap = trial.runs[-1].cap_usd
-        trial.spent_usd += (cap or 0.0) if event.usd is None else event.usd
+        run = trial.runs[-1]
+        most = 0.0 if event.outcome == "refused" else run.cap_usd or 0.0
+        trial.spent_usd += most if event.usd is None else event.usd
         trial.seconds += event.seconds
         trial.reason = event.reason
+        trial.failures += event.outcome == "failed"
+        # What comes to its end after the report that it was to end at has got to its rung all the same.
+        after = "paused" if run.until is not None and trial.reports >= run.until else "waiting"
         if event.outcome == "failed":
-            trial.failures += 1
-            trial.state = "waiting" if trial.failures <= self.definition.retries else "failed"
+            trial.state = after if trial.failures <= self.definition.retries else "failed"
         elif event.outcome == "interrupted":
-            trial.state = "waiting"
+            trial.state = after
         else:
             trial.state = "failed" if event.outcome == "refused" else event.outcome
 

@@ -1,4 +1,4 @@
-"""The values of the next trial: all points of a grid in their order, or what one of Optuna's samplers suggests.
+"""The values of the next trial: a grid's in their order, drawn by the number of the trial, or learnt by Optuna.
 
 A suggestion depends on the journal alone: on the seed, the number of the trial, and what was known when it was made.
 A driver that was killed therefore goes on with the same sequence.
@@ -7,35 +7,37 @@ A driver that was killed therefore goes on with the same sequence.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from itertools import islice, product
-from typing import TYPE_CHECKING, Any, Protocol
+import random
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Protocol
 
-from cloudtrain.errors import UsageError
 from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar
 from cloudtrain.sweeps.definition import Definition
-from cloudtrain.sweeps.events import Reported, Suggested, SweepEvent
-from cloudtrain.sweeps.state import ENDED, SweepState
+from cloudtrain.sweeps.state import SweepState
 
-if TYPE_CHECKING:
-    import optuna
-
-INSTALL = "pip install 'cloudtrain[sweeps]'"
+PRIMES: Sequence[int] = [n for n in range(2, 114) if all(n % d for d in range(2, n))]
+"""A base for each of the 30 settings that a space may have."""
 
 
 class Suggester(Protocol):
-    """Chooses values; told of each event of the journal, in their order, before it is asked for the next trial."""
+    """Chooses the values of trials. It remembers nothing: all that it knows is in the state that it is given."""
 
-    def apply(self, event: SweepEvent, state: SweepState) -> None:
-        """An event, and the state after it."""
-
-    def suggest(self, number: int) -> Mapping[str, Scalar] | None:
-        """The values of the trial of that number; None: there are no more."""
+    def suggest(self, state: SweepState) -> Mapping[str, Scalar]:
+        """The values of the trial after all that were suggested. A grid has an end: `schedule` knows it."""
 
 
 def suggester_of(definition: Definition) -> Suggester:
     """What chooses the values of a sweep. UsageError where Optuna is needed, and not installed."""
-    return Grid(definition.space) if definition.sampler == "grid" else OptunaSampler(definition)
+    match definition.sampler:
+        case "grid":
+            return Grid(definition.space)
+        case "random" | "qmc":
+            return Drawn(definition)
+        case _:
+            from cloudtrain.sweeps.optuna_sampler import OptunaSampler
+
+            return OptunaSampler(definition)
 
 
 class Grid:
@@ -44,98 +46,82 @@ class Grid:
     def __init__(self, space: Mapping[str, Dimension]) -> None:
         self._space = space
 
-    def apply(self, event: SweepEvent, state: SweepState) -> None:
-        """Nothing that happens changes a grid."""
+    def suggest(self, state: SweepState) -> Mapping[str, Scalar]:
+        """The next point."""
+        left = len(state.trials)
+        point: dict[str, Scalar] = {}
+        for key in reversed(list(self._space)):
+            values = grid_values(self._space[key])
+            left, at = divmod(left, len(values))
+            point[key] = values[at]
+        return {key: point[key] for key in self._space}
 
-    def suggest(self, number: int) -> Mapping[str, Scalar] | None:
-        """The point of that number."""
-        points = product(*(grid_values(dimension) for dimension in self._space.values()))
-        point = next(islice(points, number, None), None)
-        return None if point is None else dict(zip(self._space, point, strict=True))
+
+def grid_size(space: Mapping[str, Dimension]) -> int:
+    """How many points a grid has; ValueError where it has a range of real numbers."""
+    return math.prod(len(grid_values(dimension)) for dimension in space.values())
 
 
-def grid_values(dimension: Dimension) -> tuple[Scalar, ...]:
+def grid_values(dimension: Dimension) -> Sequence[Scalar]:
     """The values that a grid takes; ValueError for a range of real numbers."""
     if isinstance(dimension, Choice):
         return dimension.values
     if isinstance(dimension, Integers):
-        return tuple(range(dimension.low, dimension.high + 1))
+        return range(dimension.low, dimension.high + 1)
     raise ValueError(f"{dimension.text()} has no end of values")
 
 
-class OptunaSampler:
-    """TPE, GP, random or quasi-random values, by Optuna. The sampler of each trial has a seed of its own."""
+class Drawn:
+    """Values that depend on the seed and the number of the trial alone: at random, or spread evenly (`qmc`)."""
 
     def __init__(self, definition: Definition) -> None:
-        self._optuna = _import_optuna()
-        self._definition = definition
-        self._study = self._optuna.create_study(direction=definition.goal, sampler=self._sampler(0))
-        self._distributions = {key: self._distribution(item) for key, item in definition.space.items()}
-        self._trials: dict[int, optuna.trial.Trial] = {}
-        self._told: set[int] = set()
+        self._space, self._seed, self._even = definition.space, definition.seed, definition.sampler == "qmc"
 
-    def apply(self, event: SweepEvent, state: SweepState) -> None:
-        """Add a trial to the study, or what it has reported, or its end."""
-        if isinstance(event, Suggested):
-            if event.trial not in self._trials and event.trial == len(self._trials):
-                self._study.enqueue_trial(dict(event.parameters))
-                self._trials[event.trial] = self._study.ask(self._distributions)
-        elif isinstance(event, Reported):
-            if event.value is not None and event.trial in self._trials:
-                self._trials[event.trial].report(event.value, event.report)
+    def suggest(self, state: SweepState) -> Mapping[str, Scalar]:
+        """The next point."""
+        number = len(state.trials)
+        if self._even:
+            parts = [halton(number, PRIMES[at], f"{self._seed}:{at}") for at in range(len(self._space))]
         else:
-            self._tell(state)
-
-    def suggest(self, number: int) -> Mapping[str, Scalar]:
-        """What the sampler suggests, knowing all trials before."""
-        self._study.sampler = self._sampler(number)
-        trial = self._study.ask(self._distributions)
-        self._trials[number] = trial
-        return self._values(trial.params)
-
-    def _tell(self, state: SweepState) -> None:
-        """Tell the study of trials that have ended; of one that was ended at a rung, what it has reported counts."""
-        states = self._optuna.trial.TrialState
-        for trial in state.trials:
-            if trial.number in self._told or trial.state not in ENDED:
-                continue
-            self._told.add(trial.number)
-            value = trial.value
-            if trial.state in ("failed", "stopped") or value is None or not math.isfinite(value):
-                self._study.tell(self._trials[trial.number], state=states.FAIL)
-            elif trial.state == "pruned":
-                self._study.tell(self._trials[trial.number], state=states.PRUNED)
-            else:
-                self._study.tell(self._trials[trial.number], value)
-
-    def _sampler(self, number: int) -> Any:
-        samplers, seed = self._optuna.samplers, (self._definition.seed * 1_000_003 + number) % 2**32
-        match self._definition.sampler:
-            case "tpe":
-                return samplers.TPESampler(seed=seed, constant_liar=self._definition.parallel > 1)
-            case "gp":
-                return samplers.GPSampler(seed=seed)
-            case "qmc":
-                return samplers.QMCSampler(seed=self._definition.seed)
-            case _:
-                return samplers.RandomSampler(seed=seed)
-
-    def _distribution(self, item: Dimension) -> Any:
-        kinds = self._optuna.distributions
-        if isinstance(item, Choice):
-            return kinds.CategoricalDistribution(item.values)
-        if isinstance(item, Integers):
-            return kinds.IntDistribution(item.low, item.high, log=item.log)
-        return kinds.FloatDistribution(item.low, item.high, log=item.log)
-
-    def _values(self, parameters: Mapping[str, Any]) -> dict[str, Scalar]:
-        return {key: parameters[key] for key in self._definition.space}
+            # The sequence of `random.random` for a seed is the same in every version of Python.
+            drawn = random.Random(f"{self._seed}:{number}")
+            parts = [drawn.random() for _ in self._space]
+        return {key: value_at(self._space[key], part) for key, part in zip(self._space, parts, strict=True)}
 
 
-def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise UsageError(f"this sweep is chosen by Optuna, which is not installed ({error})", hint=INSTALL) from None
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna
+def halton(number: int, base: int, seed: str) -> float:
+    """The element of that number, from 0, of a Halton sequence with shuffled digits, in [0, 1).
+
+    Any run of `base` elements has one in each of `base` equal parts.
+    Source: Owen, A randomized Halton algorithm in R (arXiv 1706.02808).
+    """
+    value, scale, digit = 0.0, 1.0 / base, 0
+    while scale > 2.0**-53:
+        number, last = divmod(number, base)
+        value += _shuffled(base, digit, seed)[last] * scale
+        scale, digit = scale / base, digit + 1
+    return min(value, 1.0 - 2.0**-53)
+
+
+@cache
+def _shuffled(base: int, digit: int, seed: str) -> Sequence[int]:
+    drawn = random.Random(f"{seed}:{digit}")
+    return sorted(range(base), key=[drawn.random() for _ in range(base)].__getitem__)
+
+
+def value_at(dimension: Dimension, part: float) -> Scalar:
+    """The value that this part of a dimension, in [0, 1), lies below: each is as likely as the others."""
+    if isinstance(dimension, Choice):
+        return dimension.values[int(part * len(dimension.values))]
+    if isinstance(dimension, Integers):
+        if not dimension.log:
+            return min(dimension.low + int(part * (dimension.high - dimension.low + 1)), dimension.high)
+        rounded = round(_between(math.log(dimension.low - 0.5), math.log(dimension.high + 0.5), part, log=True))
+        return min(max(rounded, dimension.low), dimension.high)
+    ends = (math.log(dimension.low), math.log(dimension.high)) if dimension.log else (dimension.low, dimension.high)
+    return min(max(_between(*ends, part, log=dimension.log), dimension.low), dimension.high)
+
+
+def _between(low: float, high: float, part: float, *, log: bool) -> float:
+    value = low * (1.0 - part) + high * part
+    return math.exp(value) if log else value

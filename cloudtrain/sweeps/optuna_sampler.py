@@ -1,0 +1,96 @@
+"""TPE and Gaussian processes, by Optuna. Its study is made anew for every suggestion, from the state of the sweep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import UsageError
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Scalar
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.state import SweepState, Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+INSTALL = "pip install 'cloudtrain[sweeps]'"
+
+
+class OptunaSampler:
+    """Learns from what trials have reached. The sampler of each trial has a seed of its own."""
+
+    def __init__(self, definition: Definition) -> None:
+        self._optuna = _import_optuna()
+        self._definition = definition
+        self._distributions = {key: self._distribution(item) for key, item in definition.space.items()}
+
+    def suggest(self, state: SweepState) -> Mapping[str, Scalar]:
+        """What the sampler suggests, knowing all trials before."""
+        sampler = self._sampler(len(state.trials))
+        study = self._optuna.create_study(direction=self._definition.goal, sampler=sampler)
+        study.add_trials([self._known(trial) for trial in state.trials])
+        found = study.ask(self._distributions).params
+        return {key: _value(item, found[key]) for key, item in self._definition.space.items()}
+
+    def _known(self, trial: Trial) -> optuna.trial.FrozenTrial:
+        """What the sampler is to know of a trial.
+
+        One that has got to a rung counts as ended there, also while it goes on or waits for its promotion: values at
+        the same report can be compared. Of the rest, those that run count as no better than the others, so that the
+        next one is not put beside them.
+        """
+        states = self._optuna.trial.TrialState
+        curve = {report: trial.curve[report - 1] for report in self._definition.rungs if report <= trial.reports}
+        if trial.state == "completed" and trial.value is not None and math.isfinite(trial.value):
+            state, value = states.COMPLETE, trial.value
+        elif trial.state in ("completed", "failed", "stopped"):
+            state, value = states.FAIL, None
+        elif curve or trial.state == "pruned":
+            state, value = states.PRUNED, None
+        else:
+            state, value = states.RUNNING, None
+        found: optuna.trial.FrozenTrial = self._optuna.trial.create_trial(
+            state=state,
+            value=value,
+            params={key: _internal(item, trial.parameters[key]) for key, item in self._definition.space.items()},
+            distributions=self._distributions,
+            intermediate_values=curve,
+        )
+        return found
+
+    def _sampler(self, number: int) -> Any:
+        seed = (self._definition.seed * 1_000_003 + number) % 2**32
+        if self._definition.sampler == "gp":
+            return self._optuna.samplers.GPSampler(seed=seed)
+        return self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+
+    def _distribution(self, item: Dimension) -> Any:
+        kinds = self._optuna.distributions
+        if isinstance(item, Choice):
+            # By number: of values that are equal, such as 1 and true, Optuna would take the first.
+            return kinds.CategoricalDistribution(range(len(item.values)))
+        if isinstance(item, Integers):
+            return kinds.IntDistribution(item.low, item.high, log=item.log)
+        return kinds.FloatDistribution(item.low, item.high, log=item.log)
+
+
+def _internal(item: Dimension, value: Scalar) -> Scalar:
+    if not isinstance(item, Choice):
+        return value
+    return next(at for at, one in enumerate(item.values) if type(one) is type(value) and one == value)
+
+
+def _value(item: Dimension, found: float) -> Scalar:
+    if isinstance(item, Choice):
+        return item.values[int(found)]
+    return int(found) if isinstance(item, Integers) else float(found)
+
+
+def _import_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise UsageError(f"this sweep is chosen by Optuna, which is not installed ({error})", hint=INSTALL) from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
