@@ -185,7 +185,7 @@ def make_plan(
     return Plan(
         run_id=context.run_id,
         spec=spec,
-        spec_digest=json_digest(spec_values(spec)),
+        spec_digest=json_digest(_values_of_job(spec)),
         target=target,
         context=context,
         unused=tuple(_unused(spec, document, target)),
@@ -200,6 +200,11 @@ def spec_values(spec: JobSpec) -> dict[str, Any]:
     """The spec as plain JSON, defaults left out."""
     values: dict[str, Any] = json.loads(json.dumps(spec.model_dump(exclude_defaults=True), default=list))
     return values
+
+
+def _values_of_job(spec: JobSpec) -> dict[str, Any]:
+    """What the job itself is: a search over its settings changes nothing of it."""
+    return {key: value for key, value in spec_values(spec).items() if key != "sweep"}
 
 
 def json_digest(value: Any) -> str:

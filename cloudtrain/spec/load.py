@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -27,6 +27,7 @@ from cloudtrain.spec.model import JobSpec, section_model, section_models, spec_m
 from cloudtrain.spec.placeholders import placeholders_in_env, unknown_placeholders
 from cloudtrain.spec.sources import FlagText, job_folder, read_source, with_arguments
 from cloudtrain.spec.sweep import Sweep
+from cloudtrain.spec.varied_settings import trial_issues
 from cloudtrain.spec.yaml_document import Document, kind_of, parse_scalar
 from cloudtrain.units import parse_duration
 
@@ -108,7 +109,17 @@ def spec_from_document(document: Document, folder: Path, *, look: bool = True) -
 
     `look`: whether the disk must hold what the spec names; a rerun brings its source along instead.
     """
-    values = document.values
+    spec, found = _read(document.values, folder, look=look)
+    if look and _mapping(document.values, "sweep"):  # a rerun, and a trial, is of a spec that was found right
+        found += trial_issues(document.values, lambda text: _issues_of_trial(document, text, folder))
+    if found or spec is None:
+        issues = [issue.at(document.origin(issue.path)) for issue in dict.fromkeys(found)]
+        raise SpecError(sorted(issues, key=_by_place))
+    return spec, document
+
+
+def _read(values: Mapping[str, Any], folder: Path, *, look: bool) -> tuple[JobSpec | None, list[Issue]]:
+    """The spec, and all that is wrong with it; None where the models refuse it."""
     found: list[Issue] = []
     if "name" not in values:
         values = {"name": name_from_folder(folder), **values}
@@ -121,14 +132,20 @@ def spec_from_document(document: Document, folder: Path, *, look: bool = True) -
         for item in error.errors(include_url=False):
             found += _from_pydantic(item)
     found += _contradictions(values)
-    if sweep := _mapping(values, "sweep"):
+    if isinstance(sweep := values.get("sweep"), dict):
         found += Sweep.contradictions(sweep, values)
     found += [issue for key, model in sections.items() for issue in model.contradictions(_mapping(values, key), values)]
     found += _on_disk(values, folder) if look else []
-    if found or spec is None:
-        issues = [issue.at(document.origin(issue.path)) for issue in dict.fromkeys(found)]
-        raise SpecError(sorted(issues, key=_by_place))
-    return spec, document
+    return spec, found
+
+
+def _issues_of_trial(document: Document, text: str, folder: Path) -> list[Issue]:
+    """What is wrong with the job that a trial is: the document without its sweep, with an override; "" for none."""
+    values = {key: value for key, value in document.values.items() if key != "sweep"}
+    try:
+        return _read(override(Document(values=values), [text] if text else []).values, folder, look=False)[1]
+    except SpecError as error:
+        return list(error.issues)
 
 
 @contextmanager
@@ -173,6 +190,10 @@ def _from_pydantic(item: Any) -> list[Issue]:
         return [replace(issue, path=(*keys, *issue.path)) for issue in context["error"].issues]
     if kind in _EXPECTED:
         return [Issue(keys, f"expected {_EXPECTED[kind]}, got {kind_of(given)}")]
+    if kind == "missing":
+        return [Issue(keys, "is missing", _meaning(keys))]
+    if kind == "literal_error":
+        return [Issue(keys, _not_one_of(re.findall(r"'([^']+)'", context["expected"]), given))]
     if kind == "greater_than_equal":
         return [Issue(keys, f"must be at least {context['ge']}, got {kind_of(given)}")]
     if kind == "less_than_equal":
@@ -185,12 +206,37 @@ def _has_conda(given: Any) -> bool:
     return isinstance(given, dict) and any("conda" in str(key) for key in given)
 
 
+def _not_one_of(known: Sequence[str], given: Any) -> str:
+    """`expected minimize or maximize, got 'max' (did you mean 'maximize'?)`."""
+    start = next((word for word in known if isinstance(given, str) and given and word.startswith(given.lower())), None)
+    near = f" (did you mean {start!r}?)" if start else did_you_mean(str(given), known)
+    return f"expected {', '.join(known[:-1])} or {known[-1]}, got {kind_of(given)}{near}"
+
+
 def _known_keys(keys: Keys) -> tuple[str, ...]:
+    model = _model_at(keys)
+    return tuple(model.model_fields) if model else ()
+
+
+def _meaning(keys: Keys) -> str | None:
+    """What a field is for, as its model says."""
+    model = _model_at(keys[:-1])
+    field = model.model_fields.get(str(keys[-1])) if model else None
+    return field.description if field else None
+
+
+def _model_at(keys: Keys) -> type[BaseModel] | None:
+    """The model of a section; None where there is none."""
     model: Any = spec_model(section_models())
     for key in keys:
-        field = model.model_fields.get(str(key)) if isinstance(model, type) and issubclass(model, BaseModel) else None
-        model = field.annotation if field else None
-    return tuple(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else ()
+        field = model.model_fields.get(str(key))
+        # Of `Sweep | None` the part that is a model.
+        parts = (field.annotation, *get_args(field.annotation)) if field else ()
+        model = next((part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)), None)
+        if model is None:
+            return None
+    found: type[BaseModel] = model
+    return found
 
 
 def _contradictions(values: Mapping[str, Any]) -> list[Issue]:

@@ -100,11 +100,14 @@ def read_dimension(text: str) -> Dimension:
 def _read_dimension(value: Any) -> Dimension:
     if isinstance(value, list):
         return _choice(value)
+    if isinstance(value, dict):
+        raise FieldError("expected what it may be, got a mapping", "write a path in one line, such as args.lr: …")
     if not isinstance(value, str):
         raise FieldError(f"expected what it may be, got {kind_of(value)}", f"write for example {FORMS}")
     call = _CALL.fullmatch(value)
     if call is None:
-        raise FieldError(f"{value!r} says no range", f"write for example {FORMS}")
+        open_ = value.count("(") > value.count(")")
+        raise FieldError(f"{value!r} {'is never closed' if open_ else 'says no range'}", f"write for example {FORMS}")
     read = _FORMS.get(call[1])
     if read is None:
         raise FieldError(f"there is no {call[1]!r}{did_you_mean(call[1], _FORMS)}", f"write for example {FORMS}")
@@ -123,7 +126,7 @@ def _choice(values: Sequence[Any]) -> Choice:
         if isinstance(value, float) and not math.isfinite(value):
             raise FieldError(f"{kind_of(value)} is no value that a program can be given", at=(at,))
     plain = [_plain(value) for value in values]
-    if len({(type(value), value) for value in plain}) < len(plain):
+    if len({json.dumps(value).strip('"') for value in plain}) < len(plain):  # 1 and "1" arrive alike
         raise FieldError("has the same value twice", "keep one of them")
     if len(plain) > MAX_CHOICES:
         raise FieldError(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from cloudtrain.issues import Issue, Keys
-from cloudtrain.spec.fields import expect
+from cloudtrain.spec.fields import FieldError, expect
 from cloudtrain.spec.search_space import FORMS, Choice, Dimension, Integers, read_space
 from cloudtrain.spec.section import Duration, Money, Section
 
@@ -19,6 +19,22 @@ MAX_PARALLEL = 100
 
 def _read_metric(value: Any) -> str:
     return str(expect(value, str, "the name of a metric, such as val_accuracy"))
+
+
+_ELSEWHERE = {
+    "tpe": "method: bayesian, whose sampler is tpe",
+    "gp": "method: bayesian, with sampler: gp",
+    "qmc": "method: random, with sampler: qmc",
+    "hyperband": "method: asha",
+    "bohb": "method: asha, with sampler: tpe",
+}
+"""Names of methods as other tools have them."""
+
+
+def _read_method(value: Any) -> Any:
+    if isinstance(value, str) and value.lower() in _ELSEWHERE:
+        raise FieldError(f"there is no method {value!r}", _ELSEWHERE[value.lower()])
+    return value
 
 
 class Objective(Section):
@@ -61,7 +77,7 @@ class Sweep(Section):
         BeforeValidator(read_space),
         WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "array"]}}),
     ] = Field(description=f"settings, each with what it may be: {FORMS}, or a list")
-    method: Literal["grid", "random", "bayesian", "asha"] = Field(
+    method: Annotated[Literal["grid", "random", "bayesian", "asha"], BeforeValidator(_read_method)] = Field(
         "bayesian", description="how values are chosen; asha: at random, and early stopping ends what is not worth it"
     )
     sampler: Literal["tpe", "gp", "random", "qmc"] | None = Field(
@@ -75,7 +91,7 @@ class Sweep(Section):
     engine: Literal["auto", "portable", "native", "ray"] = Field(
         "auto", description="portable: from this machine, for any provider; native: the cloud's own; auto: portable"
     )
-    seed: int = Field(0, ge=0, lt=2**31, description="of the choices; the same seed gives the same ones")
+    seed: int = Field(0, ge=0, le=2**31 - 1, description="of the choices; the same seed gives the same ones")
 
     @property
     def stopping(self) -> EarlyStopping | None:

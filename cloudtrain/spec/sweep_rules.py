@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.issues import Issue
-from cloudtrain.spec.fields import FieldErrors
-from cloudtrain.spec.search_space import Choice, Dimension, Uniform, read_dimension, read_space
+from cloudtrain.spec.objective import report_count, unreported
+from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
+from cloudtrain.spec.varied_settings import dimension_of, path_of, setting_issues
+from cloudtrain.units import parse_duration, parse_money
 
 SAMPLERS = {
     "grid": (),
@@ -17,41 +19,156 @@ SAMPLERS = {
 }
 """The samplers of each method; the first is the default."""
 
+MAX_GRID = 10_000
+"""Points of a grid that says no number of trials."""
+SHORTEST_SECONDS = 60
+"""A budget of less than this trains nothing."""
+
 
 def contradictions(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
     """Each at its place below `sweep`."""
-    method = section.get("method", "bayesian")
-    space = section.get("space")
-    if method == "grid":
-        yield from _grid(space if isinstance(space, dict) else {})
-    elif isinstance(method, str) and method in SAMPLERS and section.get("trials") is None:
-        yield Issue(("trials",), "is missing: how many trials are wanted", "trials: 20")
-    sampler = section.get("sampler")
-    if isinstance(sampler, str) and method in SAMPLERS and sampler not in SAMPLERS[method]:
-        known = " or ".join(SAMPLERS[method])
-        hint = f"{method} takes {known}" if known else "a grid has no choice: leave it out"
-        yield Issue(("sampler",), f"is not for the method {method}: {sampler}", hint)
-    if isinstance(space, dict) and isinstance(spec.get("args"), list):
-        names = [str(key) for key in space if "." not in str(key)]
+    space = _mapping(section, "space")
+    yield from _method(section, space)
+    yield from setting_issues(space)
+    if isinstance(spec.get("args"), list):
+        names = [str(key) for key in space if path_of(str(key))[0] == "args"]
         if names:
             hint = "write args as a mapping (lr: 0.1)"
             yield Issue(("space", names[0]), "sets an argument by its name, and args is a list, verbatim", hint)
+    else:
+        yield from _dashed(space, _mapping(spec, "args"))
+    yield from _objective(section, spec)
+    yield from _stopping(section, spec)
+    yield from _budget(section, spec)
+    yield from _engine(section)
 
 
-def _grid(space: Mapping[str, Any]) -> Iterator[Issue]:
+def _method(section: Mapping[str, Any], space: Mapping[str, Any]) -> Iterator[Issue]:
+    method = section.get("method", "bayesian")
+    if method == "grid":
+        yield from _grid(space, section.get("trials"))
+    elif isinstance(method, str) and method in SAMPLERS and section.get("trials") is None:
+        yield Issue(("trials",), "is missing: how many trials are wanted", "trials: 20")
+    sampler = section.get("sampler")
+    known = {name for names in SAMPLERS.values() for name in names}
+    if isinstance(sampler, str) and sampler in known and method in SAMPLERS and sampler not in SAMPLERS[method]:
+        others = " or ".join(SAMPLERS[method])
+        hint = f"{method} takes {others}" if others else "a grid has no choice: leave it out"
+        yield Issue(("sampler",), f"is not for the method {method}: {sampler}", hint)
+
+
+def _grid(space: Mapping[str, Any], trials: Any) -> Iterator[Issue]:
+    size = 1
     for key, value in space.items():
-        dimension = _dimension(value)
+        dimension = dimension_of(value)
         if isinstance(dimension, Uniform):
             message = "has no end of values, and a grid takes each of them"
             yield Issue(("space", key), message, "choice(…) names those to try; method: random draws some")
+        elif isinstance(dimension, Choice):
+            size *= len(dimension.values)
+        elif isinstance(dimension, Integers):
+            size *= dimension.high - dimension.low + 1
+    if trials is None and size > MAX_GRID:
+        hint = "fewer values; method: random draws some of them"
+        yield Issue(("space",), f"is a grid of {size:,} points, and at most {MAX_GRID:,} are tried", hint)
 
 
-def _dimension(value: Any) -> Dimension | None:
-    """What a setting may be; None where that cannot be read, which is reported elsewhere."""
+def _dashed(space: Mapping[str, Any], args: Mapping[str, Any]) -> Iterator[Issue]:
+    """`--lr` under args and `lr` in the space would both be given."""
+    for key in map(str, space):
+        section, *names = path_of(key)
+        if section == "args" and (written := f"--{names[-1]}") in args:
+            message = f"is written {written} under args, and would be given twice"
+            yield Issue(("space", key), message, f"args: {names[-1]}")
+
+
+def _objective(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
+    metric = _mapping(section, "objective").get("metric")
+    is_trainer = isinstance(metric, str) and spec.get("entrypoint") is None
+    if is_trainer and (problem := unreported(str(metric), _mapping(spec, "args"))):
+        yield Issue(("objective", "metric"), *problem)
+
+
+def _stopping(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
+    """Early stopping needs reports to compare; promotion an end to train to, and checkpoints to go on from."""
+    written = section.get("early_stopping")
+    stopping = written if isinstance(written, dict) else {}
+    if not isinstance(written, dict) and section.get("method") != "asha":
+        return
+    at = ("early_stopping",) if isinstance(written, dict) else ("method",)
+    grace, last = stopping.get("grace", 1), stopping.get("max")
+    whole = last if last is not None else _reports(section, spec)
+    if whole == 1:
+        metric = _mapping(section, "objective").get("metric")
+        message = f"{metric} is reported once, at the end: nothing is left to stop"
+        yield Issue(("early_stopping", "max") if last == 1 else at, message, "more epochs, or no early stopping")
+    elif isinstance(grace, int) and isinstance(whole, int) and grace >= whole > 0:
+        message = f"no trial is compared before report {grace}, and a whole one makes {whole}"
+        yield Issue(("early_stopping", "grace") if "grace" in stopping else at, message, f"less than {whole}")
+    if stopping.get("promote") == "always":
+        yield from _promotion(whole, spec)
+
+
+def _promotion(whole: Any, spec: Mapping[str, Any]) -> Iterator[Issue]:
+    at = ("early_stopping", "promote")
+    if whole is None:
+        hint = "early_stopping.max: the reports of a trial that trains to its end, such as its epochs"
+        yield Issue(at, "brings trials back until they are whole, and it is not known when they are", hint)
+    args = _mapping(spec, "args")
+    for name in ("no-resume", "eval-only"):
+        if spec.get("entrypoint") is None and args.get(name) is True:
+            message = f"goes on from checkpoints, and --{name} makes each run begin anew"
+            yield Issue(at, message, f"leave out args.{name}")
+
+
+def _reports(section: Mapping[str, Any], spec: Mapping[str, Any]) -> int | None:
+    """How often the shared trainer reports the objective; None for other programs, and where it is not known."""
+    metric = _mapping(section, "objective").get("metric")
+    if spec.get("entrypoint") is not None or not isinstance(metric, str):
+        return None
+    space = {path_of(str(key)): dimension_of(value) for key, value in _mapping(section, "space").items()}
+    varied: dict[str, Dimension] = {str(path[-1]): each for path, each in space.items() if path[0] == "args" and each}
+    return report_count(metric, _mapping(spec, "args"), varied)
+
+
+def _budget(section: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Issue]:
+    budget, limits = _mapping(section, "budget"), _mapping(spec, "limits")
+    usd, each = _quantity(budget.get("max_cost"), parse_money), _quantity(limits.get("max_cost"), parse_money)
+    if usd is not None and each is not None and each > usd:
+        message = f"{usd:.2f} USD for all trials are less than limits.max_cost allows one: {each:.2f} USD"
+        yield Issue(("budget", "max_cost"), message, "raise the budget, or lower limits.max_cost")
+    seconds = _quantity(budget.get("max_time"), parse_duration)
+    if seconds is not None and seconds < SHORTEST_SECONDS:
+        yield Issue(("budget", "max_time"), f"no trial is started for less than {SHORTEST_SECONDS} s", "raise it")
+    if usd is not None:
+        for key in map(str, _mapping(section, "space")):
+            if path_of(key)[0] == "resources":
+                message = "changes what a trial may cost, so that a budget in money cannot be held"
+                hint = "a sweep for each kind of machine, or budget.max_time"
+                yield Issue(("space", key), message, hint)
+
+
+def _engine(section: Mapping[str, Any]) -> Iterator[Issue]:
+    engine, space = section.get("engine"), _mapping(section, "space")
+    if engine != "native":
+        return
+    for key in map(str, space):
+        if path_of(key)[0] != "args":
+            message = "is no argument, and the cloud's own engine varies arguments alone"
+            yield Issue(("space", key), message, "engine: portable varies it")
+    if _mapping(section, "early_stopping").get("promote") == "always":
+        message = "brings trials back, and the cloud's own engine only ends them"
+        yield Issue(("early_stopping", "promote"), message, "engine: portable does both")
+
+
+def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = values.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _quantity(value: Any, parse: Any) -> Any:
+    """An amount; None where it is none, which is reported elsewhere."""
     try:
-        if isinstance(value, list):
-            found = read_space({"x": value})["x"]
-            return found if isinstance(found, Choice) else None
-        return read_dimension(value) if isinstance(value, str) else None
-    except FieldErrors:
+        return parse(value) if isinstance(value, str) else None
+    except ValueError:
         return None

@@ -7,9 +7,9 @@ number, `007` is seven. A number remembers how it was written, so that an argume
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -259,12 +259,31 @@ def _joined_calls(node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node
         key, value = rest.pop(0)
         if node.flow_style and _is_open(value):
             words = [word for word, empty in takewhile(_is_word_alone, rest)]
-            length = next((at for at, word in enumerate(words, 1) if word.value.endswith(")")), 0)
+            length = _length_of_call(value.value, [word.value for word in words])
             if length:
-                text = ", ".join(word.value for word in (value, *words[:length]))
-                value = yaml.ScalarNode("tag:yaml.org,2002:str", text, value.start_mark, value.end_mark)
+                value = _joined([value, *words[:length]])
                 del rest[:length]
         yield key, value
+
+
+def _joined(words: Sequence[yaml.Node]) -> yaml.ScalarNode:
+    """Words between which there were commas as one, with the spaces that were typed after each comma."""
+    text = str(words[0].value)
+    for before, word in pairwise(words):
+        same_line = before.end_mark.line == word.start_mark.line
+        spaces = word.start_mark.column - before.end_mark.column - 1 if same_line else 1
+        text += f",{' ' * spaces}{word.value}"
+    return yaml.ScalarNode("tag:yaml.org,2002:str", text, words[0].start_mark, words[-1].end_mark)
+
+
+def _length_of_call(start: str, words: Sequence[str]) -> int:
+    """How many words belong to what `start` opens, to its closing bracket; 0 where there is none."""
+    depth = start.count("(") - start.count(")")
+    for count, word in enumerate(words, 1):
+        depth += word.count("(") - word.count(")")
+        if depth <= 0:
+            return count if depth == 0 and word.endswith(")") else 0
+    return 0
 
 
 def _is_word_alone(pair: tuple[yaml.Node, yaml.Node]) -> bool:
@@ -302,6 +321,8 @@ def _syntax_issue(error: yaml.MarkedYAMLError, text: str, name: str) -> Issue:
         message, hint = "a second document begins here (---)", "one job file holds one job"
     else:
         message, hint = f"is not YAML: {error.problem or 'syntax error'}", None
+        if line < len(lines) and re.search(r"""\{.*\w\([^)]*["']""", lines[line]):
+            hint = """in braces, quote the call as a whole: 'choice("a", "b")'"""
     return Issue((), message, hint, origin=f"{name}:{line + 1}:{column + 1}")
 
 

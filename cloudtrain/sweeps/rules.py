@@ -1,0 +1,181 @@
+"""What of a sweep is refused or worth a warning where it is to run: its budget, its early stopping, its values.
+
+By rules, tables and the disk: no network, no process, no SDK.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from cloudtrain.catalog.pricing import HOUR, SHORTEST_SECONDS, CostEstimate
+from cloudtrain.declaration import declaration_of
+from cloudtrain.issues import Issue, Keys, warning
+from cloudtrain.planning.plan import Plan
+from cloudtrain.spec.fields import read_arguments
+from cloudtrain.spec.model import JobSpec
+from cloudtrain.spec.objective import REPORTED
+from cloudtrain.spec.search_space import Scalar
+from cloudtrain.spec.sweep import EarlyStopping, Sweep
+from cloudtrain.spec.varied_settings import issues_of_values, path_of, samples
+from cloudtrain.submission.trainer_arguments import trainer_issues
+from cloudtrain.units import format_duration
+
+_MAX_COST: Keys = ("sweep", "budget", "max_cost")
+
+
+def sweep_issues(plan: Plan) -> list[Issue]:
+    """The problems of the sweep of a job, errors first, each at its line; none for a job without one.
+
+    `plan`: that of the job itself, with its own values.
+    """
+    sweep = plan.spec.sweep
+    if sweep is None:
+        return []
+    found = [*_values(plan, sweep), *_counts(sweep), *_objective(plan, sweep), *_budget(plan, sweep)]
+    found += [*_stopping(plan, sweep), *_engine(plan, sweep)]
+    return sorted(map(plan.located, found), key=lambda issue: not issue.is_error)
+
+
+def billed(plan: Plan) -> CostEstimate | None:
+    """What a run of the job may cost; None where nothing is billed."""
+    return None if plan.is_rehearsal else plan.target.cost_estimate
+
+
+def worst_usd(plan: Plan, sweep: Sweep) -> float | None:
+    """The most that all trials together can cost, in US dollars; None where nothing is billed or no price is known."""
+    estimate = billed(plan)
+    if estimate is None or estimate.worst_usd is None:
+        return None
+    runs = sweep.trial_count * (1 + sweep.retries)
+    return min(sweep.budget.max_cost or float("inf"), estimate.worst_usd * runs)
+
+
+def _values(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
+    """Arguments that the shared trainer would refuse, and more nodes than the provider has."""
+    if plan.spec.entrypoint is None:
+        before = {_bare(issue) for issue in trainer_issues(plan)}
+        for key, dimension in sweep.space.items():
+            found = {
+                value: [issue for issue in map(_bare, trainer_issues(replace(plan, spec=spec))) if issue not in before]
+                for value in samples(dimension)
+                if (spec := _with_value(plan.spec, path_of(key), value))
+            }
+            written = [] if f"sweep.space.{key}[0]" in plan.origins else ""
+            yield from issues_of_values(key, written, found) if found else ()
+    nodes = sweep.space.get("resources.nodes")
+    most = max((value for value in samples(nodes) if isinstance(value, int)), default=0) if nodes else 0
+    if most > plan.target.max_nodes:
+        message = f"{most} nodes are more than {plan.target.provider} runs at once ({plan.target.max_nodes})"
+        yield Issue(("sweep", "space", "resources.nodes"), message)
+
+
+def _bare(issue: Issue) -> Issue:
+    return replace(issue, origin="")
+
+
+def _with_value(spec: JobSpec, path: Keys, value: Scalar) -> JobSpec | None:
+    """The job with a value of an argument, or of what decides how many ranks there are; None for other settings."""
+    section, name = str(path[0]), str(path[-1])
+    if section == "args" and isinstance(spec.args.values, Mapping):
+        return spec.model_copy(update={"args": read_arguments({**spec.args.values, name: value})})
+    if section == "resources" and name in ("nodes", "processes"):
+        return spec.model_copy(update={"resources": spec.resources.model_copy(update={name: value})})
+    return None
+
+
+def _counts(sweep: Sweep) -> Iterator[Issue]:
+    size, trials = sweep.grid_size, sweep.trials
+    if trials and size and sweep.method == "grid" and trials < size:
+        message, hint = f"leaves out {size - trials} of the grid's {size} points", f"trials: {size}, or leave it out"
+        yield warning(message, hint, path=("sweep", "trials"))
+    elif trials and size and trials > size:
+        message = f"are more than there are points: {size}"
+        yield warning(message, "method: grid tries each of them once", path=("sweep", "trials"))
+    if sweep.parallel > sweep.trial_count:
+        message = f"is more than there are trials: {sweep.trial_count}"
+        yield warning(message, path=("sweep", "parallel"))
+
+
+def _objective(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
+    metric, goal = sweep.objective.metric, sweep.objective.goal
+    if plan.spec.entrypoint is None:
+        usual = REPORTED.get(metric, goal)
+        if goal != usual:
+            better = "lower" if usual == "minimize" else "higher"
+            message = f"looks for the worst: {metric} is better the {better} it is"
+            yield warning(message, f"goal: {usual}", path=("sweep", "objective", "goal"))
+    elif metric not in plan.spec.metrics and not _is_named(plan, metric):
+        message = f"{plan.spec.entrypoint} does not name {metric!r}: a search needs it to be reported"
+        hint = "log_metrics reports it, or a pattern under metrics finds it; right if a library does"
+        yield warning(message, hint, path=("sweep", "objective", "metric"))
+
+
+def _is_named(plan: Plan, metric: str) -> bool:
+    """Whether the program says the metric's name; true where it cannot be looked at."""
+    path = Path(plan.context.source.root, plan.spec.entrypoint or "")
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.suffix == ".py" else None
+    except OSError:
+        return True
+    return text is None or re.search(rf"(?<!\w){re.escape(metric)}(?!\w)", text) is not None
+
+
+def _budget(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
+    estimate, budget, limits = billed(plan), sweep.budget, plan.spec.limits
+    if budget.max_time and limits.max_runtime and budget.max_time < limits.max_runtime:
+        message = f"ends trials before the {format_duration(limits.max_runtime)} that limits.max_runtime allows them"
+        yield warning(message, path=("sweep", "budget", "max_time"))
+    if budget.max_cost is None:
+        return
+    if estimate is None:
+        yield warning("plays no part: nothing is billed there", path=_MAX_COST)
+    elif estimate.usd_per_hour is None or estimate.worst_usd is None:
+        hint = "say the price in a table of your own (setting prices), or replace it by budget.max_time"
+        yield Issue(_MAX_COST, "cannot be held: the price of this machine is not known", hint)
+    elif limits.max_runtime is None and limits.max_cost is None:
+        yield from _shares(estimate, estimate.usd_per_hour, budget.max_cost, sweep.trial_count)
+    elif estimate.worst_usd > budget.max_cost + 1e-9:
+        message = f"is less than one trial may cost: {estimate.worst_usd:.2f} USD"
+        yield Issue(_MAX_COST, message, "raise it, or set limits.max_runtime or limits.max_cost lower")
+    elif estimate.worst_usd * sweep.trial_count > budget.max_cost + 1e-9:
+        count = int((budget.max_cost + 1e-9) / estimate.worst_usd)
+        message = (
+            f"pays for {count} of {sweep.trial_count} trials if each costs all it may: {estimate.worst_usd:.2f} USD"
+        )
+        yield warning(message, "those that end earlier leave more for others", path=_MAX_COST)
+
+
+def _shares(estimate: CostEstimate, usd_per_hour: float, usd: float, trials: int) -> Iterator[Issue]:
+    """A budget that is shared equally, as no limit says what a trial may cost."""
+    seconds = int(usd / trials / usd_per_hour * HOUR) - estimate.overhead_seconds
+    if seconds < SHORTEST_SECONDS:
+        message = f"pays for {max(0, seconds)} s of each of {trials} trials at {usd_per_hour:.2f} USD per hour"
+        yield Issue(_MAX_COST, message, "raise it, or ask for fewer trials")
+
+
+def _stopping(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
+    stopping: EarlyStopping | None = sweep.stopping
+    if stopping is None or sweep.engine in ("native", "ray"):
+        return
+    declared = declaration_of(plan.provider)
+    at: Keys = ("sweep", "early_stopping") if sweep.early_stopping else ("sweep", "method")
+    if stopping.promote != "always" and getattr(declared, "publishes", None) is False:
+        message = f"ends trials by what their driver tells them, and jobs on {declared.label} cannot be told anything"
+        yield Issue(at, message, "promote: always needs no such word; or no early stopping")
+    if stopping.promote == "always" and declared.is_remote:
+        message = f"starts a machine on {declared.label} anew for every rung that a trial goes on to"
+        hint = "promote: never ends trials that are behind, and starts none again"
+        yield warning(message, hint, path=("sweep", "early_stopping", "promote"))
+
+
+def _engine(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
+    at, declared = ("sweep", "engine"), declaration_of(plan.provider)
+    if sweep.engine == "native" and plan.target.contract == "plain":
+        message = f"{plan.target.declaration.label} has no search of its own"
+        yield Issue(at, message, "engine: portable, or --as with a cloud that has one")
+    if sweep.engine == "ray" and declared.is_remote:
+        message = f"runs trials on a Ray cluster, and this job runs on {declared.label}"
+        yield Issue(at, message, "engine: portable starts its trials there")

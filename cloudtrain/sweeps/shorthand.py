@@ -1,0 +1,70 @@
+"""A search written on the command line: `--set args.lr=1e-4,1e-3,1e-2`, without a section in job.yaml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cloudtrain.errors import UsageError
+from cloudtrain.spec.objective import REPORTED
+from cloudtrain.spec.varied_settings import VARIED
+from cloudtrain.spec.yaml_document import parse_scalar
+
+_RANGE = re.compile(r"\s*[A-Za-z_]+\s*\(.*\)\s*", re.DOTALL)
+DEFAULT_METRIC = "val_accuracy"
+"""Of the shared trainer, whose built-in tasks all report it."""
+
+
+def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Overrides that say several values, as the `space` of a sweep, and the others as they are.
+
+    `args.lr=1e-4,1e-3` is a choice, `args.lr=loguniform(1e-4, 1e-1)` a range. A text in quotes is one value, and so is
+    a list in brackets. `sweep.space.lr=…` and other fields of the section are none: they override what is written.
+    """
+    space: dict[str, Any] = {}
+    rest: list[str] = []
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        key = path.strip()
+        values = _several(text) if equals and key.partition(".")[0] in VARIED else None
+        if values is None:
+            rest.append(override)
+        else:
+            space[key] = values
+    return space, tuple(rest)
+
+
+def _several(text: str) -> str | list[Any] | None:
+    """What a setting may be; None for one value."""
+    if _RANGE.fullmatch(text):
+        return text.strip()
+    if "," not in text or text.strip()[:1] in ("[", "{", "'", '"') or "(" in text:
+        return None
+    values = parse_scalar(f"[{text}]")
+    return values if isinstance(values, list) and len(values) > 1 else None
+
+
+def sweep_values(space: Mapping[str, Any], *, trials: int | None = None, objective: str = "") -> dict[str, Any]:
+    """The values of a section `sweep` over a space: a grid where all settings are lists and no `trials` are asked for.
+
+    `objective`: `val_accuracy:maximize`; a metric of the shared trainer needs no goal. UsageError where it cannot be
+    read.
+    """
+    is_grid = trials is None and all(isinstance(each, list) or "choice" in each for each in space.values())
+    method = {"method": "grid"} if is_grid else {"method": "bayesian", "trials": 20 if trials is None else trials}
+    return {"objective": read_objective(objective), "space": dict(space), **method}
+
+
+def read_objective(text: str) -> dict[str, str]:
+    """`{metric, goal}` of `val_accuracy:maximize`; by default the accuracy that the shared trainer reports.
+
+    UsageError where a metric that is not the shared trainer's has no goal, or an unknown one.
+    """
+    metric, _, goal = (text or DEFAULT_METRIC).rpartition(":") if ":" in text else (text or DEFAULT_METRIC, "", "")
+    goal = goal or REPORTED.get(metric, "")
+    known = [word for word in ("minimize", "maximize") if goal and word.startswith(goal.lower())]
+    if not metric or len(known) != 1:
+        told = f"{text!r} does not say whether less or more of it is better"
+        raise UsageError(told, hint="--objective val_accuracy:maximize, or val_loss:minimize")
+    return {"metric": metric, "goal": known[0]}

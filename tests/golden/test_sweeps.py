@@ -1,0 +1,25 @@
+"""A search over a job's settings changes nothing of the request of the job itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloudtrain.providers import get_provider
+from tests.golden.cases import CASES, plan_of
+
+SWEEP = """
+sweep:
+  objective: {metric: val_loss, goal: minimize}
+  space: {lr: loguniform(1e-4, 1e-1), env.SEED: [1, 2]}
+  trials: 20
+"""
+
+
+@pytest.mark.parametrize("case", ["local", "docker", "aws", "azure"])
+def test_a_job_with_a_sweep_is_sent_as_one_without(case: str) -> None:
+    provider, text = CASES[case]
+    plain, swept = plan_of(provider, text), plan_of(provider, text + SWEEP)
+    assert swept.spec.sweep is not None
+    one, other = (get_provider(provider).render(plan) for plan in (plain, swept))
+    assert one.document == other.document
+    assert one.job.to_json() == other.job.to_json()
