@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
+from cloudtrain.cli.infra_steps import (
+    carried_out,
+    changed_settings,
+    confirm,
+    hint_for_administrators,
+    infra_command_line,
+    report,
+    tell_of_stale_settings,
+    write_settings,
+)
 from cloudtrain.cli.options import json_option, profile_option
 from cloudtrain.cli.output import command, print_json, print_message, print_output
 from cloudtrain.cli.terminal import write
-from cloudtrain.errors import CloudError, CloudtrainError, RefusedError
 
 if TYPE_CHECKING:
     from cloudtrain.infrastructure import Infrastructure
-    from cloudtrain.infrastructure.changes import ChangePlan, Deployment, ResourceEvent
-    from cloudtrain.infrastructure.settings_file import SettingsEdit
+    from cloudtrain.infrastructure.changes import ChangePlan, Deployment
 
 _provider = click.option("--provider", required=True, metavar="NAME", help="Whose account: aws or azure.")
 _name = click.option("--name", default="cloudtrain", show_default=True, metavar="NAME", help="Of the deployment.")
@@ -26,16 +32,25 @@ _yes = click.option("--yes", "-y", is_flag=True, help="Do it without a question.
 _dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 
 
-@click.group("infra")
+@click.group(
+    "infra",
+    epilog="""\b
+Examples:
+  cloudtrain infra up --provider aws --region us-east-1 --dry-run     what would be made
+  cloudtrain infra up --provider aws --region us-east-1               shows that, asks, makes it
+  cloudtrain doctor aws                                               is a job right there""",
+)
 def infra_command() -> None:
     """Set up what an account needs before jobs run there: role, storage, registry, network, budget.
 
-    Each command shows first what it would do, and what of it costs money while no job runs.
+    Providers are aws (a CloudFormation stack) and azure (a deployment in a resource group). `up` and `down` show first
+    what they would do, and what of it costs money while no job runs; then they ask.
     """
 
 
 @infra_command.command(
     "up",
+    short_help="Create what is missing, change what differs.",
     epilog="""\b
 Examples:
   cloudtrain infra up --provider aws --dry-run                   what would be created
@@ -68,27 +83,30 @@ def up_command(
 
     ground = _infrastructure(provider, name, region)
     explained = command("infra", "parameters", "--provider", provider)
-    plan = ground.plan_up(read_parameters(given, ground.parameters, explained))
+    values = read_parameters(given, ground.parameters, explained)
+    with hint_for_administrators():
+        plan = ground.plan_up(values)
     try:
         _show_plan(plan, dry_run=dry_run, as_json=as_json)
         if not dry_run and not plan.is_empty:
-            _confirm("Do this?", yes=yes)
+            confirm("Do this?", yes=yes)
     except BaseException:
         ground.discard(plan)
         raise
     if dry_run:
         ground.discard(plan)
         return
-    deployment = _carried_out(lambda: ground.up(plan, _report), ("up", provider, name, region))
-    edit = _settings_edit(deployment)
-    _write_settings(edit, yes=yes)
+    before = ground.show().settings if any(each.action == "delete" for each in plan.changes) else {}
+    deployment = carried_out(lambda: ground.up(plan, report), infra_command_line("up", provider, name, region))
+    write_settings(changed_settings(deployment.settings, before), yes=yes)
     if as_json:
         print_json({"applied": True, "plan": plan.to_json(), "deployment": deployment.to_json()})
         return
     _print_outputs(deployment)
+    print_message(f"next: {command('doctor', provider)} asks whether a job would run there")
 
 
-@infra_command.command("parameters")
+@infra_command.command("parameters", short_help="Show what --set can choose.")
 @_provider
 @json_option
 def parameters_command(provider: str, as_json: bool) -> None:
@@ -104,7 +122,7 @@ def parameters_command(provider: str, as_json: bool) -> None:
         print_output(line)
 
 
-@infra_command.command("show")
+@infra_command.command("show", short_help="Show what there is, and its settings.")
 @_provider
 @_name
 @_region
@@ -112,18 +130,25 @@ def parameters_command(provider: str, as_json: bool) -> None:
 @json_option
 def show_command(provider: str, name: str, region: str | None, as_json: bool) -> None:
     """Show what there is of a deployment, and the settings that it means."""
-    from cloudtrain.cli.infra_view import deployment_lines
+    from cloudtrain.cli.infra_view import NEXT, deployment_lines
 
-    deployment = _infrastructure(provider, name, region).show()
+    ground = _infrastructure(provider, name, region)
+    with hint_for_administrators():
+        deployment = ground.show()
     if as_json:
         print_json(deployment.to_json())
         return
-    for line in deployment_lines(deployment):
+    for line in deployment_lines(deployment, ground.parameters):
         print_output(line)
+    if deployment.state == "ready":
+        print_message(f"next: {command('doctor', provider)} asks whether a job would run there")
+    else:
+        print_message(f"next: {infra_command_line('up', provider, name, region)} {NEXT[deployment.state]}")
 
 
 @infra_command.command(
     "down",
+    short_help="Delete it; what holds data is kept.",
     epilog="""\b
 Examples:
   cloudtrain infra down --provider aws --dry-run        what would go, and what stays
@@ -143,18 +168,23 @@ def down_command(
 ) -> None:
     """Delete a deployment; what holds data is kept, and named, unless --delete-data is given."""
     ground = _infrastructure(provider, name, region)
-    plan = ground.plan_down(delete_data=delete_data)
+    with hint_for_administrators():
+        plan = ground.plan_down(delete_data=delete_data)
     _show_plan(plan, dry_run=dry_run, as_json=as_json)
+    if not plan.changes:
+        print_message("  there is nothing of that name; --name and --region look elsewhere")
     if dry_run:
         return
     if not plan.is_empty:
-        _confirm("Delete this, and all data in it, for good?" if delete_data else "Delete this?", yes=yes)
-        _carried_out(lambda: ground.down(plan, _report), ("down", provider, name, region))
+        confirm("Delete this, and all data in it, for good?" if delete_data else "Delete this?", yes=yes)
+        before = ground.show().settings
+        carried_out(lambda: ground.down(plan, report), infra_command_line("down", provider, name, region))
+        tell_of_stale_settings(before)
     if as_json:
         print_json({"applied": True, "plan": plan.to_json()})
 
 
-@infra_command.command("render")
+@infra_command.command("render", short_help="Print the template, for a pipeline of your own.")
 @_provider
 @click.option("--format", "format_", metavar="FORMAT", help="aws: cloudformation or terraform; azure: arm.")
 def render_command(provider: str, format_: str | None) -> None:
@@ -186,65 +216,6 @@ def _show_plan(plan: ChangePlan, *, dry_run: bool, as_json: bool) -> None:
         return
     for line in plan_lines(plan):
         (print_output if dry_run else print_message)(line)
-
-
-def _confirm(question: str, *, yes: bool) -> None:
-    """Ask before anything is changed. RefusedError for a no, and where nobody can answer."""
-    if yes:
-        return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise RefusedError("not confirmed, and nobody can be asked here; nothing was changed", hint="--yes")
-    if not click.confirm(question, err=True):
-        raise RefusedError("not confirmed; nothing was changed")
-
-
-def _carried_out(work: Callable[[], Any], again: tuple[str, str, str, str | None]) -> Any:
-    """The result of the work. An interruption tells how to go on; an error of the cloud keeps its own hint."""
-    verb, provider, name, region = again
-    chosen = [*(["--region", region] if region else []), *(["--name", name] if name != "cloudtrain" else [])]
-    repeated = command("infra", verb, "--provider", provider, *chosen)
-    try:
-        return work()
-    except KeyboardInterrupt:
-        _exit_interrupted(repeated)
-    except CloudError as error:
-        error.hint = error.hint or f"then again: {repeated}"
-        raise
-
-
-def _exit_interrupted(repeated: str) -> NoReturn:
-    print_message(f"\ninterrupted; the cloud goes on by itself, and {repeated} goes on watching")
-    raise click.exceptions.Exit(130) from None
-
-
-def _report(event: ResourceEvent) -> None:
-    """A line per event on stderr: progress is for people, also beside JSON."""
-    from cloudtrain.cli.infra_view import event_line
-
-    print_message(event_line(event))
-
-
-def _settings_edit(deployment: Deployment) -> SettingsEdit:
-    from cloudtrain.infrastructure.settings_file import settings_edit
-    from cloudtrain.settings import FILE_NAME
-
-    return settings_edit(Path.cwd() / FILE_NAME, deployment.settings)
-
-
-def _write_settings(edit: SettingsEdit, *, yes: bool) -> None:
-    """Show what would change in the file and write it. A no leaves the file, and is no error: the account is ready."""
-    if edit.is_empty:
-        return
-    print_message(f"\n{edit.path.name}:")
-    for line in edit.diff():
-        print_message(f"  {line}")
-    try:
-        _confirm(f"Write this to {edit.path}?", yes=yes)
-    except CloudtrainError:
-        print_message("  not written")
-        return
-    edit.write()
-    print_message("  written")
 
 
 def _print_outputs(deployment: Deployment) -> None:

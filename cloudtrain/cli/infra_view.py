@@ -19,20 +19,28 @@ _STATES = {
     "failed": "has failed",
 }
 
+NEXT = {
+    "absent": "makes one",
+    "changing": "watches it",
+    "failed": "goes on where it failed, or says what to do first",
+}
+"""What `infra up` does with a deployment that is not ready."""
+
 
 def plan_lines(plan: ChangePlan) -> list[str]:
     """What would be done, what it costs while no job runs, and what else one should know."""
-    lines = [f"{plan.provider}: {one_line(plan.name)} in {one_line(plan.where)}"]
+    lines = [f"{plan.provider}: deployment {one_line(plan.name)} in {one_line(plan.where)}"]
     if plan.changes:
         rows = [
-            (each.action, each.kind, each.identity or each.resource, _detail(each), _cost(each.idle_cost))
+            (each.action, each.kind, each.identity or each.resource, _cost(each.idle_cost), _detail(each))
             for each in plan.changes
         ]
-        lines += _indented(table(rows, ("", "what", "name", "", "idle, USD a month")))
+        lines += _indented(table(rows, ("", "what", "name", "USD a month idle", "")))
     if plan.is_empty:
         lines.append("  nothing to do")
-    elif plan.parameters:  # what would be up, not what goes
+    if plan.parameters:  # what would be up, not what goes
         lines.append(f"  while no job runs: {_total(plan)}")
+    lines += [f"    {kind}: {one_line(note)}" for kind, note in _prices(plan).items()]
     return [*lines, *(f"  note: {one_line(note)}" for note in plan.notes)]
 
 
@@ -56,16 +64,22 @@ def event_line(event: ResourceEvent) -> str:
     return "  ".join(one_line(part) if at else part for at, part in enumerate(said) if part)
 
 
-def deployment_lines(deployment: Deployment) -> list[str]:
-    """Its state, its resources, what it is good for, and the lines of cloudtrain.toml."""
+def deployment_lines(deployment: Deployment, known: Iterable[Parameter]) -> list[str]:
+    """Its state, its resources, what was chosen, what it is good for, and the lines of cloudtrain.toml."""
     from cloudtrain.infrastructure.settings_file import as_toml
 
-    where = f"{deployment.provider}: {one_line(deployment.name)} in {one_line(deployment.where)}"
+    where = f"{deployment.provider}: deployment {one_line(deployment.name)} in {one_line(deployment.where)}"
     reason = f": {one_line(deployment.reason)}" if deployment.reason else ""
     lines = [f"{where} {_STATES[deployment.state]}{reason}"]
+    if deployment.resources and deployment.state == "absent":
+        lines.append("  left by an earlier one:")
     if deployment.resources:
         rows = [(each.kind, each.name, each.identity, each.state) for each in deployment.resources]
         lines += _indented(table(rows, ("what", "in the template", "name", "state")))
+    defaults = {each.name: each.default for each in known}
+    chosen = {name: value for name, value in deployment.parameters.items() if value != defaults.get(name)}
+    if chosen:
+        lines.append("  chosen: " + " ".join(f"{name}={one_line(value)}" for name, value in chosen.items()))
     lines += [f"  {name}: {one_line(value)}" for name, value in deployment.outputs.items()]
     if deployment.settings:
         lines += ["", *as_toml(deployment.settings).splitlines()]
@@ -78,14 +92,18 @@ def _indented(text: str) -> Iterable[str]:
 
 def _detail(change: Change) -> str:
     """What there is to say of a change; that it deletes data is said in any case."""
-    loss = "with all that is stored in it" if change.holds_data and change.action == "delete" else ""
-    return "; ".join(part for part in (loss, change.detail) if part)
+    return change.detail or "with all that is stored in it" * (change.holds_data and change.action == "delete")
 
 
 def _cost(cost: IdleCost | None) -> str:
     if cost is None:
         return "0"
-    return cost.note if cost.usd_per_month is None else f"{cost.usd_per_month:.2f}: {cost.note}"
+    return "what is stored" if cost.usd_per_month is None else f"{cost.usd_per_month:.2f}"
+
+
+def _prices(plan: ChangePlan) -> dict[str, str]:
+    """What the prices of what there will be are made of, by kind of resource."""
+    return {each.kind: each.idle_cost.note for each in plan.changes if each.idle_cost and each.action != "delete"}
 
 
 def _total(plan: ChangePlan) -> str:

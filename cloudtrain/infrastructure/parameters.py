@@ -15,6 +15,7 @@ from cloudtrain.issues import did_you_mean
 
 NONE = "none"
 """The value of a parameter of which nothing is wanted."""
+_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 EMAIL = "[^@ ,]+@[^@ ,]+"
 """A pattern for one address."""
 
@@ -48,7 +49,7 @@ class Parameter:
     def problem(self, value: str) -> str:
         """What is wrong with a value; empty if nothing is."""
         if self.choices and value not in self.choices:
-            return f"{value!r} is none of {', '.join(self.choices)}{did_you_mean(value, self.choices)}"
+            return f"{value!r} is not one of {', '.join(self.choices)}{did_you_mean(value, self.choices)}"
         if self.pattern and not re.fullmatch(self.pattern, value):
             return f"expected a value such as {self.example}, got {value!r}" if self.example else f"cannot be {value!r}"
         return ""
@@ -84,7 +85,7 @@ def network_range(template: str, default: str, prefixes: str) -> Parameter:
         name="network_range",
         meaning="addresses of a new network",
         default=default,
-        pattern=rf"([0-9]{{1,3}}[.]){{3}}[0-9]{{1,3}}/({prefixes})",
+        pattern=rf"({_OCTET}[.]){{3}}{_OCTET}/({prefixes})",
         example=default,
         template=template,
     )

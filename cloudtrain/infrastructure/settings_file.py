@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,21 +50,26 @@ class SettingsEdit:
             raise StorageError(f"{self.path} cannot be written: {error}", hint="write the settings by hand") from error
 
 
-def settings_edit(path: Path, settings: Mapping[str, SettingValue]) -> SettingsEdit:
-    """The edit that gives these settings, by dotted key, their values. UsageError if the file cannot be edited so."""
-    try:
-        before = path.read_text(encoding="utf-8") if path.exists() else ""
-        old = tomllib.loads(before)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path}: {error}", hint="put it right first: the settings are added to it") from error
+def settings_edit(
+    path: Path, settings: Mapping[str, SettingValue], gone: Mapping[str, SettingValue] | None = None
+) -> SettingsEdit:
+    """The edit that gives these settings, by dotted key, their values. UsageError if the file cannot be edited so.
+
+    `gone`: settings that hold no longer; each is removed if the file has it with this very value.
+    """
+    before, old = _read(path)
+    stale = _present(old, gone or {})
     lines = before.splitlines()
+    for key in stale:
+        table, _, name = key.rpartition(".")
+        _remove(lines, table, name)
     for key, value in settings.items():
         table, _, name = key.rpartition(".")
         if _value_in(old, table, name) != _plain(value):
             _set(lines, table, name, value)
     after = "\n".join(lines) + "\n" if lines else ""
     after = before if lines == before.splitlines() else after
-    _check(path, old, settings, after)
+    _check(path, old, settings, stale, after)
     return SettingsEdit(path=path, before=before, after=after)
 
 
@@ -73,9 +78,33 @@ def as_toml(settings: Mapping[str, SettingValue]) -> str:
     return settings_edit(Path(os.devnull) / "new", settings).after.rstrip("\n")
 
 
-def _check(path: Path, old: Mapping[str, Any], settings: Mapping[str, SettingValue], after: str) -> None:
+def settings_in(path: Path, settings: Mapping[str, SettingValue]) -> list[str]:
+    """Which of these settings a file has, with these very values. UsageError if it cannot be read."""
+    return _present(_read(path)[1], settings)
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    """A file's text and what it means; of one that is not there, nothing."""
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        return text, tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path}: {error}", hint="put it right first: the settings are added to it") from error
+
+
+def _present(document: Mapping[str, Any], settings: Mapping[str, SettingValue]) -> list[str]:
+    found = {key: _value_in(document, key.rpartition(".")[0], key.rpartition(".")[2]) for key in settings}
+    return [key for key, value in settings.items() if found[key] == _plain(value)]
+
+
+def _check(
+    path: Path, old: Mapping[str, Any], settings: Mapping[str, SettingValue], stale: Iterable[str], after: str
+) -> None:
     """That the new text means the old one and the settings. UsageError for forms of TOML that no line stands for."""
     wanted: dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value for key, value in old.items()}
+    for key in stale:
+        table, _, name = key.rpartition(".")
+        del (wanted[table] if table else wanted)[name]
     for key, value in settings.items():
         table, _, name = key.rpartition(".")
         inner = wanted.setdefault(table, {}) if table else wanted
@@ -94,17 +123,31 @@ def _check(path: Path, old: Mapping[str, Any], settings: Mapping[str, SettingVal
 def _set(lines: list[str], table: str, name: str, value: SettingValue) -> None:
     """Give one key its value: in its line, else as the last of its table, else in a new table at the end."""
     start, end = _extent(lines, table)
-    for number in range(start, end):
-        if re.match(rf"""\s*["']?{re.escape(name)}["']?\s*=""", lines[number]):
-            last = next(_value_ends(lines, number, end))
-            lines[number : last + 1] = [f"{name} = {_written(value)}"]
-            return
+    place = _place(lines, start, end, name)
+    if place is not None:
+        lines[place] = [f"{name} = {_written(value)}"]
+        return
     if start < 0:
         lines += [*([""] if lines else []), f"[{table}]", f"{name} = {_written(value)}"]
         return
     while end > start and not lines[end - 1].strip():
         end -= 1
     lines.insert(end, f"{name} = {_written(value)}")
+
+
+def _remove(lines: list[str], table: str, name: str) -> None:
+    """Take one key out; what stands around it stays. Nothing where no line stands for it: `_check` tells."""
+    place = _place(lines, *_extent(lines, table), name)
+    if place is not None:
+        del lines[place]
+
+
+def _place(lines: list[str], start: int, end: int, name: str) -> slice | None:
+    """The lines of a key and its value among those of a table; None if there are none."""
+    for number in range(start, end):
+        if re.match(rf"""\s*["']?{re.escape(name)}["']?\s*=""", lines[number]):
+            return slice(number, next(_value_ends(lines, number, end)) + 1)
+    return None
 
 
 def _extent(lines: list[str], table: str) -> tuple[int, int]:

@@ -51,10 +51,14 @@ class InMemory(Infrastructure):
         self.done: list[str] = []
         self.values: dict[str, str] = {}
         self.failure: BaseException | None = None
+        self.denied = False
+        self.settings = dict(SETTINGS)
 
     def plan_up(self, values: Mapping[str, str]) -> ChangePlan:
         self.values = dict(values)
-        changes = () if self.exists else (BUCKET, KEY, ROLE)
+        changes: tuple[Change, ...] = () if self.exists else (BUCKET, KEY, ROLE)
+        if values.get("network") == "none":
+            changes = (Change(action="delete", resource="Subnet", kind="subnet"),)
         return self._plan(changes, {"budget": "50"}, ("mind the gap",))
 
     def up(self, plan: ChangePlan, report: Report) -> Deployment:
@@ -64,23 +68,28 @@ class InMemory(Infrastructure):
             raise self.failure
         self.done.append("up")
         self.exists = True
+        if self.values.get("network") == "none":
+            self.settings = {"aws.bucket": "made-1"}
         return self.show()
 
     def discard(self, plan: ChangePlan) -> None:
         self.done.append("discard")
 
     def show(self) -> Deployment:
+        if self.denied:
+            raise CloudError("DescribeStacks: not authorized", hint="a permission", code="AccessDenied")
         if not self.exists:
             return Deployment(provider="aws", name="cloudtrain", where="here", state="absent")
         resources = (Resource(name="Bucket", kind="bucket", identity="made-1", state="CREATE_COMPLETE"),)
         return Deployment(provider="aws", name="cloudtrain", where="here", state="ready", resources=resources,
-                          outputs={"submitter policy": "arn:1"}, settings=SETTINGS)  # fmt: skip
+                          outputs={"submitter policy": "arn:1"}, settings=self.settings,
+                          parameters={"budget": "50", "network": "none"})  # fmt: skip
 
     def plan_down(self, *, delete_data: bool) -> ChangePlan:
         bucket = Change(action="delete" if delete_data else "keep", resource="Bucket", kind="bucket", holds_data=True,
                         identity="made-1", detail="" if delete_data else "--delete-data deletes it")  # fmt: skip
         role = Change(action="delete", resource="Role", kind="role")
-        return self._plan((bucket, *([role] if self.exists else [])))
+        return self._plan((bucket, *([role] if self.exists else [])) if self.done or self.exists else ())
 
     def down(self, plan: ChangePlan, report: Report) -> None:
         self.done.append("down " + " ".join(each.resource for each in plan.changes if each.action == "delete"))
@@ -117,7 +126,7 @@ def test_up_shows_the_plan_with_its_idle_cost_does_it_and_writes_the_settings(gr
     said = call("infra", "up", "--provider", "aws", "--yes", "--set", "network=new")
     assert (said.code, ground.done, ground.values) == (0, ["up"], {"network": "new"})
     assert said.out == "submitter policy: arn:1\n"
-    for part in ("create  bucket", "0.023 per GB", "1.00: 1 a key", "while no job runs: 1.00 USD a month, and what is",
+    for part in ("create  bucket", "0.023 per GB", "key: 1 a key", "while no job runs: 1.00 USD a month, and what is",
                  "note: mind the gap", "created   bucket (Bucket)  made-1", '+ bucket = "made-1"'):  # fmt: skip
         assert part in said.err
     assert toml() == '[aws]\nbucket = "made-1"\nsubnets = ["subnet-1", "subnet-2"]\n'
@@ -161,7 +170,7 @@ def test_json_is_all_there_is_on_stdout(ground: InMemory) -> None:
 
 
 def test_show_tells_of_the_resources_and_the_settings(ground: InMemory) -> None:
-    assert call("infra", "show", "--provider", "aws").out == "aws: cloudtrain in here does not exist\n"
+    assert call("infra", "show", "--provider", "aws").out == "aws: deployment cloudtrain in here does not exist\n"
     ground.exists = True
     said = call("infra", "show", "--provider", "aws").out
     for part in ("is ready", "bucket  Bucket", "submitter policy: arn:1", '[aws]\nbucket = "made-1"'):
@@ -178,6 +187,51 @@ def test_down_keeps_data_unless_told_otherwise(ground: InMemory) -> None:
     said = call("infra", "down", "--provider", "aws", "--yes", "--delete-data")
     assert ground.done[1:] == ["down Bucket Role"]
     assert "with all that is stored in it" in said.err
+
+
+def test_a_setting_of_what_the_deployment_has_no_more_leaves_the_file(ground: InMemory) -> None:
+    call("infra", "up", "--provider", "aws", "--yes")
+    Path("cloudtrain.toml").write_text(toml() + "poll = 9\n")
+    said = call("infra", "up", "--provider", "aws", "--yes", "--set", "network=none")
+    assert said.code == 0
+    assert '- subnets = ["subnet-1", "subnet-2"]' in said.err
+    assert toml() == '[aws]\nbucket = "made-1"\npoll = 9\n'
+
+
+def test_after_a_removal_the_settings_that_are_still_in_the_file_are_named(ground: InMemory) -> None:
+    call("infra", "up", "--provider", "aws", "--yes")
+    said = call("infra", "down", "--provider", "aws", "--yes")
+    assert "cloudtrain.toml still has its settings: aws.bucket, aws.subnets" in said.err
+    assert toml() != ""
+
+
+def test_a_removal_of_nothing_says_that_nothing_has_the_name(ground: InMemory) -> None:
+    said = call("infra", "down", "--provider", "aws", "--name", "lba")
+    assert (said.code, ground.done) == (0, [])
+    assert "nothing of that name; --name and --region look elsewhere" in said.err
+
+
+def test_each_state_says_what_comes_next(ground: InMemory) -> None:
+    said = call("infra", "show", "--provider", "aws", "--name", "lab", "--region", "here")
+    assert said.err == "next: cloudtrain infra up --provider aws --region here --name lab makes one\n"
+    ground.exists = True
+    said = call("infra", "show", "--provider", "aws")
+    assert said.err.startswith("next: cloudtrain doctor aws")
+    assert "  chosen: budget=50\n" in said.out, "what is not as usual"
+
+
+def test_who_may_not_even_look_is_told_who_may(ground: InMemory) -> None:
+    ground.denied = True
+    said = call("infra", "show", "--provider", "aws")
+    assert said.code == 4
+    assert "hint: a permission; setting up an account is for an administrator of it" in said.err
+
+
+def test_without_a_command_the_help_is_shown_and_is_no_error_message() -> None:
+    said = call("infra")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("Usage: cloudtrain infra")
+    assert "error:" not in said.err
 
 
 def test_a_failure_of_the_cloud_says_how_to_go_on(ground: InMemory) -> None:
@@ -217,7 +271,7 @@ def test_what_can_be_chosen_is_explained_without_an_account(ground: InMemory) ->
         ("budgt=1", "there is no parameter 'budgt' (did you mean 'budget'?)"),
         ("budget", "expected KEY=VALUE"),
         ("budget=ten", "expected a value such as 50, got 'ten'\nhint: US dollars a month"),
-        ("network=nwe", "'nwe' is none of none, new (did you mean 'new'?)"),
+        ("network=nwe", "'nwe' is not one of none, new (did you mean 'new'?)"),
     ],
 )
 def test_a_wrong_parameter_is_told_before_the_cloud_is_asked(ground: InMemory, given: str, message: str) -> None:

@@ -95,6 +95,13 @@ def region_of(settings: Settings) -> str:
     return region
 
 
+def refuse_unusable(region: str) -> None:
+    """UsageError for a region of another form, and for a profile that there is not: boto3 makes no client of them."""
+    profile = cli_profile()
+    for issue in [*format_issues("region", region), *(_profile_issues(profile) if profile else [])]:
+        raise UsageError(issue.line(), hint=issue.hint)
+
+
 def image_repository(settings: Settings) -> str:
     """The ECR repository to push images to, for commands that read no spec. UsageError if it is not set or invalid."""
     name, role = configured_repository(settings, "aws"), str(settings.get("aws.role") or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -9,20 +10,27 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.bundle import bundled
 from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.infrastructure import DEFAULT_NAME, Infrastructure, Report
-from cloudtrain.infrastructure.changes import ChangePlan, Deployment, Resource
+from cloudtrain.infrastructure.changes import ChangePlan, Deployment, DeploymentState, Resource
 from cloudtrain.infrastructure.parameters import NONE, defaults
-from cloudtrain.providers.aws import infra_parameters
-from cloudtrain.providers.aws.infra_parameters import FOUND, NEW, PARAMETERS, kind_of
-from cloudtrain.providers.aws.stack import Stack, Stacks, failure_of
-from cloudtrain.providers.aws.stack_changes import change_of, deletion_of, log_change, removal_of
+from cloudtrain.providers.aws import infra_advice, infra_parameters
+from cloudtrain.providers.aws.infra_account import github_provider, log_group
+from cloudtrain.providers.aws.infra_parameters import FOUND, LOG_GROUP, PARAMETERS, kind_of
+from cloudtrain.providers.aws.stack import Stack, Stacks, failure_of, failure_words
+from cloudtrain.providers.aws.stack_changes import (
+    change_of,
+    deletion_of,
+    log_change,
+    removal_of,
+    stack_removal,
+    unchanged_costs,
+)
 
 if TYPE_CHECKING:
     from cloudtrain.providers.aws.client import AwsClient
 
-LOG_GROUP = "/aws/sagemaker/TrainingJobs"
-"""One for all training jobs of an account in a region: SageMaker fixes the name, and makes it for the first job."""
+NAME = r"[a-zA-Z][a-zA-Z0-9-]{0,127}"
+"""Names of stacks (API reference of CloudFormation, CreateStack)."""
 
-_GITHUB = "token.actions.githubusercontent.com"
 _FOREVER = "lines are kept for ever: no retention is set"
 
 
@@ -58,12 +66,15 @@ class AwsInfrastructure(Infrastructure):
             return self._deployment(state="absent", resources=left)
         resources = tuple(
             Resource(name=each["LogicalResourceId"], kind=kind_of(each["ResourceType"]), state=each["ResourceStatus"],
-                     identity=each.get("PhysicalResourceId", "")) for each in self._stacks.resources()
+                     identity=each.get("PhysicalResourceId", ""))
+            for each in self._stacks.resources() if each["ResourceStatus"] != "DELETE_COMPLETE"
         )  # fmt: skip
         is_ready = stack.status.endswith("_COMPLETE") and stack.status != "ROLLBACK_COMPLETE"
+        state: DeploymentState = "changing" if stack.is_changing else "ready" if is_ready else "failed"
+        why = self._stacks.failures(stack.id, "") if state == "failed" else []
         return self._deployment(
-            state="changing" if stack.is_changing else "ready" if is_ready else "failed",
-            reason=": ".join(part for part in (stack.status, stack.reason) if part),
+            state=state,
+            reason=": ".join(part for part in (stack.status, failure_words(why[0]) if why else stack.reason) if part),
             resources=resources,
             parameters=infra_parameters.values_of(stack.parameters),
             outputs=infra_parameters.outputs_of(stack.outputs),
@@ -82,25 +93,26 @@ class AwsInfrastructure(Infrastructure):
         is_new = stack is None or stack.is_empty
         before = {} if stack is None or is_new else infra_parameters.values_of(stack.parameters)
         chosen = defaults(PARAMETERS) | before | dict(values)
-        if (chosen["budget"] == "0") != (chosen["alarm_email"] == NONE):
-            raise UsageError(
-                "budget and alarm_email go together", hint="--set budget=50 --set alarm_email=me@example.org"
-            )
-        if chosen["github_provider"] == FOUND:
-            chosen["github_provider"] = self._github_provider(chosen, stack)
+        infra_advice.refuse_impossible(self._aws, chosen, values)
+        if chosen["github_provider"] == FOUND and chosen["github_subject"] != NONE:
+            own = [] if is_new else [each.get("PhysicalResourceId", "") for each in self._stacks.resources()]
+            chosen["github_provider"] = github_provider(self._aws, own)
         owns_log = not is_new and stack is not None and stack.parameters.get("CreateLogGroup") == "yes"
-        log = None if owns_log else self._log_group()
+        log = None if owns_log else log_group(self._aws)
         parameters = infra_parameters.template_values(chosen, self._aws.region, self._partition)
         parameters["CreateLogGroup"] = "no" if log else "yes"
         found = self._stacks.create_change_set(self.template("cloudformation"), parameters, is_new=is_new)
         changes = [change_of(each["ResourceChange"]) for each in (found or {}).get("Changes", [])]
+        changes += unchanged_costs([] if is_new else self._stacks.resources(), changes)
         reference = {"change_set": found["ChangeSetId"]} if found else {}
         if log and "retentionInDays" not in log:
             detail = f"{_FOREVER} -> {chosen['log_days']} days"
             changes.append(log_change(LOG_GROUP, detail))
             reference["log_days"] = chosen["log_days"]
-        notes = tuple(self._notes(chosen)) if is_new else ()
-        return self._plan(changes, parameters=chosen, notes=notes, reference=reference)
+        notes = list(infra_advice.notes_of_choices(chosen))
+        if is_new:
+            notes += infra_advice.notes_of_remains(self._left_behind(), chosen, self._key_arns)
+        return self._plan(changes, parameters=chosen, notes=tuple(notes), reference=reference)
 
     def up(self, plan: ChangePlan, report: Report) -> Deployment:
         """Execute the change set, and watch until all is done or rolled back."""
@@ -127,11 +139,14 @@ class AwsInfrastructure(Infrastructure):
         stack = self._stacks.find()
         gone = stack is None or stack.status == "REVIEW_IN_PROGRESS"
         found = list(self._left_behind()) if gone else self._stacks.resources()
-        there = [each for each in found if each["ResourceStatus"] != "DELETE_COMPLETE"]
+        there = [
+            each for each in found if each["ResourceStatus"] != "DELETE_COMPLETE" and each.get("PhysicalResourceId")
+        ]
         changes = [removal_of(each, delete_data=delete_data) for each in there]
+        if stack is not None and not gone and not there:
+            changes = [stack_removal(self.name)]
         reference = {"types": {each["LogicalResourceId"]: each["ResourceType"] for each in there}}
-        kept = [each.identity for each in changes if each.action == "keep" and each.identity != LOG_GROUP]
-        notes = (f"kept, and billed by what is stored: {', '.join(kept)}; --delete-data deletes them",) if kept else ()
+        notes = tuple(infra_advice.notes_of_removal(changes))
         changes.sort(key=lambda each: each.action == "keep")
         return self._plan(
             changes, notes=notes, reference=reference | ({} if gone or not stack else {"stack": stack.id})
@@ -161,6 +176,9 @@ class AwsInfrastructure(Infrastructure):
 
     @cached_property
     def _stacks(self) -> Stacks:
+        if not re.fullmatch(NAME, self.name):
+            hint = "letters, digits and hyphens, a letter first, at most 128"
+            raise UsageError(f"--name {self.name}: CloudFormation takes no such names", hint=hint)
         return Stacks(self._aws, self.name, self._poll_seconds)
 
     @cached_property
@@ -170,6 +188,10 @@ class AwsInfrastructure(Infrastructure):
     @property
     def _partition(self) -> str:
         return str(self._identity["Arn"].split(":")[1])
+
+    @property
+    def _key_arns(self) -> str:
+        return f"arn:{self._partition}:kms:{self._aws.region}:{self._identity['Account']}:key/"
 
     @property
     def _where(self) -> str:
@@ -221,33 +243,3 @@ class AwsInfrastructure(Infrastructure):
                 continue  # the account's, with or without us
             if exists(self._aws, each["ResourceType"], each["PhysicalResourceId"]):
                 yield each
-
-    def _notes(self, chosen: Mapping[str, str]) -> Iterator[str]:
-        """For a new stack: what there is already, and what a network means."""
-        left = {each["ResourceType"]: each["PhysicalResourceId"] for each in self._left_behind()}
-        for name, kind in (("bucket", "AWS::S3::Bucket"), ("repository", "AWS::ECR::Repository")):
-            if kind in left and chosen[name] == NEW:
-                yield f"an earlier stack has left {left[kind]}: --set {name}={left[kind]} uses it again"
-        if chosen["network"] == "new":
-            yield "the new network has no way to the internet: jobs cannot install packages, the image must have them"
-
-    def _log_group(self) -> dict[str, Any] | None:
-        """The log group of training jobs, if any job has run in the region or somebody has made it."""
-        pages = self._aws.pages("logs", "describe_log_groups", logGroupNamePrefix=LOG_GROUP)
-        groups = [each for page in pages for each in page["logGroups"]]
-        return next((each for each in groups if each["logGroupName"] == LOG_GROUP), None)
-
-    def _github_provider(self, chosen: Mapping[str, str], stack: Stack | None) -> str:
-        """The account's OIDC provider for GitHub if it is not the stack's own: there can be only one. Else FOUND."""
-        if chosen["github_subject"] == NONE:
-            return FOUND
-        own = (
-            []
-            if stack is None or stack.is_empty
-            else [each.get("PhysicalResourceId") for each in self._stacks.resources()]
-        )
-        try:
-            found = self._aws.call("iam", "list_open_id_connect_providers")["OpenIDConnectProviderList"]
-        except CloudError:
-            return FOUND  # who may not look learns it from the stack
-        return next((each["Arn"] for each in found if each["Arn"].endswith(_GITHUB) and each["Arn"] not in own), FOUND)

@@ -170,6 +170,9 @@ KINDS = {
 DATA_TYPES = ("AWS::S3::Bucket", "AWS::ECR::Repository", "AWS::KMS::Key", "AWS::Logs::LogGroup")
 """What holds data, or is needed to read it: kept by CloudFormation."""
 
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+"""One for all training jobs of an account in a region: SageMaker fixes the name, and makes it for the first job."""
+
 _PAID_ENDPOINTS = ("SecretsEndpoint", "ParametersEndpoint")
 
 

@@ -158,10 +158,12 @@ class SageMakerProvider(Provider):
 
     def infrastructure(self, settings: Settings, name: str, region: str) -> Infrastructure:
         """The CloudFormation stack of that name."""
-        from cloudtrain.providers.aws.account import configured_region
+        from cloudtrain.providers.aws.account import configured_region, refuse_unusable
         from cloudtrain.providers.aws.infra import AwsInfrastructure
 
         where = region or configured_region(settings)
+        if where:
+            refuse_unusable(where)
         return AwsInfrastructure(_connect(where) if where else None, name, min(2.0, settings["aws.poll"]))
 
     def native(self, run: RunFolder, state: RunState) -> Any:

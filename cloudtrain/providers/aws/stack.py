@@ -166,9 +166,14 @@ class Stacks:
 
 def failure_of(event: Mapping[str, Any], name: str, again: str) -> CloudError:
     """Our error for a resource that failed: which, why, and what to do before the command `again`."""
-    reason = event.get("ResourceStatusReason", "no reason given")
-    what = f"{kind_of(event['ResourceType'])} ({event['LogicalResourceId']}) of the stack {name}: {reason}"
+    what, reason = failure_words(event, f" of the stack {name}"), event.get("ResourceStatusReason", "")
     return CloudError(what, code=event["ResourceStatus"], hint=f"{_remedy(event, reason)}; then again: {again}")
+
+
+def failure_words(event: Mapping[str, Any], of: str = "") -> str:
+    """`IAM role (ExecutionRole): User ... is not authorized to perform: iam:CreateRole`."""
+    reason = event.get("ResourceStatusReason", "no reason given")
+    return f"{kind_of(event['ResourceType'])} ({event['LogicalResourceId']}){of}: {reason}"
 
 
 def _remedy(event: Mapping[str, Any], reason: str) -> str:

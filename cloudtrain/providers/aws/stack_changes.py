@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from cloudtrain.infrastructure.changes import Change, ResourceEvent
@@ -32,6 +33,19 @@ def log_change(name: str, detail: str) -> Change:
     kind = "AWS::Logs::LogGroup"
     return Change(action="update", resource="LogGroup", kind=kind_of(kind), identity=name, detail=detail,
                   holds_data=True, idle_cost=idle_cost("LogGroup", kind))  # fmt: skip
+
+
+def unchanged_costs(found: Iterable[Mapping[str, Any]], changes: Iterable[Change]) -> list[Change]:
+    """What a change set leaves as it is and costs something all the same. `found`: the resources of the stack."""
+    changed = {each.resource for each in changes}
+    rest = [each for each in found if each["LogicalResourceId"] not in changed and each.get("PhysicalResourceId")]
+    kept = [removal_of(each, delete_data=False) for each in rest if each["ResourceStatus"] != "DELETE_COMPLETE"]
+    return [replace(each, action="keep", detail="") for each in kept if each.idle_cost]
+
+
+def stack_removal(name: str) -> Change:
+    """That of a stack without resources, which an attempt that failed has left."""
+    return Change(action="delete", resource=name, kind="stack", detail="it has no resources any more")
 
 
 def removal_of(found: Mapping[str, Any], *, delete_data: bool) -> Change:

@@ -80,7 +80,7 @@ def test_up_again_changes_nothing_and_a_new_choice_changes_what_it_must(cloud: C
     assert (said.code, Path("cloudtrain.toml").read_text()) == (0, written)
     assert "nothing to do" in said.err
     changed = document(*UP, "--set", "run_days=90")
-    assert actions(changed["plan"]) == {"Bucket": "update"}
+    assert actions(changed["plan"]) == {"Bucket": "update", "Repository": "keep", "LogGroup": "keep"}
     assert document(*UP)["plan"]["parameters"]["run_days"] == "90", "kept from the time before"
     more = document(*UP, "--set", "network=new")
     assert actions(more["plan"])["SecurityGroup"] == "create"
@@ -99,6 +99,41 @@ def test_everything_at_once_says_what_costs_money_while_no_job_runs(cloud: Cloud
     assert set(done["outputs"]) == {"policy for people who submit", "role for the GitHub workflow"}
     assert len(done["settings"]["aws.subnets"]) == 2
     assert document("infra", "show", "--provider", "aws") == done
+
+
+def test_what_a_change_leaves_as_it_is_is_counted_with_what_it_costs(cloud: Cloud) -> None:
+    up("--set", "kms_key=new")
+    plan = document("infra", "up", "--provider", "aws", "--dry-run", "--set", "run_days=90")["plan"]
+    assert actions(plan)["Key"] == "keep"
+    assert plan["idle_usd_per_month"] == 1.00
+    again = document(*UP)["plan"]
+    assert (set(actions(again).values()), again["idle_usd_per_month"]) == ({"keep"}, 1.00)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--name", "Bad Name"), "--name Bad Name: CloudFormation takes no such names"),
+        (("--region", "us east"), "'us east' is not a region"),
+        (("--set", "bucket=not-there"), "--set bucket=not-there: there is no such bucket"),
+        (("--set", "repository=not-there"), "--set repository=not-there: there is no such ECR repository"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_there_is_a_stack(cloud: Cloud, words: tuple[str, ...], message: str) -> None:
+    said = up(*words)
+    assert said.code == 2
+    assert message in said.err
+    assert cloud.stacks.find("cloudtrain") is None
+
+
+def test_a_bucket_that_may_not_be_looked_at_is_left_to_the_stack(cloud: Cloud) -> None:
+    cloud.account.denied_actions.add("s3:ListBucket")
+    assert call("infra", "up", "--provider", "aws", "--dry-run", "--set", "bucket=theirs").code == 0
+
+
+def test_a_choice_that_makes_nothing_is_told(cloud: Cloud) -> None:
+    notes = document("infra", "up", "--provider", "aws", "--dry-run", "--set", "secret_endpoints=yes")["plan"]["notes"]
+    assert notes == ["secret_endpoints=yes makes nothing without network=new"]
 
 
 def test_the_log_group_that_sagemaker_has_made_is_no_obstacle_and_gets_its_retention(cloud: Cloud) -> None:
@@ -136,7 +171,7 @@ def test_down_leaves_the_data_and_names_it_and_up_can_use_it_again(cloud: Cloud)
     s3.put_object(Bucket=outputs["Bucket"], Key="cloudtrain/runs/a/model", Body=b"weights")
     said = call(*DOWN)
     assert said.code == 0, said.err
-    assert f"kept, and billed by what is stored: {outputs['Bucket']}" in said.err
+    assert f"kept, and billed by what is stored: S3 bucket {outputs['Bucket']}" in said.err
     assert s3.get_object(Bucket=outputs["Bucket"], Key="cloudtrain/runs/a/model")["Body"].read() == b"weights"
     assert cloud.client("iam", direct=True).list_roles()["Roles"] == []
     shown = document("infra", "show", "--provider", "aws")
@@ -193,9 +228,29 @@ def test_a_failed_up_names_the_resource_and_the_reason_and_the_next_one_goes_on(
     assert len(cloud.client("s3", direct=True).list_buckets()["Buckets"]) == 1, (
         "an attempt that failed leaves no bucket"
     )
-    assert document("infra", "show", "--provider", "aws")["state"] == "failed"
+    shown = document("infra", "show", "--provider", "aws")
+    assert (shown["state"], [each["name"] for each in shown["resources"]]) == ("failed", ["ExecutionRole"])
+    assert "ROLLBACK_COMPLETE: IAM role (ExecutionRole): User:" in shown["reason"]
     assert up().code == 0
     assert document("infra", "show", "--provider", "aws")["state"] == "ready"
+
+
+def test_the_name_that_a_failed_attempt_has_left_is_deleted_on_request(cloud: Cloud) -> None:
+    cloud.stacks.failures["Bucket"] = "no"
+    assert up().code == 4
+    plan = document(*DOWN)["plan"]
+    assert [(each["kind"], each["action"]) for each in plan["changes"]] == [("stack", "delete")]
+    assert cloud.stacks.find("cloudtrain") is None
+
+
+def test_the_key_that_an_earlier_stack_has_left_can_be_used_again(cloud: Cloud) -> None:
+    up("--set", "kms_key=new")
+    key = cloud.stacks.stack("cloudtrain").outputs["KmsKey"]
+    said = call(*DOWN)
+    assert "kept, and billed 1.00 USD a month and by what is stored: " in said.err
+    notes = document("infra", "up", "--provider", "aws", "--dry-run")["plan"]["notes"]
+    assert any(f"--set kms_key={key} uses it" in note for note in notes)
+    assert document(*UP, "--set", f"kms_key={key}")["deployment"]["settings"]["aws.kms_key"] == key
 
 
 def test_a_failed_change_is_undone_and_can_be_done_again(cloud: Cloud) -> None:

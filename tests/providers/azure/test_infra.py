@@ -64,7 +64,7 @@ def test_up_shows_the_plan_and_its_cost_deploys_it_and_writes_the_settings(groun
         "create  Azure ML workspace         cloudtrain ",
         "AcrPull on cloudtrain",
         f"for {OBJECT_ID}",
-        "5.08: 0.167 USD a day with 10 GB (2026-11)",
+        "container registry: 0.167 USD a day with 10 GB (2026-11)",
         "while no job runs: 5.08 USD a month, and what is stored in 2 resources",
         "created   Azure ML workspace (cloudtrain)",
         '+ compute = "cpu"',
@@ -151,7 +151,7 @@ def test_what_was_chosen_stays_chosen_until_something_else_is(ground: ResourceMa
 
 def test_show_tells_of_what_there_is(ground: ResourceManager) -> None:
     said = call("infra", "show", "--provider", "azure")
-    assert said.out.startswith("azure: cloudtrain in subscription")
+    assert said.out.startswith("azure: deployment cloudtrain in subscription")
     assert "does not exist" in said.out
     up()
     said = call("infra", "show", "--provider", "azure")
@@ -164,7 +164,7 @@ def test_github_and_a_private_network_are_there_on_request(ground: ResourceManag
     assert said.code == 0, said.err
     assert "client id for GitHub: " in said.out
     assert kinds(ground)["Microsoft.Network/privateEndpoints"] == 5
-    assert "50.70: 1.667 USD a day" in said.err, "a private registry is Premium"
+    assert "1.667 USD a day" in said.err, "a private registry is Premium"
     assert "while no job runs: 126.70 USD a month" in said.err
 
 
@@ -348,7 +348,7 @@ def test_two_deployments_live_side_by_side(ground: ResourceManager) -> None:
     [
         (("--name", "a"), "--name a: Azure takes no such names"),
         (("--set", "clusters=cpu"), "clusters, NAME:SIZE:NODES"),
-        (("--set", "network=yes"), "'yes' is none of none, new"),
+        (("--set", "network=yes"), "'yes' is not one of none, new"),
     ],
 )
 def test_what_is_wrong_in_itself_is_told_without_asking_azure(
