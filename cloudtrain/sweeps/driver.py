@@ -107,13 +107,22 @@ class Driver:
                 self._start(trial.number)
 
     def advance(self) -> bool:
-        """Look at all trials once, and do all that is to be done now; whether the sweep has ended."""
+        """Do all that is to be done now, and look at all trials once; whether the sweep has ended.
+
+        What follows from an event is done before the next look: so the order is the same after a kill.
+        """
         self.journal.read()
+        if self._act():
+            return True
         for trial in self.state.trials:
             if trial.state == "running":
-                for event in self.trials.observe(trial):
-                    self.journal.write(event)
-        self.trials.publish(self.state)
+                self._look_at(trial)
+                if self._act():
+                    return True
+        return False
+
+    def _act(self) -> bool:
+        """All that is to be done by the present state; whether that was the end."""
         if self.state.state == "stopping":
             for trial in self.state.trials:
                 if trial.state == "running":
@@ -124,6 +133,12 @@ class Driver:
                 return True
             self._suggest() if isinstance(action, Suggest) else self._launch(action)
         return False
+
+    def _look_at(self, trial: Trial) -> None:
+        """Write down what is new of a trial, all of it at once, and tell the others."""
+        if events := self.trials.observe(trial):
+            self.journal.write(*events)
+            self.trials.publish(self.state)
 
     def _suggest(self) -> None:
         values = self.suggester.suggest(self.state)

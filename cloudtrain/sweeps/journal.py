@@ -25,6 +25,7 @@ from cloudtrain.runs.files import (
     storing,
     strict_json,
 )
+from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.sweeps.definition import Definition
 from cloudtrain.sweeps.events import SweepEvent, parse
 
@@ -119,6 +120,9 @@ class SweepFolder:
             if not lock_file(lock, wait=False):
                 hint = f"cloudtrain attach {self.sweep_id} watches it"
                 raise UsageError(f"sweep {self.sweep_id} is driven by another process already", hint=hint)
+            with storing(self.path):
+                os.ftruncate(lock, 0)
+                os.write(lock, json.dumps(ProcessIdentity.of(os.getpid()).to_json()).encode())
             yield
         finally:
             os.close(lock)

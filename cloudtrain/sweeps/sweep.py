@@ -13,6 +13,7 @@ from pathlib import Path
 from cloudtrain.api.run import Run
 from cloudtrain.errors import RunNotFound, StorageError, UsageError
 from cloudtrain.issues import did_you_mean
+from cloudtrain.providers.local.processes import reap_in_background
 from cloudtrain.runs.files import private_opener, storing
 from cloudtrain.runs.folder import RunFolder
 from cloudtrain.settings import load_settings
@@ -66,7 +67,7 @@ class Sweep:
         log = self.folder.path / DRIVER_LOG
         with storing(log), open(log, "ab", opener=private_opener) as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "cloudtrain.sweeps.background", str(self.folder.path)],
+                [sys.executable, "-P", "-m", "cloudtrain.sweeps.background", str(self.folder.path)],
                 cwd=self.folder.path,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -76,7 +77,9 @@ class Sweep:
         deadline = time.monotonic() + DRIVER_START_SECONDS
         while not self.folder.is_driven() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS / 4)
-        if process.poll():
+        code = process.poll()
+        reap_in_background(process)
+        if code:
             raise StorageError(f"the driver of sweep {self.id} ended at once", hint=f"see {log}")
 
     def watch(self) -> Iterator[SweepUpdate]:

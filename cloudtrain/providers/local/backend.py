@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,7 @@ from cloudtrain.issues import Issue
 from cloudtrain.providers import Note, Progress, Provider, Request
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.local import end_on_full_disk
-from cloudtrain.providers.local.processes import run_module
+from cloudtrain.providers.local.processes import reap_in_background, run_module
 from cloudtrain.providers.local.supervisor_status import (
     SupervisorState,
     disk_time,
@@ -106,7 +104,7 @@ class LocalBackend(Provider):
                 start_new_session=True,
             )
         identity = ProcessIdentity.of(process.pid).to_json()  # before it can be reaped
-        _reap(process)
+        reap_in_background(process)
         return identity
 
     def poll_seconds(self, run: RunFolder) -> float:  # noqa: ARG002
@@ -232,14 +230,3 @@ def _ignored_stop(run: Path) -> bool:
 def resolve_path(plan: Plan, location: str) -> str:
     """The absolute path of a location on this machine; relative ones in the spec count from the job's folder."""
     return os.path.normpath(Path(plan.context.folder) / Path(location).expanduser())
-
-
-def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Reap the supervisor in the background if it ends before this process, without ever waiting for it."""
-
-    def wait() -> None:
-        with suppress(ChildProcessError):
-            os.waitpid(process.pid, 0)
-
-    threading.Thread(target=wait, daemon=True).start()
-    process.returncode = 0

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain.bundle import launcher_module
@@ -42,3 +46,14 @@ def free_port() -> int:
     """A port on loopback that the system assigns to no other process for the next minute."""
     port: int = launcher_module("host").free_port()
     return port
+
+
+def reap_in_background(process: subprocess.Popen[bytes]) -> None:
+    """Reap a process in the background if it ends before this one, without ever waiting for it."""
+
+    def wait() -> None:
+        with suppress(ChildProcessError):
+            os.waitpid(process.pid, 0)
+
+    threading.Thread(target=wait, daemon=True).start()
+    process.returncode = 0

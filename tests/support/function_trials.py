@@ -1,0 +1,115 @@
+"""Trials of a sweep that are a function of their values: what a real job would leave is in files, and survives a kill.
+
+Their clock is the journal's own: which of them reports next depends on what was written down, and on nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from cloudtrain.spec.search_space import Scalar
+from cloudtrain.sweeps.events import Reported, RunEnded, SweepEvent
+from cloudtrain.sweeps.journal import SweepFolder
+from cloudtrain.sweeps.rungs import goes_on
+from cloudtrain.sweeps.state import SweepState, Trial
+
+Values = Mapping[str, Scalar]
+
+
+def learning(values: Values, report: int) -> float:
+    """The accuracy after so many reports: the best learning rate is 1e-2; more reports are better."""
+    distance = abs(math.log10(float(values["lr"])) + 2)
+    return 1 / (1 + distance) - 0.5 / (1 + report)
+
+
+class FunctionTrials:
+    """Jobs of a sweep, each a file in its folder `jobs`."""
+
+    def __init__(
+        self,
+        folder: SweepFolder,
+        function: Callable[[Values, int], float] = learning,
+        fails: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self.folder, self.function, self.fails = folder, function, fails
+        self.definition, self.jobs = folder.definition(), folder.path / "jobs"
+        self.jobs.mkdir(exist_ok=True)
+        self.state: SweepState | None = None
+
+    def warm(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def start(self, trial: Trial) -> RunEnded | None:
+        file = self.jobs / f"{trial.run}.json"
+        if not file.exists():
+            cost = 1 + (trial.number * 7 % 5) / 4
+            self._write(trial.run, {"began_at": trial.reports, "began": self._now(), "cost": cost})
+        return None
+
+    def observe(self, trial: Trial) -> list[SweepEvent]:
+        """The next report, where no other trial's comes before it; with it the end, where it is the last."""
+        assert self.state is not None
+        running = [each for each in self.state.trials if each.state == "running"]
+        if trial is not min(running, key=lambda each: (self._due(each), each.number)):
+            return []
+        due, job = self._due(trial), self._read(trial.run)
+        end = RunEnded(
+            time=due, trial=trial.number, run=trial.run, outcome="failed", reason="it was told to", usd=1.0, seconds=1.0
+        )
+        if self.fails(trial.run):
+            return [end]
+        report, value = job.get("at", 0), job.get("value", 0.0)
+        if "outcome" not in job:
+            report, value = trial.reports + 1, self.function(trial.parameters, trial.reports + 1)
+            job |= {"clock": due, "at": report, "value": value, "outcome": self._outcome(trial, report, value)}
+            if job["outcome"]:
+                self._write(trial.run, job)  # the job has decided, whether or not anybody hears of it
+        reported = Reported(time=due, trial=trial.number, report=report, value=value)
+        events: list[SweepEvent] = [reported] if trial.reports < report else []
+        return [*events, replace(end, outcome=job["outcome"], reason="")] if job["outcome"] else events
+
+    def publish(self, state: SweepState) -> None:
+        self.state = state
+
+    def request_stop(self, trial: Trial) -> None:
+        self._write(trial.run, {**self._read(trial.run), "stopped": True})
+
+    @property
+    def last(self) -> int:
+        return self.definition.last_report or 1
+
+    def _outcome(self, trial: Trial, report: int, value: float) -> str:
+        if report == trial.runs[-1].until:
+            return "paused"
+        if report >= self.last:
+            return "completed"
+        rungs, state = self.definition.rungs, self.state
+        if state is None or self.definition.promotes or report not in rungs:
+            return ""
+        others = [each for number, each in state.rungs[rungs.index(report)].items() if number != trial.number]
+        return "" if goes_on(value, others, self.definition.eta, self.definition.goal) else "pruned"
+
+    def _due(self, trial: Trial) -> float:
+        job = self._read(trial.run)
+        if "outcome" in job:
+            return float(job["clock"])
+        return float(job["began"] + (trial.reports + 1 - job["began_at"]) * job["cost"])
+
+    def _now(self) -> float:
+        """When the latest thing happened that the journal has from a job."""
+        heard = (event for event, _ in self.folder.events_from() if isinstance(event, (Reported, RunEnded)))
+        return max((event.time for event in heard), default=0.0)
+
+    def _read(self, run: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.jobs / f"{run}.json").read_text())
+        return found
+
+    def _write(self, run: str, job: Mapping[str, Any]) -> None:
+        draft = self.jobs / f".{run}"
+        draft.write_text(json.dumps(dict(job)))
+        draft.rename(self.jobs / f"{run}.json")

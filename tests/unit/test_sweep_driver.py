@@ -1,0 +1,192 @@
+"""The driver of a sweep: killed at any event, the next one goes on with the same sequence to the same end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.errors import UsageError
+from cloudtrain.spec.search_space import Choice, Uniform
+from cloudtrain.sweeps.definition import Caps, Definition
+from cloudtrain.sweeps.driver import SweepJournal, drive, request_stop
+from cloudtrain.sweeps.events import Extended, Launching, RunEnded, Suggested, SweepEvent
+from cloudtrain.sweeps.journal import JOURNAL, SweepFolder
+from cloudtrain.sweeps.state import SweepState, state_of
+from tests.support.function_trials import FunctionTrials
+
+SPACE = {"lr": Uniform(1e-5, 1.0, log=True), "optimizer": Choice(("adamw", "sgd"))}
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "grid": {"sampler": "grid", "space": {"lr": Choice((1e-3, 1e-2, 1e-1)), "wd": Choice((0, 1))}, "trials": 6},
+    "random": {"sampler": "random", "trials": 3},
+    "random with retries": {"sampler": "random", "trials": 6, "retries": 1},
+    "bayesian": {"sampler": "tpe", "trials": 12},
+    "stopping": {"sampler": "random", "trials": 7, "rungs": (1, 3), "eta": 3, "last_report": 5},
+    "promotion": {"sampler": "random", "trials": 7, "rungs": (1, 3), "eta": 3, "last_report": 5, "promotes": True},
+    "budget": {"sampler": "random", "trials": 12, "budget": Caps(usd=5.0), "trial_cap": Caps(usd=1.0)},
+}
+
+
+def sweep(root: Path, name: str) -> SweepFolder:
+    values = {"metric": "accuracy", "goal": "maximize", "space": SPACE, "parallel": 3, **SEARCHES[name]}
+    definition = Definition(sweep_id="digits-1", name="digits", provider="local", **values)
+    return SweepFolder.create(root, definition, {"spec.yaml": "", "plan.json": "{}"})
+
+
+def trials_of(folder: SweepFolder) -> FunctionTrials:
+    fails = (lambda run: run.endswith("1")) if folder.definition().retries else (lambda _: False)
+    return FunctionTrials(folder, fails=fails)
+
+
+def run_to_the_end(folder: SweepFolder) -> SweepState:
+    return drive(folder, trials_of(folder), pause=lambda: None)
+
+
+def history(folder: SweepFolder) -> list[dict[str, Any]]:
+    """All that the journal says, but for the time at which it was written."""
+    events = [event for event, _ in folder.events_from() if event is not None]
+    return [{**event.to_json(), "time": 0} for event in events]
+
+
+def state(folder: SweepFolder) -> SweepState:
+    return state_of(folder.definition(), (event for event, _ in folder.events_from()))
+
+
+def in_a_process(work: Callable[[], object]) -> int:
+    """The status with which a child process of ours ends that does this."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1]
+
+
+def kill_at(folder: SweepFolder, count: int, *, torn: bool) -> None:
+    """Drive, and be killed right after that many events were written; `torn`: in the middle of the next one."""
+    written = len(history(folder))
+    append = SweepFolder.append
+
+    def append_and_die(self: SweepFolder, *events: SweepEvent) -> None:
+        nonlocal written
+        append(self, *events)
+        written += len(events)
+        if written >= count:
+            if torn:
+                with (self.path / JOURNAL).open("ab") as file:
+                    file.write(b'{"type":"suggested","trial":99')
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    SweepFolder.append = append_and_die  # type: ignore[method-assign]
+    run_to_the_end(folder)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_driver_that_is_killed_at_any_event_is_followed_by_one_that_does_the_same(name: str, tmp_path: Path) -> None:
+    never_killed = sweep(tmp_path / "never", name)
+    run_to_the_end(never_killed)
+    expected = history(never_killed)
+    for count in range(1, len(expected)):
+        folder = sweep(tmp_path / str(count), name)
+        status = in_a_process(lambda folder=folder, count=count: kill_at(folder, count, torn=count % 2 == 0))  # type: ignore[misc]
+        assert os.WIFSIGNALED(status)
+        written = history(folder)
+        assert len(written) >= count
+        assert written == expected[: len(written)]
+        run_to_the_end(folder)
+        assert history(folder) == expected
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_driver_that_is_killed_at_each_event_in_turn_comes_to_the_same_end(name: str, tmp_path: Path) -> None:
+    never_killed, folder = sweep(tmp_path / "never", name), sweep(tmp_path / "killed", name)
+    run_to_the_end(never_killed)
+    expected = history(never_killed)
+    for count in range(1, len(expected) + 1):
+        in_a_process(lambda count=count: kill_at(folder, count, torn=False))  # type: ignore[misc]
+    assert history(folder) == expected
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_no_trial_is_started_twice_and_none_is_lost(name: str, tmp_path: Path) -> None:
+    folder = sweep(tmp_path, name)
+    end = run_to_the_end(folder)
+    events = [event for event, _ in folder.events_from()]
+    runs = Counter(event.run for event in events if isinstance(event, Launching))
+    assert set(runs.values()) == {1}
+    assert runs == Counter(event.run for event in events if isinstance(event, RunEnded))
+    assert [event.trial for event in events if isinstance(event, Suggested)] == [*range(len(end.trials))]
+    assert all(trial.state not in ("waiting", "running") for trial in end.trials)
+
+
+def test_the_caps_of_all_that_was_started_never_come_to_more_than_the_budget(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, "budget")
+    end = run_to_the_end(folder)
+    spent, capped = 0.0, {}
+    for event, _ in folder.events_from():
+        if isinstance(event, Launching):
+            capped[event.run] = event.cap_usd or 0.0
+        if isinstance(event, RunEnded):
+            spent += event.usd or 0.0
+            capped.pop(event.run)
+        assert spent + sum(capped.values()) <= 5.0
+    assert [trial.state for trial in end.trials] == ["completed"] * 5
+    assert end.state == "succeeded"
+    assert "of 5.00 USD" in end.reason
+
+
+def test_a_failed_trial_is_run_again_as_often_as_it_may_be_and_then_counts_as_failed(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, "random with retries")
+    end = run_to_the_end(folder)
+    assert [(trial.state, len(trial.runs)) for trial in end.trials][:3] == [
+        ("completed", 1),
+        ("completed", 2),
+        ("completed", 1),
+    ]
+
+
+def test_more_trials_go_on_from_the_same_study(tmp_path: Path) -> None:
+    folder, whole = sweep(tmp_path / "extended", "random"), sweep(tmp_path / "whole", "random")
+    for each, trials in ((folder, ()), (folder, (5,)), (whole, (5,))):
+        each.append(*(Extended(time=0.0, trials=count) for count in trials))
+        run_to_the_end(each)
+    assert [trial.parameters for trial in state(folder).trials] == [trial.parameters for trial in state(whole).trials]
+    assert len(state(folder).trials) == 5
+
+
+def test_a_sweep_that_is_asked_to_stop_starts_no_trial_any_more(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, "bayesian")
+    request_stop(folder)
+    end = run_to_the_end(folder)
+    assert (end.state, end.trials) == ("stopped", [])
+
+
+def test_only_one_process_drives_a_sweep(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, "grid")
+    with folder.driving(), pytest.raises(UsageError, match="is driven by another process"):
+        run_to_the_end(SweepFolder(folder.path))
+    assert not folder.is_driven()
+
+
+def test_a_damaged_line_of_the_journal_is_passed_over(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, "grid")
+    (folder.path / JOURNAL).write_bytes(b'\xff\x00\n[1]\n{"type":"told"}\n{"type":"suggested"}\nnull\n')
+    end = run_to_the_end(folder)
+    assert [trial.state for trial in end.trials] == ["completed"] * 6
+
+
+def test_a_journal_that_others_append_to_is_read_in_order(tmp_path: Path) -> None:
+    folder = sweep(tmp_path, "grid")
+    journal = SweepJournal(folder, SweepState.new(folder.definition()))
+    folder.append(Suggested(time=1.0, trial=0, parameters={"lr": 0.1, "wd": 0}))
+    journal.write(Extended(time=2.0, trials=9))
+    assert (journal.state.wanted, len(journal.state.trials)) == (9, 1)
