@@ -74,6 +74,7 @@ class JobDocument:
     dependencies: Mapping[str, Any] | None = None
     metrics: Mapping[str, str] | None = None
     keep: tuple[str, ...] = ()
+    tuned: Mapping[str, Mapping[str, Any]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, with the version of the format."""

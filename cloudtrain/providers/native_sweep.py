@@ -1,9 +1,9 @@
 """The interface of native sweeps: a cloud's own service chooses the values and starts the trials of a `sweep` section.
 
 The sweep's folder is laid out as a run's is, so that submitting, looking again after a lost answer, and stopping are
-recorded as those of a job are: plan.json, request.json and events.jsonl. Its plan is the job's, with the sweep's id as
-run id. A trial is a job of the cloud with a name that the cloud chose: `NativeTrial.run` makes an ordinary run of it,
-which is listed, watched and fetched as any other.
+recorded as those of a job are: plan.json, request.json, job.json and events.jsonl. Its plan is the job's, with the
+sweep's id as run id. A trial is a job of the cloud with a name that the cloud chose: `NativeTrial.run` makes an
+ordinary run of it, which is listed, watched and fetched as any other.
 """
 
 from __future__ import annotations

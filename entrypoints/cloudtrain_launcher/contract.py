@@ -8,6 +8,8 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Mapping
 
+from cloudtrain_launcher.tuned import with_values
+
 JOB, JOB_FILE = "CLOUDTRAIN_JOB", "CLOUDTRAIN_JOB_FILE"
 RESUME_DIR = "CLOUDTRAIN_RESUME_DIR"
 STREAM_DIR, STREAM_KEY = "CLOUDTRAIN_STREAM_DIR", "CLOUDTRAIN_STREAM_KEY"
@@ -65,6 +67,8 @@ class Job:
     """Patterns of files in the working folder that are kept with the output: see `KeepPattern`."""
     warm: bool = True
     """Whether the ranks may be forks of a process that has imported torch; if not, each imports it itself."""
+    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings whose values a cloud's own service chooses for each trial: `with_trial` has put them in place."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,10 @@ class NodeContext:
     """The content of the job document, if the platform passes it in a variable."""
     stop_file: str = ""
     """A file whose appearance requests a stop, if the platform does not send SIGTERM; empty: none."""
+    job_name: str = ""
+    """The platform's own name of this job, which is the run id of a trial that it has started by itself."""
+    hyperparameters: Mapping[str, str] = field(default_factory=dict)
+    """What the platform has chosen for a trial that it has started, by name: the values are texts."""
 
 
 def with_job_file(context: NodeContext, folder: Path) -> NodeContext:
@@ -120,18 +128,27 @@ def with_job_file(context: NodeContext, folder: Path) -> NodeContext:
     return replace(context, job_file=str(path), job_document="")
 
 
+def with_trial(context: NodeContext, folder: Path) -> NodeContext:
+    """The context with the job document of this trial, if a cloud's own service has started it: `trial.json` there.
+
+    RuntimeError if the document cannot be read, or the service's values are not what it says.
+    """
+    document = _read_document(context.job_file)
+    if not document.get("tuned"):
+        return context
+    expanded = {**document, "values": _expand_references(document["values"], document["argv"])}
+    trial = {**with_values(expanded, context.hyperparameters), "run_id": context.job_name or document["run_id"]}
+    path = folder / "trial.json"
+    path.write_text(json.dumps(trial), encoding="utf-8")
+    return replace(context, job_file=str(path))
+
+
 def read_job(path: str | os.PathLike[str]) -> Job:
     """The job document at `path`; RuntimeError if it cannot be read or is not a valid one.
 
     Unknown fields are ignored, so that an older launcher can read a newer document.
     """
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
-        raise RuntimeError(f"the job document {path} cannot be read: {why}") from None
-    if not isinstance(document, dict):
-        raise RuntimeError(f"the job document {path} is not a JSON object")
+    document = _read_document(path)
     values = {item.name: document[item.name] for item in fields(Job) if item.name in document}
     for item in fields(Job):
         if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
@@ -140,6 +157,17 @@ def read_job(path: str | os.PathLike[str]) -> Job:
         if not isinstance(values.get(item.name, kind()), kind):
             raise RuntimeError(f"the job document {path}: {item.name} is {values[item.name]!r}: expected {item.type}")
     return Job(**{**values, "values": _expand_references(values["values"], values["argv"])})
+
+
+def _read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
+        raise RuntimeError(f"the job document {path} cannot be read: {why}") from None
+    if not isinstance(document, dict):
+        raise RuntimeError(f"the job document {path} is not a JSON object")
+    return document
 
 
 def _expand_references(value: Any, argv: list[str]) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from cloudtrain_launcher import flight_recorder
-from cloudtrain_launcher.contract import Job, NodeContext, read_job, with_job_file
+from cloudtrain_launcher.contract import Job, NodeContext, read_job, with_job_file, with_trial
 from cloudtrain_launcher.events import Activity, Checkpoint, Error, Event, NodeEnded, NodeStarted, Warned
 from cloudtrain_launcher.host import set_parent_death_signal, visible_gpus
 from cloudtrain_launcher.masking import masker
@@ -58,7 +58,7 @@ def main() -> int:
             context = find_node_context(os.environ)
             os.environ[NODE_RANK] = str(context.node_rank)
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cloudtrain-")))
-            context = with_job_file(context, scratch)
+            context = with_trial(with_job_file(context, scratch), scratch)
             job = read_job(context.job_file)
         except (RuntimeError, OSError) as error:
             return _fail_before_start(error)

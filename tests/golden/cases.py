@@ -120,6 +120,47 @@ CASES = {
     "azure-spot": ("azure", AZURE_SPOT),
     "azure-cluster": ("azure", AZURE_CLUSTER),
 }
+TUNING = """
+name: digits
+entrypoint: train.py
+args: {lr: 1.0e-3, epochs: 3, verbose: true}
+image: 123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1
+resources: {instance: {aws: ml.m5.xlarge}}
+limits: {max_runtime: 1 h}
+metrics: {accuracy: 'Accuracy: ([0-9.]+)'}
+sweep:
+  objective: {metric: score, goal: maximize}
+  space: {lr: "loguniform(1e-4, 1e-1)", batch-size: [16, 32], width: "logint(8, 512)", amp: [true, false, bf16], drop: "uniform(0, 0.5)"}
+  trials: 20
+  parallel: 4
+  seed: 7
+  budget: {max_cost: 10 USD, max_time: 6 h}
+"""
+HYPERBAND = """
+name: digits
+image: 123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1
+resources: {instance: {aws: ml.g4dn.xlarge}, gpus: 1, spot: true}
+limits: {max_runtime: 1 h, retries: 2}
+aws: {subnets: [subnet-1], security_groups: [sg-1], encrypt_traffic: true, kms_key: alias/k}
+sweep:
+  objective: {metric: val_loss, goal: minimize}
+  method: asha
+  space: {lr: "loguniform(1e-4, 1e-1)"}
+  trials: 9
+  early_stopping: {max: 27}
+"""
+TUNING_GRID = """
+name: digits
+image: 123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1
+resources: {instance: {aws: [ml.m5.xlarge, ml.c5.xlarge]}}
+limits: {max_runtime: 1 h}
+sweep:
+  objective: {metric: val_loss, goal: minimize}
+  method: grid
+  space: {lr: [0.1, 0.01], layers: "int(1, 3)"}
+"""
+SWEEPS = {"aws-tuning": ("aws", TUNING), "aws-hyperband": ("aws", HYPERBAND), "aws-grid": ("aws", TUNING_GRID)}
+"""Sweeps whose requests the clouds' own services take."""
 VALUES = {
     "stop_grace": 30,
     "python": "/venv/bin/python",

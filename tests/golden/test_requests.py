@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.providers import get_provider
-from tests.golden.cases import CASES, plan_of
+from cloudtrain.providers import Request, get_provider
+from tests.golden.cases import CASES, SWEEPS, plan_of
 
 REWRITE = os.environ.get("CLOUDTRAIN_REWRITE_GOLDEN")  # read at import: the tests' own home has no such variable
 FOLDER = Path(__file__).parent
@@ -27,7 +27,17 @@ def test_a_request_is_what_it_was(case: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     provider, text = CASES[case]
-    request = get_provider(provider).render(plan_of(provider, text))
+    hold(case, get_provider(provider).render(plan_of(provider, text)))
+
+
+@pytest.mark.parametrize("case", SWEEPS)
+def test_the_request_of_a_sweep_is_what_it_was(case: str) -> None:
+    provider, text = SWEEPS[case]
+    hold(case, get_provider(provider).native_sweeps().render(plan_of(provider, text)))
+
+
+def hold(case: str, request: Request) -> None:
+    """Compare a request with its file."""
     content = {"request": request.document, "job": request.job.to_json()}
     path = FOLDER / f"{case}.json"
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"

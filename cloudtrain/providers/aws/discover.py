@@ -21,6 +21,7 @@ from cloudtrain.providers.aws.phases import (
     warm_pool_events,
 )
 from cloudtrain.providers.aws.request import uri_parts
+from cloudtrain.providers.aws.results import trial_request
 from cloudtrain.providers.aws.submit import job_reference
 from cloudtrain.providers.cloud.outcome import with_billing
 from cloudtrain.providers.cloud.tags import TAG_PREFIX, own_tags
@@ -106,12 +107,15 @@ def _discovered_run(cloud: AwsClient, job: Mapping[str, Any], poll_seconds: floa
         nodes=nodes,
         processes=int(tags["processes"]) if tags.get("processes", "").isdecimal() else 1,
     )
+    request = {key: job[key] for key in REQUEST_FIELDS if key in job}
+    if "sweep" in tags:
+        request = trial_request(request)
     return DiscoveredRun(
         run_id=job["TrainingJobName"],
         config=config,
         instance=instance,
         grace_seconds=GRACE_SECONDS,
-        request={**{key: job[key] for key in REQUEST_FIELDS if key in job}, "Tags": job.get("Tags", [])},
+        request={**request, "Tags": job.get("Tags", [])},
         submitting=submitting,
         submitted=Submitted(time=time.time(), ref=job_reference(cloud, job)),
         updates=_updates(job, usd_per_hour),

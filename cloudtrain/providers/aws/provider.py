@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cloudtrain.planning.plan import Plan
     from cloudtrain.planning.target import Target
     from cloudtrain.providers.aws.client import AwsClient
+    from cloudtrain.providers.native_sweep import NativeSweeps
     from cloudtrain.runs.folder import RunFolder
     from cloudtrain.runs.observation import Observation, Record
     from cloudtrain.runs.state import RunState
@@ -60,7 +61,7 @@ class SageMakerProvider(Provider):
     def checkup(self, settings: Settings, target: Target, spec: JobSpec) -> Iterable[Check]:  # noqa: ARG002
         """Credentials, role and rights, bucket, quota and network of the account, for the machines of this spec."""
         try:
-            cloud = _connect(target.config_as(AwsConfig).region, target.config_as(AwsConfig).profile)
+            cloud = connect(target.config_as(AwsConfig).region, target.config_as(AwsConfig).profile)
         except UsageError as error:
             from cloudtrain.checkup import Question
 
@@ -146,7 +147,7 @@ class SageMakerProvider(Provider):
         from cloudtrain.providers.aws.account import region_of
         from cloudtrain.providers.aws.discover import discovered_runs
 
-        return list(discovered_runs(_connect(region_of(settings)), run_id, settings["aws.poll"], known))
+        return list(discovered_runs(connect(region_of(settings)), run_id, settings["aws.poll"], known))
 
     def backfill_logs(self, run: RunFolder, state: RunState) -> Iterable[Observation]:
         """All log lines of an ended run that another machine started."""
@@ -164,7 +165,13 @@ class SageMakerProvider(Provider):
         where = region or configured_region(settings)
         if where:
             refuse_unusable(where)
-        return AwsInfrastructure(_connect(where) if where else None, name, min(2.0, settings["aws.poll"]))
+        return AwsInfrastructure(connect(where) if where else None, name, min(2.0, settings["aws.poll"]))
+
+    def native_sweeps(self) -> NativeSweeps:
+        """Hyperparameter tuning jobs."""
+        from cloudtrain.providers.aws.tuning import SageMakerTuning
+
+        return SageMakerTuning()
 
     def native(self, run: RunFolder, state: RunState) -> Any:
         """The `sagemaker.core` TrainingJob."""
@@ -179,10 +186,11 @@ class SageMakerProvider(Provider):
 
 def _cloud(run: RunFolder) -> AwsClient:
     config = config_of(run)
-    return _connect(config.region, profile_of(config))
+    return connect(config.region, profile_of(config))
 
 
-def _connect(region: str, profile: str = "") -> AwsClient:
+def connect(region: str, profile: str = "") -> AwsClient:
+    """The client of a region. UsageError where boto3 is not installed."""
     try:
         from cloudtrain.providers.aws.client import aws
     except ImportError as error:

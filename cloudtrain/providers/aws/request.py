@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,10 +47,13 @@ def source_uri(bucket: str, digest: str) -> str:
     return f"s3://{bucket}/{PREFIX}/sources/{digest}/"
 
 
-def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
+def body_of(
+    plan: Plan, image: ResolvedImage | None = None, document: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The request, a body of CreateTrainingJob: `aws sagemaker create-training-job --cli-input-json` accepts it.
 
-    `image`: the image that was built or looked up; None: the planned address.
+    `image`: the image that was built or looked up; None: the planned address. `document`: the job document, by default
+    that of `job_of`.
     """
     spec, config = plan.spec, plan.target.config_as(AwsConfig)
     aws, limits, bucket = section_of(plan), spec.limits, config.bucket
@@ -64,7 +68,7 @@ def body_of(plan: Plan, image: ResolvedImage | None = None) -> dict[str, Any]:
             "ContainerArguments": [f"input/data/{SOURCE}/{ARCHIVE}", "code"],
             **_metrics(plan),
         },
-        "InputDataConfig": _channels(plan, base),
+        "InputDataConfig": _channels(plan, base, document or job_of(plan).to_json()),
         "OutputDataConfig": {
             "S3OutputPath": f"s3://{bucket}/{PREFIX}/runs",
             **({"KmsKeyId": config.kms_key} if config.kms_key else {}),
@@ -121,11 +125,15 @@ def _metrics(plan: Plan) -> dict[str, Any]:
     """For the console's charts: the trainer's own metrics, and those that `metrics` finds in what is printed."""
     from cloudtrain.spec.metric_patterns import TRAINER_METRICS
 
-    number = r"(-?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)"
     names = TRAINER_METRICS if plan.spec.entrypoint is None else ()
-    found = [{"Name": name, "Regex": f'"{name}": ?{number}'} for name in names]
+    found = [{"Name": name, "Regex": event_pattern(name)} for name in names]
     found += [{"Name": name, "Regex": _of_first_rank(pattern)} for name, pattern in plan.spec.metrics.items()]
     return {"MetricDefinitions": found} if found else {}
+
+
+def event_pattern(name: str) -> str:
+    """The expression for a metric in the lines that `log_metrics` prints, which only the first rank does."""
+    return rf'"{re.escape(name)}": ?(-?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)'
 
 
 def _of_first_rank(pattern: str) -> str:
@@ -137,11 +145,11 @@ def _of_first_rank(pattern: str) -> str:
     return r"\[rank 0\] " + (pattern[1:] if pattern.startswith("^") else f".*?{pattern}")
 
 
-def _channels(plan: Plan, base: str) -> list[dict[str, Any]]:
+def _channels(plan: Plan, base: str, document: Mapping[str, Any]) -> list[dict[str, Any]]:
     bucket = plan.target.config_as(AwsConfig).bucket
     ours = {
         SOURCE: source_uri(bucket, plan.context.source.digest),
-        JOB: f"{base}/job/{json_digest(job_of(plan).to_json())[:16]}/",
+        JOB: f"{base}/job/{json_digest(document)[:16]}/",
     }
     found = [_channel(name, uri, "File") for name, uri in ours.items()]
     for name, item in plan.spec.inputs.items():

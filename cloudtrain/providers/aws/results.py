@@ -11,7 +11,7 @@ from cloudtrain.contracts.sagemaker import ROOT
 from cloudtrain.errors import CloudError
 from cloudtrain.providers import Note, Progress
 from cloudtrain.providers.aws.request import uri_parts
-from cloudtrain.providers.cloud.paths import safe_join
+from cloudtrain.providers.cloud.paths import as_folder, safe_join
 from cloudtrain.runs.files import storing
 from cloudtrain.source.extract import extract
 
@@ -32,6 +32,15 @@ def artifact_uris(body: dict[str, Any]) -> dict[str, str]:
         "output": f"{output}/output.tar.gz",
         **({"checkpoints": keep} if keep else {}),
     }
+
+
+def trial_request(request: dict[str, Any]) -> dict[str, Any]:
+    """The request of a tuning job's trial with its own checkpoints: the launcher keeps them in a folder of its name."""
+    shared = request.get("CheckpointConfig")
+    if not shared:
+        return request
+    own = f"{as_folder(shared['S3Uri'])}{request['TrainingJobName']}/"
+    return {**request, "CheckpointConfig": {**shared, "S3Uri": own}}
 
 
 def fetch(

@@ -1,8 +1,9 @@
-"""SageMaker's own model of a CreateTrainingJob request, from a table of ours: a plan has no time to import an SDK.
+"""SageMaker's own model of the requests that start jobs, from a table of ours: a plan has no time to import an SDK.
 
-`create_training_job.json` in the catalog is the part of botocore's service model that the request consists of.
-tests/unit/test_service_model.py compares it with botocore, and makes it anew. The model of a botocore that is installed
-is read as a file where the table finds fault: a newer SDK may know an instance type that the table does not.
+`create_training_job.json` in the catalog is the part of botocore's service model that they consist of: those of a
+training job and of a tuning job. tests/unit/test_service_model.py compares it with botocore, and makes it anew. The
+model of a botocore that is installed is read as a file where the table finds fault: a newer SDK may know an instance
+type that the table does not.
 
 Required members and types hold for every version. An enum, a pattern or a maximum goes out of date, and botocore holds
 no request against them (it took its check of the maximum out: boto/botocore#779); what breaks them is a warning that
@@ -20,7 +21,7 @@ from typing import Any
 from cloudtrain.issues import Issue
 
 TABLE = "create_training_job.json"
-OPERATION_INPUT = "CreateTrainingJobRequest"
+OPERATION_INPUT, TUNING_INPUT = "CreateTrainingJobRequest", "CreateHyperParameterTuningJobRequest"
 
 
 class TableShape:
@@ -55,12 +56,15 @@ class TableShape:
         return TableShape(name, {**self._shapes[name], **reference}, self._shapes)
 
 
-def request_violations(body: Mapping[str, Any]) -> list[Issue]:
-    """All that is wrong with a request by the table; what a botocore at hand lets pass is no mistake."""
+def request_violations(body: Mapping[str, Any], operation: str = OPERATION_INPUT) -> list[Issue]:
+    """All that is wrong with a request by the table; what a botocore at hand lets pass is no mistake.
+
+    `operation`: the shape of the request: OPERATION_INPUT or TUNING_INPUT.
+    """
     from cloudtrain.providers.aws.shapes import violations
 
-    found = violations(_table(), body)
-    installed = _installed() if found else None
+    found = violations(_table(operation), body)
+    installed = _installed(operation) if found else None
     if installed is not None:
         wrong = {violation.path for violation in violations(installed, body)}
         found = [violation for violation in found if violation.path in wrong]
@@ -71,14 +75,14 @@ def models() -> str:
     """The models that were asked: `botocore 1.40.2 and 1.43.4`; one version where both are of the same."""
     from importlib.metadata import version
 
-    versions = {str(_file()["botocore"]), *([version("botocore")] if _installed() else [])}
+    versions = {str(_file()["botocore"]), *([version("botocore")] if _installed(OPERATION_INPUT) else [])}
     return f"botocore {' and '.join(sorted(versions))}"
 
 
 def shapes_of(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The shapes that a CreateTrainingJob request consists of, out of a whole service model, without their prose."""
+    """The shapes that these requests consist of, out of a whole service model, without their prose."""
     found: dict[str, Any] = {}
-    names = [OPERATION_INPUT]
+    names = [OPERATION_INPUT, TUNING_INPUT]
     while names:
         name = names.pop()
         if name in found:
@@ -96,9 +100,9 @@ def _without_prose(value: Any) -> Any:
 
 
 @cache
-def _table() -> TableShape:
+def _table(operation: str) -> TableShape:
     shapes = _file()["shapes"]
-    return TableShape(OPERATION_INPUT, shapes[OPERATION_INPUT], shapes)
+    return TableShape(operation, shapes[operation], shapes)
 
 
 @cache
@@ -109,7 +113,7 @@ def _file() -> dict[str, Any]:
 
 
 @cache
-def _installed() -> TableShape | None:
+def _installed(operation: str) -> TableShape | None:
     """The same from the data of the botocore that is installed, which is not imported; None where there is none."""
     import gzip
     from importlib.util import find_spec
@@ -121,6 +125,6 @@ def _installed() -> TableShape | None:
         path = max((Path(spec.origin).parent / "data" / "sagemaker").glob("*/service-2.json*"))
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         shapes = json.loads(raw)["shapes"]
-        return TableShape(OPERATION_INPUT, shapes[OPERATION_INPUT], shapes)
+        return TableShape(operation, shapes[operation], shapes)
     except (OSError, ValueError, KeyError):
         return None

@@ -40,6 +40,24 @@ def submit_job(
     Three calls if the archive exists already or is small. CloudError with `Outcome.UNKNOWN` if it is unknown whether
     the job exists; `reconcile` finds out later.
     """
+    upload(cloud, body, job, archive, progress)
+    record(Observation(events=[Creating(time=time.time())]))
+    return idempotent_create.create(
+        body["TrainingJobName"],
+        lambda: job_reference(cloud, cloud.call_once("sagemaker", "create_training_job", **body)),
+        lambda: _find(cloud, body["TrainingJobName"], body),
+        attempts=cloud.attempts,
+        name_taken_codes=("ResourceInUse",),
+    )
+
+
+def upload(
+    cloud: AwsClient, body: Mapping[str, Any], job: JobDocument, archive: Path, progress: Progress | None
+) -> None:
+    """Store the source archive, unless it is there, and the job document, where the channels of a request expect them.
+
+    CloudError with `Outcome.NOT_STARTED` if that fails.
+    """
     key = body["OutputDataConfig"].get("KmsKeyId")
     try:
         bucket, folder = uri_parts(_channel(body, SOURCE))
@@ -49,14 +67,6 @@ def submit_job(
     except CloudError as error:
         error.outcome = Outcome.NOT_STARTED  # whether or not the object was stored, the job was not requested
         raise
-    record(Observation(events=[Creating(time=time.time())]))
-    return idempotent_create.create(
-        body["TrainingJobName"],
-        lambda: job_reference(cloud, cloud.call_once("sagemaker", "create_training_job", **body)),
-        lambda: _find(cloud, body["TrainingJobName"], body),
-        attempts=cloud.attempts,
-        name_taken_codes=("ResourceInUse",),
-    )
 
 
 def reconcile(cloud: AwsClient, run: RunFolder, now: float) -> list[Event]:
@@ -128,16 +138,16 @@ def _same_request(described: Mapping[str, Any], body: Mapping[str, Any]) -> bool
     submission's job of the same name has different ones.
     """
     return all(
-        _contains(described.get(field), body[field]) for field in ("InputDataConfig", "OutputDataConfig", "RoleArn")
+        contains(described.get(field), body[field]) for field in ("InputDataConfig", "OutputDataConfig", "RoleArn")
     )
 
 
-def _contains(found: Any, requested: Any) -> bool:
-    """Whether `found` has everything that was requested; SageMaker adds fields of its own."""
+def contains(found: Any, requested: Any) -> bool:
+    """Whether a description has everything that was requested; SageMaker adds fields of its own."""
     if isinstance(requested, Mapping):
-        return isinstance(found, Mapping) and all(_contains(found.get(key), item) for key, item in requested.items())
+        return isinstance(found, Mapping) and all(contains(found.get(key), item) for key, item in requested.items())
     if isinstance(requested, list):
-        return isinstance(found, list) and len(requested) == len(found) and all(map(_contains, found, requested))
+        return isinstance(found, list) and len(requested) == len(found) and all(map(contains, found, requested))
     return bool(requested == found)
 
 

@@ -22,6 +22,9 @@ RESERVED = ("cloudtrain-source", JOB_CHANNEL, RESUME_CHANNEL)
 
 MASTER_PORT = 7777
 
+OBJECTIVE = "_tuning_objective_metric"
+"""A hyperparameter that SageMaker adds to those of a trial that a tuning job has started."""
+
 RDMA_TYPES = ("ml.p4", "ml.p5", "ml.p6")
 """Machines whose EFA adapters can write into a GPU's memory, by AWS's "Elastic Fabric Adapter for AI/ML". libfabric
 before 1.18 needs a variable for that on P4. If the variable is set where the adapter cannot do it (g4dn, g5, p3dn),
@@ -42,7 +45,10 @@ def sagemaker_context(
     port = environ.get("CLOUDTRAIN_MASTER_PORT") or str(MASTER_PORT)
     if not port.isdecimal():
         raise RuntimeError(f"CLOUDTRAIN_MASTER_PORT is {port!r}: expected a port number")
-    channels = f"{base}/input/data"
+    channels, job_name = f"{base}/input/data", environ.get("TRAINING_JOB_NAME", "")
+    chosen = _hyperparameters(f"{base}/input/config/hyperparameters.json")
+    # A tuning job has one folder in S3 for the checkpoints of all trials, which SageMaker brings to each of them.
+    own_folder = f"/{job_name}" if OBJECTIVE in chosen and job_name else ""
     return NodeContext(
         platform="sagemaker",
         node_rank=hosts.index(host),
@@ -54,7 +60,7 @@ def sagemaker_context(
         interface=interface,
         output_dir=f"{base}/output/data",
         model_dir=f"{base}/model",
-        checkpoint_dir=f"{base}/checkpoints",
+        checkpoint_dir=f"{base}/checkpoints{own_folder}",
         inputs=_channels(channels),
         failure_file=failure_file(environ),
         job_file=environ.get(JOB_FILE) or f"{channels}/{JOB_CHANNEL}/job.json",
@@ -63,6 +69,8 @@ def sagemaker_context(
         # gethostname() returns `aws` on every node: NCCL would take them all for one machine.
         variables={"NCCL_HOSTID": host, **(_efa_variables(machine) if adapter else {})},
         library_dirs=folders() if adapter else (),
+        job_name=job_name,
+        hyperparameters=chosen,
     )
 
 
@@ -101,6 +109,19 @@ def _resources(path: str) -> tuple[str, list[str], str, str]:
         raise RuntimeError(f"{path}: current_host is {current!r}, which is not among the hosts: {', '.join(hosts)}")
     interface, machine = (document.get(name) or "" for name in ("network_interface_name", "current_instance_type"))
     return str(current), sorted(hosts), str(interface), str(machine)
+
+
+def _hyperparameters(path: str) -> dict[str, str]:
+    """What hyperparameters.json says, by name; empty without such a file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            document: Any = json.load(file)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"not JSON: {error}"
+        raise RuntimeError(f"{path} cannot be read: {why}") from None
+    return {name: str(value) for name, value in document.items()} if isinstance(document, dict) else {}
 
 
 def _channels(folder: str) -> dict[str, str]:

@@ -1,0 +1,188 @@
+"""SageMaker's own service for sweeps: a tuning job from its request to its trials, by the protocol of native sweeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import CloudError, RunExists
+from cloudtrain.providers import Progress, Request
+from cloudtrain.providers.cloud import idempotent_create
+from cloudtrain.providers.cloud.tags import own_tags, same_submission
+from cloudtrain.runs.events import Creating, Ended, Event, StopRequested
+from cloudtrain.runs.observation import Observation
+
+if TYPE_CHECKING:
+    from cloudtrain.images.reference import ResolvedImage
+    from cloudtrain.issues import Issue
+    from cloudtrain.planning.plan import Plan
+    from cloudtrain.providers.aws.client import AwsClient
+    from cloudtrain.providers.native_sweep import NativeSweepState
+    from cloudtrain.runs.folder import RunFolder
+    from cloudtrain.runs.observation import Record
+    from cloudtrain.runs.state import RunState
+
+_NEEDED: Mapping[str, type] = {
+    "HyperParameterTuningJobName": str,
+    "HyperParameterTuningJobConfig.ParameterRanges": dict,
+    "TrainingJobDefinition.RoleArn": str,
+    "TrainingJobDefinition.OutputDataConfig.S3OutputPath": str,
+    "Tags": list,
+}
+
+
+class SageMakerTuning:
+    """Tuning jobs. Modules that need boto3 are imported when they are used."""
+
+    def rules(self, plan: Plan) -> list[Issue]:
+        """What a tuning job cannot express or hold, and SageMaker's service model."""
+        from cloudtrain.providers.aws.tuning_rules import tuning_issues
+
+        return tuning_issues(plan)
+
+    def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:
+        """The body of CreateHyperParameterTuningJob as plain JSON, and the job document of all trials."""
+        from cloudtrain.providers.aws.tuning_request import tuning_body, tuning_document
+
+        return Request(provider="aws", document=tuning_body(plan, image), job=tuning_document(plan))
+
+    def start(
+        self,
+        plan: Plan,  # noqa: ARG002
+        request: Request,
+        folder: RunFolder,
+        archive: Path,
+        progress: Progress | None,
+        record: Record,
+    ) -> dict[str, Any]:
+        """Upload the source and the job document, then create the tuning job: three calls if the source is small."""
+        from cloudtrain.providers.aws.submit import upload
+
+        cloud, body = _cloud(folder), request.document
+        upload(cloud, body["TrainingJobDefinition"], request.job, archive, progress)
+        record(Observation(events=[Creating(time=time.time())]))
+        return idempotent_create.create(
+            body["HyperParameterTuningJobName"],
+            lambda: _reference(cloud, cloud.call_once("sagemaker", "create_hyper_parameter_tuning_job", **body)),
+            lambda: _find(cloud, body),
+            attempts=cloud.attempts,
+            name_taken_codes=("ResourceInUse",),
+        )
+
+    def observe(self, folder: RunFolder, state: RunState, record: Record) -> NativeSweepState | None:
+        """One DescribeHyperParameterTuningJob, and a list of its trials of 100 per page."""
+        from cloudtrain.providers.aws.submit import require_same_account
+        from cloudtrain.providers.aws.tuning_trials import sweep_state
+
+        cloud, body = _cloud(folder), request_of_sweep(folder)
+        self._settle(cloud, folder, body, state, record)
+        if state.ref is None:
+            return None
+        described = _describe(cloud, folder.run_id)
+        if described is None:
+            require_same_account(cloud, state.ref["arn"], folder.run_id)
+            record(Observation(events=[Ended(time=time.time(), state="failed", reason=_GONE)]))
+            return None
+        question = {"HyperParameterTuningJobName": folder.run_id, "MaxResults": 100, "SortBy": "CreationTime"}
+        pages = cloud.pages("sagemaker", "list_training_jobs_for_hyper_parameter_tuning_job", **question)
+        listed = [each for page in pages for each in page.get("TrainingJobSummaries", [])]
+        return sweep_state(folder, body, described, listed, state.ref.get("url", ""))
+
+    def stop(self, folder: RunFolder, state: RunState, record: Record) -> bool:
+        """StopHyperParameterTuningJob: SIGTERM to the containers of all trials, and no further trials."""
+        cloud = _cloud(folder)
+        self._settle(cloud, folder, request_of_sweep(folder), state, record)
+        if state.ref is None:
+            return state.has_ended
+        try:
+            question = {"HyperParameterTuningJobName": folder.run_id}
+            cloud.call("sagemaker", "stop_hyper_parameter_tuning_job", **question)
+        except CloudError as error:
+            if error.code not in ("ValidationException", "NotFound"):
+                raise
+            # SageMaker refuses to stop a tuning job that is over; the next observation says how it ended.
+            described = _describe(cloud, folder.run_id)
+            if described is None or described["HyperParameterTuningJobStatus"] != "InProgress":
+                return True
+            raise
+        record(Observation(events=[StopRequested(time=time.time(), reason="stop was asked")]))
+        return True
+
+    def _settle(
+        self, cloud: AwsClient, folder: RunFolder, body: Mapping[str, Any], state: RunState, record: Record
+    ) -> None:
+        """Record what became of a submission that was interrupted."""
+        if state.ref is None and not state.has_ended:
+            record(Observation(events=_reconcile(cloud, folder, body)))
+
+
+_GONE = "SageMaker does not know this tuning job (any more)"
+
+
+def request_of_sweep(folder: RunFolder) -> dict[str, Any]:
+    """The CreateHyperParameterTuningJob body. StorageError where it lacks what later steps need."""
+    from cloudtrain.runs.record import RunRecord
+
+    return RunRecord(folder).request(_NEEDED)
+
+
+def _reconcile(cloud: AwsClient, folder: RunFolder, body: Mapping[str, Any]) -> list[Event]:
+    from cloudtrain.providers.aws.submit import require_same_account
+
+    def find() -> dict[str, Any] | None:
+        found = _find(cloud, body)
+        if found is None:
+            require_same_account(cloud, body["TrainingJobDefinition"]["RoleArn"], folder.run_id)
+        return found
+
+    return idempotent_create.reconcile(folder, time.time(), find, "SageMaker")
+
+
+def _find(cloud: AwsClient, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The reference of the tuning job if it is of this submission; None if there is none. RunExists for another's."""
+    from cloudtrain.providers.aws.submit import ACCESS_DENIED_CODES, contains, tags_of
+
+    name = body["HyperParameterTuningJobName"]
+    described = _describe(cloud, name)
+    if described is None:
+        return None
+    expected = own_tags({tag["Key"]: tag["Value"] for tag in body["Tags"]})
+    try:
+        is_ours = same_submission(expected, tags_of(cloud, described["HyperParameterTuningJobArn"]))
+    except CloudError as error:
+        if error.transient or error.code not in ACCESS_DENIED_CODES:
+            raise
+        # The URIs of the channels contain the digest of the job document, which has the run id.
+        is_ours = contains(described.get("TrainingJobDefinition"), body["TrainingJobDefinition"])
+    if is_ours:
+        return _reference(cloud, described)
+    message = f"a tuning job {name} exists already in {cloud.region}"
+    raise RunExists(message, hint="choose another --run-id")
+
+
+def _describe(cloud: AwsClient, name: str) -> dict[str, Any] | None:
+    """SageMaker's description of a tuning job; None if none has that name."""
+    try:
+        return cloud.call("sagemaker", "describe_hyper_parameter_tuning_job", HyperParameterTuningJobName=name)
+    except CloudError as error:
+        if error.code == "NotFound":
+            return None
+        raise
+
+
+def _reference(cloud: AwsClient, described: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored of a tuning job to find it again: name, ARN, region and the URL of the console."""
+    arn = described["HyperParameterTuningJobArn"]
+    name = arn.rpartition("/")[2]
+    console = f"https://{cloud.region}.console.aws.amazon.com/sagemaker/home?region={cloud.region}"
+    return {"name": name, "arn": arn, "region": cloud.region, "url": f"{console}#/hyper-tuning-jobs/{name}"}
+
+
+def _cloud(folder: RunFolder) -> AwsClient:
+    from cloudtrain.providers.aws.config import config_of, profile_of
+    from cloudtrain.providers.aws.provider import connect
+
+    config = config_of(folder)
+    return connect(config.region, profile_of(config))
