@@ -1,0 +1,196 @@
+"""The command `sweep`: plan a search over a job's settings, start it, and follow it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cloudtrain.cli.job_command import JobCommand, load_job, resource_options
+from cloudtrain.cli.options import (
+    as_option,
+    data_dir,
+    job_argument,
+    json_option,
+    profile_option,
+    provider_option,
+    yes_option,
+)
+from cloudtrain.cli.output import command, print_json, print_message, print_output
+from cloudtrain.cli.terminal import indented, progress_bar
+
+if TYPE_CHECKING:
+    from cloudtrain.api.jobs import Job
+    from cloudtrain.sweeps.planning import SweepPlan
+    from cloudtrain.sweeps.sweep import Sweep
+
+START = "start"
+
+
+class SweepGroup(click.Group):
+    """`sweep JOB` is `sweep start JOB`: what is no command of the group is a job."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, with `start` in front of what names none of the commands."""
+        if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help")):
+            args = [START, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    "sweep",
+    cls=SweepGroup,
+    epilog="""\b
+Examples:
+  cloudtrain sweep                                     the section sweep of job.yaml
+  cloudtrain sweep --set args.lr=1e-4,1e-3,1e-2        a grid, without a section
+  cloudtrain sweep train.py --set 'args.lr=loguniform(1e-4, 1e-1)' --objective val_loss:minimize --trials 20
+  cloudtrain sweep more digits-k2x9 20                 twenty more trials of the same search""",
+)
+def sweep_command() -> None:
+    """Search over settings: each trial is a run of the job with other values.
+
+    `cloudtrain sweep JOB` is short for `cloudtrain sweep start JOB`. `list`, `status`, `attach`, `stop` and `logs` take
+    a sweep where they take a run.
+    """
+
+
+@sweep_command.command(
+    START,
+    cls=JobCommand,
+    short_help="Start a sweep and follow it.",
+    epilog="Example:\n\n  cloudtrain sweep start --provider aws --trials 20 --parallel 4",
+)
+@job_argument
+@provider_option
+@as_option
+@profile_option
+@resource_options
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a field; with several values (args.lr=1e-4,1e-3) or a range, vary it. Repeatable.",
+)
+@click.option("--objective", metavar="METRIC:GOAL", help="What to improve, such as val_loss:minimize.")
+@click.option("--trials", type=click.IntRange(1), metavar="N", help="How many trials.")
+@click.option("--parallel", type=click.IntRange(1), metavar="N", help="How many run at once.")
+@yes_option
+@click.option("--sweep-id", metavar="ID", help="Name the sweep yourself; a second start of the same id starts nothing.")
+@click.option("--detach", "-d", is_flag=True, help="Start and return at once; the sweep goes on.")
+@click.option("--dry-run", is_flag=True, help="Do all the checks, show the plan, start nothing.")
+@json_option
+@data_dir
+def start_command(
+    folder: str | None,
+    /,
+    job: Path,
+    as_json: bool,
+    detach: bool,
+    dry_run: bool,
+    yes: bool,
+    sweep_id: str | None,
+    **options: Any,
+) -> None:
+    """Start the sweep of JOB and follow it: its section `sweep`, or what --set varies.
+
+    The plan is shown first, with the most that it may cost. Ctrl-C stops following, not the sweep.
+    """
+    from cloudtrain.api.jobs import vendor
+    from cloudtrain.cli.sweep_view import confirm, overview
+    from cloudtrain.submission.preflight import preflight, raise_errors
+    from cloudtrain.sweeps.planning import plan_sweep
+    from cloudtrain.sweeps.rules import sweep_issues
+    from cloudtrain.sweeps.start import start_sweep
+
+    loaded = _load(job, options)
+    provider, as_ = options["provider"], options["as_"]
+    if loaded.spec.dependencies.vendor and not dry_run:
+        vendor(loaded, provider, as_=as_, data_dir=folder, note=print_message)
+    bar = progress_bar("reading source")
+    plan = plan_sweep(loaded, provider, as_=as_, sweep_id=sweep_id, data_dir=folder, progress=bar)
+    issues = [*preflight(plan.job, starting=not dry_run), *sweep_issues(plan.job)]
+    raise_errors(issues)
+    print_message(overview(plan))
+    for issue in issues:
+        print_message(f"  note: {indented(issue.render(), 8)}")
+    if dry_run:
+        if as_json:
+            print_json(_as_json(plan))
+        return
+    confirm(plan, yes=yes)
+    sweep = start_sweep(plan, progress=progress_bar("packing source"), pushing=progress_bar("pushing image"))
+    if detach:
+        _tell(sweep, as_json)
+        return
+    follow_and_exit(sweep, as_json)
+
+
+@sweep_command.command("more", epilog="Example:\n\n  cloudtrain sweep more digits-k2x9 20")
+@click.argument("sweep", metavar="SWEEP")
+@click.argument("trials", metavar="N", type=click.IntRange(1))
+@click.option("--detach", "-d", is_flag=True, help="Return at once; the sweep goes on.")
+@json_option
+@data_dir
+def more_command(folder: str | None, /, sweep: str, trials: int, detach: bool, as_json: bool) -> None:
+    """Run N more trials of SWEEP, by all that it has learnt, within the same budget; and follow it."""
+    from cloudtrain.sweeps.sweep import find_sweep
+
+    found = find_sweep(sweep, data_dir=folder)
+    found.extend(trials)
+    if detach:
+        _tell(found, as_json)
+        return
+    follow_and_exit(found, as_json)
+
+
+def follow_and_exit(sweep: Sweep, as_json: bool) -> None:
+    """Show a sweep until it has ended, and exit with its code: 0 succeeded, 1 failed, 5 stopped."""
+    from cloudtrain.cli.report import EXIT_CODES
+    from cloudtrain.cli.sweep_view import follow, report, sweep_as_json
+
+    state = follow(sweep)
+    if as_json:
+        print_json(sweep_as_json(state))
+    report(sweep, state)
+    raise click.exceptions.Exit(EXIT_CODES[state.state])
+
+
+def _tell(sweep: Sweep, as_json: bool) -> None:
+    if as_json:
+        print_json({"sweep": sweep.id, "folder": str(sweep.folder.path)})
+        return
+    print_output(sweep.id)
+    print_message(f"  follow   {command('attach', sweep.id)}\n  stop     {command('stop', sweep.id)}")
+
+
+def _load(job: Path, options: dict[str, Any]) -> Job:
+    """The job with the search that the command line says, over that of its section."""
+    from cloudtrain.spec.load import override
+    from cloudtrain.spec.sources import FlagText, read_source
+    from cloudtrain.sweeps.shorthand import read_objective, split_overrides, sweep_values
+
+    space, overrides = split_overrides(options["overrides"])
+    has_section = "sweep" in override(read_source(job), ()).values
+    flags: list[str] = []
+    if space and not has_section:
+        values = sweep_values(space, trials=options["trials"], objective=options["objective"] or "")
+        flags.append(FlagText(f"sweep={json.dumps(values)}", "--set"))
+    else:
+        if space:
+            flags.append(FlagText(f"sweep.space={json.dumps(space)}", "--set"))
+        if options["objective"]:
+            objective = json.dumps(read_objective(options["objective"]))
+            flags.append(FlagText(f"sweep.objective={objective}", f"--objective {options['objective']}"))
+        if options["trials"]:
+            flags.append(FlagText(f"sweep.trials={options['trials']}", f"--trials {options['trials']}"))
+    if options["parallel"]:
+        flags.append(FlagText(f"sweep.parallel={options['parallel']}", f"--parallel {options['parallel']}"))
+    return load_job(job, {**options, "overrides": (*flags, *overrides)})
+
+
+def _as_json(plan: SweepPlan) -> dict[str, Any]:
+    return {**plan.definition.to_json(), "worst_usd": plan.worst_usd}

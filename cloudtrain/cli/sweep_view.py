@@ -1,0 +1,232 @@
+"""What is on the screen of a sweep: its plan, its trials while they run, and the best of them at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from typing import Any
+
+import click
+
+from cloudtrain.cli.output import colour_state, command, count, print_message, table
+from cloudtrain.cli.terminal import indented, one_line
+from cloudtrain.errors import Outcome, RefusedError
+from cloudtrain.sweeps.definition import Definition
+from cloudtrain.sweeps.events import RunEnded
+from cloudtrain.sweeps.planning import SweepPlan
+from cloudtrain.sweeps.state import SweepState, Trial
+from cloudtrain.sweeps.sweep import Sweep
+from cloudtrain.units import format_duration, format_number
+
+MAX_LIVE = 12
+"""So many trials are shown while a sweep runs: those that go on, the best, and the latest."""
+
+
+def overview(plan: SweepPlan) -> str:
+    """What a sweep will do, and the most that it may cost."""
+    definition = plan.definition
+    where = f"{plan.job.target.provider} rehearsed on {definition.provider}" if definition.as_ else definition.provider
+    lines = [
+        f"{definition.sweep_id}  {count(definition.trials, 'trial')}, {definition.parallel} at once, on {where}",
+        f"  objective   {definition.metric}, {definition.goal}",
+        f"  method      {_method(definition)}",
+        *(
+            f"  {'space' if not at else '     '}       {one_line(f'{key}: {each.text()}')}"
+            for at, (key, each) in enumerate(definition.space.items())
+        ),
+        f"  stopping    {_stopping(definition)}",
+        f"  cost        {_cost(plan)}",
+    ]
+    if definition.budget.seconds:
+        lines.append(f"  time        no trial goes on after {format_duration(definition.budget.seconds)}")
+    return "\n".join(lines)
+
+
+_METHODS = {
+    "grid": "every combination",
+    "random": "at random",
+    "qmc": "evenly spread over the space",
+    "tpe": "learnt from earlier trials (TPE)",
+    "gp": "learnt from earlier trials (Gaussian process)",
+}
+
+
+def _method(definition: Definition) -> str:
+    engine = "" if definition.engine == "portable" else f", by the engine {definition.engine}"
+    return _METHODS[definition.sampler] + engine
+
+
+def _stopping(definition: Definition) -> str:
+    if not definition.rungs:
+        return "none: every trial trains to its end"
+    shown = ", ".join(map(str, definition.rungs[:5])) + (", …" if len(definition.rungs) > 5 else "")
+    how = "come back from their checkpoints" if definition.promotes else "go on, the others end"
+    return f"at report {shown} the best 1/{definition.eta} {how}"
+
+
+def _cost(plan: SweepPlan) -> str:
+    if not plan.is_billed:
+        return "nothing: it runs here"
+    each = plan.definition.trial_cap.usd
+    if plan.worst_usd is None or each is None:
+        return "unknown: no price of these machines is known"
+    budget = plan.definition.budget.usd
+    held = f", the budget of {budget:.2f} USD holds" if budget is not None else ""
+    return f"at most {plan.worst_usd:.2f} USD: {each:.2f} USD a trial{held}"
+
+
+def confirm(plan: SweepPlan, *, yes: bool) -> None:
+    """Ask once before money is spent, where somebody can answer. RefusedError for a no."""
+    from pathlib import Path
+
+    from cloudtrain.settings import load_settings
+
+    if yes or not plan.is_billed or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    if not load_settings(Path(plan.job.context.folder))["confirm"]:
+        return
+    worst = "What it will cost is not known" if plan.worst_usd is None else f"for at most {plan.worst_usd:.2f} USD"
+    if not click.confirm(f"Start it? {worst}" if plan.worst_usd is None else f"Start it, {worst}?", err=True):
+        hint = "--yes starts it without a question, confirm = false in cloudtrain.toml all of them"
+        raise RefusedError("not confirmed", hint=hint, outcome=Outcome.NOT_STARTED)
+
+
+def follow(sweep: Sweep) -> SweepState:
+    """Show a sweep until it has ended, and return its state. Ctrl-C exits with 130 and leaves it going on."""
+    screen = _Screen()
+    try:
+        for update in sweep.watch():
+            for event in update.events:
+                if isinstance(event, RunEnded) and not screen.live:
+                    print_message(trial_line(update.state, update.state.trials[event.trial]))
+            screen.draw(update.state)
+    except KeyboardInterrupt:
+        screen.clear()
+        print_message(f"\n{sweep.id} goes on without you")
+        print_message(f"  follow   {command('attach', sweep.id)}\n  stop     {command('stop', sweep.id)}")
+        raise click.exceptions.Exit(130) from None
+    screen.clear()
+    return update.state
+
+
+class _Screen:
+    """The trials at the bottom of a terminal's standard error; nothing where that is no terminal."""
+
+    def __init__(self) -> None:
+        self.live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._lines: list[str] = []
+
+    def draw(self, state: SweepState) -> None:
+        """Show how the sweep stands in place of what was shown before."""
+        if not self.live or state.ended:
+            return
+        width = shutil.get_terminal_size().columns
+        lines = [line[: width - 1] for line in (summary_line(state), *trial_table(state, live=True).splitlines())]
+        if lines != self._lines:
+            self.clear()
+            sys.stderr.write("".join(f"{line}\n" for line in lines))
+            sys.stderr.flush()
+            self._lines = lines
+
+    def clear(self) -> None:
+        """Take the lines away."""
+        if self._lines:
+            sys.stderr.write(f"\x1b[{len(self._lines)}A\x1b[J")
+            sys.stderr.flush()
+            self._lines = []
+
+
+def summary_line(state: SweepState) -> str:
+    """`12 of 40 trials done, 4 running; best val_accuracy 0.98 (trial 7); 1.20 of 50.00 USD`."""
+    running = sum(trial.state == "running" for trial in state.trials)
+    done = sum(trial.state not in ("running", "waiting") for trial in state.trials)
+    parts = [f"{done} of {count(state.wanted, 'trial')} done, {running} running"]
+    if state.best is not None and state.best.value is not None:
+        parts.append(
+            f"best {one_line(state.definition.metric)} {format_number(state.best.value)} (trial {state.best.number})"
+        )
+    if state.definition.trial_cap.usd is not None:
+        budget = state.definition.budget.usd
+        parts.append(f"{state.spent_usd:.2f}" + (f" of {budget:.2f}" if budget is not None else "") + " USD spent")
+    return "; ".join(parts)
+
+
+def trial_table(state: SweepState, *, live: bool = False) -> str:
+    """The trials, one line each; `live`: only those that go on, the best, and the latest."""
+    best = state.best
+    shown = state.trials
+    if live and len(shown) > MAX_LIVE:
+        chosen = {trial.number for trial in shown if trial.state == "running"} | ({best.number} if best else set())
+        chosen |= {trial.number for trial in shown[-MAX_LIVE:]}
+        shown = [trial for trial in shown if trial.number in sorted(chosen)[-MAX_LIVE:] or trial is best]
+    keys = [*state.definition.space]
+    billed = state.definition.trial_cap.usd is not None
+    rows = [
+        (
+            f"{'*' if trial is best else ' '}{trial.number}",
+            *(_value(trial.parameters.get(key)) for key in keys),
+            str(trial.reports),
+            "" if trial.value is None else format_number(trial.value),
+            colour_state(trial.state) if trial.state in ("running", "failed", "stopped") else trial.state,
+            *((f"{trial.spent_usd:.2f}",) if billed else ()),
+        )
+        for trial in shown
+    ]
+    header = (" TRIAL", *(key.upper() for key in keys), "REPORTS", state.definition.metric.upper(), "STATE")
+    return table(rows, (*header, *(("USD",) if billed else ())))
+
+
+def trial_line(state: SweepState, trial: Trial) -> str:
+    """`trial 3  lr=0.001  completed  val_accuracy 0.98`, for a log."""
+    values = " ".join(f"{key}={_value(value)}" for key, value in trial.parameters.items())
+    value = "" if trial.value is None else f"  {state.definition.metric} {format_number(trial.value)}"
+    reason = f": {trial.reason}" if trial.reason else ""
+    return f"trial {trial.number}  {one_line(values)}  {trial.state}{value}{indented(reason, 4)}"
+
+
+def report(sweep: Sweep, state: SweepState) -> None:
+    """How a sweep has ended, its best trial, and what to type next."""
+    took = format_duration(max(0.0, (state.ended or time.time()) - state.started)) if state.started else "0 s"
+    reason = f": {indented(state.reason, 4)}" if state.reason else ""
+    print_message(f"{sweep.id} {colour_state(state.state)} after {took}{reason}")
+    print_message(f"  {summary_line(state)}")
+    best = state.best
+    if best is not None:
+        values = ", ".join(f"{key}={_value(value)}" for key, value in best.parameters.items())
+        print_message(f"  best     {one_line(values)}  ({best.run})\n  fetch    {command('fetch', best.run)}")
+    elif state.trials:
+        print_message(f"  logs     {command('logs', state.trials[-1].run)}")
+    print_message(f"  trials   {command('status', sweep.id)}")
+
+
+def sweep_as_json(state: SweepState) -> dict[str, Any]:
+    """A sweep for scripts: its state, and all of its trials."""
+    best = state.best
+    return {
+        "sweep": state.definition.sweep_id,
+        "state": state.state,
+        "reason": state.reason,
+        "wanted": state.wanted,
+        "best": best.number if best else None,
+        "spent_usd": state.spent_usd,
+        "trials": [
+            {
+                "trial": trial.number,
+                "run": trial.run,
+                "state": trial.state,
+                "reason": trial.reason,
+                "parameters": dict(trial.parameters),
+                "value": trial.value,
+                "curve": list(trial.curve),
+                "usd": trial.spent_usd,
+                "seconds": trial.seconds,
+            }
+            for trial in state.trials
+        ],
+    }
+
+
+def _value(value: object) -> str:
+    return format_number(value) if isinstance(value, float) else str(value)
