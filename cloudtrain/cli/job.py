@@ -25,6 +25,8 @@ from cloudtrain.cli.terminal import indented, progress_bar, write
 
 if TYPE_CHECKING:
     from cloudtrain.checkup import Check
+    from cloudtrain.issues import Issue
+    from cloudtrain.planning.plan import Plan
 
 
 @click.command(
@@ -58,7 +60,7 @@ def check_command(
     from cloudtrain.submission.preflight import preflight, raise_errors, security_issues, start_notes
 
     plan = api.plan(load_job(job, options), provider, as_=as_, data_dir=folder)
-    issues = preflight(plan, starting=False)
+    issues = [*preflight(plan, starting=False), *_sweep_issues(plan)]
     if not plan.context.strict:  # else they are among the errors already
         issues += security_issues(plan)
     checks: Sequence[Check] = ()
@@ -118,7 +120,7 @@ def plan_command(
     # A request with placeholders is shown in words only: it is handed to no other tool, and compared with none.
     preview = not as_json and against is None
     plan = api.plan(load_job(job, options), provider, as_=as_, data_dir=folder, progress=bar, preview=preview)
-    issues = offline_issues(plan)
+    issues = [*offline_issues(plan), *_sweep_issues(plan)]
     if as_json:  # a request that would be refused is handed to no other tool
         raise_errors(issues)
     if against is not None:
@@ -157,6 +159,7 @@ def submit_command(
     from cloudtrain.api import jobs as api
     from cloudtrain.cli.plan_view import overview
     from cloudtrain.cli.start import start
+    from cloudtrain.issues import warning
     from cloudtrain.submission.preflight import preflight, raise_errors
 
     loaded = load_job(job, options)
@@ -167,6 +170,9 @@ def submit_command(
         loaded, options["provider"], as_=options["as_"], run_id=options["run_id"], data_dir=folder, progress=bar
     )
     issues = preflight(plan, starting=not dry_run)
+    if plan.spec.sweep is not None:
+        message = "one job is run, with its own values: cloudtrain sweep runs the search"
+        issues.append(plan.located(warning(message, path=("sweep",))))
     if dry_run and not as_json:
         print_output(overview(plan, issues))
     raise_errors(issues)
@@ -175,6 +181,15 @@ def submit_command(
             print_json(dict(api.render(plan).document))
         return
     start(plan, issues, detach=detach, as_json=as_json, yes=options["yes"])
+
+
+def _sweep_issues(plan: Plan) -> list[Issue]:
+    """What is wrong with the search of a job that has one."""
+    if plan.spec.sweep is None:
+        return []
+    from cloudtrain.sweeps.rules import sweep_issues  # few jobs have one
+
+    return sweep_issues(plan)
 
 
 @click.command("schema", epilog="Example:\n\n  cloudtrain schema > job.schema.json")

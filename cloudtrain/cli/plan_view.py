@@ -91,6 +91,7 @@ def overview(plan: Plan, issues: Sequence[Issue] = ()) -> str:
         *([("keeps", f"{', '.join(spec.keep)} of the working folder, with the output")] if spec.keep else []),
         ("limits", _limits(plan)),
         *(("" if number else "cost", text) for number, text in enumerate(cost(plan))),
+        *(("" if number else "sweep", text) for number, text in enumerate(_sweep(plan))),
         ("request", f"{_kind(plan)}{len(api.render(plan).document)} fields{_request_hint(plan)}"),
     ]
     lines = [f"{spec.name}  {one_line(headline(plan))}"]
@@ -171,6 +172,24 @@ def cost(plan: Plan) -> list[str]:
     )
     lines[-1] += _kept(estimate)
     return lines
+
+
+def _sweep(plan: Plan) -> list[str]:
+    """The search over the job's settings in two lines: how many trials of what, and what they may cost together."""
+    sweep = plan.spec.sweep
+    if sweep is None:
+        return []
+    from cloudtrain.sweeps.rules import worst_usd  # few jobs have one
+
+    space = ", ".join(f"{key} {dimension.text()}" for key, dimension in sweep.space.items())
+    method = sweep.method if sweep.method == sweep.chosen_sampler else f"{sweep.method} ({sweep.chosen_sampler})"
+    better = "highest" if sweep.objective.goal == "maximize" else "lowest"
+    usd = worst_usd(plan, sweep)
+    most = f", at most {usd:.2f} USD together" if usd is not None else ""
+    return [
+        f"{method}, {count(sweep.trial_count, 'trial')}, {sweep.parallel} at once: {space}",
+        f"for the {better} {sweep.objective.metric}{most}; cloudtrain sweep runs it, submit this one job",
+    ]
 
 
 def _kept(estimate: CostEstimate) -> str:

@@ -1,4 +1,4 @@
-"""Scans the source folder: walk, hash (or remember), refuse what cannot be archived, all of it at once."""
+"""Scans the source folder: walk, hash (or remember), refuse what cannot be archived, all at once."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from cloudtrain.source.links import folders_of, link_problem, read_link
 from cloudtrain.source.tree import PAYLOAD_FOLDER, Progress, SourceEntry, SourceTree, digest_entries
 from cloudtrain.source.walk import WalkResult, unreadable, walk
 
+MAX_SHOWN = 20
+"""Of the paths that cannot be archived, in the message."""
+
 _Listed = list[tuple[str, os.stat_result]]
 
 
@@ -30,7 +33,7 @@ def scan(
     """The tree that would be archived; starts no process, needs no network.
 
     `payload`: name below `.cloudtrain/` -> file added under it. `cache_dir`: where hashes are remembered.
-    SourceError lists everything below `root` that cannot be archived.
+    SourceError lists what below `root` cannot be archived: the first of it, and how much more there is.
     """
     if not root.is_dir():
         raise SourceError(
@@ -162,8 +165,9 @@ def _links(top: str, found: WalkResult) -> list[SourceEntry]:
 
 
 def _refusal(root: Path, problems: list[Issue]) -> str:
-    count = "1 thing" if len(problems) == 1 else f"{len(problems)} things"
-    lines = [_in_one_line(issue) for issue in sorted(problems, key=lambda issue: issue.origin)]
+    count = "1 thing" if len(problems) == 1 else f"{len(problems):,} things"
+    lines = [_in_one_line(issue) for issue in sorted(problems, key=lambda issue: issue.origin)[:MAX_SHOWN]]
+    lines += [f"and {len(problems) - MAX_SHOWN:,} more"] if len(problems) > MAX_SHOWN else []
     return "\n  ".join([f"{count} in the source folder {root} cannot be archived:", *lines])
 
 

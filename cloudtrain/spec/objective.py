@@ -14,6 +14,8 @@ from cloudtrain.spec.search_space import Choice, Dimension
 REPORTED: Mapping[str, str] = {"loss": "minimize", "val_loss": "minimize", "val_accuracy": "maximize"}
 """The metrics that the shared trainer reports after an epoch, and which of them are better."""
 
+LENGTHS = ("epochs", "eval-every")
+"""Options of the shared trainer that say how often it reports what it evaluates."""
 _ENDS_EARLY = ("max-steps", "patience", "target-accuracy", "eval-every-steps")
 """Options by which a training has another number of evaluations than its epochs say."""
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from cloudtrain.issues import Issue
 from cloudtrain.spec.objective import report_count, unreported
-from cloudtrain.spec.search_space import Choice, Dimension, Integers, Uniform
-from cloudtrain.spec.varied_settings import dimension_of, path_of, setting_issues
+from cloudtrain.spec.search_space import Choice, Integers, Uniform
+from cloudtrain.spec.varied_settings import arguments_of, dimension_of, path_of, setting_issues
 from cloudtrain.units import parse_duration, parse_money
 
 SAMPLERS = {
@@ -126,8 +126,8 @@ def _reports(section: Mapping[str, Any], spec: Mapping[str, Any]) -> int | None:
     metric = _mapping(section, "objective").get("metric")
     if spec.get("entrypoint") is not None or not isinstance(metric, str):
         return None
-    space = {path_of(str(key)): dimension_of(value) for key, value in _mapping(section, "space").items()}
-    varied: dict[str, Dimension] = {str(path[-1]): each for path, each in space.items() if path[0] == "args" and each}
+    space = {str(key): dimension_of(value) for key, value in _mapping(section, "space").items()}
+    varied = arguments_of({key: dimension for key, dimension in space.items() if dimension})
     return report_count(metric, _mapping(spec, "args"), varied)
 
 

@@ -61,6 +61,12 @@ def path_of(key: str) -> Keys:
     return tuple(override_of(key, 0).partition("=")[0].split("."))
 
 
+def arguments_of(space: Mapping[str, Dimension]) -> dict[str, Dimension]:
+    """The settings of a space that are arguments, by their names."""
+    paths = {path_of(key): dimension for key, dimension in space.items()}
+    return {str(path[-1]): dimension for path, dimension in paths.items() if path[0] == "args"}
+
+
 def _problem(key: str, path: Keys) -> tuple[str, str] | None:
     from cloudtrain.spec.model import JobSpec
 

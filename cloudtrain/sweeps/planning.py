@@ -16,7 +16,9 @@ from cloudtrain.runs.run_ids import new_run_id
 from cloudtrain.settings import load_settings
 from cloudtrain.spec.load import override, spec_from_document
 from cloudtrain.spec.model import JobSpec
+from cloudtrain.spec.objective import LENGTHS, report_count
 from cloudtrain.spec.sweep import EarlyStopping, Sweep
+from cloudtrain.spec.varied_settings import arguments_of
 from cloudtrain.sweeps.definition import Caps, Definition
 from cloudtrain.sweeps.journal import SWEEPS
 from cloudtrain.sweeps.rungs import rungs_of
@@ -117,12 +119,13 @@ def _definition(found: Plan, sweep: Sweep, sweep_id: str) -> Definition:
 
 
 def _last_report(spec: JobSpec, sweep: Sweep) -> int | None:
-    """How many reports a whole trial makes: as the section says; of the shared trainer, one for each epoch."""
+    """How many reports a whole trial makes: as the section says; of the shared trainer, as its arguments say."""
     if sweep.stopping is not None and sweep.stopping.max is not None:
         return sweep.stopping.max
-    values = spec.args.values
-    epochs = values.get("epochs") if spec.entrypoint is None and isinstance(values, Mapping) else None
-    return int(epochs) if isinstance(epochs, int) and "epochs" not in sweep.space else None
+    values, varied = spec.args.values, arguments_of(sweep.space)
+    if spec.entrypoint is not None or not isinstance(values, Mapping) or not varied.keys().isdisjoint(LENGTHS):
+        return None
+    return report_count(sweep.objective.metric, values, varied)
 
 
 def _promotes(found: Plan, stopping: EarlyStopping, last: int | None) -> bool:

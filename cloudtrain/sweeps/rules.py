@@ -12,8 +12,10 @@ from pathlib import Path
 
 from cloudtrain.catalog.pricing import HOUR, SHORTEST_SECONDS, CostEstimate
 from cloudtrain.declaration import declaration_of
+from cloudtrain.errors import UsageError
 from cloudtrain.issues import Issue, Keys, warning
 from cloudtrain.planning.plan import Plan
+from cloudtrain.providers import get_provider
 from cloudtrain.spec.fields import read_arguments
 from cloudtrain.spec.model import JobSpec
 from cloudtrain.spec.objective import REPORTED
@@ -128,7 +130,7 @@ def _budget(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     if budget.max_time and limits.max_runtime and budget.max_time < limits.max_runtime:
         message = f"ends trials before the {format_duration(limits.max_runtime)} that limits.max_runtime allows them"
         yield warning(message, path=("sweep", "budget", "max_time"))
-    if budget.max_cost is None:
+    if budget.max_cost is None or sweep.engine == "native":  # which has rules of its own
         return
     if estimate is None:
         yield warning("plays no part: nothing is billed there", path=_MAX_COST)
@@ -173,9 +175,11 @@ def _stopping(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
 
 def _engine(plan: Plan, sweep: Sweep) -> Iterator[Issue]:
     at, declared = ("sweep", "engine"), declaration_of(plan.provider)
-    if sweep.engine == "native" and plan.target.contract == "plain":
-        message = f"{plan.target.declaration.label} has no search of its own"
-        yield Issue(at, message, "engine: portable, or --as with a cloud that has one")
+    if sweep.engine == "native":
+        try:
+            yield from get_provider(plan.target.provider).native_sweeps().rules(plan)
+        except UsageError as error:
+            yield Issue(at, error.what, "engine: portable runs trials wherever jobs run")
     if sweep.engine == "ray" and declared.is_remote:
         message = f"runs trials on a Ray cluster, and this job runs on {declared.label}"
         yield Issue(at, message, "engine: portable starts its trials there")

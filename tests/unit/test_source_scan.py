@@ -126,6 +126,12 @@ def test_everything_that_cannot_be_archived_is_refused_at_once(root: Path, tmp_p
     assert all(".cloudtrainignore" in line for line in told.values())
 
 
+def test_of_many_things_that_cannot_be_archived_the_first_are_named(root: Path) -> None:
+    for number in range(25):
+        (root / f"link{number:02}").symlink_to("nowhere")
+    assert [line.split(":")[0] for line in refusal(root).splitlines()[20:]] == ["  link19", "  and 5 more"]
+
+
 SECRETS = (
     ".env", ".env.production", ".aws/credentials", ".kube/config", ".ssh/id_rsa", "deep/id_ed25519", "certs/server.pem",
     "server.key", ".netrc", ".git-credentials", "infra/terraform.tfstate", ".docker/config.json", "prod.tfvars",

@@ -1,0 +1,65 @@
+"""A job with a section `sweep` is a job as well: `check` and `plan` look at the search, `submit` runs the one job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.in_process import call
+
+JOB = """\
+name: digits
+args: {task: digits, epochs: 9}
+sweep:
+  objective: {metric: val_accuracy, goal: maximize}
+  space: {lr: loguniform(1e-4, 1e-1), batch-size: [16, 32]}
+  trials: 9
+  parallel: 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(JOB)
+
+
+def test_a_plan_shows_the_search_in_two_lines() -> None:
+    lines = call("plan", "--provider", "local").out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("  sweep"))
+    assert lines[at : at + 2] == [
+        "  sweep    bayesian (tpe), 9 trials, 3 at once: lr loguniform(0.0001, 0.1), batch-size choice(16, 32)",
+        "           for the highest val_accuracy; cloudtrain sweep runs it, submit this one job",
+    ]
+
+
+def test_a_plan_for_a_cloud_says_what_all_trials_may_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_AWS_REGION", "us-east-1")
+    machine = ["--set", "resources.instance.aws=ml.g5.xlarge", "--set", "limits.max_runtime=1 h"]
+    said = call("plan", "--provider", "aws", *machine, "--set", "sweep.budget.max_cost=3 USD").out
+    assert "for the highest val_accuracy, at most 3.00 USD together; cloudtrain sweep runs it" in said
+    assert "sweep.budget.max_cost: pays for 2 of 9 trials if each costs all it may" in said
+
+
+def test_check_and_plan_refuse_a_search_that_cannot_be_right() -> None:
+    wrong = ["--provider", "local", "--set", "sweep.space.learning=[1, 2]", "--set", "sweep.space.seed=[-1, 2]"]
+    for command in ("check", "plan"):
+        done = call(command, *wrong)
+        assert done.code == 2
+        assert "sweep.space.learning: the shared trainer has no option --learning" in done.err
+    assert "refused  submit would refuse it" in done.out
+
+
+def test_check_tells_what_is_likely_a_slip() -> None:
+    done = call("check", "--provider", "local", "--set", "sweep.parallel=20", "--json")
+    assert (done.code, json.loads(done.out)["warnings"]) == (
+        0,
+        ["--set sweep.parallel=20: sweep.parallel: is more than there are trials: 9"],
+    )
+
+
+def test_a_submit_says_that_it_runs_one_job() -> None:
+    said = call("submit", "--provider", "local", "--dry-run").out
+    assert "sweep: one job is run, with its own values: cloudtrain sweep runs the search" in said

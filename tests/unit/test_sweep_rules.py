@@ -1,0 +1,174 @@
+"""What of a sweep is refused, or worth a warning, where it is to run: at its line, before anything is paid for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.catalog.pricing import CostEstimate, Price
+from cloudtrain.declaration import Declaration
+from cloudtrain.planning.plan import Plan
+from cloudtrain.sweeps import rules
+from cloudtrain.sweeps.rules import sweep_issues, worst_usd
+from tests.golden.cases import plan_of
+
+AWS = "resources: {gpus: 8, gpu: A100-40GB}"
+SPACE = "space: {lr: loguniform(1e-4, 1e-1)}"
+
+
+def plan(section: str, job: str = "args: {epochs: 9}", *, provider: str = "local", objective: str = "") -> Plan:
+    goal = objective or "metric: val_loss, goal: minimize"
+    return plan_of(provider, f"name: digits\n{job}\nsweep:\n  objective: {{{goal}}}\n  {section}\n")
+
+
+def told(planned: Plan) -> list[str]:
+    return [f"{'' if issue.is_error else 'warning '}{issue.line()}" for issue in sweep_issues(planned)]
+
+
+def priced(planned: Plan, usd: float | None, *, seconds: int = 3600) -> Plan:
+    """The plan at a price per hour of its one machine; None: unknown."""
+    price = None if usd is None else Price(usd=usd, as_of="2026-01-01", source="a table")
+    estimate = CostEstimate(price=price, nodes=1, max_seconds=seconds, cap="limits.max_runtime", overhead_seconds=0)
+    return replace(planned, target=replace(planned.target, cost_estimate=estimate))
+
+
+def test_a_sweep_that_is_right_has_nothing_to_be_told() -> None:
+    assert told(plan(f"trials: 3\n  {SPACE}")) == []
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        ("{learning-rate: [1, 2]}", ["learning-rate: the shared trainer has no option --learning-rate"]),
+        ("{epochz: [1, 2]}", ["epochz: the shared trainer has no option --epochz (did you mean 'epochs'?)"]),
+        (
+            "{batch-size: [0, 32]}",
+            [
+                "batch-size[0]: 0 is no value of it: the shared trainer says: argument --batch-size: expected a whole "
+                "number of 1 or more, got '0' (train.py --help lists all options)"
+            ],
+        ),
+        (
+            "{batch-size: 'uniform(16, 64)'}",
+            [
+                f"batch-size: {end} is no value of it: the shared trainer says: argument --batch-size: expected a "
+                f"whole number of 1 or more, got '{end}' (train.py --help lists all options)"
+                for end in ("16.0", "64.0")
+            ],
+        ),
+        ("{resources.nodes: [1, 100]}", ["resources.nodes: 100 nodes are more than local runs at once (99)"]),
+    ],
+)
+def test_values_that_the_trainer_or_the_provider_would_refuse_are_refused(space: str, said: list[str]) -> None:
+    found = told(plan(f"trials: 2\n  space: {space}", "args: {task: digits}"))
+    assert [line.partition(": sweep.space.")[2] for line in found] == said
+    assert {line.rpartition(":")[0] for line in (line.partition(": ")[0] for line in found)} == {"job.yaml:6"}
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("method: grid\n  trials: 3\n  space: {a: [1, 2], b: [1, 2]}", "trials: leaves out 1 of the grid's 4 points"),
+        ("trials: 9\n  space: {a: [1, 2], b: [1, 2]}", "trials: are more than there are points: 4"),
+        ("trials: 3\n  space: {a: 'uniform(0, 1)'}\n  parallel: 4", "parallel: is more than there are trials: 3"),
+        (
+            "trials: 3\n  space: {a: 'uniform(0, 1)'}\n  budget: {max_cost: 5 USD}",
+            "budget.max_cost: plays no part: nothing is billed there",
+        ),
+    ],
+)
+def test_what_is_likely_a_slip_is_a_warning(section: str, said: str) -> None:
+    (line,) = told(plan(section, "entrypoint: run.sh\nmetrics: {val_loss: 'loss ([0-9.]+)'}"))
+    assert line.startswith("warning job.yaml:")
+    assert line.endswith(f"sweep.{said}")
+
+
+def test_a_goal_that_looks_for_the_worst_is_a_warning() -> None:
+    (line,) = told(plan(f"trials: 3\n  {SPACE}", objective="metric: val_accuracy, goal: minimize"))
+    assert line.endswith("objective.goal: looks for the worst: val_accuracy is better the higher it is")
+
+
+def test_a_metric_that_a_script_does_not_name_is_a_warning_unless_a_pattern_finds_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+
+    def lines(text: str, job: str = "") -> list[str]:
+        script.write_text(text)
+        planned = plan(f"trials: 3\n  {SPACE}", f"entrypoint: train.py\n{job}")
+        source = replace(planned.context.source, root=str(tmp_path))
+        return told(replace(planned, context=replace(planned.context, source=source)))
+
+    assert lines("log_metrics(val_loss=1)") == []
+    assert lines("print(1)", "metrics: {val_loss: 'loss ([0-9.]+)'}") == []
+    (line,) = lines("log_metrics(my_val_loss=1)")
+    assert line.endswith("train.py does not name 'val_loss': a search needs it to be reported")
+
+
+@pytest.mark.parametrize(
+    ("usd", "limits", "budget", "said"),
+    [
+        (None, "max_runtime: 1 h", "100 USD", "cannot be held: the price of this machine is not known"),
+        (10.0, "max_runtime: 1 h", "9 USD", "is less than one trial may cost: 10.00 USD"),
+        (10.0, "max_runtime: 1 h", "25 USD", "pays for 2 of 4 trials if each costs all it may: 10.00 USD"),
+        (10.0, "max_runtime: 1 h", "40 USD", None),
+        # Without a limit of its own each trial has its share.
+        (10.0, "", "0.40 USD", "pays for 36 s of each of 4 trials at 10.00 USD per hour"),
+        (10.0, "", "4 USD", None),
+    ],
+)
+def test_a_budget_in_money_is_held_against_what_trials_may_cost(
+    usd: float | None, limits: str, budget: str, said: str | None
+) -> None:
+    section = f"trials: 4\n  budget: {{max_cost: {budget}}}\n  {SPACE}"
+    planned = plan(section, f"limits: {{{limits}}}\n{AWS}", provider="aws")
+    found = [line.partition("budget.max_cost: ")[2] for line in told(priced(planned, usd))]
+    assert found == ([said] if said else [])
+
+
+def test_the_most_that_all_trials_cost_is_that_of_each_and_never_more_than_the_budget() -> None:
+    section = f"trials: 4\n  retries: 1\n  {SPACE}"
+    planned = priced(plan(section, AWS, provider="aws"), 10.0)
+    assert planned.spec.sweep is not None
+    assert worst_usd(planned, planned.spec.sweep) == 80.0
+    capped = priced(plan(f"budget: {{max_cost: 30 USD}}\n  {section}", AWS, provider="aws"), 10.0)
+    assert capped.spec.sweep is not None
+    assert worst_usd(capped, capped.spec.sweep) == 30.0
+    free = plan(section)
+    assert free.spec.sweep is not None
+    assert worst_usd(free, free.spec.sweep) is None
+
+
+def test_a_budget_in_time_that_ends_trials_before_their_limit_is_a_warning() -> None:
+    (line,) = told(plan(f"trials: 3\n  budget: {{max_time: 10 min}}\n  {SPACE}", "limits: {max_runtime: 1 h}"))
+    assert line.endswith("max_time: ends trials before the 1 h that limits.max_runtime allows them")
+
+
+def test_early_stopping_needs_a_provider_whose_jobs_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def declared(name: str, *, publishes: bool) -> Declaration:
+        class Declared(Declaration):
+            pass
+
+        found = Declared(name=name, label="The cluster", input_schemes=(), input_example="")
+        object.__setattr__(found, "publishes", publishes)
+        return found
+
+    planned = plan(f"method: asha\n  trials: 3\n  {SPACE}")
+    monkeypatch.setattr(rules, "declaration_of", lambda name: declared(name, publishes=True))
+    assert told(planned) == []
+    monkeypatch.setattr(rules, "declaration_of", lambda name: declared(name, publishes=False))
+    (line,) = told(planned)
+    assert "sweep.method: ends trials by what their driver tells them" in line
+    promoting = plan(f"trials: 3\n  early_stopping: {{promote: always}}\n  {SPACE}")
+    assert told(promoting) == [
+        "warning job.yaml:6:20: sweep.early_stopping.promote: starts a machine on The cluster anew for every rung that "
+        "a trial goes on to"
+    ]
+
+
+def test_an_engine_that_is_not_there_is_refused() -> None:
+    (line,) = told(plan(f"trials: 3\n  engine: native\n  {SPACE}"))
+    assert "sweep.engine: " in line
+    assert "has no service for sweeps of its own" in line
+    (line,) = told(plan(f"trials: 3\n  engine: ray\n  {SPACE}", AWS, provider="aws"))
+    assert line.endswith("sweep.engine: runs trials on a Ray cluster, and this job runs on SageMaker")
