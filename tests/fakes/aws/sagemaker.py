@@ -23,6 +23,7 @@ from tests.fakes.aws.logs import LogGroup
 from tests.fakes.aws.queries import listed, searched
 from tests.fakes.aws.request_rules import refuse
 from tests.fakes.aws.storage import Storage
+from tests.fakes.job_threads import JobThreads
 from tests.fakes.messages import ServiceError
 
 Document = dict[str, Any]
@@ -49,7 +50,7 @@ class SageMaker:
             **settings,
         )
         self.jobs: dict[str, Job] = {}
-        self._threads: list[threading.Thread] = []
+        self._threads = JobThreads(self.account.closing)
         self._lock = threading.Lock()
         self.model = botocore.session.get_session().get_service_model("sagemaker")
         self._operations: dict[str, Callable[[Document], Document]] = {
@@ -82,13 +83,7 @@ class SageMaker:
 
     def close(self) -> None:
         """End all jobs by force, and leave nothing behind."""
-        self.account.closing.set()
-        with self._lock:
-            threads = list(self._threads)
-            for job in self.jobs.values():
-                job.woken.set()
-        for thread in threads:
-            thread.join()
+        self._threads.close()
         self.account.logs.close()
         for client in self._clients:
             client.close()
@@ -107,11 +102,7 @@ class SageMaker:
             job = self.jobs[name] = Job(body, self.account.arn(name))
             if self.account.has_warm_pools:
                 job.keep_machines()
-            thread = threading.Thread(
-                target=running.run, args=(job, self.account), name=f"loopback-{name}", daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
+            self._threads.start(job, lambda: running.run(job, self.account))
         return {"TrainingJobArn": job["TrainingJobArn"]}
 
     def _stop(self, body: Document) -> Document:

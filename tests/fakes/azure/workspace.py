@@ -14,6 +14,7 @@ from tests.fakes.azure.errors import user_error
 from tests.fakes.azure.jobs import Job
 from tests.fakes.azure.request_rules import machines, refuse
 from tests.fakes.azure.wire import Place, json_response
+from tests.fakes.job_threads import JobThreads
 from tests.fakes.messages import Response, ServiceError
 
 VERSIONS = (
@@ -39,7 +40,7 @@ class Workspace:
     def __init__(self, account: Account) -> None:
         self.account, self.assets = account, Assets(account)
         self.jobs: dict[str, Job] = {}
-        self._threads: list[threading.Thread] = []
+        self._threads = JobThreads(account.closing)
         self._lock = threading.RLock()
         assets = self.assets
         self._operations: dict[str, Callable[[ArmRequest], Response]] = {
@@ -92,13 +93,7 @@ class Workspace:
 
     def close(self) -> None:
         """End all jobs by force."""
-        self.account.closing.set()
-        with self._lock:
-            threads = list(self._threads)
-            for job in self.jobs.values():
-                job.woken.set()
-        for thread in threads:
-            thread.join()
+        self._threads.close()
 
     def _find_scope(self, place: Place) -> None:
         account, names = self.account, place.names
@@ -140,12 +135,8 @@ class Workspace:
             job = Job(name, call.body, vm_size=vm_size, low_priority=low_priority)
             job.owner = account.user
             self.jobs[name] = job
-            thread = threading.Thread(
-                target=running.run, args=(job, account, self.assets), name=f"loopback-{name}", daemon=True
-            )
             answer = json_response(201, job.resource(account))
-            self._threads.append(thread)
-            thread.start()
+            self._threads.start(job, lambda: running.run(job, account, self.assets))
         return answer
 
     def _list_jobs(self, call: ArmRequest) -> Response:
