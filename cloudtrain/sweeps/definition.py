@@ -48,10 +48,6 @@ class Definition:
     """Of all trials together; seconds count from the start of the sweep."""
     trial_cap: Caps = Caps()
     """Of one trial, retries and promotions each by themselves."""
-    folder: str = ""
-    """The job's folder; relative paths of its spec count from it."""
-    overrides: tuple[str, ...] = ()
-    """Of the job, before those of the trial."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, with the version of the format. The space is written as job.yaml says it."""
@@ -69,7 +65,6 @@ class Definition:
                 "rungs": tuple(known["rungs"]),
                 "budget": Caps(**known["budget"]),
                 "trial_cap": Caps(**known["trial_cap"]),
-                "overrides": tuple(known["overrides"]),
             }
         )
 

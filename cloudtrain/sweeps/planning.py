@@ -113,8 +113,6 @@ def _definition(found: Plan, sweep: Sweep, sweep_id: str) -> Definition:
         promotes=stopping is not None and _promotes(found, stopping, last),
         budget=Caps(usd=sweep.budget.max_cost, seconds=sweep.budget.max_time),
         trial_cap=Caps(usd=estimate.worst_usd if estimate else None, seconds=found.spec.limits.max_runtime),
-        folder=found.context.folder,
-        overrides=found.overrides,
     )
 
 
