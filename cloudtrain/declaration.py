@@ -68,6 +68,8 @@ class Declaration:
     """Why its secrets cannot be looked up in a rehearsal on this machine; empty where they can be."""
     fallback_providers: tuple[str, ...] = ()
     """Providers whose inputs and secrets are this one's too: what `local` finds, a container here finds."""
+    publishes: bool = False
+    """Whether files can be left for a job while it runs, which it reads by itself: trials of a sweep end themselves."""
     request_name: str = ""
     """What its cloud calls a request: `CreateTrainingJob`; empty where there is no such word."""
     profile_variables: tuple[str, ...] = ()

@@ -17,6 +17,9 @@ ARGUMENT, LONG_TEXT = "$argv", 200
 PACKAGES_DIR = "CLOUDTRAIN_PACKAGES_DIR"
 """The variable that tells a launcher where this machine keeps what it has installed."""
 
+PUBLISHED = "CLOUDTRAIN_PUBLISHED"
+"""The variable that tells a launcher where it reads what the client publishes for its job."""
+
 WHEELS = f"{PAYLOAD_FOLDER}/wheels"
 """The folder of the archive that holds the wheels that a submit has downloaded."""
 
@@ -75,6 +78,7 @@ class JobDocument:
     metrics: Mapping[str, str] | None = None
     keep: tuple[str, ...] = ()
     tuned: Mapping[str, Mapping[str, Any]] | None = None
+    trial: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, with the version of the format."""
@@ -110,7 +114,18 @@ def job_document(plan: Plan) -> JobDocument:
         dependencies=dependencies_document(plan) or None,
         metrics=dict(spec.metrics) or None,
         keep=spec.keep,
+        trial=_trial(plan),
     )
+
+
+def _trial(plan: Plan) -> dict[str, Any] | None:
+    """The rules by which a trial of a sweep ends itself, those that are as by default left out; None for any other."""
+    rules = plan.context.trial
+    if rules is None:
+        return None
+    values = {item.name: (getattr(rules, item.name), item.default) for item in fields(rules)}
+    found = {name: value for name, (value, default) in values.items() if value != default}
+    return {**found, "rungs": list(rules.rungs)}
 
 
 def dependencies_document(plan: Plan) -> dict[str, Any]:

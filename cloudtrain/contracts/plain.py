@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cloudtrain.contracts.launch import PACKAGES_DIR, JobDocument, Launch, dependencies_document, job_document
+from cloudtrain.contracts.launch import (
+    PACKAGES_DIR,
+    PUBLISHED,
+    JobDocument,
+    Launch,
+    dependencies_document,
+    job_document,
+)
 from cloudtrain.planning.plan import Plan
 from cloudtrain.source.tree import PAYLOAD_FOLDER
 
@@ -25,6 +32,8 @@ class Layout:
     """Where installed packages are kept for the next run; empty: where the launcher keeps them by itself."""
     stop_file: str = ""
     """A file whose creation asks the job to stop, for platforms that send no SIGTERM; empty: none."""
+    published: str = ""
+    """The folder in which a trial finds what its client publishes; empty: none."""
 
 
 CLOUD_FIELDS = (
@@ -66,6 +75,7 @@ def launches(
             "CLOUDTRAIN_CHECKPOINT_DIR": layout.checkpoints,
             **({PACKAGES_DIR: layout.packages} if layout.packages and dependencies_document(plan) else {}),
             **({"CLOUDTRAIN_STOP_FILE": layout.stop_file} if layout.stop_file else {}),
+            **({PUBLISHED: layout.published} if layout.published and plan.context.trial else {}),
             **{f"CLOUDTRAIN_INPUT_{name.upper().replace('-', '_')}": path for name, path in layout.inputs.items()},
         }
         argv = (layout.python, "-u", f"{cwd}/{PAYLOAD_FOLDER}")

@@ -195,6 +195,14 @@ class Provider(ABC):
         `record` stores an observation and updates `state`.
         """
 
+    def publish(self, run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG002
+        """Leave a small file where the job of this run reads it by itself, whole at once; an earlier one is replaced.
+
+        Idempotent, and no request to the job. UsageError where the platform has no such place, as
+        `Declaration.publishes` says before.
+        """
+        raise UsageError(f"{self.declaration.label} has no place at which a job reads what is published for it")
+
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
         """URI or path of `model`, `output` and `checkpoints`, those that there are. No network."""
         return {}

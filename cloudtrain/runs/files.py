@@ -170,6 +170,14 @@ def as_text(document: object) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
+def replace_text(file: Path, text: str) -> None:
+    """Write a file that only this user can read, whole at once: nobody reads it half-written. OSError."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    with open(temporary, "wb", opener=private_opener) as draft:
+        draft.write(encode_json(text))
+    temporary.replace(file)
+
+
 @contextmanager
 def storing(path: Path, hint: str = DATA_DIR_HINT) -> Iterator[None]:
     """Turn an OSError into a StorageError that names the file. `hint`: where to write instead."""

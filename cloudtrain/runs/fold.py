@@ -140,6 +140,10 @@ def _result(state: RunState, event: events.Result) -> None:
     state.result = event
 
 
+def _rung_reached(state: RunState, event: events.RungReached) -> None:
+    state.trial_outcome = "" if event.outcome == "goes_on" else event.outcome
+
+
 def _log_unread(state: RunState, event: events.LogUnread) -> None:
     state.log_unread = event if event.reason else None
 
@@ -194,6 +198,7 @@ _APPLY: dict[type[Event], Callable[[RunState, Any], None]] = {
     events.Profile: _profile,
     events.Resumed: _resumed,
     events.Result: _result,
+    events.RungReached: _rung_reached,
     events.LogUnread: _log_unread,
     events.Kept: _kept,
     events.StopRequested: _stop_requested,

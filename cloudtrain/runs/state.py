@@ -152,6 +152,8 @@ class RunState:
     profile: Profile | None = None
     """The latest steps that were profiled."""
     result: Result | None = None
+    trial_outcome: str = ""
+    """How a trial of a sweep has ended itself: `pruned` at a rung, `paused` to wait for its promotion; else empty."""
     errors: list[Error] = field(default_factory=list, repr=False)
     warnings: list[str] = field(default_factory=list)
     """Warnings to show at the end; each once, though every node reports it."""
@@ -243,6 +245,7 @@ class RunState:
             "resumed": _fields(self.resumed, "step", "epoch"),
             "profile": _fields(self.profile, "first_step", "last_step", "path"),
             "result": _fields(self.result, "outcome", "step", "parameters_sha256", "time"),
+            "trial_outcome": self.trial_outcome,
             "warnings": self.warnings,
         }
 

@@ -12,6 +12,7 @@ from cloudtrain_launcher.tuned import with_values
 
 JOB, JOB_FILE = "CLOUDTRAIN_JOB", "CLOUDTRAIN_JOB_FILE"
 RESUME_DIR = "CLOUDTRAIN_RESUME_DIR"
+PUBLISHED = "CLOUDTRAIN_PUBLISHED"
 STREAM_DIR, STREAM_KEY = "CLOUDTRAIN_STREAM_DIR", "CLOUDTRAIN_STREAM_KEY"
 LAUNCHER_PID = "CLOUDTRAIN_LAUNCHER_PID"
 ARGV_REFERENCE = "$argv"
@@ -69,6 +70,8 @@ class Job:
     """Whether the ranks may be forks of a process that has imported torch; if not, each imports it itself."""
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings whose values a cloud's own service chooses for each trial: `with_trial` has put them in place."""
+    trial: Mapping[str, Any] = field(default_factory=dict)
+    """If the job is a trial of a sweep that ends trials early, its rules: see `trial.Trial`."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,8 @@ class NodeContext:
     """The platform's own name of this job, which is the run id of a trial that it has started by itself."""
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
     """What the platform has chosen for a trial that it has started, by name: the values are texts."""
+    published: str = ""
+    """The folder in which the client leaves files for the job while it runs; empty: nowhere."""
 
 
 def with_job_file(context: NodeContext, folder: Path) -> NodeContext:

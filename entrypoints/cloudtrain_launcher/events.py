@@ -48,7 +48,8 @@ class NodeEnded(Event, type="node_ended", writer=LAUNCHER, requires="node"):
     error: Optional[Cause] = None
     """The first cause of a failure, without the traceback and stack, which are in its `error` event."""
     why: str = ""
-    """What requested a stop: `sigterm`, `stop_file`, `time`, `preempted`, `peer_preempted`."""
+    """What requested a stop: `sigterm`, `stop_file`, `time`, `preempted`, `peer_preempted`; what ended a trial at a
+    rung, so that the node has succeeded: `pruned`, `paused`."""
     seconds: Optional[Seconds] = None
     """How long the launcher ran."""
     forced: bool = False
@@ -117,6 +118,17 @@ class Metrics(Event, type="metrics"):
     """The training step that they belong to."""
     epoch: Optional[float] = None
     """The epoch that they belong to."""
+
+
+class RungReached(Event, type="rung_reached", writer=LAUNCHER, requires="time"):
+    """A trial of a sweep has reached a rung: a report of its metric at which it is compared with the other trials."""
+
+    report: int
+    """Which report of the metric it is, from 1; those of earlier runs of the trial count."""
+    value: Measure
+    """What was reported."""
+    outcome: Literal["goes_on", "pruned", "paused"]
+    """Whether the job ends here: `pruned` since it is behind the others, `paused` to wait for its promotion."""
 
 
 class Progress(Event, type="progress"):

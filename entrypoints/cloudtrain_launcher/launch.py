@@ -18,7 +18,7 @@ from typing import Literal
 
 from cloudtrain_launcher import flight_recorder
 from cloudtrain_launcher.contract import Job, NodeContext, read_job, with_job_file, with_trial
-from cloudtrain_launcher.events import Activity, Checkpoint, Error, Event, NodeEnded, NodeStarted, Warned
+from cloudtrain_launcher.events import Activity, Checkpoint, Error, Event, Metrics, NodeEnded, NodeStarted, Warned
 from cloudtrain_launcher.host import set_parent_death_signal, visible_gpus
 from cloudtrain_launcher.masking import masker
 from cloudtrain_launcher.packages import Installation
@@ -26,10 +26,11 @@ from cloudtrain_launcher.platforms import find_failure_file, find_node_context, 
 from cloudtrain_launcher.rank_tracker import RankTracker
 from cloudtrain_launcher.reporting import brief_cause, emit, log, mask_error, node_error, report_failure
 from cloudtrain_launcher.restore import restore
-from cloudtrain_launcher.stop import REQUESTED_REASONS, StopRequest
+from cloudtrain_launcher.stop import REQUESTED_REASONS, TRIAL_REASONS, StopRequest
 from cloudtrain_launcher.storage_sync import JOURNAL_NAME, StorageSync
 from cloudtrain_launcher.stored_secrets import look_up
 from cloudtrain_launcher.torchrun import TorchrunExit, run_torchrun
+from cloudtrain_launcher.trial import Trial, TrialWatch
 from cloudtrain_launcher.usage import UsageSampler
 from cloudtrain_launcher.working_folder import Kept, WorkingFolder, format_size
 
@@ -70,12 +71,15 @@ class Launcher:
 
     def __init__(self, job: Job, context: NodeContext, scratch: Path) -> None:
         self.job, self.context, self.scratch = job, context, scratch
-        self.ranks = RankTracker(job, context.node_rank)
+        self.ranks = RankTracker(job, context.node_rank, self._on_metrics)
         self.usage = UsageSampler(emit, gpus=job.gpus > 0)
         self.stop = StopRequest(context.stop_file, job.stop_after_seconds, self._log, context.scheduled_events_url)
         self.storage_sync = StorageSync(context.synced_dirs, self._log, context.linked_dirs, scratch / JOURNAL_NAME)
         uploaded = [Path(folder).name for folder in context.linked_dirs]
         self.working_folder = WorkingFolder(Path.cwd(), job.keep, uploaded, time.time_ns())
+        self.trial: TrialWatch | None = None
+        if job.trial:
+            self.trial = TrialWatch(Trial.from_json(job.trial), context.published, emit, self.stop.end_trial)
         self._activity = ""
 
     def run(self) -> int:
@@ -172,6 +176,10 @@ class Launcher:
         if isinstance(event, Checkpoint):
             self.storage_sync.sync_soon()
 
+    def _on_metrics(self, event: Metrics) -> None:
+        if self.trial is not None and not self.stop.reason:
+            self.trial.on_metrics(event)
+
     def _keep_results(self, *, succeeded: bool) -> str:
         """Keep what the program has left in its working folder, as far as the job asks for it, and tell the rest.
 
@@ -200,14 +208,18 @@ class Launcher:
         outcome, error = self._outcome(code)
         if outcome == "succeeded" and self.ranks.trained_separately():
             self._warn(_TRAINED_SEPARATELY)
+        was_stopped = outcome == "stopped"
+        if was_stopped and self._trial_has_ended():
+            outcome = "succeeded"
         end = NodeEnded(outcome=outcome, seconds=round(seconds, 3), error=brief_cause(error), forced=killed)
-        if outcome == "stopped" and self.stop.reason:
+        if was_stopped and self.stop.reason:
             end = end.replace(why=self.stop.reason, stop_asked=self.stop.requested_at)
         emit(end)
         if error is not None:
             report_failure(error, self.context.failure_file)
         else:
-            self._log(f"{outcome} after {seconds:.1f} s")
+            how = self.stop.reason if self.stop.reason in TRIAL_REASONS and was_stopped else outcome
+            self._log(f"{how} after {seconds:.1f} s")
         stopped = self.context.stopped_exit_code if self.stop.reason in REQUESTED_REASONS else STOPPED
         return {"succeeded": SUCCEEDED, "stopped": stopped}.get(outcome, FAILED)
 
@@ -235,6 +247,14 @@ class Launcher:
             message = f"torchrun exited with code {code} and no rank gave a reason; see the log"
             cause = self.ranks.add_error(Error(rank=-1, time=time.time(), exception="exit", message=message))
         return "failed", cause
+
+    def _trial_has_ended(self) -> bool:
+        """Whether what stopped this node's ranks is the end of a trial, which is no stop of the job.
+
+        The first node decides it. Ranks of the others may stop with those of the first before they are asked to.
+        """
+        is_peer = bool(self.job.trial) and self.context.node_rank > 0
+        return self.stop.reason in TRIAL_REASONS or (is_peer and not self.stop.reason)
 
     def _begin(self, activity: str) -> None:
         if activity != self._activity:

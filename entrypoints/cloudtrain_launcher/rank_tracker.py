@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Callable
 
 from cloudtrain_launcher import failure
 from cloudtrain_launcher.contract import PAYLOAD_DIR, Job
 from cloudtrain_launcher.error_details import CrashOutput
-from cloudtrain_launcher.events import Error, Event, RankEnded, RankFailed, RankStarted, Restarted
+from cloudtrain_launcher.events import Error, Event, Metrics, RankEnded, RankFailed, RankStarted, Restarted
 from cloudtrain_launcher.printed_metrics import PrintedMetrics
 from cloudtrain_launcher.reporting import emit, log, mask_error
 
 
 class RankTracker:
-    """The state of one node's ranks, built from their events and output lines."""
+    """The state of one node's ranks, built from their events and output lines.
 
-    def __init__(self, job: Job, node: int) -> None:
-        self._job, self._node = job, node
+    `on_metrics` is called with the metrics of the first rank, those that it prints included.
+    """
+
+    def __init__(self, job: Job, node: int, on_metrics: Callable[[Metrics], None] = lambda _: None) -> None:
+        self._job, self._node, self._on_metrics = job, node, on_metrics
         self.errors: list[Error] = []
         """Every error of this node so far, those of earlier attempts included."""
         self.failures: list[RankFailed] = []
@@ -33,7 +37,7 @@ class RankTracker:
         self._group_sizes: list[int] = []
         """For each finished rank, the size of its torch.distributed group; 0: it never joined one."""
         self._crash_output: dict[int, CrashOutput] = {}
-        self._printed_metrics = PrintedMetrics(job.metrics, emit) if job.metrics else None
+        self._printed_metrics = PrintedMetrics(job.metrics, self._on_printed) if job.metrics else None
 
     def on_event(self, event: Event) -> None:
         """Take in an event of a rank or of torchrun."""
@@ -49,6 +53,8 @@ class RankTracker:
             self._crash_output.pop(event.local_rank, None)
             if event.attempt > self.attempt:
                 self._start_attempt(event)
+        elif isinstance(event, Metrics) and event.rank == 0:
+            self._on_metrics(event)
 
     def on_line(self, local_rank: int, line: str) -> None:
         """Take in a line that a rank printed; torchrun's own, of local rank -1, are ignored."""
@@ -100,6 +106,11 @@ class RankTracker:
     def trained_separately(self) -> bool:
         """Whether the ranks that finished were never in one torch.distributed group with all others."""
         return self._world_size > 1 and bool(self._group_sizes) and max(self._group_sizes) < self._world_size
+
+    def _on_printed(self, event: Event) -> None:
+        emit(event)
+        if isinstance(event, Metrics):
+            self._on_metrics(event)
 
     @property
     def _world_size(self) -> int:

@@ -1,4 +1,4 @@
-"""Whether this node must stop: SIGTERM, a stop file, the time limit, or a preemption of its machine.
+"""Whether this node must stop: SIGTERM, a stop file, the time limit, a preemption, or the end of a sweep's trial.
 
 Standard library only.
 """
@@ -24,6 +24,9 @@ PREEMPTION_WAIT_SECONDS = 300.0
 REQUESTED_REASONS = ("stop_file", "time")
 """Reasons that ask the job itself to stop. All others come from the platform, which means to start the job again."""
 
+TRIAL_REASONS = ("pruned", "paused")
+"""Reasons why a trial of a sweep ends itself. It has succeeded then."""
+
 
 class StopRequest:
     """A request to stop, made once and never withdrawn; the first reason counts.
@@ -35,7 +38,7 @@ class StopRequest:
 
     def __init__(self, file: str, after_seconds: int, log: Callable[[str], None], events_url: str = "") -> None:
         self.reason = ""
-        """sigterm, stop_file, time, preempted or peer_preempted; empty while no stop is requested."""
+        """sigterm, stop_file, time, preempted, peer_preempted, pruned or paused; empty while no stop is requested."""
         self.sigterm_received = False
         """Whether SIGTERM or SIGINT has arrived, be it the reason or not."""
         self.requested_monotonic = 0.0
@@ -87,6 +90,12 @@ class StopRequest:
             if file and not file.content:
                 file.check()
         return self.is_requested()
+
+    def end_trial(self, outcome: str) -> None:
+        """The job is a trial of a sweep and ends at a rung: `pruned` or `paused`."""
+        if not self.reason:
+            self._request(outcome)
+            self._log(f"this trial is {outcome}: stopping with a checkpoint")
 
     def wait_for_preemption(self) -> None:
         """After an announced preemption, wait until the platform ends this node, at most `PREEMPTION_WAIT_SECONDS`.

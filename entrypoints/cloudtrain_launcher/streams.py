@@ -159,8 +159,11 @@ class Streams:
                     pipe.label = f"rank {event.rank}"
                 if before:
                     self._handle_line(pipe, before)
+                if event.WRITER == PROGRAM:  # what the launcher makes of a report comes after it
+                    write_line(_MARKER + _encode(event))
                 self._on_event(event)
-                write_line(_MARKER + _encode(event))
+                if event.WRITER != PROGRAM:
+                    write_line(_MARKER + _encode(event))
                 return
             line = before + _MARKER + rest
         visible = _visible_text(line)

@@ -54,6 +54,7 @@ def start(folder: Path, script: str, *, new_process: bool = False, **changes: An
         "CLOUDTRAIN_OUTPUT_DIR": str(folder / "output"),
         "CLOUDTRAIN_MODEL_DIR": str(folder / "model"),
         "CLOUDTRAIN_CHECKPOINT_DIR": str(folder / "checkpoints"),
+        "CLOUDTRAIN_PUBLISHED": str(folder / "published"),
         "RANK": "17",
         "WORLD_SIZE": "99",
     }

@@ -213,3 +213,13 @@ def test_how_long_a_run_has_run_counts_from_its_start() -> None:
         8.0,
         7.0,
     ]
+
+
+def test_a_trial_that_has_ended_itself_says_how_until_a_restart_goes_on() -> None:
+    reached = {"type": "rung_reached", "time": 103.0, "node": 0, "rank": -1, "report": 3, "value": None}
+    pruned, went_on = {**reached, "outcome": "pruned"}, {**reached, "outcome": "goes_on"}
+    assert state_of(STARTED).trial_outcome == ""
+    state = state_of(STARTED, went_on, pruned, ended("succeeded"))
+    assert (state.state, state.trial_outcome) == ("succeeded", "pruned")
+    assert state.to_json()["trial_outcome"] == "pruned"
+    assert state_of(STARTED, pruned, went_on).trial_outcome == ""

@@ -11,6 +11,7 @@ DECLARATION = Declaration(
     is_remote=False,
     input_schemes=LOCAL.input_schemes,
     input_example=LOCAL.input_example,
+    publishes=True,
     secret_stores=LOCAL.secret_stores,
     fallback_providers=(LOCAL.name,),
     settings={

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.contracts.launch import PACKAGES_DIR, Launch
+from cloudtrain.contracts.launch import PACKAGES_DIR, PUBLISHED, Launch
 from cloudtrain.providers.aws.declaration import DECLARATION as AWS
 from cloudtrain.providers.azure.declaration import DECLARATION as AZURE
 from cloudtrain.providers.docker import gpus
@@ -33,6 +33,9 @@ from cloudtrain.providers.local.processes import run_module
 
 PACKAGES = "/cloudtrain-packages"
 """Where a container finds the packages that earlier runs with its image have installed."""
+
+PUBLISHED_FOLDER = "/cloudtrain-published"
+"""Where a container finds what the client publishes for its job."""
 
 SECRET = "CLOUDTRAIN_SECRET_"  # noqa: S105
 """Prefix of a secret's name in the environment of the process that passes it to a container."""
@@ -116,7 +119,14 @@ class DockerEmulator:
     def spec(self, launch: ContainerLaunch, rootless: bool = False) -> ContainerSpec:
         """The container of one node. `rootless`: whether the engine runs without root."""
         node, config = launch.node, self.config
-        first = node * self.gpus_per_node
+        first, published = node * self.gpus_per_node, self.paths.published
+        own: dict[str, str] = {}
+        binds = [*launch.binds, *self._packages]
+        if self._packages:
+            own[PACKAGES_DIR] = PACKAGES
+        if published.is_dir():
+            own[PUBLISHED] = PUBLISHED_FOLDER
+            binds.append(Bind(source=str(published), target=PUBLISHED_FOLDER, read_only=True))
         return ContainerSpec(
             node=node,
             image=self.image,
@@ -125,9 +135,9 @@ class DockerEmulator:
             network=self.network,
             argv=launch.argv,
             folder=launch.cwd,
-            env={**launch.env, **({PACKAGES_DIR: PACKAGES} if self._packages else {})},
+            env={**launch.env, **own},
             secrets=tuple(launch.secrets),
-            binds=(*launch.binds, *self._packages),
+            binds=tuple(binds),
             labels={**self.labels, NODE_LABEL: str(node)},
             grace_seconds=self.grace_seconds,
             shm_bytes=config.shm_bytes,

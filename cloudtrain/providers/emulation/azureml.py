@@ -14,7 +14,7 @@ from cloudtrain.providers.azure.config import AzureConfig
 from cloudtrain.providers.azure.request import RESUME, input_name
 from cloudtrain.providers.cloud.paths import ARCHIVE
 from cloudtrain.providers.emulation import container as container_emulator
-from cloudtrain.providers.emulation.base import HOST_VARIABLES, machine_variables
+from cloudtrain.providers.emulation.base import HOST_VARIABLES, machine_variables, published_variables
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.emulation.storage_sync import merge
@@ -56,14 +56,15 @@ class AzureMLEmulator:
         }
         command = self.job.command_line({name: f"${variable}" for name, variable in variables.items()})
         places = {variables[name]: path for name, path in found.items()}
-        machine = machine_variables(self.paths, self.plan)
+        machine, published = machine_variables(self.paths, self.plan), published_variables(self.paths)
         argv, secrets = ("/bin/sh", "-c", command), self.plan.local_secrets()
         launches = []
         for process in self.job.processes:
             folder = self.working_folder(process.node)
             (folder / ARCHIVE).symlink_to(archive)
             address = self.addresses[process.node]
-            env = {**machine, **process.env, **places, **REHEARSAL_VARIABLES, "CLOUDTRAIN_NODE_ADDR": address}
+            own = {**REHEARSAL_VARIABLES, **published, "CLOUDTRAIN_NODE_ADDR": address}
+            env = {**machine, **process.env, **places, **own}
             launches.append(Launch(node=process.node, argv=argv, cwd=str(folder), env=env, secrets=secrets))
         return launches
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from cloudtrain.contracts.launch import PACKAGES_DIR, Launch
+from cloudtrain.contracts.launch import PACKAGES_DIR, PUBLISHED, Launch
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 
@@ -60,6 +60,11 @@ def machine_variables(paths: RunPaths, plan: EmulatedPlan) -> dict[str, str]:
     """What a rehearsed node finds of this machine: its Python, a share of its cores, and packages that are kept."""
     kept = {PACKAGES_DIR: str(paths.packages)}
     return {"PATH": search_path(plan.python), **thread_variables(paths, plan.cores), **kept}
+
+
+def published_variables(paths: RunPaths) -> dict[str, str]:
+    """Where a rehearsed node reads what the client publishes, in place of a cloud's storage; nothing if it does not."""
+    return {PUBLISHED: str(paths.published)} if paths.published.is_dir() else {}
 
 
 def thread_variables(paths: RunPaths, cores: int) -> dict[str, str]:

@@ -34,6 +34,11 @@ class RunPaths:
         return self.run / "checkpoints"
 
     @property
+    def published(self) -> Path:
+        """The path of the folder with what the client leaves for the job while it runs."""
+        return self.run / "published"
+
+    @property
     def packages(self) -> Path:
         """The environments of all runs on this machine, kept; those of containers have folders of their own."""
         return self.run.parents[1] / "packages"

@@ -14,7 +14,7 @@ from cloudtrain.providers.aws.config import AwsConfig
 from cloudtrain.providers.aws.request import JOB, RESUME, SOURCE
 from cloudtrain.providers.cloud.paths import ARCHIVE
 from cloudtrain.providers.emulation import container as container_emulator
-from cloudtrain.providers.emulation.base import HOST_VARIABLES, machine_variables
+from cloudtrain.providers.emulation.base import HOST_VARIABLES, machine_variables, published_variables
 from cloudtrain.providers.emulation.plan import EmulatedPlan
 from cloudtrain.providers.emulation.run_paths import RunPaths
 from cloudtrain.providers.emulation.storage_sync import FileStates, merge, sync_folder
@@ -58,7 +58,7 @@ class SageMakerEmulator:
             argv, env = container_emulator.command(
                 container, root, hosts_file=hosts, address=address, master=addresses[0], private=private
             )
-            env, secrets = {**machine, **env}, self.plan.local_secrets()
+            env, secrets = {**machine, **env, **published_variables(self.paths)}, self.plan.local_secrets()
             launches.append(Launch(node=container.node, argv=argv, cwd=str(root), env=env, secrets=secrets))
         return launches
 

@@ -27,7 +27,7 @@ from cloudtrain.providers.local.supervisor_status import (
     supervisor_state,
 )
 from cloudtrain.runs.events import Ended, Event, Phase
-from cloudtrain.runs.files import private_opener, storing
+from cloudtrain.runs.files import FOLDER_MODE, make_private_folder, private_opener, replace_text, storing
 from cloudtrain.runs.identity import ProcessIdentity
 from cloudtrain.runs.observation import Observation, Record
 from cloudtrain.source.results import copy_results
@@ -84,7 +84,7 @@ class LocalBackend(Provider):
 
     def start(
         self,
-        plan: Plan,  # noqa: ARG002
+        plan: Plan,
         request: Request,  # noqa: ARG002  (the supervisor reads it from the run folder)
         run: RunFolder,
         archive: Path,
@@ -93,6 +93,9 @@ class LocalBackend(Provider):
     ) -> dict[str, Any]:
         """Start the supervisor in a session of its own, so that closing the terminal does not end it."""
         paths = RunPaths(run.path)
+        if plan.context.trial:
+            with storing(paths.published):  # before the start: Docker would create what it mounts as root
+                make_private_folder(paths.published)
         argv = [*run_module("local.supervisor"), str(run.path), str(archive)]
         with storing(paths.supervisor_log), open(paths.supervisor_log, "wb", opener=private_opener) as log:
             process = subprocess.Popen(
@@ -163,6 +166,13 @@ class LocalBackend(Provider):
             RunPaths(run.path).stop_file.touch()
         send_stop_signal(run.path)
         return True
+
+    def publish(self, run: RunFolder, state: RunState, name: str, text: str) -> None:  # noqa: ARG002
+        """Write the file into the run's folder, where its nodes read it. StorageError if the disk refuses."""
+        folder = RunPaths(run.path).published
+        with storing(folder):
+            folder.mkdir(FOLDER_MODE, exist_ok=True)
+            replace_text(folder / name, text)
 
     def artifacts(self, run: RunFolder, state: RunState) -> Mapping[str, str]:  # noqa: ARG002
         """The run's own folders that are not empty."""

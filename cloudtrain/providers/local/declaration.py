@@ -10,5 +10,6 @@ DECLARATION = Declaration(
     is_remote=False,
     input_schemes=("",),
     input_example="./data",
+    publishes=True,
     secret_stores={"env": "NAME"},
 )

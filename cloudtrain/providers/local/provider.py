@@ -101,6 +101,7 @@ class LocalProvider(LocalBackend):
             checkpoints=str(paths.checkpoints),
             inputs={name: resolve_path(plan, place) for name, place in plan.inputs.items()},
             packages=str(paths.packages),
+            published=str(paths.published),
         )
         nodes, per_node = spec.resources.nodes, plan.processes
         # Linux answers on all of 127/8: an address of its own keeps each node apart, and in order, under c10d.

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Mapping
 
-from cloudtrain_launcher.contract import JOB, RESUME_DIR, NodeContext
+from cloudtrain_launcher.contract import JOB, PUBLISHED, RESUME_DIR, NodeContext
 from cloudtrain_launcher.environment import job_folders, require_number, require_text
 from cloudtrain_launcher.stop_sources import scheduled_events_url
 
@@ -58,6 +58,7 @@ def azureml_context(environ: Mapping[str, str]) -> NodeContext:
         job_document=require_text(environ, JOB),
         resume_dir=environ.get(RESUME_DIR, ""),
         stop_file=f"{mounts.output_dir}/{STOP_FILE}",
+        published=environ.get(PUBLISHED, ""),
         stopped_exit_code=0,  # with any other code Azure ML ends the peers, too, which may still be saving
         scheduled_events_url=scheduled_events_url(environ),
         linked_dirs={str(Path.cwd() / name): str(parent / name) for name in UPLOADED_BY_AZURE},

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
-from cloudtrain_launcher.contract import JOB_FILE, NodeContext
+from cloudtrain_launcher.contract import JOB_FILE, PUBLISHED, NodeContext
 from cloudtrain_launcher.host import efa_library_dirs, has_efa
 
 BASE_DIR = "SAGEMAKER_BASE_DIR"
@@ -67,6 +67,7 @@ def sagemaker_context(
         channel_dir=channels,
         resume_dir=f"{channels}/{RESUME_CHANNEL}",
         # gethostname() returns `aws` on every node: NCCL would take them all for one machine.
+        published=environ.get(PUBLISHED, ""),
         variables={"NCCL_HOSTID": host, **(_efa_variables(machine) if adapter else {})},
         library_dirs=folders() if adapter else (),
         job_name=job_name,

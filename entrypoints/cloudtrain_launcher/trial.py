@@ -1,0 +1,116 @@
+"""Ends a job that is a trial of a sweep, at the very report at which it falls behind. Standard library only.
+
+The client publishes the values that all trials had at each rung; at a rung the launcher reads them, and decides by
+itself. Nothing is polled, and nobody has to be asked: a trial that is behind costs not one step more than it must.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Callable, Dict, List, Literal, Mapping, Optional, Sequence
+
+from cloudtrain_launcher.events import Event, Metrics, RungReached, Warned
+from cloudtrain_launcher.metric_reports import MetricReports
+from cloudtrain_launcher.published import read_published
+from cloudtrain_launcher.rungs import goes_on
+
+Outcome = Literal["goes_on", "pruned", "paused"]
+
+RUNGS_FILE = "rungs.json"
+"""What the client publishes: {"version": 1, "rungs": [{"at": 1, "values": {"0": 0.91, "3": null}}]}.
+
+`at` is the report, `values` are those of the trials by their numbers; null: not a number."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """`Job.trial`: what a job needs to know to end itself as a trial."""
+
+    trial: int
+    """Its number, by which the values of others are told from its own."""
+    metric: str
+    goal: str
+    """minimize or maximize."""
+    rungs: Sequence[int]
+    """At which reports of the metric it is compared with the others, from 1."""
+    eta: int
+    until: Optional[int] = None
+    """At which report it ends, to wait for its promotion; None: it ends at a rung only if it is behind there."""
+    reports: int = 0
+    """How many reports earlier runs of the trial have made."""
+    position: Optional[float] = None
+    """The step, or else the epoch, of the latest of them."""
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> Trial:
+        """What the job document says; fields of a newer version are ignored."""
+        return Trial(**{item.name: document[item.name] for item in fields(Trial) if item.name in document})
+
+
+class TrialWatch:
+    """Counts the reports of a trial's metric and decides at its rungs; after the decision, reports change nothing.
+
+    `published`: where the client publishes, see `NodeContext`. `report` is called with events, and `end` with `pruned`
+    or `paused` if the job is to end here.
+    """
+
+    def __init__(
+        self, trial: Trial, published: str, report: Callable[[Event], None], end: Callable[[str], None]
+    ) -> None:
+        self._trial, self._published, self._report, self._end = trial, published, report, end
+        self._reports = MetricReports(trial.metric, trial.reports, trial.position)
+        self._is_over, self._has_warned = False, False
+
+    def on_metrics(self, event: Metrics) -> None:
+        """Take in metrics of the first rank, as it has reported or printed them."""
+        value = self._reports.add(event)
+        if value is None or self._is_over:
+            return
+        count, trial = self._reports.count, self._trial
+        is_last = trial.until is not None and count >= trial.until
+        if not is_last and count not in trial.rungs:
+            return
+        outcome = self._outcome(count, value, is_last=is_last)
+        self._report(RungReached(report=count, value=value, outcome=outcome))
+        if outcome != "goes_on":
+            self._is_over = True
+            self._end(outcome)
+
+    def _outcome(self, count: int, value: float, *, is_last: bool) -> Outcome:
+        trial = self._trial
+        if math.isnan(value):
+            return "pruned"
+        if trial.until is not None:
+            return "paused" if is_last else "goes_on"
+        return "goes_on" if goes_on(value, self._others(count), trial.eta, trial.goal) else "pruned"
+
+    def _others(self, count: int) -> List[float]:
+        """The values of the other trials at this report, as published; empty if that cannot be read."""
+        try:
+            text = read_published(self._published, RUNGS_FILE)
+            rungs = _values_by_report(text) if text is not None else {}
+        except (OSError, RuntimeError) as error:
+            self._warn(str(error))
+            return []
+        return [value for number, value in rungs.get(count, {}).items() if number != self._trial.trial]
+
+    def _warn(self, why: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            self._report(Warned(message=f"the values of other trials cannot be read, so this one goes on: {why}"))
+
+
+def _values_by_report(text: str) -> Dict[int, Dict[int, float]]:
+    """Report -> trial -> value, from the text of the published file. RuntimeError if it is something else."""
+    try:
+        document = json.loads(text)
+        if document["version"] != 1:
+            raise RuntimeError(f"{RUNGS_FILE} is of version {document['version']!r}, this launcher knows version 1")
+        return {
+            int(rung["at"]): {int(n): math.nan if v is None else float(v) for n, v in rung["values"].items()}
+            for rung in document["rungs"]
+        }
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise RuntimeError(f"{RUNGS_FILE} is not what it should be: {type(error).__name__}: {error}") from None

@@ -1,0 +1,186 @@
+"""A trial of a sweep ends itself at the very report at which it is behind, by what the client has published."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain_launcher import contract, launch, platforms
+from cloudtrain_launcher.events import Event, Metrics, RungReached, Warned
+from cloudtrain_launcher.trial import RUNGS_FILE, Trial, TrialWatch
+from tests.entrypoints.test_launcher import events, finish, start
+from tests.entrypoints.test_launcher_parts import ENVIRON, JOB, error
+
+RULES: dict[str, Any] = {"trial": 7, "metric": "loss", "goal": "minimize", "rungs": [1, 3, 9], "eta": 2}
+
+
+def publish(folder: Path, rungs: dict[int, dict[int, float | None]]) -> None:
+    document = {"version": 1, "rungs": [{"at": at, "values": values} for at, values in rungs.items()]}
+    folder.mkdir(exist_ok=True)
+    (folder / RUNGS_FILE).write_text(json.dumps(document))
+
+
+class Watched:
+    """A watch, and what it has said."""
+
+    def __init__(self, folder: Path | str, **changes: Any) -> None:
+        self.told: list[Event] = []
+        self.ends: list[str] = []
+        self.watch = TrialWatch(Trial.from_json(RULES | changes), str(folder), self.told.append, self.ends.append)
+
+    def report(self, *values: float, **more: Any) -> list[tuple[int, str]]:
+        """Report these losses; what was decided so far, by report."""
+        for value in values:
+            self.watch.on_metrics(Metrics(rank=0, values={"loss": value, "other": 1.0}).replace(**more))
+        return [(event.report, event.outcome) for event in self.told if isinstance(event, RungReached)]
+
+
+def test_a_trial_goes_on_while_it_is_among_the_best_and_ends_at_the_report_at_which_it_is_not(tmp_path: Path) -> None:
+    publish(tmp_path, {1: {0: 5.0, 1: 3.0}, 3: {0: 1.0, 1: 2.0}})
+    watched = Watched(tmp_path)
+    assert watched.report(4.0) == [(1, "pruned")]
+    watched = Watched(tmp_path)
+    assert watched.report(2.9) == [(1, "goes_on")]
+    assert watched.report(2.5) == [(1, "goes_on")], "it is at no rung"
+    assert watched.ends == []
+    assert watched.report(1.5) == [(1, "goes_on"), (3, "pruned")]
+    assert watched.ends == ["pruned"]
+
+
+def test_reports_after_the_decision_change_nothing(tmp_path: Path) -> None:
+    publish(tmp_path, {1: {0: 1.0, 1: 1.0}})
+    watched = Watched(tmp_path)
+    assert watched.report(2.0, 0.1, 0.1, 0.1) == [(1, "pruned")]
+    assert watched.ends == ["pruned"]
+
+
+def test_the_file_is_read_at_the_rung_and_its_own_value_in_it_is_left_out(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    assert watched.report(2.0) == [(1, "goes_on")], "nobody has published anything yet"
+    publish(tmp_path, {3: {0: 1.0, 7: 0.5}})
+    assert watched.report(2.0, 2.0) == [(1, "goes_on"), (3, "pruned")]
+    assert not any(isinstance(event, Warned) for event in watched.told)
+    publish(tmp_path, {1: {7: 0.5, 0: 0.7}})
+    assert Watched(tmp_path).report(0.6) == [(1, "goes_on")]
+
+
+def test_more_is_better_where_the_goal_says_so(tmp_path: Path) -> None:
+    publish(tmp_path, {1: {0: 0.9, 1: 0.8, 2: None}})
+    assert Watched(tmp_path, goal="maximize").report(0.7) == [(1, "pruned")]
+    assert Watched(tmp_path, goal="maximize").report(0.85) == [(1, "goes_on")], "two of four go on"
+
+
+def test_what_is_not_a_number_never_goes_on(tmp_path: Path) -> None:
+    assert Watched(tmp_path).report(math.nan) == [(1, "pruned")]
+    assert Watched(tmp_path, until=3).report(math.nan) == [(1, "pruned")]
+    assert Watched(tmp_path, until=3).report(1.0, math.nan, 1.0) == [(1, "goes_on"), (3, "paused")], "at rungs only"
+
+
+def test_a_trial_that_is_to_be_promoted_ends_at_its_rung_however_good_it_is(tmp_path: Path) -> None:
+    publish(tmp_path, {1: {0: 1.0, 1: 2.0}, 3: {0: 1.0, 1: 2.0}})
+    watched = Watched(tmp_path, until=3)
+    assert watched.report(9.0, 9.0, 0.1, 0.1) == [(1, "goes_on"), (3, "paused")]
+    assert watched.ends == ["paused"]
+
+
+def test_reports_of_earlier_runs_count_and_one_that_is_repeated_counts_once(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, until=3, reports=2, position=20)
+    assert watched.report(1.0, step=10) == []
+    assert watched.report(1.0, step=20) == []
+    assert watched.report(1.0, step=30) == [(3, "paused")]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "not what it should be: JSONDecodeError"),
+        ("[]", "not what it should be: TypeError"),
+        ('{"version": 2}', "of version 2, this launcher knows version 1"),
+        ('{"version": 1, "rungs": [{"at": 1, "values": {"0": "low"}}]}', "not what it should be: ValueError"),
+        ("\udcff", "is not text"),
+        (None, "no place at which a job reads"),
+    ],
+)
+def test_a_file_that_cannot_be_read_means_go_on_and_one_warning(tmp_path: Path, text: str | None, why: str) -> None:
+    if text is not None:
+        (tmp_path / RUNGS_FILE).write_text(text, errors="surrogateescape")
+    watched = Watched("" if text is None else tmp_path)
+    assert watched.report(9.0, 9.0, 9.0) == [(1, "goes_on"), (3, "goes_on")]
+    (warning,) = [event.message for event in watched.told if isinstance(event, Warned)]
+    assert why in warning
+    assert watched.report(*[9.0] * 5, math.nan) == [(1, "goes_on"), (3, "goes_on"), (9, "pruned")]
+
+
+def test_only_the_first_rank_is_heard_and_what_it_prints_counts_too(tmp_path: Path) -> None:
+    job = contract.Job(**{**vars(JOB), "trial": RULES | {"until": 2}, "metrics": {"loss": "loss=([0-9.]+)"}})
+    launcher = launch.Launcher(job, platforms.plain_context({**ENVIRON, "CLOUDTRAIN_NODE_RANK": "0"}), tmp_path)
+    launcher.ranks._ranks = {0: 0, 1: 1}
+    launcher._on_event(Metrics(rank=1, values={"loss": 1.0}))
+    launcher._on_event(Metrics(rank=0, values={"loss": 1.0}))
+    launcher.ranks.on_line(1, "loss=0.5")
+    assert not launcher.stop.is_requested()
+    launcher.ranks.on_line(0, "loss=0.5")
+    assert launcher.stop.reason == "paused"
+
+
+def test_a_job_that_is_stopped_already_decides_nothing_any_more(tmp_path: Path) -> None:
+    job = contract.Job(**{**vars(JOB), "trial": RULES | {"until": 1}})
+    launcher = launch.Launcher(job, platforms.plain_context(ENVIRON), tmp_path)
+    launcher.stop.reason = "sigterm"
+    launcher._on_event(Metrics(rank=0, values={"loss": 1.0}))
+    assert launcher.stop.reason == "sigterm"
+
+
+@pytest.mark.parametrize(
+    ("node", "reason", "code"),
+    [(0, "pruned", 0), (0, "paused", 0), (1, "", 0), (0, "", 5), (0, "sigterm", 5), (1, "sigterm", 5)],
+    ids=["pruned", "paused", "its peer", "a stop by itself", "a stop", "a stop of a peer"],
+)
+def test_a_trial_that_has_ended_itself_has_succeeded_and_so_have_its_peers(
+    tmp_path: Path, node: int, reason: str, code: int
+) -> None:
+    job = contract.Job(**{**vars(JOB), "trial": RULES})
+    context = platforms.plain_context({**ENVIRON, "CLOUDTRAIN_NODE_RANK": str(node)})
+    launcher = launch.Launcher(job, context, tmp_path)
+    (tmp_path / "result.json").write_text('{"outcome": "stopped"}')
+    launcher.stop.reason = reason
+    assert launcher._conclude(1 if reason else 0, 1.0) == code
+
+
+def test_a_trial_that_failed_before_it_was_to_end_has_failed(tmp_path: Path) -> None:
+    launcher = launch.Launcher(
+        contract.Job(**{**vars(JOB), "trial": RULES}), platforms.plain_context(ENVIRON), tmp_path
+    )
+    launcher.ranks.errors.append(error(1, 10.0))
+    launcher.stop.end_trial("pruned")
+    assert launcher._conclude(1, 1.0) == 1
+
+
+STUBBORN = """
+import signal, sys, time
+from cloudtrain_job import log_metrics
+signal.signal(signal.SIGTERM, signal.SIG_IGN if sys.argv[1:] else signal.SIG_DFL)
+for epoch in range(1, 9):
+    print(f"epoch={epoch} loss={9 - epoch}", flush=True)
+    if epoch == 3:
+        time.sleep(60)
+"""
+
+
+@pytest.mark.torchrun
+@pytest.mark.parametrize("argv", [[], ["ignores SIGTERM"]], ids=["dies", "is killed"])
+def test_a_program_of_any_kind_is_pruned_and_has_succeeded(tmp_path: Path, argv: list[str]) -> None:
+    publish(tmp_path / "published", {1: {0: 9.0}, 3: {0: 1.0, 1: 1.0}})
+    printed = {"epoch": "epoch=([0-9]+)", "loss": "loss=([0-9.]+)"}
+    process = start(tmp_path, STUBBORN, argv=argv, values=argv, metrics=printed, trial=RULES, grace_seconds=5)
+    text = finish(process)
+    assert process.returncode == 0, text
+    told = [event for event in events(text) if event["type"] in ("metrics", "rung_reached")]
+    assert [event.get("outcome", event.get("epoch")) for event in told] == [1, "goes_on", 2, 3, "pruned"]
+    end = events(text)[-1]
+    assert (end["outcome"], end["why"], end["forced"]) == ("succeeded", "pruned", bool(argv))
+    assert "Traceback" not in text
