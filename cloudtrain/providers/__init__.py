@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -175,6 +176,13 @@ class Provider(ABC):
         `archive`: the source as tar.gz. `record` stores an observation at once, so that it is known even if this
         process dies right after. An error without `Outcome.UNKNOWN` means that nothing was started.
         """
+
+    def warm(self, data_dir: Path) -> AbstractContextManager[None]:  # noqa: ARG002
+        """While it is open, many short jobs of this process and data folder start sooner, where the platform can.
+
+        Nothing else about a job changes, and one that cannot be started so starts as ever.
+        """
+        return nullcontext()
 
     def poll_seconds(self, run: RunFolder) -> float:  # noqa: ARG002
         """Seconds to wait between two calls of `observe`."""

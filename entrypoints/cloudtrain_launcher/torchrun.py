@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from cloudtrain_launcher import numa
 from cloudtrain_launcher.contract import STREAM_KEY, Job, NodeContext
@@ -25,6 +25,9 @@ JOIN_TIMEOUT_SECONDS = 900
 
 _WAIT_FOR_PEERS_SECONDS = 2.0
 """How long torchrun may go on after a stop when its ranks have ended well."""
+
+RESERVED_PROCESSES = "_cloudtrain_reserved"
+"""The module, where the launcher was forked from a warm process, that has processes with torch in reserve."""
 
 NOT_STARTED = 143
 """The exit code if a stop came before torchrun was started: what a process returns that SIGTERM ended."""
@@ -100,9 +103,13 @@ def _start(job: Job, context: NodeContext, scratch: Path, variables: dict[str, s
     agent = str(Path(__file__).with_name("agent.py"))
     # torchrun creates a folder for log files even if it writes none: in ours, which is removed at the end.
     log_dir = f"--log-dir={scratch / 'torchrun'}"
-    return subprocess.Popen(
-        [sys.executable, "-u", agent, log_dir, *torchrun_arguments(job, context)],
-        env={**job_environment(job, context, scratch, os.environ), **variables},
+    argv = [sys.executable, "-u", agent, log_dir, *torchrun_arguments(job, context)]
+    env = {**job_environment(job, context, scratch, os.environ), **variables}
+    reserved: Any = sys.modules.get(RESERVED_PROCESSES)
+    forked: subprocess.Popen[bytes] | None = reserved.start(argv, env) if reserved else None
+    return forked or subprocess.Popen(
+        argv,
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

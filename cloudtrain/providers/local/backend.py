@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from cloudtrain.contracts.plain import CLOUD_FIELDS
 from cloudtrain.errors import StorageError, UsageError
@@ -85,7 +85,7 @@ class LocalBackend(Provider):
     def start(
         self,
         plan: Plan,
-        request: Request,  # noqa: ARG002  (the supervisor reads it from the run folder)
+        request: Request,
         run: RunFolder,
         archive: Path,
         progress: Progress | None,  # noqa: ARG002
@@ -96,10 +96,12 @@ class LocalBackend(Provider):
         if plan.context.trial:
             with storing(paths.published):  # before the start: Docker would create what it mounts as root
                 make_private_folder(paths.published)
-        argv = [*run_module("local.supervisor"), str(run.path), str(archive)]
+        argv = [str(run.path), str(archive)]
         with storing(paths.supervisor_log), open(paths.supervisor_log, "wb", opener=private_opener) as log:
+            if forked := self.fork_supervisor(plan, request, argv, log):
+                return ProcessIdentity.of(forked).to_json()
             process = subprocess.Popen(
-                argv,
+                [*run_module("local.supervisor"), *argv],
                 cwd=run.path,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -109,6 +111,19 @@ class LocalBackend(Provider):
         identity = ProcessIdentity.of(process.pid).to_json()  # before it can be reaped
         reap_in_background(process)
         return identity
+
+    def fork_supervisor(
+        self,
+        plan: Plan,  # noqa: ARG002
+        request: Request,  # noqa: ARG002
+        argv: Sequence[str],  # noqa: ARG002
+        log: IO[bytes],  # noqa: ARG002
+    ) -> int | None:
+        """Start the supervisor from a process that is kept warm; its process id, or None if there is none for it.
+
+        `argv`: its arguments, first the run's folder. `log`: where its output goes.
+        """
+        return None
 
     def poll_seconds(self, run: RunFolder) -> float:  # noqa: ARG002
         """One second: observing a run on this machine is cheap."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import IO
 
 from cloudtrain.contracts.launch import Launch
+from cloudtrain.providers.local import reserved
+from cloudtrain.providers.local.reserved import Program
 from cloudtrain.runs.events import Cause, Event, NodeEnded, NodeStarted
 from cloudtrain.runs.logs import format_timestamp, split_events
 
@@ -22,7 +24,7 @@ class Node:
     """One launcher and what it has reported."""
 
     rank: int
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Program
     log: IO[bytes]
     """The node's log file, unbuffered."""
     unfinished_line: bytes = b""
@@ -96,7 +98,7 @@ class Node:
 
 def start_node(launch: Launch, env: Mapping[str, str], log: IO[bytes], *, umask: int) -> Node:
     """Start a launcher in a session of its own. `umask`: of what the job writes; -1: the supervisor's."""
-    process = subprocess.Popen(
+    process = reserved.start(launch.argv, env, launch.cwd, umask) or subprocess.Popen(
         launch.argv,
         cwd=launch.cwd,
         env=env,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from cloudtrain.contracts.launch import Launch
 from cloudtrain.contracts.plain import Layout, launches, plain_job
 from cloudtrain.issues import Issue
 from cloudtrain.planning.plan import Plan
@@ -21,7 +23,6 @@ from cloudtrain.settings import Settings
 
 if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.checkup import Check
-    from cloudtrain.contracts.launch import Launch
     from cloudtrain.images.reference import ResolvedImage
     from cloudtrain.providers.emulation.base import Emulator
     from cloudtrain.providers.emulation.plan import EmulatedPlan
@@ -87,6 +88,22 @@ class LocalProvider(LocalBackend):
         from cloudtrain.providers.emulation.plain import PlainEmulator
 
         return PlainEmulator(paths, request)
+
+    def warm(self, data_dir: Path) -> AbstractContextManager[None]:
+        """Keeps a process that has imported torch, from which runs start, as long as their environment is the same."""
+        from cloudtrain.providers.local.warm import warm_process
+
+        return warm_process(data_dir)
+
+    def fork_supervisor(self, plan: Plan, request: Request, argv: Sequence[str], log: IO[bytes]) -> int | None:
+        """Start it from the process that `warm` keeps; None if there is none, or not for such a run."""
+        from cloudtrain.providers.local.warm import open_for
+
+        warm = open_for(Path(plan.context.data_dir))
+        if warm is None or plan.is_rehearsal or request.job.dependencies or not request.job.warm:
+            return None
+        launches = [Launch.from_json(launch) for launch in request.document["launches"]]
+        return warm.start(launches, argv, log)
 
     def render(self, plan: Plan, image: ResolvedImage | None = None) -> Request:  # noqa: ARG002
         """The launches, one per node, with all paths of the run."""

@@ -1,0 +1,248 @@
+"""Processes forked in advance from one that has imported torch, which become a program of a run when they are told to.
+
+Such a program is what a new process would be. It is forked before its parent has threads, CUDA or open files, and ends
+with its parent. Used in the warm process and in what it forks (warm_process.py); the launcher finds this module as
+`RESERVED` in sys.modules. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from cloudtrain.bundle import launcher_module
+from cloudtrain.providers.local.supervisor_status import RUN_DIR_VARIABLE
+
+_set_parent_death_signal = launcher_module("host").set_parent_death_signal  # now: a launcher's fork cannot import it
+
+RESERVED = "_cloudtrain_reserved"
+"""The name under which a launcher finds this module; its own modules may be of another version."""
+
+ROOM = "CLOUDTRAIN_WARM_ROOM"
+"""A variable of the warm process, as long as a path may be. A program writes there whose it is: see `_show_run`."""
+MAX_PATH_BYTES = 4096
+ROOM_BYTES = MAX_PATH_BYTES + 64
+
+_OF_THE_LAUNCHER = ("CLOUDTRAIN_", "PET_")
+_READ_LATE = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"}
+"""What a launcher sets for torchrun, and no import reads."""
+
+
+@dataclass
+class Start:
+    """How the interpreter of the warm process was started, and what it has reserved."""
+
+    room: int = 0
+    """The address of `ROOM`'s value, which /proc/PID/environ shows."""
+    search_path: list[str] = field(default_factory=list)
+    """`sys.path` without the program's own folder."""
+    n_given: int = 0
+    """How many entries of it PYTHONPATH has given; they come first."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """Those of this program, as it was started."""
+    processes: list[Reserved] = field(default_factory=list)
+
+
+start_state = Start()
+
+
+class Program:
+    """A program that a reserved process has become: the part of `subprocess.Popen` that supervisor and launcher use."""
+
+    def __init__(self, pid: int, stdout: IO[bytes]) -> None:
+        self.pid, self.stdout = pid, stdout
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def send_signal(self, signum: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signum)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+class Reserved:
+    """A process that waits until it becomes a program."""
+
+    def __init__(self, n_reserved: int, others: Iterable[Reserved] = ()) -> None:
+        """Fork it. `n_reserved`: how many its program is to have itself. `others`: those of the same parent."""
+        self._socket, theirs = socket.socketpair()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            for connection in (self._socket, *(other._socket for other in others)):
+                connection.close()
+            _wait(theirs, parent, n_reserved)
+        theirs.close()
+
+    def become(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None, umask: int) -> Program:
+        """Start a program in it. OSError if it is gone."""
+        message = json.dumps({"argv": list(argv), "env": dict(env), "cwd": cwd, "umask": umask})
+        reader, writer = os.pipe()
+        try:
+            socket.send_fds(self._socket, [b"\0"], [writer])
+            self._socket.sendall(message.encode())
+        except OSError:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+            self._socket.close()
+        return Program(self.pid, os.fdopen(reader, "rb", 0))
+
+
+def reserve(count: int, n_reserved: int = 0) -> None:
+    """Fork processes for the programs that this one will start, each with `n_reserved` of its own."""
+    for _ in range(count):
+        start_state.processes.append(Reserved(n_reserved, start_state.processes))
+
+
+def start(argv: Sequence[str], env: Mapping[str, str], cwd: str | None = None, umask: int = -1) -> Program | None:
+    """Start `python -u PROGRAM ...` in a session of its own, its output in a pipe; None if it must be a new process."""
+    known, first = start_state.variables, argv[0] == sys.executable and argv[1] == "-u"
+    if not first or (known and not _starts_alike(known, env)):
+        return None
+    while start_state.processes:
+        process = start_state.processes.pop(0)
+        try:
+            return process.become(argv, env, cwd, umask)
+        except OSError:  # it was killed
+            process_gone(process.pid)
+    return None
+
+
+def process_gone(pid: int) -> None:
+    """Collect a reserved process that was killed."""
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        return
+
+
+def _starts_alike(known: Mapping[str, str], env: Mapping[str, str]) -> bool:
+    """Whether a new process with these variables would load what is loaded already."""
+    changed = {name for name in {*known, *env} if known.get(name) != env.get(name)}
+    if "PYTHONPATH" in changed:
+        given, wanted = (_entries(variables) for variables in (known, env))
+        if wanted[: len(given)] != given:
+            return False
+        changed.remove("PYTHONPATH")
+    return all(name.startswith(_OF_THE_LAUNCHER) or name in _READ_LATE for name in changed)
+
+
+def _entries(variables: Mapping[str, str]) -> list[str]:
+    return [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
+def remember_start(search_path: list[str]) -> None:
+    """Keep how this interpreter was started; call it in the warm process. ValueError if PYTHONPATH is not absolute."""
+    given = _entries(os.environ)
+    if search_path[: len(given)] != given:
+        raise ValueError("PYTHONPATH names folders that are relative, or twice")
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    start_state.room = getenv(ROOM.encode()) or 0
+    del os.environ[ROOM]
+    start_state.search_path, start_state.n_given = search_path, len(given)
+    sys.modules[RESERVED] = sys.modules[__name__]
+
+
+def _wait(connection: socket.socket, parent: int, n_reserved: int) -> NoReturn:
+    """In the fork: wait until it is told what to become, and be that."""
+    code = 1
+    try:
+        _set_parent_death_signal(parent)
+        start_state.processes.clear()
+        first, outputs, *_ = socket.recv_fds(connection, 1, 1)
+        if not first:
+            os._exit(0)
+        message = read_message(connection)
+        connection.close()
+        become_new(message["env"], message["cwd"], outputs[0])
+        if message["umask"] >= 0:
+            os.umask(message["umask"])
+        _show_run(message["env"])
+        code = _run(message["argv"], message["env"], n_reserved)
+    except BaseException:  # noqa: BLE001  (shown where the program writes, whatever it is)
+        traceback.print_exc()
+    os._exit(code)
+
+
+def read_message(connection: socket.socket) -> dict[str, Any]:
+    """One JSON object; the sender then closes the connection or waits."""
+    received = b""
+    while chunk := connection.recv(1 << 16):
+        received += chunk
+    message: dict[str, Any] = json.loads(received)
+    return message
+
+
+def become_new(env: Mapping[str, str], cwd: str | None, output: int) -> None:
+    """What a new process has and a fork shares with its parent: session, folder, streams, variables."""
+    os.setsid()
+    if cwd is not None:
+        os.chdir(cwd)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, descriptor in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, descriptor)
+    os.close(nothing)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(env)
+    tempfile.tempdir = None
+
+
+def _show_run(env: Mapping[str, str]) -> None:
+    """Show in /proc/PID/environ whose process it is, so that none of a run is overlooked when it is cleaned up."""
+    text = f"\0{RUN_DIR_VARIABLE}={env[RUN_DIR_VARIABLE]}\0".encode()
+    ctypes.memmove(start_state.room, text.ljust(ROOM_BYTES, b"\0"), ROOM_BYTES)
+
+
+def _run(argv: Sequence[str], env: Mapping[str, str], n_reserved: int) -> int:
+    """Run the program of `python -u PROGRAM ...`; its exit code."""
+    program = argv[2]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cloudtrain"]:
+        del sys.modules[name]  # the client's; what is used here is referred to
+    added = _entries(env)[start_state.n_given :]
+    head, tail = start_state.search_path[: start_state.n_given], start_state.search_path[start_state.n_given :]
+    folder = [] if Path(program).is_dir() else [str(Path(program).parent)]  # `run_path` itself adds a folder
+    sys.path[:] = [*folder, *head, *added, *tail]
+    sys.argv, sys.orig_argv = list(argv[2:]), list(argv)
+    start_state.variables = dict(env)
+    if n_reserved:
+        reserve(n_reserved)
+    else:
+        del sys.modules[RESERVED]
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    else:
+        code = 0
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the end of an interpreter does
+    return code

@@ -1,0 +1,92 @@
+"""The warm process: it has imported torch, and forks the supervisors of runs, whose programs are its forks in turn.
+
+Started with CONTROL_FD by warm.py, which asks it for each run; it ends with the process that has started it. It reads
+nothing of a run: the fork does, so that no run's variables stay in its memory. Standard library only, besides torch.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from cloudtrain.bundle import launcher_module
+from cloudtrain.providers.local import provider, reserved, supervisor
+from cloudtrain.source import unpack
+
+LOADED = (provider, supervisor, unpack)
+"""What every supervisor of a run under the plain contract imports."""
+
+REAP_SECONDS = 1.0
+"""After how long at most a supervisor that has ended is collected."""
+
+
+def main(control_fd: int, search_path: list[str]) -> NoReturn:
+    """Serve until the other end of the connection is closed. `search_path`: `sys.path` of the programs."""
+    try:
+        control = socket.socket(fileno=control_fd)
+        reserved.remember_start(search_path)
+        reason = launcher_module("fork_rules").reason_in_process(())
+        if reason:
+            raise RuntimeError(reason)
+        gc.collect()
+        gc.freeze()  # a collection in a fork neither visits nor copies what is shared
+        _serve(control)
+    except BaseException:  # noqa: BLE001  (runs then start as new processes)
+        traceback.print_exc()
+    os._exit(0)
+
+
+def _serve(control: socket.socket) -> None:
+    installed = _installed()
+    running: set[int] = set()
+    while True:
+        readable = select.select([control], [], [], REAP_SECONDS if running else None)[0]
+        running = {pid for pid in running if not _has_ended(pid)}
+        if not readable:
+            continue
+        asked, files, *_ = socket.recv_fds(control, 1, 2)
+        if not asked or installed != _installed():  # its opener is gone, or what it has imported is out of date
+            return
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            _supervise(*files)
+        for file in files:
+            os.close(file)
+        running.add(pid)
+
+
+def _has_ended(pid: int) -> bool:
+    return os.waitpid(pid, os.WNOHANG)[0] != 0
+
+
+def _installed() -> list[int]:
+    """When packages were last installed or removed, as far as folders show it."""
+    torch = Path(getattr(sys.modules.get("torch"), "__file__", os.devnull))
+    found = []
+    for path in (*map(Path, reserved.start_state.search_path), torch.with_name("version.py")):
+        with suppress(OSError):
+            found.append(path.stat().st_mtime_ns)
+    return found
+
+
+def _supervise(connection_fd: int, log: int) -> NoReturn:
+    """In the fork: be the supervisor of one run, as `backend.py` starts it."""
+    code = 1
+    try:
+        with socket.socket(fileno=connection_fd) as connection:
+            message = reserved.read_message(connection)
+            reserved.become_new(message["env"], message["cwd"], log)
+            connection.sendall(b"%d\n" % os.getpid())
+        reserved.reserve(message["nodes"], n_reserved=1)
+        code = supervisor.main(message["argv"])
+    except BaseException:  # noqa: BLE001  (shown in the supervisor's log)
+        traceback.print_exc()
+    os._exit(code)
