@@ -1,4 +1,7 @@
-"""A program that writes down what it finds of the process it runs in, as JSON: one file per rank, below `argv[1]`."""
+"""A program that writes down what it finds of the process it runs in, as JSON: one file per rank, below `argv[1]`.
+
+With the argument `brief` it starts no processes of its own and trains nothing.
+"""
 
 from __future__ import annotations
 
@@ -116,14 +119,14 @@ def main() -> None:
             multiprocessing.parent_process(),
         ],
         "torch": [torch.get_num_threads(), torch.get_num_interop_threads()],
-        "fork": of_a_child("fork"),
-        "loader": loaded("fork"),
     }
+    if "brief" not in sys.argv:
+        found |= {"fork": of_a_child("fork"), "loader": loaded("fork")}
     # What imports much, on one rank each: a child that is spawned imports torch again, and torch.compile a compiler.
-    found["spawn"] = [of_a_child("spawn"), loaded("spawn")] if rank == 0 else []
+    found["spawn"] = [of_a_child("spawn"), loaded("spawn")] if rank == 0 and "brief" not in sys.argv else []
     dist.init_process_group("gloo")
     seed = torch.initial_seed()
-    found["trained"] = trained(compiles=rank == 1)
+    found["trained"] = "" if "brief" in sys.argv else trained(compiles=rank == 1)
     found["warnings"] = [sys.warnoptions, [str(item) for item in warnings.filters]]
     dist.destroy_process_group()
     found["only"] = {

@@ -27,15 +27,20 @@ MAX_STARTS = 3
 
 _MODULES = ("torch", "torch._dynamo", "torch.distributed.run", "torch.distributed.elastic.agent.server")
 """What torchrun, and the ranks of most programs, import and what takes long."""
-_PROGRAM = f"""
+_PROGRAM = """
 import sys
 del sys.path[0]
-import {", ".join(_MODULES)}
+import importlib
+for name in sys.argv[3].split():
+    importlib.import_module(name)
 found = list(sys.path)
-sys.path.append(sys.argv.pop(1))
+sys.path.append(sys.argv[1])
 from cloudtrain.providers.local.warm_process import main
-main(int(sys.argv[1]), found)
+main(int(sys.argv[2]), found)
 """
+
+_PACKAGES = Path(__file__).parents[3]
+"""The folder that this package is in."""
 
 _open: dict[Path, WarmProcess] = {}
 
@@ -104,7 +109,15 @@ class WarmProcess:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, suppress(OSError):
             self._process = subprocess.Popen(
-                [python, "-u", "-c", _PROGRAM, str(Path(__file__).parents[3]), str(theirs.fileno())],
+                [
+                    python,
+                    "-u",
+                    "-c",
+                    _PROGRAM,
+                    str(_PACKAGES),
+                    str(theirs.fileno()),
+                    " ".join(_MODULES),
+                ],
                 env={**variables, ROOM: "." * ROOM_BYTES},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
