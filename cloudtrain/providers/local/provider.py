@@ -29,6 +29,10 @@ if TYPE_CHECKING:  # looking after a run needs no pydantic
     from cloudtrain.spec.model import JobSpec
 
 
+_WARM = "cloudtrain.providers.local.warm"
+"""Imported only where a process is kept warm: most programs start one run."""
+
+
 class LocalProvider(LocalBackend):
     """Runs jobs as processes of this machine, under the plain contract or that of a cloud."""
 
@@ -97,10 +101,12 @@ class LocalProvider(LocalBackend):
 
     def fork_supervisor(self, plan: Plan, request: Request, argv: Sequence[str], log: IO[bytes]) -> int | None:
         """Start it from the process that `warm` keeps; None if there is none, or not for such a run."""
+        if _WARM not in sys.modules or plan.is_rehearsal or request.job.dependencies or not request.job.warm:
+            return None
         from cloudtrain.providers.local.warm import open_for
 
         warm = open_for(Path(plan.context.data_dir))
-        if warm is None or plan.is_rehearsal or request.job.dependencies or not request.job.warm:
+        if warm is None:
             return None
         launches = [Launch.from_json(launch) for launch in request.document["launches"]]
         return warm.start(launches, argv, log)
